@@ -1,0 +1,1 @@
+"""Schedulers: sans-IO cores (`core/`) and the one driver that runs them."""

@@ -1,0 +1,141 @@
+"""What every scheduler core does.
+
+A core decides which requests run together, where and when, and who is told no. It never performs anything: decisions are
+actions that the driver takes out after each verb and performs. Every accepted ticket ends in exactly one of: `Refuse`,
+`Respond`, or a `cancel` by the driver.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable, Sequence
+from typing import Protocol
+
+import msgspec
+
+
+class Outcome(enum.Enum):
+    """Why a ticket was refused after it had been accepted."""
+
+    TIMED_OUT = "Request timeout expired"
+    """Its deadline passed: in the queue (then it never runs) or executing (then its answer is dropped)."""
+    STOPPING = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+    """The model version is unloaded before the ticket's turn came, and the drain time is over."""
+
+
+class Phase(enum.Enum):
+    """Where a ticket is. Written by its core only."""
+
+    QUEUED = "queued"
+    EXECUTING = "executing"
+    EXECUTED = "executed"
+    """Its answer is there but waits for its turn (preserve_ordering)."""
+    ENDED = "ended"
+
+
+class Ticket:
+    """One request, as a core sees it. The driver subclasses it to hang the request itself on it.
+
+    * `batch_size`: rows, >= 1.
+    * `signature`: only tickets with equal signatures may share a batch (shapes without batch dimension, set of inputs).
+    * `priority`: as the caller gave it, 0 = default.
+    * `timeout_ns`: the caller's timeout relative to submission, 0 = none.
+    * `deadline_ns`: the transport's absolute deadline, None = none.
+    Fields below are the core's.
+    """
+
+    __slots__ = ("batch_size", "deadline_ns", "phase", "priority", "queued_ns", "scratch", "signature", "timeout_ns")
+
+    def __init__(
+        self,
+        *,
+        batch_size: int = 1,
+        signature: Hashable = None,
+        priority: int = 0,
+        timeout_ns: int = 0,
+        deadline_ns: int | None = None,
+    ) -> None:
+        self.batch_size = batch_size
+        self.signature = signature
+        self.priority = priority
+        self.timeout_ns = timeout_ns
+        self.deadline_ns = deadline_ns
+        self.phase = Phase.QUEUED
+        self.queued_ns = 0
+        self.scratch: object = None
+
+
+class Dispatch(msgspec.Struct, frozen=True):
+    """Run these tickets as one batch on this instance; the driver calls `completed(instance, ...)` when that is over."""
+
+    instance: int
+    tickets: Sequence[Ticket]
+
+
+class Respond(msgspec.Struct, frozen=True):
+    """Give these tickets the answers of their execution now, in this order."""
+
+    tickets: Sequence[Ticket]
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """Answer this ticket with an error; if it is executing, drop its result."""
+
+    ticket: Ticket
+    outcome: Outcome
+
+
+Action = Dispatch | Respond | Refuse
+
+
+class CoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts at one moment. `queued` are waiting, `executing` run (each counts requests, not rows)."""
+
+    queued: int
+    executing: int
+    idle_instances: int
+
+
+class SchedulerCore(Protocol):
+    """The verbs. Instances are small integers that the driver gives out."""
+
+    def add_instance(self, instance: int, now_ns: int) -> None:
+        """A new idle instance."""
+        ...
+
+    def remove_instance(self, instance: int, now_ns: int) -> None:
+        """The instance takes no new batch. If it runs one, `completed` for it still comes (and ends its membership)."""
+        ...
+
+    def submit(self, ticket: Ticket, now_ns: int) -> None:
+        """Accept a ticket. Raises Unavailable("Exceeds maximum queue size") when its queue is full; the ticket is then not
+        accepted."""
+        ...
+
+    def cancel(self, ticket: Ticket, now_ns: int) -> None:
+        """Forget the ticket: it gets no action any more; if it is executing its result is dropped. No-op when ENDED."""
+        ...
+
+    def completed(self, instance: int, now_ns: int) -> None:
+        """The batch on this instance is over (whether it succeeded is not the core's business); the instance is idle."""
+        ...
+
+    def next_deadline_ns(self) -> int | None:
+        """When `advance` must be called at the latest; None: not needed."""
+        ...
+
+    def advance(self, now_ns: int) -> None:
+        """Time has passed. `now_ns` never goes backwards."""
+        ...
+
+    def stop(self, now_ns: int) -> None:
+        """Refuse (STOPPING) everything that is queued; executing batches still complete."""
+        ...
+
+    def take_actions(self) -> list[Action]:
+        """The decisions since the last call, in order; the driver must perform them all."""
+        ...
+
+    def snapshot(self) -> CoreSnapshot:
+        """Counts, for statistics and tests."""
+        ...

@@ -1,0 +1,43 @@
+"""The backend contract: all that a backend may know of the server.
+
+A backend is found by entry point (group `tpy.backends`, name = the backend's name, value = a callable that takes
+`BackendSettings` and returns a `Backend`). It imports this package, `tpy.messages`, `tpy.config` and `tpy.errors`, nothing
+else of the server. `tpy.testing.conformance` is the suite that every backend passes.
+"""
+
+from tpy.backend.batching import gather, scatter
+from tpy.backend.contract import (
+    Backend,
+    BackendCapabilities,
+    BackendFactory,
+    BackendSettings,
+    ExecutionBatch,
+    ExecutionRequest,
+    ExecutionResult,
+    InstanceFailure,
+    InstancePlacement,
+    LoadedModel,
+    ModelContext,
+    ModelInstance,
+    PhaseTimes,
+    ResponseSender,
+)
+
+__all__ = [
+    "Backend",
+    "BackendCapabilities",
+    "BackendFactory",
+    "BackendSettings",
+    "ExecutionBatch",
+    "ExecutionRequest",
+    "ExecutionResult",
+    "InstanceFailure",
+    "InstancePlacement",
+    "LoadedModel",
+    "ModelContext",
+    "ModelInstance",
+    "PhaseTimes",
+    "ResponseSender",
+    "gather",
+    "scatter",
+]

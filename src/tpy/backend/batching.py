@@ -1,0 +1,57 @@
+"""Gather the inputs of a batch into one array each, and scatter outputs back to their requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tpy.errors import Internal
+from tpy.messages import Tensor
+
+if TYPE_CHECKING:
+    from tpy.backend.contract import ExecutionRequest, ExecutionResult
+
+
+def gather(requests: Sequence[ExecutionRequest]) -> dict[str, np.ndarray[Any, Any]]:
+    """One array per input name, requests concatenated along the first dimension, in order.
+
+    A batch of one is not copied. Shapes must agree apart from the first dimension (the engine forms batches so).
+    """
+    if len(requests) == 1:
+        return {name: tensor.array for name, tensor in requests[0].inputs.items()}
+    return {name: np.concatenate([request.inputs[name].array for request in requests]) for name in requests[0].inputs}
+
+
+def scatter(requests: Sequence[ExecutionRequest], outputs: Sequence[Tensor], *, batches: bool) -> list[ExecutionResult]:
+    """Cut each output's first dimension by the requests' batch sizes; views, no copies.
+
+    Without batching (`batches` false) there is one request and it gets the outputs whole. Raises Internal when a batched
+    output's first dimension is not the batch's size.
+    """
+    from tpy.backend.contract import ExecutionResult
+
+    if not batches or len(requests) == 1:
+        return [ExecutionResult(outputs)]
+    sizes = [request.batch_size for request in requests]
+    total = sum(sizes)
+    for tensor in outputs:
+        if tensor.array.ndim == 0 or tensor.array.shape[0] != total:
+            raise Internal(
+                f"output '{tensor.name}' has shape {list(tensor.array.shape)}, expected first dimension {total}: the batch size"
+            )
+    results = []
+    begin = 0
+    for size in sizes:
+        end = begin + size
+        results.append(ExecutionResult([Tensor(t.name, t.datatype, t.array[begin:end]) for t in outputs]))
+        begin = end
+    return results
+
+
+def by_name(outputs: Mapping[str, Tensor], requested: Sequence[str]) -> list[Tensor]:
+    """The outputs named in `requested` (all when empty), in that order; missing ones are left out."""
+    if not requested:
+        return list(outputs.values())
+    return [outputs[name] for name in requested if name in outputs]

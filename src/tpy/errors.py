@@ -1,0 +1,145 @@
+"""The error taxonomy. One table for the whole server; frontends map codes to statuses with one table each.
+
+    TpyError                      anything the server says "no" with; has a code and one sentence for the caller
+    +-- CallerError               your fault: the request cannot be served as it stands
+    |   +-- InvalidArgument       INVALID_ARG      malformed, contradicts the model's configuration
+    |   +-- NotFound              NOT_FOUND        unknown model, version, region
+    |   +-- AlreadyExists         ALREADY_EXISTS
+    |   +-- Unsupported           UNSUPPORTED      understood, but not offered here
+    |   +-- Forbidden             FORBIDDEN        restricted API without its key
+    +-- Refusal                   our decision: the request was fine, the moment was not
+    |   +-- Unavailable           UNAVAILABLE      not ready, queue full, time-out, shutting down
+    |   +-- Cancelled             CANCELLED        the caller went away or asked to stop
+    +-- Fault                     a bug or a failing model
+        +-- Internal              INTERNAL         includes exceptions raised by model code
+        +-- Unknown               UNKNOWN          only ever from model code that says so
+
+Codes are Triton's internal error codes (TRITONSERVER_Error_Code), plus FORBIDDEN for its restricted APIs.
+Messages are what clients read: Triton's own text where Triton has one.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+
+class ErrorCode(enum.Enum):
+    """Why a request was not served; the value is the word Triton prints in front of reasons ("Invalid argument: ...")."""
+
+    UNKNOWN = "Unknown"
+    INTERNAL = "Internal"
+    NOT_FOUND = "Not found"
+    INVALID_ARG = "Invalid argument"
+    UNAVAILABLE = "Unavailable"
+    UNSUPPORTED = "Unsupported"
+    ALREADY_EXISTS = "Already exists"
+    CANCELLED = "Cancelled"
+    FORBIDDEN = "Forbidden"
+
+
+class TpyError(Exception):
+    """Base of every error that a caller may see. `str(error)` is the sentence for the caller, without the code."""
+
+    code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+    def reason(self) -> str:
+        """The text for a repository index or a log: `<Code>: <message>`, as Triton writes it."""
+        return f"{self.code.value}: {self.message}"
+
+
+class CallerError(TpyError):
+    """The request cannot be served as it stands."""
+
+
+class InvalidArgument(CallerError):
+    """Malformed, or in contradiction with the model's configuration."""
+
+    code = ErrorCode.INVALID_ARG
+
+
+class NotFound(CallerError):
+    """Names something that does not exist."""
+
+    code = ErrorCode.NOT_FOUND
+
+
+class AlreadyExists(CallerError):
+    """Creates something that exists."""
+
+    code = ErrorCode.ALREADY_EXISTS
+
+
+class Unsupported(CallerError):
+    """Understood, but not offered by this server or model."""
+
+    code = ErrorCode.UNSUPPORTED
+
+
+class Forbidden(CallerError):
+    """A restricted API was called without its key."""
+
+    code = ErrorCode.FORBIDDEN
+
+
+class Refusal(TpyError):
+    """The request was fine, the moment was not."""
+
+
+class Unavailable(Refusal):
+    """Not ready, queue full, time-out, shutting down."""
+
+    code = ErrorCode.UNAVAILABLE
+
+
+class Cancelled(Refusal):
+    """The caller went away or asked to stop."""
+
+    code = ErrorCode.CANCELLED
+
+
+class Fault(TpyError):
+    """A bug of ours, or a model that failed."""
+
+
+class Internal(Fault):
+    """An exception in model code or in the server."""
+
+    code = ErrorCode.INTERNAL
+
+
+class Unknown(Fault):
+    """Only ever said by model code."""
+
+    code = ErrorCode.UNKNOWN
+
+
+ERROR_OF_CODE: dict[ErrorCode, type[TpyError]] = {
+    kind.code: kind
+    for kind in (
+        InvalidArgument,
+        NotFound,
+        AlreadyExists,
+        Unsupported,
+        Forbidden,
+        Unavailable,
+        Cancelled,
+        Internal,
+        Unknown,
+    )
+}
+"""The class that carries each code; total over ErrorCode."""
+
+
+class InvariantViolation(Exception):
+    """A statement about the server's own state that must hold did not. Stops the smallest owner that can be restarted."""
+
+
+def invariant(condition: object, message: str) -> None:
+    """Raise InvariantViolation unless `condition` holds. Stays on in production (`assert` vanishes under -O)."""
+    if not condition:
+        raise InvariantViolation(message)

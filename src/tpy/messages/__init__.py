@@ -1,0 +1,44 @@
+"""What crosses the seams of the server: frozen values without behaviour of their own.
+
+Nothing here knows a protocol (JSON, protobuf, HTTP) and nothing here knows the engine.
+"""
+
+from tpy.messages.datatypes import DataType
+from tpy.messages.inference import (
+    FINAL_ONLY,
+    InferenceRequest,
+    InferenceResponse,
+    ParameterValue,
+    SequencePosition,
+)
+from tpy.messages.models import ModelDescription, TensorDescription
+from tpy.messages.repository import IndexEntry, LoadRequest, ModelState
+from tpy.messages.server import LogSettings, ServerMetadata
+from tpy.messages.statistics import (
+    BatchStatistics,
+    Duration,
+    InferenceStatistics,
+    ModelStatistics,
+)
+from tpy.messages.tensors import Tensor
+
+__all__ = [
+    "FINAL_ONLY",
+    "BatchStatistics",
+    "DataType",
+    "Duration",
+    "IndexEntry",
+    "InferenceRequest",
+    "InferenceResponse",
+    "InferenceStatistics",
+    "LoadRequest",
+    "LogSettings",
+    "ModelDescription",
+    "ModelState",
+    "ModelStatistics",
+    "ParameterValue",
+    "SequencePosition",
+    "ServerMetadata",
+    "Tensor",
+    "TensorDescription",
+]

@@ -1,0 +1,65 @@
+"""One inference: the request that a frontend submits, the responses that it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tpy.errors import TpyError
+from tpy.messages.tensors import Tensor
+
+ParameterValue = bool | int | float | str
+"""A value of the parameters extension."""
+
+NO_PARAMETERS: Mapping[str, ParameterValue] = {}
+
+
+class SequencePosition(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a request stands in its sequence (sequence extension). An id of 0 or "" means no sequence."""
+
+    correlation_id: int | str
+    start: bool = False
+    end: bool = False
+
+
+class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A parsed request, not yet checked against the model.
+
+    `model_version` None means the model's newest ready version. `requested_outputs` empty means all. `parameters` holds the
+    caller's own ones only; those with a meaning have fields: `priority` (0 = the model's default), `timeout_us` (0 =
+    none; a deadline for the whole request, counted from submission), `deadline_ns` (absolute, of the transport, on the
+    server's Clock). `received_ns` is when the frontend had the whole request. `inputs` are in the caller's order.
+    """
+
+    model_name: str
+    model_version: int | None = None
+    id: str = ""
+    inputs: tuple[Tensor, ...] = ()
+    requested_outputs: tuple[str, ...] = ()
+    parameters: Mapping[str, ParameterValue] = msgspec.field(default_factory=lambda: NO_PARAMETERS)
+    sequence: SequencePosition | None = None
+    priority: int = 0
+    timeout_us: int = 0
+    deadline_ns: int | None = None
+    received_ns: int = 0
+
+
+class InferenceResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """One response. A request gets exactly one with `final`; only decoupled models send any before it.
+
+    With `error` set there are no outputs. `outputs` are in the order of the model's configuration, restricted to the requested
+    ones. An empty final (`final` and no outputs and no error) ends a decoupled request without data.
+    """
+
+    model_name: str
+    model_version: int
+    id: str = ""
+    outputs: tuple[Tensor, ...] = ()
+    parameters: Mapping[str, ParameterValue] = msgspec.field(default_factory=lambda: NO_PARAMETERS)
+    error: TpyError | None = None
+    final: bool = True
+
+
+FINAL_ONLY: tuple[Tensor, ...] = ()
+"""The outputs of a response that only says "that was the last one"."""

@@ -1,0 +1,24 @@
+"""The server as callers see it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ServerMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `GET /v2`."""
+
+    name: str
+    version: str
+    extensions: tuple[str, ...]
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The logging extension's settings. `log_format` is "default" or "ISO8601" ("json" is ours)."""
+
+    log_file: str = ""
+    log_info: bool = True
+    log_warning: bool = True
+    log_error: bool = True
+    log_verbose_level: int = 0
+    log_format: str = "default"

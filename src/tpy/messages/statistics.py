@@ -1,0 +1,73 @@
+"""The statistics extension's numbers. All times are cumulative nanoseconds, all counts since the version was loaded."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Duration(msgspec.Struct, frozen=True):
+    """How often, and how long together (nanoseconds)."""
+
+    count: int = 0
+    ns: int = 0
+
+
+class InferenceStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Per request. `success.count` equals `queue.count`; `compute_*.count` excludes cache hits; a failed request is in `fail`
+    only. The compute times of a request are those of the whole batch it was in."""
+
+    success: Duration = Duration()
+    fail: Duration = Duration()
+    queue: Duration = Duration()
+    compute_input: Duration = Duration()
+    compute_infer: Duration = Duration()
+    compute_output: Duration = Duration()
+    cache_hit: Duration = Duration()
+    cache_miss: Duration = Duration()
+
+
+class BatchStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Per executed batch of this size."""
+
+    batch_size: int
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+
+
+class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of a model on one device: `kind` is "CPU" or "GPU"."""
+
+    kind: str
+    id: int
+    byte_size: int
+
+
+class FailureCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Why requests failed: the `reason` label of nv_inference_request_failure, plus those refused at the door."""
+
+    rejected: int = 0
+    canceled: int = 0
+    backend: int = 0
+    other: int = 0
+    refused_admission: int = 0
+    """Validation errors and full queues; Triton does not count these, so they have a family of their own."""
+
+
+class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """One model version. `inference_count` sums batch sizes of successful requests, `execution_count` counts executed batches,
+    `last_inference_ms` is wall-clock milliseconds since the epoch, 0 for never. `pending_requests` wait in the queue now."""
+
+    name: str
+    version: int
+    last_inference_ms: int = 0
+    inference_count: int = 0
+    execution_count: int = 0
+    inference: InferenceStatistics = InferenceStatistics()
+    batches: tuple[BatchStatistics, ...] = ()
+    memory_usage: tuple[MemoryUsage, ...] = ()
+    failures: FailureCounts = FailureCounts()
+    pending_requests: int = 0
+    load_duration_ns: int = 0
+    namespace: str = ""
+    metric_tags: tuple[tuple[str, str], ...] = ()

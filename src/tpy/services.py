@@ -1,0 +1,148 @@
+"""The services: the only way from a frontend into the server.
+
+Frontends see these four Protocols and the messages; never the state store or the engine. So the engine can sit in this
+process, in another one, or on another host, with the same frontends.
+
+Threading: every method is called on the Trio thread. Errors: every method raises only TpyError (anything else is a bug
+that the frontend answers as INTERNAL).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tpy.config import ModelConfig
+from tpy.messages import (
+    IndexEntry,
+    InferenceRequest,
+    InferenceResponse,
+    LoadRequest,
+    LogSettings,
+    ModelDescription,
+    ModelStatistics,
+    ServerMetadata,
+)
+
+
+class ResponseSink(Protocol):
+    """Where the responses of one request go. Implemented by frontends."""
+
+    def deliver(self, response: InferenceResponse) -> None:
+        """Take one response. Called on the Trio thread, outside `submit` or inside it (when the answer is already known);
+        must neither block nor raise. After a response with `final` it is not called again."""
+        ...
+
+
+class RequestHandle(Protocol):
+    """A submitted request, for cancelling."""
+
+    def cancel(self) -> None:
+        """Forget the request: `deliver` is not called again. A queued request leaves its queue at once, an executing one is
+        told and its answer dropped. Safe at any time, also after the end; idempotent."""
+        ...
+
+
+class InferenceService(Protocol):
+    """Describes served models and runs requests on them."""
+
+    def describe(self, model_name: str, version: int | None = None) -> ModelDescription:
+        """The version that a request for it would get (None: the newest ready one).
+
+        Raises NotFound (unknown model, no available versions, version not loaded) or Unavailable (version not at ready
+        state), with Triton's texts (triton.md 1.3.1, 1 to 4); InvalidArgument for an ambiguous name under namespacing.
+        """
+        ...
+
+    def ready_versions(self, model_name: str) -> tuple[int, ...]:
+        """All versions at READY, ascending. Raises NotFound for an unknown model."""
+        ...
+
+    def config(self, model_name: str, version: int | None = None) -> ModelConfig:
+        """The normalised and auto-completed configuration. Raises as `describe`."""
+        ...
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
+        """Check the request against its model, queue it, and start it if an instance is free, all before returning.
+
+        Refusals at the door (unknown model, wrong shape, queue full, shutting down) are raised here and not delivered; the
+        sink is then never called. Texts as triton.md 1.3.1, 29 to 50. Everything later arrives at the sink.
+        """
+        ...
+
+
+class RepositoryService(Protocol):
+    """The model repository extension and readiness."""
+
+    def server_live(self) -> bool:
+        """True from when the core is initialised until the process ends."""
+        ...
+
+    def server_ready(self) -> bool:
+        """Under strict readiness: every known model version is READY or was unloaded on purpose. False while stopping."""
+        ...
+
+    async def model_ready(self, model_name: str, version: int | None = None) -> bool:
+        """Whether the version (None: any newest) would serve a request. Raises NotFound / Unavailable as `describe`."""
+        ...
+
+    def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """The repository index, sorted by name, then version."""
+        ...
+
+    async def load(self, request: LoadRequest) -> None:
+        """Load or reload a model and return when it serves (or raise why it does not). EXPLICIT mode only; raises
+        Unavailable otherwise. Cancelling the call does not undo the load."""
+        ...
+
+    async def unload(self, model_name: str, *, unload_dependents: bool = False) -> None:
+        """Stop serving a model; returns at once, requests in flight finish. Unknown models succeed. EXPLICIT mode only."""
+        ...
+
+
+class DiagnosticsService(Protocol):
+    """Statistics, and settings that change while the server runs."""
+
+    def server_metadata(self) -> ServerMetadata:
+        """Name, version, extensions."""
+        ...
+
+    def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
+        """Statistics of all models ("") or one; sorted by name, then version. Raises InvalidArgument for an unknown one
+        (triton.md 1.3.1, 63 and 64)."""
+        ...
+
+    def log_settings(self) -> LogSettings:
+        """The settings in force."""
+        ...
+
+    def update_log_settings(self, settings: LogSettings) -> None:
+        """Put new settings in force. Raises InvalidArgument / Unavailable / Unsupported with Triton's texts."""
+        ...
+
+
+class SharedMemoryService(Protocol):
+    """Client shared memory. Disabled unless --allow-client-shm; then every call raises Unsupported (text 71)."""
+
+    def require_enabled(self) -> None:
+        """Raise Unsupported unless client shared memory is on."""
+        ...
+
+
+class Services:
+    """The four services together, as a frontend receives them."""
+
+    __slots__ = ("diagnostics", "inference", "repository", "shared_memory")
+
+    def __init__(
+        self,
+        *,
+        inference: InferenceService,
+        repository: RepositoryService,
+        diagnostics: DiagnosticsService,
+        shared_memory: SharedMemoryService,
+    ) -> None:
+        self.inference = inference
+        self.repository = repository
+        self.diagnostics = diagnostics
+        self.shared_memory = shared_memory

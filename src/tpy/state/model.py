@@ -1,0 +1,86 @@
+"""The values in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from tpy.config import ModelConfig
+from tpy.ids import Generation, ModelId, Version
+from tpy.messages import ModelDescription, ModelState
+
+
+class DesiredVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """One version to serve. A new `generation` means: load anew beside the old one, switch, drain and unload the old one."""
+
+    version: Version
+    generation: Generation
+    directory: Path
+
+
+class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What should be served of one model.
+
+    `config` is parsed, named, with its backend resolved, but not auto-completed (that needs the model file, so the data
+    plane does it at load). `config_revision` grows with every change of the configuration; when only `instance_group` changed,
+    generations stay and the data plane resizes. `auto_complete` is false under --disable-auto-complete-config. `versions` empty
+    means: unload all. `why` says who wanted it ("startup", "load request", "file change", ...).
+    """
+
+    id: ModelId
+    directory: Path
+    config: ModelConfig
+    config_revision: int
+    versions: Mapping[Version, DesiredVersion]
+    auto_complete: bool = True
+    why: str = ""
+
+
+class Rejection(msgspec.Struct, frozen=True, kw_only=True):
+    """A model of a repository that never reaches the data plane as it stands (broken configuration, no versions, name in two
+    repositories). If an older DesiredModel exists it stays in force beside the rejection."""
+
+    id: ModelId
+    reason: str
+    since_ns: int
+
+
+class ObservedKey(msgspec.Struct, frozen=True, order=True):
+    """The old copy of a version can be READY while its replacement is LOADING: the generation tells them apart."""
+
+    model: ModelId
+    version: Version
+    generation: Generation
+
+
+class ObservedVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A version in one generation: what it is now, why, and since when (Clock nanoseconds).
+
+    `config` (normalised, auto-completed) and `description` are there from READY on. `config_revision` is the one last applied,
+    so that an instance resize has converged when it equals the desired one. `applied_error` is the reason why the newest
+    `config_revision` could not be applied (the old instances go on).
+    """
+
+    key: ObservedKey
+    state: ModelState
+    reason: str = ""
+    since_ns: int = 0
+    config: ModelConfig | None = None
+    config_revision: int = 0
+    description: ModelDescription | None = None
+    applied_error: str = ""
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """Both halves at one moment. `revision` grows with every change."""
+
+    revision: int
+    desired: Mapping[ModelId, DesiredModel]
+    rejections: Mapping[ModelId, Rejection]
+    observed: Mapping[ObservedKey, ObservedVersion]
+
+    def versions_of(self, model: ModelId) -> list[ObservedVersion]:
+        """The observed versions of a model, by version, then generation."""
+        return sorted((o for o in self.observed.values() if o.key.model == model), key=lambda o: o.key)
