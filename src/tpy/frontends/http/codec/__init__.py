@@ -1,0 +1,26 @@
+"""The HTTP bodies of inference: bytes to messages and back. Pure functions: no socket, no clock, no log.
+
+Start at `parse_infer` (request.py) and `encode_infer` (response.py). Everything that a request can get wrong before the engine
+looks at it is decided here and raised as TpyError with Triton's text; what needs the model's state is the engine's.
+"""
+
+from tpy.frontends.http.codec.compression import Encoding, choose_encoding, compress, decompress
+from tpy.frontends.http.codec.plan import OutputChoice, OutputPlan
+from tpy.frontends.http.codec.request import parse_header_length, parse_infer
+from tpy.frontends.http.codec.response import EncodedInfer, encode_error, encode_infer
+from tpy.frontends.http.codec.status import HTTP_STATUS
+
+__all__ = [
+    "HTTP_STATUS",
+    "EncodedInfer",
+    "Encoding",
+    "OutputChoice",
+    "OutputPlan",
+    "choose_encoding",
+    "compress",
+    "decompress",
+    "encode_error",
+    "encode_infer",
+    "parse_header_length",
+    "parse_infer",
+]

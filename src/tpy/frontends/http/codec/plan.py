@@ -1,0 +1,25 @@
+"""How the answer to one request is to be written: decided while the request is parsed, used when its response is encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class OutputChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller asked of one output: as a blob or as JSON, as a tensor or (`classification` > 0) as its best classes."""
+
+    binary: bool = False
+    classification: int = 0
+
+
+class OutputPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Per output name what was asked of it; outputs that are not named follow `default` (all of them, when none was named)."""
+
+    choices: Mapping[str, OutputChoice] = msgspec.field(default_factory=dict)
+    default: OutputChoice = OutputChoice()
+
+    def choice(self, name: str) -> OutputChoice:
+        """The choice for the output `name`."""
+        return self.choices.get(name, self.default)
