@@ -1,0 +1,63 @@
+# Two commands do everything on a fresh machine: `make serve` and `make test`. `make help` lists the rest.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SETUP := $(VENV)/.tpy-setup
+DEMO := demo/models
+DEMO_SETUP := $(VENV)/.tpy-demo-setup
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: help setup serve demo test check format bench fuzz fuzz-smoke docs clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: $(SETUP) ## create .venv with everything pinned in constraints.txt
+
+$(SETUP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tpy needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -c constraints.txt -e '.[dev,demo]'
+	touch $@
+
+$(DEMO_SETUP): $(SETUP) docs/examples/demo/requirements.txt
+	$(PIP) install --no-deps -r docs/examples/demo/requirements.txt
+	touch $@
+
+demo: $(DEMO_SETUP) ## build the demo model repository in demo/models
+	$(BIN)/python docs/examples/demo/build.py $(DEMO)
+
+serve: demo ## serve the demo models on ports 8000 (HTTP) and 8002 (metrics)
+	$(BIN)/tpy serve --model-repository $(DEMO)
+
+test: $(DEMO_SETUP) ## run all tests
+	$(BIN)/python -m pytest
+
+check: $(SETUP) ## formatting, lint, types, import directions, generated files
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python proto/generate.py --check
+	$(BIN)/python -m tpy.cli.reference | diff - docs/reference/command-line.md
+
+format: $(SETUP) ## format and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(SETUP) ## write the generated reference pages
+	$(BIN)/python -m tpy.cli.reference > docs/reference/command-line.md
+
+bench: $(DEMO_SETUP) ## compare speed and memory with the peers that are installed
+	$(BIN)/python -m benchmarks
+
+fuzz-smoke: $(SETUP) ## every fuzz target for a few seconds, and the canary
+	$(BIN)/python -m fuzz --smoke
+
+fuzz: $(SETUP) ## every fuzz target for a minute
+	$(BIN)/python -m fuzz --seconds 60
+
+clean: ## remove what make built
+	rm -rf $(VENV) demo build dist

@@ -1,0 +1,406 @@
+"""The flags of `tpy serve`: one table, from which parser, help, environment variables and the reference page are made.
+
+Spellings and defaults are Triton's (triton.md section 8). Every flag of Triton's is known and has a standing:
+
+* HONOURED: does what Triton's does.
+* IGNORED: has no meaning here (a thread pool that we do not have, say): accepted, and a warning says so.
+* REFUSED: would change behaviour in a way that this version does not offer: an error that names it, unless it is given
+  Triton's default.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import TypedDict, Unpack
+
+import msgspec
+
+from tpy import limits
+
+
+class Kind(enum.Enum):
+    """How a value is written."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    BOOLEAN = "boolean"
+    CHOICE = "choice"
+    LIST = "list"
+    """Repeatable; in the environment variable, values are separated by commas."""
+
+
+class Standing(enum.Enum):
+    """What giving the flag does."""
+
+    HONOURED = "honoured"
+    IGNORED = "accepted, no effect"
+    REFUSED = "refused unless default"
+
+
+Value = str | int | bool | tuple[str, ...]
+
+
+class Flag(msgspec.Struct, frozen=True, kw_only=True):
+    """One flag. `name` without dashes in front; `minimum` and `maximum` bound INTEGER; `choices` is for CHOICE; `aliases` are
+    other spellings; `why` says why a flag is IGNORED or REFUSED."""
+
+    name: str
+    group: str
+    kind: Kind
+    default: Value
+    help: str
+    standing: Standing = Standing.HONOURED
+    why: str = ""
+    choices: Sequence[str] = ()
+    minimum: int | None = None
+    maximum: int | None = None
+    aliases: Sequence[str] = ()
+    metavar: str = ""
+
+    @property
+    def field(self) -> str:
+        """The key of the flag's value in the parsed options."""
+        return self.name.replace("-", "_")
+
+    @property
+    def environment(self) -> str:
+        """The variable that gives the value when the command line does not."""
+        return "TPY_" + self.name.upper().replace("-", "_")
+
+
+def _kind_of(default: Value, choices: Sequence[str]) -> Kind:
+    if choices:
+        return Kind.CHOICE
+    # bool before int: True is an int in Python.
+    for python_type, kind in ((bool, Kind.BOOLEAN), (int, Kind.INTEGER), (tuple, Kind.LIST)):
+        if isinstance(default, python_type):
+            return kind
+    return Kind.TEXT
+
+
+class _Rest(TypedDict, total=False):
+    standing: Standing
+    why: str
+    minimum: int
+    maximum: int
+    aliases: Sequence[str]
+    metavar: str
+
+
+def _flag(group: str, name: str, default: Value, about: str, *, choices: Sequence[str] = (), **rest: Unpack[_Rest]) -> Flag:
+    kind = _kind_of(default, choices)
+    return Flag(group=group, name=name, kind=kind, default=default, help=about, choices=choices, **rest)
+
+
+_PORT_MAX = 65_535
+_NO_GRPC = "gRPC is not served by this version"
+_NOT_YET = "this version does not offer it"
+
+FLAGS: tuple[Flag, ...] = (
+    # General
+    _flag("General", "id", "triton", "Name of this server, as GET /v2 reports it."),
+    _flag(
+        "General", "exit-timeout-secs", 30, "Seconds that requests in flight get to finish after Ctrl-C or SIGTERM.", minimum=0
+    ),
+    _flag("General", "exit-on-error", True, "Exit when a model fails to load at start-up. Otherwise serve the others."),
+    _flag(
+        "General",
+        "strict-readiness",
+        True,
+        "Report ready only when every model is ready. Otherwise as soon as the server answers.",
+    ),
+    # Logging
+    _flag("Logging", "log-verbose", 0, "Verbosity: messages of level <= N are shown; 0 shows none.", minimum=0),
+    _flag("Logging", "log-info", True, "Log informational messages."),
+    _flag("Logging", "log-warning", True, "Log warnings."),
+    _flag("Logging", "log-error", True, "Log errors."),
+    _flag("Logging", "log-format", "default", "Line format; json is an addition of tpy.", choices=("default", "ISO8601", "json")),
+    _flag("Logging", "log-file", "", "Write the log to this file instead of standard error.", metavar="FILE"),
+    # Model repository
+    _flag(
+        "Model repository",
+        "model-repository",
+        (),
+        "Path of a model repository. Repeat it for several.",
+        aliases=("model-store",),
+        metavar="DIRECTORY",
+    ),
+    _flag(
+        "Model repository",
+        "model-control-mode",
+        "none",
+        "none: load all at start. poll: also follow changes on disk. explicit: load on request.",
+        choices=("none", "poll", "explicit"),
+    ),
+    _flag(
+        "Model repository",
+        "repository-poll-secs",
+        15,
+        "Seconds between polls in mode poll. Changes that the system announces are seen sooner.",
+        minimum=1,
+    ),
+    _flag(
+        "Model repository",
+        "load-model",
+        (),
+        "Model to load at start in mode explicit. Repeat it for several; * alone loads all.",
+        metavar="NAME",
+    ),
+    _flag(
+        "Model repository",
+        "model-config-name",
+        "",
+        "Use configs/NAME.pbtxt of a model where it exists, else its config.pbtxt.",
+        metavar="NAME",
+    ),
+    _flag(
+        "Model repository", "disable-auto-complete-config", False, "Take configurations as written; fill in nothing from models."
+    ),
+    _flag(
+        "Model repository",
+        "strict-model-config",
+        False,
+        "Deprecated spelling: true is --disable-auto-complete-config.",
+    ),
+    _flag("Model repository", "model-load-thread-count", 4, "Models that load at the same time.", minimum=1, maximum=256),
+    _flag("Model repository", "model-load-retry-count", 0, "Retries of a failed load.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag("Model repository", "model-namespacing", False, "Allow the same model name in several repositories."),
+    _flag(
+        "Model repository",
+        "enable-peer-access",
+        True,
+        "Direct copies between GPUs.",
+        why="onnxruntime decides how devices exchange memory",
+        standing=Standing.IGNORED,
+    ),
+    # HTTP
+    _flag("HTTP", "allow-http", True, "Serve HTTP."),
+    _flag("HTTP", "http-address", "0.0.0.0", "Address to listen on.", metavar="ADDRESS"),
+    _flag("HTTP", "http-port", 8000, "Port to listen on; 0 takes a free one.", minimum=0, maximum=_PORT_MAX),
+    _flag("HTTP", "reuse-http-port", False, "Share the port with other processes (SO_REUSEPORT)."),
+    _flag(
+        "HTTP",
+        "http-header-forward-pattern",
+        "",
+        "Request headers whose whole name matches (ignoring case) become request parameters.",
+        metavar="REGEX",
+    ),
+    _flag(
+        "HTTP",
+        "http-thread-count",
+        8,
+        "HTTP threads.",
+        why="one event loop serves all connections",
+        minimum=1,
+        standing=Standing.IGNORED,
+    ),
+    _flag(
+        "HTTP",
+        "http-max-input-size",
+        limits.HTTP_INPUT_BYTES_MAX_DEFAULT,
+        "Bytes that a request body may have, compressed or not.",
+        minimum=1,
+    ),
+    _flag(
+        "HTTP",
+        "http-restricted-api",
+        (),
+        "Serve these APIs only to requests that carry the header.",
+        metavar="API[,API]:HEADER=VALUE",
+    ),
+    # gRPC
+    _flag("gRPC", "allow-grpc", True, "Serve gRPC.", why=_NO_GRPC, standing=Standing.IGNORED),
+    _flag("gRPC", "grpc-address", "0.0.0.0", "Address to listen on.", why=_NO_GRPC, standing=Standing.IGNORED),
+    _flag("gRPC", "grpc-port", 8001, "Port to listen on.", why=_NO_GRPC, standing=Standing.IGNORED, minimum=0, maximum=_PORT_MAX),
+    _flag("gRPC", "reuse-grpc-port", False, "Share the port with other processes.", standing=Standing.REFUSED, why=_NO_GRPC),
+    _flag(
+        "gRPC",
+        "grpc-header-forward-pattern",
+        "",
+        "Metadata that becomes request parameters.",
+        standing=Standing.REFUSED,
+        why=_NO_GRPC,
+    ),
+    _flag(
+        "gRPC", "grpc-infer-thread-count", 2, "gRPC threads.", why="one event loop serves all calls", standing=Standing.IGNORED
+    ),
+    _flag(
+        "gRPC", "grpc-infer-allocation-pool-size", 8, "Pooled messages.", why="messages are not pooled", standing=Standing.IGNORED
+    ),
+    _flag(
+        "gRPC",
+        "grpc-max-response-pool-size",
+        2_147_483_647,
+        "Pooled responses.",
+        why="messages are not pooled",
+        standing=Standing.IGNORED,
+    ),
+    _flag("gRPC", "grpc-use-ssl", False, "Serve gRPC over TLS.", standing=Standing.REFUSED, why=_NO_GRPC),
+    _flag("gRPC", "grpc-use-ssl-mutual", False, "Ask gRPC clients for certificates.", standing=Standing.REFUSED, why=_NO_GRPC),
+    _flag("gRPC", "grpc-server-cert", "", "Certificate (PEM).", standing=Standing.REFUSED, why=_NO_GRPC),
+    _flag("gRPC", "grpc-server-key", "", "Key (PEM).", standing=Standing.REFUSED, why=_NO_GRPC),
+    _flag("gRPC", "grpc-root-cert", "", "Certificate authority of clients (PEM).", standing=Standing.REFUSED, why=_NO_GRPC),
+    _flag(
+        "gRPC",
+        "grpc-infer-response-compression-level",
+        "none",
+        "Compression of responses.",
+        standing=Standing.REFUSED,
+        why=_NO_GRPC,
+    ),
+    _flag(
+        "gRPC", "grpc-keepalive-time", 7_200_000, "Milliseconds between keepalive pings.", standing=Standing.REFUSED, why=_NO_GRPC
+    ),
+    _flag(
+        "gRPC",
+        "grpc-keepalive-timeout",
+        20_000,
+        "Milliseconds to wait for a ping's answer.",
+        standing=Standing.REFUSED,
+        why=_NO_GRPC,
+    ),
+    _flag("gRPC", "grpc-keepalive-permit-without-calls", False, "Ping without calls.", standing=Standing.REFUSED, why=_NO_GRPC),
+    _flag("gRPC", "grpc-http2-max-pings-without-data", 2, "Pings without data.", standing=Standing.REFUSED, why=_NO_GRPC),
+    _flag(
+        "gRPC",
+        "grpc-http2-min-recv-ping-interval-without-data",
+        300_000,
+        "Milliseconds between pings.",
+        standing=Standing.REFUSED,
+        why=_NO_GRPC,
+    ),
+    _flag(
+        "gRPC",
+        "grpc-http2-max-ping-strikes",
+        2,
+        "Bad pings before a connection is closed.",
+        standing=Standing.REFUSED,
+        why=_NO_GRPC,
+    ),
+    _flag(
+        "gRPC", "grpc-max-connection-age", 0, "Milliseconds that a connection may live.", standing=Standing.REFUSED, why=_NO_GRPC
+    ),
+    _flag(
+        "gRPC", "grpc-max-connection-age-grace", 0, "Milliseconds of grace after that.", standing=Standing.REFUSED, why=_NO_GRPC
+    ),
+    _flag("gRPC", "grpc-restricted-protocol", (), "Restricted RPCs.", standing=Standing.REFUSED, why=_NO_GRPC),
+    # SageMaker and Vertex AI
+    _flag("SageMaker", "allow-sagemaker", False, "Serve SageMaker's protocol.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag("SageMaker", "sagemaker-port", 8080, "Port.", why=_NOT_YET, standing=Standing.IGNORED),
+    _flag("SageMaker", "sagemaker-safe-port-range", "", "Ports.", why=_NOT_YET, standing=Standing.IGNORED),
+    _flag("SageMaker", "sagemaker-thread-count", 8, "Threads.", why=_NOT_YET, standing=Standing.IGNORED),
+    _flag("Vertex AI", "allow-vertex-ai", False, "Serve Vertex AI's protocol.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag("Vertex AI", "vertex-ai-port", 8080, "Port.", why=_NOT_YET, standing=Standing.IGNORED),
+    _flag("Vertex AI", "vertex-ai-thread-count", 8, "Threads.", why=_NOT_YET, standing=Standing.IGNORED),
+    _flag(
+        "Vertex AI", "vertex-ai-default-model", "", "Model of requests that name none.", why=_NOT_YET, standing=Standing.IGNORED
+    ),
+    # Metrics
+    _flag("Metrics", "allow-metrics", True, "Serve Prometheus metrics."),
+    _flag("Metrics", "allow-cpu-metrics", True, "Include CPU and memory of the machine."),
+    _flag(
+        "Metrics", "allow-gpu-metrics", True, "Include GPUs.", why="this version reads no GPU counters", standing=Standing.IGNORED
+    ),
+    _flag("Metrics", "metrics-address", "", "Address to listen on; empty means that of HTTP.", metavar="ADDRESS"),
+    _flag("Metrics", "metrics-port", 8002, "Port to listen on; 0 takes a free one.", minimum=0, maximum=_PORT_MAX),
+    _flag("Metrics", "metrics-interval-ms", 2000, "Milliseconds between samples of the machine.", minimum=1),
+    _flag(
+        "Metrics",
+        "metrics-config",
+        (),
+        "counter_latencies=true|false. Histograms and summaries are refused.",
+        metavar="NAME=VALUE",
+    ),
+    # Tracing
+    _flag("Tracing", "trace-config", (), "Trace settings.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag("Tracing", "trace-file", "", "Deprecated trace setting.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag("Tracing", "trace-level", "", "Deprecated trace setting.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag("Tracing", "trace-rate", 1000, "Deprecated trace setting.", why=_NOT_YET, standing=Standing.IGNORED),
+    _flag("Tracing", "trace-count", -1, "Deprecated trace setting.", why=_NOT_YET, standing=Standing.IGNORED),
+    _flag("Tracing", "trace-log-frequency", 0, "Deprecated trace setting.", why=_NOT_YET, standing=Standing.IGNORED),
+    # Backends
+    _flag(
+        "Backends",
+        "backend-directory",
+        "/opt/tritonserver/backends",
+        "Folder of python-based backends: DIRECTORY/NAME/model.py.",
+        metavar="DIRECTORY",
+    ),
+    _flag(
+        "Backends",
+        "backend-config",
+        (),
+        "Setting of a backend; without a backend's name, of all.",
+        metavar="[BACKEND,]KEY=VALUE",
+    ),
+    _flag(
+        "Backends",
+        "repoagent-directory",
+        "/opt/tritonserver/repoagents",
+        "Folder of repository agents.",
+        why="agents are part of tpy, shared libraries are not loaded",
+        standing=Standing.IGNORED,
+    ),
+    # Response cache, rate limiter
+    _flag("Response cache", "cache-config", (), "Response cache.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag(
+        "Response cache",
+        "cache-directory",
+        "/opt/tritonserver/caches",
+        "Folder of caches.",
+        why=_NOT_YET,
+        standing=Standing.IGNORED,
+    ),
+    _flag("Response cache", "response-cache-byte-size", 0, "Deprecated cache size.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag("Rate limiter", "rate-limit", "off", "Rate limiter.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag("Rate limiter", "rate-limit-resource", (), "Rate limiter resource.", why=_NOT_YET, standing=Standing.REFUSED),
+    # Memory and devices
+    _flag(
+        "Memory",
+        "pinned-memory-pool-byte-size",
+        268_435_456,
+        "Pinned memory.",
+        why="onnxruntime manages pinned memory itself",
+        standing=Standing.IGNORED,
+    ),
+    _flag(
+        "Memory",
+        "cuda-memory-pool-byte-size",
+        (),
+        "GPU memory pools.",
+        why="onnxruntime manages GPU memory itself",
+        standing=Standing.IGNORED,
+    ),
+    _flag(
+        "Memory",
+        "cuda-virtual-address-size",
+        (),
+        "GPU addresses.",
+        why="onnxruntime manages GPU memory itself",
+        standing=Standing.IGNORED,
+    ),
+    _flag(
+        "Memory",
+        "min-supported-compute-capability",
+        "6.0",
+        "Oldest GPU to use.",
+        why="onnxruntime decides which GPUs it supports",
+        standing=Standing.IGNORED,
+    ),
+    _flag(
+        "Memory",
+        "buffer-manager-thread-count",
+        0,
+        "Copy threads.",
+        why="inputs are gathered by the instance's thread",
+        standing=Standing.IGNORED,
+    ),
+    _flag("Memory", "host-policy", (), "CPU placement of instances.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag("Memory", "model-load-gpu-limit", (), "Share of GPU memory for loading.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag("Memory", "allow-client-shm", False, "Shared memory with clients.", why=_NOT_YET, standing=Standing.REFUSED),
+)
+"""Every flag, in the order of the help and of the reference page."""
+
+FLAG_BY_NAME: dict[str, Flag] = {name: flag for flag in FLAGS for name in (flag.name, *flag.aliases)}
+"""Spelling, without dashes, to flag."""

@@ -1,0 +1,132 @@
+"""From command line and environment to checked values. Click splits the arguments; the table says what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import click
+
+from tpy.cli.flags import FLAGS, Flag, Kind, Standing, Value
+
+_TRUE = frozenset({"true", "1", "on", "t", "yes"})
+_FALSE = frozenset({"false", "0", "off", "f", "no"})
+
+
+class UsageError(Exception):
+    """A flag is unknown, or its value is wrong. `str()` is one line for the user."""
+
+
+def parse_value(flag: Flag, text: str) -> Value:
+    """The value of one occurrence. Raises UsageError naming the flag, the value and what was expected."""
+    match flag.kind:
+        case Kind.BOOLEAN:
+            word = text.lower()
+            if word in _TRUE or word in _FALSE:
+                return word in _TRUE
+            raise UsageError(f"--{flag.name}: expected true or false, got '{text}'")
+        case Kind.INTEGER:
+            return _integer(flag, text)
+        case Kind.CHOICE:
+            for choice in flag.choices:
+                if choice.lower() == text.lower():
+                    return choice
+            raise UsageError(f"--{flag.name}: expected one of {', '.join(flag.choices)}, got '{text}'")
+        case _:
+            return text
+
+
+def _integer(flag: Flag, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        raise UsageError(f"--{flag.name}: expected an integer, got '{text}'") from None
+    if flag.minimum is not None and number < flag.minimum:
+        raise UsageError(f"--{flag.name}: expected at least {flag.minimum}, got {number}")
+    if flag.maximum is not None and number > flag.maximum:
+        raise UsageError(f"--{flag.name}: expected at most {flag.maximum}, got {number}")
+    return number
+
+
+def collect(given: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> tuple[dict[str, Value], list[str]]:
+    """Values of all flags by `Flag.field`, and warnings about those without effect.
+
+    `given` maps field to its occurrences on the command line, in order; the last one wins unless the flag is a LIST. The
+    environment counts where the command line is silent. Raises UsageError.
+    """
+    values: dict[str, Value] = {}
+    warnings: list[str] = []
+    for flag in FLAGS:
+        texts = list(given.get(flag.field, ()))
+        if not texts and flag.environment in environment:
+            text = environment[flag.environment]
+            texts = [part for part in text.split(",") if part] if flag.kind is Kind.LIST else [text]
+        value: Value = flag.default
+        if texts and flag.kind is Kind.LIST:
+            value = tuple(texts)
+        elif texts:
+            value = parse_value(flag, texts[-1])
+        values[flag.field] = value
+        if not texts or value == flag.default:
+            continue
+        if flag.standing is Standing.REFUSED:
+            raise UsageError(f"--{flag.name} is not supported: {flag.why}")
+        if flag.standing is Standing.IGNORED:
+            warnings.append(f"--{flag.name} has no effect: {flag.why}")
+    return values, warnings
+
+
+def serve_options() -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator that gives a click command all flags of the table. Every parameter arrives as a tuple of strings."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        for flag in reversed(FLAGS):
+            command = _option(flag)(command)
+        return command
+
+    return decorate
+
+
+def _option(flag: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    spellings = [f"--{name}" for name in (flag.name, *flag.aliases)]
+    return click.option(
+        *spellings,
+        flag.field,
+        type=str,
+        multiple=True,
+        is_flag=False,
+        # `--allow-http` alone means true; a value may also follow as the next word.
+        flag_value="true" if flag.kind is Kind.BOOLEAN else None,
+        metavar=metavar(flag),
+        help=help_text(flag),
+        hidden=flag.standing is not Standing.HONOURED,
+    )
+
+
+def metavar(flag: Flag) -> str:
+    """What stands for the value in help and reference."""
+    if flag.metavar:
+        return flag.metavar
+    match flag.kind:
+        case Kind.BOOLEAN:
+            return "BOOL"
+        case Kind.INTEGER:
+            return "N"
+        case Kind.CHOICE:
+            return "|".join(flag.choices)
+        case _:
+            return "TEXT"
+
+
+def help_text(flag: Flag) -> str:
+    """Help with default and environment variable."""
+    default = "" if flag.default in ((), "") else f" Default: {default_text(flag)}."
+    return f"{flag.help}{default} [{flag.environment}]"
+
+
+def default_text(flag: Flag) -> str:
+    """The default as one would write it."""
+    if isinstance(flag.default, bool):
+        return "true" if flag.default else "false"
+    if isinstance(flag.default, tuple):
+        return ",".join(flag.default)
+    return str(flag.default)

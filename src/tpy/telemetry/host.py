@@ -1,0 +1,67 @@
+"""CPU and memory of the machine, read from /proc (Linux; elsewhere there is nothing to read and no family)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tpy.telemetry.metrics import HostFamily, MetricKind, Sample
+from tpy.units import KIB
+
+_STAT = Path("/proc/stat")
+_MEMINFO = Path("/proc/meminfo")
+
+
+class HostSampler:
+    """Samples on demand; utilisation is over the time since the sample before. `sample` reads two small files of /proc,
+    which the kernel answers from memory, so it may run on the loop."""
+
+    def __init__(self) -> None:
+        self._busy = 0
+        self._total = 0
+        self._families: tuple[HostFamily, ...] = ()
+
+    @property
+    def families(self) -> tuple[HostFamily, ...]:
+        """The newest sample."""
+        return self._families
+
+    def sample(self) -> None:
+        """Take a sample. Where /proc cannot be read there is none."""
+        try:
+            stat = _STAT.read_text(encoding="ascii")
+            meminfo = _MEMINFO.read_text(encoding="ascii")
+        except OSError:
+            self._families = ()
+            return
+        utilization = self._utilization(stat)
+        memory = _meminfo(meminfo)
+        total = memory.get("MemTotal", 0)
+        used = total - memory.get("MemAvailable", total)
+        self._families = (
+            _gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", utilization),
+            _gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", total),
+            _gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", used),
+        )
+
+    def _utilization(self, stat: str) -> float:
+        fields = [int(field) for field in stat.split("\n", 1)[0].split()[1:9]]
+        idle = fields[3] + fields[4]
+        total = sum(fields)
+        busy = total - idle
+        spent, self._total = total - self._total, total
+        worked, self._busy = busy - self._busy, busy
+        return worked / spent if spent > 0 else 0.0
+
+
+def _gauge(name: str, text: str, value: float) -> HostFamily:
+    return HostFamily(name=name, kind=MetricKind.GAUGE, help=text, samples=(Sample({}, value),))
+
+
+def _meminfo(text: str) -> dict[str, int]:
+    values: dict[str, int] = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        number = rest.split()
+        if number:
+            values[name] = int(number[0]) * KIB
+    return values

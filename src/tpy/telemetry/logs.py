@@ -1,0 +1,157 @@
+"""Logging: standard `logging`, Triton's line formats, and settings that change while the server runs.
+
+A record's message is constant text; what varies goes into `extra={"context": {...}}` and is printed as `key=value`
+behind it. Verbose records are level DEBUG with `extra={"verbose": n}` (n >= 1, 1 when absent) and show when
+`log_verbose_level` >= n. Messages are escaped, so no request or model name can forge a line.
+
+Source: Triton's logging extension; line formats from triton_logging (triton.md 7.4). `json` is ours.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import logging
+import sys
+from typing import TextIO
+
+import msgspec
+
+from tpy.errors import InvalidArgument, Unavailable, Unsupported
+from tpy.messages import LogSettings
+
+LOG_FORMATS = ("default", "ISO8601", "json")
+_LETTERS = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "F"}
+
+
+def escape(text: str) -> str:
+    """`text` with control characters and quotes escaped as in JSON, so that it stays one line."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _message(record: logging.LogRecord) -> str:
+    text = record.getMessage()
+    context = getattr(record, "context", None)
+    if context:
+        text += " " + " ".join(f"{key}={value}" for key, value in context.items())
+    if record.exc_info:
+        text += "\n" + logging.Formatter().formatException(record.exc_info)
+    return text
+
+
+class TritonFormatter(logging.Formatter):
+    """`default` and `ISO8601`: Triton's prefixes, the message in quotes, UTC."""
+
+    def __init__(self, *, iso8601: bool) -> None:
+        super().__init__()
+        self._iso8601 = iso8601
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line without a line break at its end."""
+        when = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        letter = _LETTERS.get(record.levelno, "I")
+        place = f"{record.process} {record.filename}:{record.lineno}]"
+        if self._iso8601:
+            return f"{when:%Y-%m-%dT%H:%M:%SZ} {letter} {place} {escape(_message(record))}"
+        return f"{letter}{when:%m%d %H:%M:%S.%f} {place} {escape(_message(record))}"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, and the record's context as members of `context`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line without a line break at its end."""
+        when = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        entry: dict[str, object] = {
+            "time": when.isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        context = getattr(record, "context", None)
+        if context:
+            entry["context"] = {key: str(value) for key, value in context.items()}
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False)
+
+
+class _Filter(logging.Filter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = LogSettings()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
+            return self.settings.log_error
+        if record.levelno >= logging.WARNING:
+            return self.settings.log_warning
+        if record.levelno >= logging.INFO:
+            return self.settings.log_info
+        verbose: int = getattr(record, "verbose", 1)
+        return verbose <= self.settings.log_verbose_level
+
+
+class LogController:
+    """Owns the handler of the `tpy` loggers. One per process; `install` and `remove` are its lifetime."""
+
+    def __init__(self, settings: LogSettings, *, stream: TextIO | None = None) -> None:
+        self._filter = _Filter()
+        self._settings = settings
+        self._stream = stream
+        self._handler: logging.Handler = self._open(settings)
+        self.apply(settings)
+
+    @property
+    def settings(self) -> LogSettings:
+        """The settings in force."""
+        return self._settings
+
+    def install(self) -> None:
+        """Attach to the loggers: ours, and the warnings of the HTTP libraries."""
+        for name in ("tpy", "hypercorn", "quart"):
+            logger = logging.getLogger(name)
+            logger.addHandler(self._handler)
+            logger.setLevel(logging.DEBUG if name == "tpy" else logging.WARNING)
+            logger.propagate = False
+
+    def remove(self) -> None:
+        """Detach and close."""
+        for name in ("tpy", "hypercorn", "quart"):
+            logger = logging.getLogger(name)
+            logger.removeHandler(self._handler)
+            logger.propagate = True
+        self._handler.close()
+
+    def apply(self, settings: LogSettings) -> None:
+        """Put settings in force that were checked before."""
+        self._settings = settings
+        self._filter.settings = settings
+        formatter = (
+            JsonFormatter() if settings.log_format == "json" else TritonFormatter(iso8601=settings.log_format == "ISO8601")
+        )
+        self._handler.setFormatter(formatter)
+
+    def update(self, settings: LogSettings) -> None:
+        """Change settings on behalf of a client. Raises with Triton's texts (triton.md 1.3.1, 76 and 77)."""
+        if settings.log_file != self._settings.log_file:
+            raise Unsupported("log file location can not be updated through network protocol")
+        if settings.log_format not in LOG_FORMATS:
+            raise Unavailable(f"invalid argument for --log_format, got: {settings.log_format}")
+        if settings.log_verbose_level < 0:
+            raise InvalidArgument(f"log_verbose_level must be >= 0, got: {settings.log_verbose_level}")
+        self.apply(settings)
+
+    def _open(self, settings: LogSettings) -> logging.Handler:
+        handler: logging.Handler
+        if settings.log_file:
+            handler = logging.FileHandler(settings.log_file, encoding="utf-8")
+        else:
+            handler = logging.StreamHandler(self._stream or sys.stderr)
+        handler.addFilter(self._filter)
+        return handler
+
+
+def with_changes(settings: LogSettings, **changes: str | bool | int) -> LogSettings:
+    """A copy of `settings` with some fields changed."""
+    return msgspec.structs.replace(settings, **changes)

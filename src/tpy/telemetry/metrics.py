@@ -1,0 +1,196 @@
+"""Prometheus metrics with Triton's family names and labels (triton.md 7.1), text format 0.0.4.
+
+Families are declared once, in FAMILIES, and computed from statistics when somebody asks: the hot path never touches a metric.
+prometheus-client is not used for writing because it appends `_total` to counters, and dashboards for Triton expect the bare name.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from tpy.messages import ModelStatistics
+from tpy.units import NS_PER_S, NS_PER_US
+
+CONTENT_TYPE = "text/plain; charset=utf-8"
+
+
+class MetricKind(enum.Enum):
+    """Prometheus metric types that we write."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """One value of a family with its labels."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+class ModelFamily(msgspec.Struct, frozen=True, kw_only=True):
+    """A family with one or more samples per model version. `values` yields (extra labels, value)."""
+
+    name: str
+    kind: MetricKind
+    help: str
+    values: Callable[[ModelStatistics], Iterable[tuple[Mapping[str, str], float]]]
+    counter_latencies: bool = True
+    """Belongs to the group that `--metrics-config counter_latencies=false` switches off."""
+
+
+NO_LABELS: Mapping[str, str] = {}
+
+
+def _one(read: Callable[[ModelStatistics], float]) -> Callable[[ModelStatistics], Iterable[tuple[Mapping[str, str], float]]]:
+    return lambda stats: ((NO_LABELS, read(stats)),)
+
+
+def _failures(stats: ModelStatistics) -> Iterator[tuple[Mapping[str, str], float]]:
+    counts = stats.failures
+    yield {"reason": "OTHER"}, counts.other
+    yield {"reason": "BACKEND"}, counts.backend
+    yield {"reason": "CANCELED"}, counts.canceled
+    yield {"reason": "REJECTED"}, counts.rejected
+
+
+FAMILIES: Sequence[ModelFamily] = (
+    ModelFamily(
+        name="nv_inference_request_success",
+        kind=MetricKind.COUNTER,
+        help="Number of successful inference requests, all batch sizes",
+        values=_one(lambda s: s.inference.success.count),
+    ),
+    ModelFamily(
+        name="nv_inference_request_failure",
+        kind=MetricKind.COUNTER,
+        help="Number of failed inference requests, all batch sizes",
+        values=_failures,
+    ),
+    ModelFamily(
+        name="nv_inference_count",
+        kind=MetricKind.COUNTER,
+        help="Number of inferences performed (does not include cached requests)",
+        values=_one(lambda s: s.inference_count),
+    ),
+    ModelFamily(
+        name="nv_inference_exec_count",
+        kind=MetricKind.COUNTER,
+        help="Number of model executions performed (does not include cached requests)",
+        values=_one(lambda s: s.execution_count),
+    ),
+    ModelFamily(
+        name="nv_inference_request_duration_us",
+        kind=MetricKind.COUNTER,
+        help="Cumulative inference request duration in microseconds (includes cached requests)",
+        values=_one(lambda s: s.inference.success.ns // NS_PER_US),
+    ),
+    ModelFamily(
+        name="nv_inference_queue_duration_us",
+        kind=MetricKind.COUNTER,
+        help="Cumulative inference queuing duration in microseconds (includes cached requests)",
+        values=_one(lambda s: s.inference.queue.ns // NS_PER_US),
+    ),
+    ModelFamily(
+        name="nv_inference_compute_input_duration_us",
+        kind=MetricKind.COUNTER,
+        help="Cumulative compute input duration in microseconds (does not include cached requests)",
+        values=_one(lambda s: s.inference.compute_input.ns // NS_PER_US),
+    ),
+    ModelFamily(
+        name="nv_inference_compute_infer_duration_us",
+        kind=MetricKind.COUNTER,
+        help="Cumulative compute inference duration in microseconds (does not include cached requests)",
+        values=_one(lambda s: s.inference.compute_infer.ns // NS_PER_US),
+    ),
+    ModelFamily(
+        name="nv_inference_compute_output_duration_us",
+        kind=MetricKind.COUNTER,
+        help="Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        values=_one(lambda s: s.inference.compute_output.ns // NS_PER_US),
+    ),
+    ModelFamily(
+        name="nv_inference_pending_request_count",
+        kind=MetricKind.GAUGE,
+        help="Instantaneous number of pending requests awaiting execution per-model.",
+        values=_one(lambda s: s.pending_requests),
+        counter_latencies=False,
+    ),
+    ModelFamily(
+        name="nv_model_load_duration_secs",
+        kind=MetricKind.GAUGE,
+        help="Duration of the last load of the model, in seconds",
+        values=_one(lambda s: s.load_duration_ns / NS_PER_S),
+        counter_latencies=False,
+    ),
+    ModelFamily(
+        name="tpy_inference_refused_at_admission",
+        kind=MetricKind.COUNTER,
+        help="Number of inference requests refused before they were queued: malformed, or the queue was full",
+        values=_one(lambda s: s.failures.refused_admission),
+        counter_latencies=False,
+    ),
+)
+
+
+class HostFamily(msgspec.Struct, frozen=True, kw_only=True):
+    """A family about the machine, with its sampled values."""
+
+    name: str
+    kind: MetricKind
+    help: str
+    samples: Sequence[Sample]
+
+
+def render(
+    models: Sequence[ModelStatistics],
+    host: Sequence[HostFamily] = (),
+    *,
+    counter_latencies: bool = True,
+    namespacing: bool = False,
+) -> bytes:
+    """The whole exposition. Families without samples are still announced, so that dashboards find them."""
+    lines: list[str] = []
+    labels = [_model_labels(stats, namespacing=namespacing) for stats in models]
+    for family in FAMILIES:
+        if family.counter_latencies and not counter_latencies:
+            continue
+        _announce(lines, family.name, family.kind, family.help)
+        for stats, base in zip(models, labels, strict=True):
+            for extra, value in family.values(stats):
+                lines.append(f"{family.name}{_labels({**base, **extra})} {_number(value)}")
+    for about in host:
+        _announce(lines, about.name, about.kind, about.help)
+        lines.extend(f"{about.name}{_labels(sample.labels)} {_number(sample.value)}" for sample in about.samples)
+    lines.append("")
+    return "\n".join(lines).encode()
+
+
+def _announce(lines: list[str], name: str, kind: MetricKind, text: str) -> None:
+    lines.append(f"# HELP {name} {text}")
+    lines.append(f"# TYPE {name} {kind.value}")
+
+
+def _model_labels(stats: ModelStatistics, *, namespacing: bool) -> dict[str, str]:
+    labels = {"model": stats.name, "version": str(stats.version)}
+    if namespacing:
+        labels["namespace"] = stats.namespace
+    labels.update((f"_{key}", value) for key, value in stats.metric_tags)
+    return labels
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{key}="{_escape(value)}"' for key, value in labels.items()) + "}"
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)

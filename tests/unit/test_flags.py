@@ -1,0 +1,67 @@
+"""The table of flags: one row, one meaning, everywhere."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tpy.cli.flags import FLAG_BY_NAME, FLAGS, Kind, Standing
+from tpy.cli.parsing import UsageError, collect, parse_value
+from tpy.cli.reference import page
+
+
+def test_names_are_unique_and_reasons_are_given() -> None:
+    names = [name for flag in FLAGS for name in (flag.name, *flag.aliases)]
+    assert len(names) == len(set(names))
+    assert all(flag.why for flag in FLAGS if flag.standing is not Standing.HONOURED)
+    assert len({flag.environment for flag in FLAGS}) == len(FLAGS)
+
+
+def test_every_flag_is_in_the_reference_page() -> None:
+    text = page()
+    assert all(f"`--{flag.name}`" in text and f"`{flag.environment}`" in text for flag in FLAGS)
+
+
+@pytest.mark.parametrize(("text", "value"), [("True", True), ("FALSE", False), ("1", True), ("0", False), ("off", False)])
+def test_booleans_as_triton_takes_them(text: str, value: bool) -> None:
+    assert parse_value(FLAG_BY_NAME["strict-model-config"], text) is value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("http-port", "x", "--http-port: expected an integer, got 'x'"),
+        ("http-port", "70000", "--http-port: expected at most 65535, got 70000"),
+        ("exit-timeout-secs", "-1", "--exit-timeout-secs: expected at least 0, got -1"),
+        ("model-control-mode", "push", "--model-control-mode: expected one of none, poll, explicit, got 'push'"),
+        ("allow-http", "maybe", "--allow-http: expected true or false, got 'maybe'"),
+    ],
+)
+def test_wrong_values_are_named_with_what_was_expected(name: str, text: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(expected)):
+        parse_value(FLAG_BY_NAME[name], text)
+
+
+def test_environment_counts_where_the_command_line_is_silent() -> None:
+    environment = {"TPY_HTTP_PORT": "9", "TPY_MODEL_REPOSITORY": "a,b", "TPY_ID": "x"}
+    values, warnings = collect({"id": ["mine"]}, environment)
+    assert values["http_port"] == 9
+    assert values["model_repository"] == ("a", "b")
+    assert values["id"] == "mine"
+    assert not warnings
+
+
+def test_a_flag_without_effect_warns_and_one_not_offered_is_refused() -> None:
+    _, warnings = collect({"http_thread_count": ["3"]}, {})
+    assert warnings == ["--http-thread-count has no effect: one event loop serves all connections"]
+    with pytest.raises(UsageError, match="--allow-client-shm is not supported"):
+        collect({"allow_client_shm": ["true"]}, {})
+    values, warnings = collect({"allow_client_shm": ["false"]}, {})
+    assert values["allow_client_shm"] is False
+    assert not warnings
+
+
+def test_defaults_have_the_type_of_their_kind() -> None:
+    types = {Kind.TEXT: str, Kind.INTEGER: int, Kind.BOOLEAN: bool, Kind.CHOICE: str, Kind.LIST: tuple}
+    assert all(type(flag.default) is types[flag.kind] for flag in FLAGS)
