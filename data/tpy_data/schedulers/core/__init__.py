@@ -5,10 +5,23 @@ from tpy_data.schedulers.core.contract import (
     CoreSnapshot,
     Dispatch,
     Outcome,
+    Phase,
     Refuse,
     Respond,
     SchedulerCore,
     Ticket,
 )
+from tpy_data.schedulers.core.factory import make_core
 
-__all__ = ["Action", "CoreSnapshot", "Dispatch", "Outcome", "Refuse", "Respond", "SchedulerCore", "Ticket"]
+__all__ = [
+    "Action",
+    "CoreSnapshot",
+    "Dispatch",
+    "Outcome",
+    "Phase",
+    "Refuse",
+    "Respond",
+    "SchedulerCore",
+    "Ticket",
+    "make_core",
+]
