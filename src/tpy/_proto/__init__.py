@@ -1,1 +1,9 @@
-"""TBD."""
+"""Protocol Buffers classes of the server's own, in a descriptor pool of their own.
+
+Clients register files of the same names (model_config.proto, grpc_service.proto) in protobuf's default pool when they are
+imported; a second, different definition there makes the import fail. A private pool keeps both in one process.
+"""
+
+from tpy._proto.pool import message_class
+
+__all__ = ["message_class"]

@@ -1,0 +1,27 @@
+"""The private descriptor pool, and the message classes made in it."""
+
+from __future__ import annotations
+
+import base64
+from typing import Final
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import Message
+
+from tpy._proto.descriptors import FILE_DESCRIPTOR_SET
+
+
+def _build_pool() -> descriptor_pool.DescriptorPool:
+    files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(FILE_DESCRIPTOR_SET))
+    pool = descriptor_pool.DescriptorPool()
+    for file in files.file:
+        pool.Add(file)
+    return pool
+
+
+POOL: Final = _build_pool()
+
+
+def message_class(full_name: str) -> type[Message]:
+    """The class of a message, such as "inference.ModelConfig". Raises KeyError for an unknown name."""
+    return message_factory.GetMessageClass(POOL.FindMessageTypeByName(full_name))
