@@ -17,7 +17,9 @@ from tpy.messages.server import LogSettings, ServerMetadata
 from tpy.messages.statistics import (
     BatchStatistics,
     Duration,
+    FailureCounts,
     InferenceStatistics,
+    MemoryUsage,
     ModelStatistics,
 )
 from tpy.messages.tensors import Tensor
@@ -27,12 +29,14 @@ __all__ = [
     "BatchStatistics",
     "DataType",
     "Duration",
+    "FailureCounts",
     "IndexEntry",
     "InferenceRequest",
     "InferenceResponse",
     "InferenceStatistics",
     "LoadRequest",
     "LogSettings",
+    "MemoryUsage",
     "ModelDescription",
     "ModelState",
     "ModelStatistics",

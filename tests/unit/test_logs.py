@@ -1,0 +1,83 @@
+"""Log lines: Triton's formats, one line per record whatever the text, settings that change."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tpy.errors import InvalidArgument, Unavailable, Unsupported
+from tpy.messages import LogSettings
+from tpy.telemetry.logs import LogController, with_changes
+
+LOG = logging.getLogger("tpy.test")
+
+
+@pytest.fixture
+def stream() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def controller(stream: io.StringIO) -> Iterator[LogController]:
+    controller = LogController(LogSettings(), stream=stream)
+    controller.install()
+    yield controller
+    controller.remove()
+
+
+def test_default_format_is_tritons(controller: LogController, stream: io.StringIO) -> None:
+    LOG.warning("model loaded", extra={"context": {"model": "m", "version": 1}})
+    line = stream.getvalue()
+    assert re.fullmatch(r'W\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ test_logs\.py:\d+\] "model loaded model=m version=1"\n', line)
+
+
+def test_iso8601_format(controller: LogController, stream: io.StringIO) -> None:
+    controller.update(with_changes(controller.settings, log_format="ISO8601"))
+    LOG.error("x")
+    assert re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ E \d+ test_logs\.py:\d+\] "x"\n', stream.getvalue())
+
+
+def test_json_format(controller: LogController, stream: io.StringIO) -> None:
+    controller.update(with_changes(controller.settings, log_format="json"))
+    LOG.info("hello", extra={"context": {"id": 7}})
+    entry = json.loads(stream.getvalue())
+    assert (entry["level"], entry["message"], entry["context"]) == ("info", "hello", {"id": "7"})
+
+
+@pytest.mark.parametrize("log_format", ["default", "ISO8601", "json"])
+def test_text_from_outside_cannot_forge_a_line(controller: LogController, stream: io.StringIO, log_format: str) -> None:
+    controller.update(with_changes(controller.settings, log_format=log_format))
+    LOG.info("bad", extra={"context": {"name": 'x"\nE1121 00:00:00.000000 1 forged.py:1] "y\r\x1b[31m'}})
+    text = stream.getvalue()
+    assert text.count("\n") == 1
+    assert "\x1b" not in text
+    assert "\r" not in text
+
+
+def test_levels_are_switched_one_by_one(controller: LogController, stream: io.StringIO) -> None:
+    controller.update(with_changes(controller.settings, log_info=False, log_verbose_level=2))
+    LOG.info("hidden")
+    LOG.warning("shown")
+    LOG.debug("verbose two", extra={"verbose": 2})
+    LOG.debug("verbose three", extra={"verbose": 3})
+    text = stream.getvalue()
+    assert "hidden" not in text
+    assert "shown" in text
+    assert "verbose two" in text
+    assert "verbose three" not in text
+
+
+def test_refusals_have_tritons_texts(controller: LogController) -> None:
+    settings = controller.settings
+    with pytest.raises(Unsupported, match="log file location can not be updated through network protocol"):
+        controller.update(with_changes(settings, log_file="x"))
+    with pytest.raises(Unavailable, match="invalid argument for --log_format, got: x"):
+        controller.update(with_changes(settings, log_format="x"))
+    with pytest.raises(InvalidArgument):
+        controller.update(with_changes(settings, log_verbose_level=-1))
+    assert controller.settings == settings
