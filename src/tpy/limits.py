@@ -35,3 +35,6 @@ WORKER_RESTART_BACKOFF_S_MIN: Final = 1
 
 WORKER_RESTART_BACKOFF_S_MAX: Final = 60
 """The pause doubles with each failure in a row up to this."""
+
+PRIORITY_LEVELS_MAX: Final = 1024
+"""`dynamic_batching.priority_levels`: each level is a queue of its own that is looked at when a batch is formed."""

@@ -6,11 +6,22 @@ from tpy.config.model_config import ModelConfig
 from tpy.errors import Unsupported
 from tpy_data.schedulers.core.contract import SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
+from tpy_data.schedulers.core.dynamic import DynamicCore
+from tpy_data.schedulers.core.dynamic_options import dynamic_options
 
 
 def make_core(config: ModelConfig) -> SchedulerCore:
-    """The core for a validated configuration. Raises Unsupported, naming the field, for a scheduler that is not offered."""
-    for field in ("sequence_batching", "ensemble_scheduling", "dynamic_batching"):
-        if getattr(config, field) is not None:
-            raise Unsupported(f"'{field}' of model '{config.name}' is not supported by this server")
-    return DefaultCore()
+    """The core for a validated configuration.
+
+    Raises Unsupported, naming the field, for a scheduler or a batching strategy that this server does not offer.
+    """
+    name = config.name
+    if config.sequence_batching is not None:
+        raise Unsupported(f"'sequence_batching' of model '{name}' is not supported by this server")
+    if config.ensemble_scheduling is not None or config.platform == "ensemble":
+        raise Unsupported(f"'ensemble_scheduling' of model '{name}' is not supported by this server")
+    if config.dynamic_batching is None:
+        return DefaultCore()
+    if config.parameter("TRITON_BATCH_STRATEGY_PATH"):
+        raise Unsupported(f"parameter 'TRITON_BATCH_STRATEGY_PATH' of model '{name}' is not supported by this server")
+    return DynamicCore(dynamic_options(config))

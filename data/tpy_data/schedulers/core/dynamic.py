@@ -1,0 +1,233 @@
+"""DynamicCore: the dynamic batcher."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tpy.config.model_config import TimeoutAction
+from tpy.errors import Unavailable
+from tpy_data.schedulers.core.arrival_order import ArrivalOrder
+from tpy_data.schedulers.core.batch_forming import BatchForming
+from tpy_data.schedulers.core.contract import Action, CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Ticket
+from tpy_data.schedulers.core.deadlines import Deadlines
+from tpy_data.schedulers.core.dynamic_options import DynamicOptions
+from tpy_data.schedulers.core.instances import InstancePool
+from tpy_data.schedulers.core.priority_queue import PriorityQueue, QueueLevel
+
+
+class DynamicCore:
+    """Puts whole requests together into batches, by priority, within the limits of the model's configuration.
+
+    A batch is formed at the moment when an instance is idle, never ahead of time, so that it is as full and its priorities
+    and timeouts as fresh as can be.
+
+    Two kinds of time limit:
+    * end to end: the caller's timeout and the transport's deadline. The first of them refuses the ticket, in the queue, while
+      it runs, or while its answer waits for its turn. Under a DELAY policy that allows overriding, the caller's timeout is not
+      one of them: the model says that it only moves the ticket back.
+    * the queue's: the level's default timeout, or the caller's shorter one where that is allowed. It refuses (REJECT) or moves
+      back (DELAY) a ticket that still waits, and never touches one that runs.
+
+    A verb called at or after a limit treats it as passed before it does anything else; `cancel` forgets its ticket first.
+    """
+
+    __slots__ = ("_actions", "_deadlines", "_executing", "_forming", "_order", "_pool", "_queue", "_queue_timeouts", "_stopped")
+
+    def __init__(self, options: DynamicOptions) -> None:
+        self._queue = PriorityQueue(options)
+        self._forming = BatchForming(options)
+        self._order = ArrivalOrder() if options.preserve_ordering else None
+        self._pool = InstancePool()
+        self._deadlines = Deadlines()
+        self._queue_timeouts = Deadlines()
+        self._actions: list[Action] = []
+        self._executing = 0
+        self._stopped = False
+
+    def add_instance(self, instance: int, now_ns: int) -> None:
+        """A new idle instance."""
+        self._expire(now_ns)
+        self._pool.add(instance)
+        self._dispatch(now_ns)
+
+    def remove_instance(self, instance: int, now_ns: int) -> None:
+        """The instance takes no new batch."""
+        self._expire(now_ns)
+        self._pool.remove(instance)
+        self._dispatch(now_ns)
+
+    def submit(self, ticket: Ticket, now_ns: int) -> None:
+        """Accept a ticket; one whose deadline is already over is refused at once.
+
+        Raises Unavailable when the ticket's level is full, and after `stop`.
+        """
+        if self._stopped:
+            raise Unavailable(Outcome.STOPPING.value)
+        self._expire(now_ns)
+        ticket.queued_ns = now_ns
+        level = self._queue.level_of(ticket)
+        deadline_ns = self._deadline_ns(ticket, level, now_ns)
+        if deadline_ns is not None and deadline_ns <= now_ns:
+            self._refuse(ticket, Outcome.TIMED_OUT)
+        elif level.full:
+            self._dispatch(now_ns)
+            raise Unavailable("Exceeds maximum queue size")
+        else:
+            self._enqueue(ticket, level, deadline_ns)
+        self._dispatch(now_ns)
+
+    def cancel(self, ticket: Ticket, now_ns: int) -> None:
+        """Forget the ticket; its queue place is free at once, its part of a running batch when that completes."""
+        if ticket.phase is not Phase.ENDED:
+            self._leave(ticket)
+        self._expire(now_ns)
+        self._dispatch(now_ns)
+        self._release()
+
+    def completed(self, instance: int, now_ns: int) -> None:
+        """The batch is over; those of its tickets that have not ended get their answers, now or in their turn."""
+        self._expire(now_ns)
+        tickets = self._pool.finish(instance)
+        live = [ticket for ticket in tickets if ticket.phase is Phase.EXECUTING]
+        self._executing -= len(live)
+        if self._order is None:
+            self._respond(live)
+        else:
+            for ticket in live:
+                ticket.phase = Phase.EXECUTED
+            self._release()
+        self._dispatch(now_ns)
+
+    def next_deadline_ns(self) -> int | None:
+        """The earliest of: a ticket's end-to-end deadline, its time in the queue, the end of the wait for company."""
+        first_ns = self._deadlines.first_ns()
+        for at_ns in (self._queue_timeouts.first_ns(), self._forming.due_ns()):
+            if at_ns is not None and (first_ns is None or at_ns < first_ns):
+                first_ns = at_ns
+        return first_ns
+
+    def advance(self, now_ns: int) -> None:
+        """Refuse and move back whatever is due, and send what has waited long enough for company."""
+        self._expire(now_ns)
+        self._dispatch(now_ns)
+
+    def stop(self, now_ns: int) -> None:
+        """Refuse everything that waits, and accept nothing more."""
+        self._stopped = True
+        self._expire(now_ns)
+        self._forming.reset()
+        for ticket in self._queue.drain():
+            self._forget(ticket)
+            self._queue_timeouts.discard(ticket)
+            self._refuse(ticket, Outcome.STOPPING)
+        self._release()
+
+    def take_actions(self) -> list[Action]:
+        """The decisions since the last call."""
+        actions = self._actions
+        self._actions = []
+        return actions
+
+    def snapshot(self) -> CoreSnapshot:
+        """Counts. A running ticket that was refused or cancelled is not counted any more, nor is one that has run and waits for
+        its turn."""
+        return CoreSnapshot(queued=self._queue.count, executing=self._executing, idle_instances=len(self._pool.idle))
+
+    def _deadline_ns(self, ticket: Ticket, level: QueueLevel, now_ns: int) -> int | None:
+        deadline_ns = ticket.deadline_ns
+        if ticket.timeout_ns <= 0 or not level.rules.timeout_is_end_to_end:
+            return deadline_ns
+        timeout_at_ns = now_ns + ticket.timeout_ns
+        return timeout_at_ns if deadline_ns is None or timeout_at_ns < deadline_ns else deadline_ns
+
+    def _enqueue(self, ticket: Ticket, level: QueueLevel, deadline_ns: int | None) -> None:
+        if deadline_ns is not None:
+            self._deadlines.add(ticket, deadline_ns)
+        queue_timeout_ns = level.rules.queue_timeout_ns(ticket.timeout_ns)
+        if queue_timeout_ns > 0:
+            queue_timeout_at_ns = ticket.queued_ns + queue_timeout_ns
+            if deadline_ns is None or queue_timeout_at_ns < deadline_ns:
+                self._queue_timeouts.add(ticket, queue_timeout_at_ns)
+        ticket.phase = Phase.QUEUED
+        if self._order is not None:
+            self._order.add(ticket)
+        seen = self._forming
+        if seen.looked:
+            # While a batch waits for company it has seen the whole queue, so its last ticket is the queue's last.
+            last_level = self._queue.level_of(seen.tickets[-1]) if seen.tickets else level
+            if last_level.index <= level.index and not level.delayed:
+                seen.add(ticket)
+            else:
+                seen.reset()
+        self._queue.push(ticket, level)
+
+    def _dispatch(self, now_ns: int) -> None:
+        """Send batches while an instance is idle and one is worth sending."""
+        queue, forming = self._queue, self._forming
+        while queue.count and self._pool.idle:
+            if not forming.looked:
+                forming.look(queue.in_order())
+            count = forming.ready_count(now_ns)
+            if count == 0:
+                return
+            tickets = forming.tickets[:count]
+            forming.reset()
+            for ticket in tickets:
+                queue.remove(ticket)
+                self._queue_timeouts.discard(ticket)
+                ticket.phase = Phase.EXECUTING
+            self._executing += count
+            self._actions.append(Dispatch(self._pool.start(tickets), tickets))
+        if forming.looked:
+            forming.reset()
+
+    def _expire(self, now_ns: int) -> None:
+        """Apply every time limit that has passed. End-to-end deadlines first: what they refuse need not be moved back."""
+        expired = False
+        while (ticket := self._deadlines.pop_due(now_ns)) is not None:
+            self._leave(ticket)
+            self._actions.append(Refuse(ticket, Outcome.TIMED_OUT))
+            expired = True
+        while (ticket := self._queue_timeouts.pop_due(now_ns)) is not None:
+            if self._queue.level_of(ticket).rules.timeout_action is TimeoutAction.DELAY:
+                self._queue.delay(ticket)
+                self._forming.reset()
+            else:
+                self._leave(ticket)
+                self._actions.append(Refuse(ticket, Outcome.TIMED_OUT))
+                expired = True
+        if expired:
+            self._release()
+
+    def _respond(self, tickets: Sequence[Ticket]) -> None:
+        if not tickets:
+            return
+        for ticket in tickets:
+            self._deadlines.discard(ticket)
+            ticket.phase = Phase.ENDED
+        self._actions.append(Respond(tickets))
+
+    def _release(self) -> None:
+        """Answer the executed tickets whose turn it is."""
+        if self._order is not None:
+            self._respond(self._order.take_released())
+
+    def _leave(self, ticket: Ticket) -> None:
+        """End the ticket without an answer, wherever it is."""
+        if ticket.phase is Phase.EXECUTING:
+            self._executing -= 1
+        elif ticket.phase is Phase.QUEUED:
+            self._queue.remove(ticket)
+            self._queue_timeouts.discard(ticket)
+            self._forming.reset()
+        self._forget(ticket)
+        ticket.phase = Phase.ENDED
+
+    def _forget(self, ticket: Ticket) -> None:
+        self._deadlines.discard(ticket)
+        if self._order is not None:
+            self._order.discard(ticket)
+
+    def _refuse(self, ticket: Ticket, outcome: Outcome) -> None:
+        ticket.phase = Phase.ENDED
+        self._actions.append(Refuse(ticket, outcome))

@@ -1,0 +1,97 @@
+"""DynamicOptions: a model's `dynamic_batching` block as the dynamic core uses it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tpy.config.model_config import ModelConfig, QueuePolicy, TimeoutAction
+from tpy.errors import Unsupported, invariant
+from tpy.limits import PRIORITY_LEVELS_MAX
+from tpy.units import NS_PER_US
+
+
+class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The queue policy of one priority level. Zero means: no timeout, no limit."""
+
+    timeout_action: TimeoutAction = TimeoutAction.REJECT
+    default_timeout_ns: int = 0
+    allow_timeout_override: bool = False
+    queue_size_max: int = 0
+
+    def queue_timeout_ns(self, timeout_ns: int) -> int:
+        """How long a request with this timeout of its own may wait unexpired, 0 = for ever.
+
+        A request can only shorten the default, so without a default its own timeout changes nothing here.
+        """
+        if self.allow_timeout_override and 0 < timeout_ns < self.default_timeout_ns:
+            return timeout_ns
+        return self.default_timeout_ns
+
+    @property
+    def timeout_is_end_to_end(self) -> bool:
+        """Whether a request's own timeout ends it. False where the model asks that it only moves back in the queue."""
+        return not (self.allow_timeout_override and self.timeout_action is TimeoutAction.DELAY)
+
+
+class DynamicOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the dynamic core needs to know.
+
+    * `batch_size_max`: rows in a batch, >= 1.
+    * `preferred`: sizes in rows at which a batch is sent without waiting longer; not empty.
+    * `queue_delay_ns_max`: how long the oldest request may wait for company, 0 = not at all.
+    * `levels`: the rules of priority levels 1, 2, ...; one entry when the model has no levels.
+    * `default_level`: index into `levels` for requests that name no valid level.
+    """
+
+    batch_size_max: int = 1
+    preferred: frozenset[int] = frozenset({1})
+    queue_delay_ns_max: int = 0
+    preserve_ordering: bool = False
+    levels: tuple[QueueRules, ...] = (QueueRules(),)
+    default_level: int = 0
+
+
+def dynamic_options(config: ModelConfig) -> DynamicOptions:
+    """The options of a validated configuration that has a `dynamic_batching` block.
+
+    An empty `preferred_batch_size` means [max_batch_size], so that with a delay set a lone request waits for all of it.
+    Raises Unsupported for more priority levels than the server keeps queues for.
+    """
+    dynamic = config.dynamic_batching
+    if dynamic is None:
+        raise ValueError(f"model '{config.name}' has no dynamic_batching block")
+    batch_size_max = max(1, config.max_batch_size)
+    level_count = dynamic.priority_levels
+    if level_count > PRIORITY_LEVELS_MAX:
+        raise Unsupported(
+            f"'dynamic_batching.priority_levels' of model '{config.name}' is {level_count}, "
+            f"this server supports at most {PRIORITY_LEVELS_MAX}"
+        )
+    default_rules = _rules(dynamic.default_queue_policy)
+    if level_count == 0:
+        levels: tuple[QueueRules, ...] = (default_rules,)
+        default_level = 0
+    else:
+        own = {level: _rules(policy) for level, policy in dynamic.priority_queue_policy.items()}
+        levels = tuple(own.get(level, default_rules) for level in range(1, level_count + 1))
+        default_level = dynamic.default_priority_level - 1
+        invariant(0 <= default_level < level_count, f"default_priority_level of model '{config.name}' was not validated")
+    return DynamicOptions(
+        batch_size_max=batch_size_max,
+        preferred=frozenset(dynamic.preferred_batch_size) or frozenset({batch_size_max}),
+        queue_delay_ns_max=dynamic.max_queue_delay_microseconds * NS_PER_US,
+        preserve_ordering=dynamic.preserve_ordering,
+        levels=levels,
+        default_level=default_level,
+    )
+
+
+def _rules(policy: QueuePolicy | None) -> QueueRules:
+    if policy is None:
+        return QueueRules()
+    return QueueRules(
+        timeout_action=policy.timeout_action,
+        default_timeout_ns=policy.default_timeout_microseconds * NS_PER_US,
+        allow_timeout_override=policy.allow_timeout_override,
+        queue_size_max=policy.max_queue_size,
+    )

@@ -1,0 +1,82 @@
+"""PriorityQueue: tickets that wait, in the order in which they are to be served."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from tpy_data.schedulers.core.contract import Ticket
+from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
+
+
+class QueueLevel:
+    """One priority level: unexpired tickets in order of arrival, and those whose time in the queue is over but that are kept
+    (DELAY) in order of that time. Linked dictionaries, because a ticket may leave from the middle at any moment."""
+
+    __slots__ = ("delayed", "index", "rules", "waiting")
+
+    def __init__(self, index: int, rules: QueueRules) -> None:
+        self.index = index
+        self.rules = rules
+        self.waiting: OrderedDict[Ticket, None] = OrderedDict()
+        self.delayed: OrderedDict[Ticket, None] = OrderedDict()
+
+    @property
+    def full(self) -> bool:
+        """Whether the level takes no further ticket."""
+        limit = self.rules.queue_size_max
+        return limit > 0 and len(self.waiting) + len(self.delayed) >= limit
+
+
+class PriorityQueue:
+    """Strict priorities: a level is served when all before it are empty; within one, unexpired tickets before delayed ones.
+
+    Every verb costs O(1), whatever waits. `count` is the number of tickets.
+    """
+
+    __slots__ = ("_default", "_levels", "count")
+
+    def __init__(self, options: DynamicOptions) -> None:
+        self._levels = tuple(QueueLevel(index, rules) for index, rules in enumerate(options.levels))
+        self._default = self._levels[options.default_level]
+        self.count = 0
+
+    def level_of(self, ticket: Ticket) -> QueueLevel:
+        """The ticket's level: 1 is the highest; what is no level means the default one."""
+        levels = self._levels
+        return levels[ticket.priority - 1] if 0 < ticket.priority <= len(levels) else self._default
+
+    def push(self, ticket: Ticket, level: QueueLevel) -> None:
+        """Put the ticket behind the unexpired tickets of its level."""
+        level.waiting[ticket] = None
+        self.count += 1
+
+    def remove(self, ticket: Ticket) -> None:
+        """Take the ticket out, wherever it stands."""
+        level = self.level_of(ticket)
+        if ticket in level.waiting:
+            del level.waiting[ticket]
+        else:
+            del level.delayed[ticket]
+        self.count -= 1
+
+    def delay(self, ticket: Ticket) -> None:
+        """Move an unexpired ticket behind all others of its level."""
+        level = self.level_of(ticket)
+        del level.waiting[ticket]
+        level.delayed[ticket] = None
+
+    def in_order(self) -> Iterator[Ticket]:
+        """All tickets, the next to serve first. The queue may not change meanwhile."""
+        for level in self._levels:
+            yield from level.waiting
+            yield from level.delayed
+
+    def drain(self) -> list[Ticket]:
+        """Take all tickets out, in order."""
+        tickets = list(self.in_order())
+        for level in self._levels:
+            level.waiting.clear()
+            level.delayed.clear()
+        self.count = 0
+        return tickets
