@@ -38,3 +38,16 @@ WORKER_RESTART_BACKOFF_S_MAX: Final = 60
 
 PRIORITY_LEVELS_MAX: Final = 1024
 """`dynamic_batching.priority_levels`: each level is a queue of its own that is looked at when a batch is formed."""
+
+CLASSIFICATION_ELEMENTS_MAX: Final = 1_000_000
+"""Elements of one row that classification sorts, as Triton 2.73."""
+
+TENSOR_DIMS_MAX: Final = 32
+"""Dimensions of a tensor: what every supported numpy can hold."""
+
+JSON_EXPLAIN_BYTES_MAX: Final = 64 * KIB
+"""Broken JSON up to this size is scanned again for Triton's exact text and offset; that scan is slow, so longer documents get
+the parser's own words."""
+
+SEQUENCE_ID_CHARACTERS_MAX: Final = 128
+"""A sequence id that is a string, as Triton."""
