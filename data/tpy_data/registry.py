@@ -1,0 +1,185 @@
+"""Finds backends: by entry point, and python-based ones by their folder. Creates each once, on first use."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from tpy.backend import Backend, BackendFactory, BackendSettings
+from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
+
+ENTRY_POINT_GROUP = "tpy.backends"
+PYTHON_BACKEND = "python"
+"""The backend whose factory serves python-based backends."""
+
+Log = Callable[[str, str], None]
+"""Level ("verbose", "info", "warning", "error") and message; any thread."""
+
+
+class AvailableBackend(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of the start-up table. `path` is the folder of a python-based backend, else `<distribution> <version>`."""
+
+    name: str
+    path: str
+    config: Mapping[str, str]
+
+
+class _Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a backend comes from: an entry point, and for a python-based one its folder."""
+
+    entry_point: metadata.EntryPoint
+    directory: Path | None = None
+
+    def describe(self) -> str:
+        if self.directory is not None:
+            return str(self.directory)
+        distribution = self.entry_point.dist
+        return f"{distribution.name} {distribution.version}" if distribution is not None else self.entry_point.value
+
+
+class _Slot:
+    """One backend's place: its own lock, so that a slow import holds up only those who want that backend."""
+
+    __slots__ = ("backend", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.backend: Backend | None = None
+
+
+class BackendRegistry:
+    """The backends of one server. Every method may be called from any thread.
+
+    `backend_directory` is --backend-directory, `repository_backend_directories` are the `backends` folders of model
+    repositories: in each, `<name>/model.py` is a python-based backend called `<name>`. An entry point wins over a folder of
+    the same name, an earlier folder over a later one. `backend_config` maps a backend to its
+    `--backend-config=<backend>,<key>=<value>` pairs, `global_config` holds the pairs for all backends; a backend's own pair
+    wins.
+    """
+
+    def __init__(
+        self,
+        *,
+        backend_directory: Path | None = None,
+        repository_backend_directories: Sequence[Path] = (),
+        backend_config: Mapping[str, Mapping[str, str]] | None = None,
+        global_config: Mapping[str, str] | None = None,
+        log: Log = lambda level, message: None,
+    ) -> None:
+        self._folders = tuple(p for p in (backend_directory, *repository_backend_directories) if p is not None)
+        self._backend_config = dict(backend_config or {})
+        self._global_config = dict(global_config or {})
+        self._log = log
+        self._lock = threading.Lock()
+        self._slots: dict[str, _Slot] = {}
+        self._closed = False
+        self._entry_points = self._find_entry_points()
+        for directory in self._python_based():
+            winner = self._entry_points.get(directory.name)
+            if winner is not None:
+                log("warning", f"backend folder {directory} is not used: backend '{directory.name}' is {winner.value}")
+
+    def get(self, name: str) -> Backend:
+        """The backend called `name`, created now if this is its first use (which imports it: may take seconds).
+
+        Raises InvalidArgument for a name that no entry point and no folder has, Unavailable when it cannot be imported or
+        the registry is closed, and whatever TpyError its factory raises. A failed creation is tried again by the next call.
+        """
+        with self._lock:
+            if self._closed:
+                raise Unavailable(f"backend '{name}' cannot be used: the server is stopping")
+            slot = self._slots.setdefault(name, _Slot())
+        with slot.lock:
+            if slot.backend is None:
+                source = self._find(name)
+                slot.backend = self._create(name, source)
+                self._log("verbose", f"created backend '{name}' from {source.describe()}")
+            return slot.backend
+
+    def available(self) -> tuple[AvailableBackend, ...]:
+        """Every backend that `get` would find, sorted by name; nothing is imported."""
+        return tuple(
+            AvailableBackend(name=name, path=source.describe(), config=self._config(name))
+            for name, source in sorted(self._sources().items())
+        )
+
+    def close(self) -> None:
+        """Close every backend that was created; later `get` calls are refused. Idempotent.
+
+        A backend that raises does not keep the others from closing; its error is logged.
+        """
+        with self._lock:
+            self._closed = True
+            slots = dict(self._slots)
+            self._slots.clear()
+        for name, slot in slots.items():
+            with slot.lock:
+                backend, slot.backend = slot.backend, None
+            if backend is None:
+                continue
+            try:
+                backend.close()
+            except Exception as error:
+                self._log("error", f"backend '{name}' failed to close: {type(error).__name__}: {error}")
+
+    def _find_entry_points(self) -> dict[str, metadata.EntryPoint]:
+        found: dict[str, metadata.EntryPoint] = {}
+        for entry_point in metadata.entry_points(group=ENTRY_POINT_GROUP):
+            first = found.setdefault(entry_point.name, entry_point)
+            if first.value != entry_point.value:
+                self._log(
+                    "warning",
+                    f"backend '{entry_point.name}' is offered twice; using {first.value}, not {entry_point.value}",
+                )
+        return found
+
+    def _python_based(self) -> Sequence[Path]:
+        """Folders of python-based backends, in the order in which they win; none without a python backend to serve them."""
+        if PYTHON_BACKEND not in self._entry_points:
+            return ()
+        return [directory for folder in self._folders for directory in _with_model_py(folder)]
+
+    def _sources(self) -> dict[str, _Source]:
+        found = {name: _Source(entry_point=entry_point) for name, entry_point in self._entry_points.items()}
+        for directory in self._python_based():
+            found.setdefault(directory.name, _Source(entry_point=self._entry_points[PYTHON_BACKEND], directory=directory))
+        return found
+
+    def _find(self, name: str) -> _Source:
+        sources = self._sources()
+        try:
+            return sources[name]
+        except KeyError:
+            raise InvalidArgument(
+                f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration. "
+                f"Available backends: {', '.join(sorted(sources)) or 'none'}"
+            ) from None
+
+    def _config(self, name: str) -> dict[str, str]:
+        return {**self._global_config, **self._backend_config.get(name, {})}
+
+    def _create(self, name: str, source: _Source) -> Backend:
+        settings = BackendSettings(name=name, config=self._config(name), backend_directory=source.directory)
+        try:
+            factory: BackendFactory = source.entry_point.load()
+            return factory(settings)
+        except TpyError:
+            raise
+        except ImportError as error:
+            raise Unavailable(
+                f"backend '{name}' cannot be imported: {error}. It comes from {source.describe()}; install what that needs"
+            ) from error
+        except Exception as error:
+            raise Internal(f"backend '{name}' failed to start: {type(error).__name__}: {error}") from error
+
+
+def _with_model_py(folder: Path) -> list[Path]:
+    """The sub-folders of `folder` that hold a model.py, sorted; none when `folder` cannot be read."""
+    try:
+        return sorted(entry for entry in folder.iterdir() if (entry / "model.py").is_file())
+    except OSError:
+        return []
