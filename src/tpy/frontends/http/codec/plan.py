@@ -23,3 +23,9 @@ class OutputPlan(msgspec.Struct, frozen=True, kw_only=True):
     def choice(self, name: str) -> OutputChoice:
         """The choice for the output `name`."""
         return self.choices.get(name, self.default)
+
+
+JSON = OutputChoice()
+BINARY = OutputChoice(binary=True)
+JSON_PLAN = OutputPlan(default=JSON)
+BINARY_PLAN = OutputPlan(default=BINARY)

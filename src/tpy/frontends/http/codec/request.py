@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
-from tpy.errors import Unsupported
-from tpy.frontends.http.codec.plan import OutputPlan
+from tpy.errors import InvalidArgument
+from tpy.frontends.http.codec.document import (
+    NON_BOOLEAN,
+    NON_STRING,
+    NON_UNSIGNED,
+    array_member,
+    is_unsigned,
+    load_document,
+    refuse,
+    string_member,
+)
+from tpy.frontends.http.codec.inputs import InputReader
+from tpy.frontends.http.codec.parameters import NONE, read_parameters
+from tpy.frontends.http.codec.plan import BINARY, BINARY_PLAN, JSON, JSON_PLAN, OutputChoice, OutputPlan
+from tpy.frontends.http.codec.raw import read_raw_input
+from tpy.frontends.http.codec.shared_memory import refuse_shared_memory
 from tpy.messages import InferenceRequest, ModelDescription, ParameterValue
+
+_INT32_MAX = 2**31 - 1
+_NUMBER = re.compile(rb"[ \t]*([+-]?[0-9]+)[ \t]*")
 
 
 def parse_header_length(value: bytes | None, body_length: int) -> int | None:
-    """The number in `Inference-Header-Content-Length`, None without the header. Raises InvalidArgument (texts 16, 17)."""
-    raise Unsupported("not there yet")
+    """The number in `Inference-Header-Content-Length`, None without the header. `body_length` counts decompressed bytes.
+
+    Raises InvalidArgument unless it is a number (text 17) between 0 and `body_length` (text 16).
+    """
+    if value is None:
+        return None
+    match = _NUMBER.fullmatch(value)
+    text = value.decode("latin-1")
+    if match is None:
+        raise InvalidArgument(f"Unable to parse Inference-Header-Content-Length, got: {text}")
+    digits = match[1]
+    if len(digits) > len(str(_INT32_MAX)) + 1 or not -_INT32_MAX - 1 <= int(digits) <= _INT32_MAX:
+        raise InvalidArgument(
+            "Unable to parse Inference-Header-Content-Length, value is out of range "
+            f"[ {-_INT32_MAX - 1}, {_INT32_MAX} ], got: {text}"
+        )
+    length = int(digits)
+    if not 0 <= length <= body_length:
+        raise InvalidArgument(f"inference header size should be in range (0, {body_length}), got: {text}")
+    return length
 
 
 def parse_infer(
@@ -25,10 +61,84 @@ def parse_infer(
 ) -> tuple[InferenceRequest, OutputPlan]:
     """The request in `body` and how to answer it.
 
-    `body` is decompressed and belongs to the request from now on: binary tensors are views over it. `header_length` is what
-    `parse_header_length` gave: None means JSON only, 0 a raw binary request, else the length of the JSON part in bytes.
-    `version` is the one of the URL. `forwarded` are parameters made from headers; they join the caller's own.
+    `body` is decompressed and belongs to the request from now on: binary tensors are views over it (a memoryview must be of
+    single bytes). `header_length` is what `parse_header_length` gave: None means JSON only, 0 a raw binary request, else the
+    length of the JSON part in bytes; an empty body is a raw request, too. `version` is the one of the URL. `forwarded` are
+    parameters made from headers; they join the caller's own and win over them.
 
     Raises InvalidArgument, or Unsupported for shared memory; nothing else, whatever the bytes.
     """
-    raise Unsupported("not there yet")
+    if header_length is None:
+        header_length = len(body)
+    if header_length == 0:
+        request = InferenceRequest(
+            model_name=description.name,
+            model_version=version,
+            inputs=(read_raw_input(body, description),),
+            parameters=dict(forwarded) if forwarded else {},
+            received_ns=received_ns,
+        )
+        return request, BINARY_PLAN
+    document = load_document(body if header_length == len(body) else memoryview(body)[:header_length])
+    members: dict[str, object] = document if type(document) is dict else {}
+    request_id = members.get("id", "")
+    if type(request_id) is not str:
+        refuse("id", NON_STRING)
+    parameters = read_parameters(members["parameters"]) if "parameters" in members else NONE
+    reader = InputReader(body, blobs_at=header_length, description=description, request_id=request_id)
+    inputs = reader.read(array_member(members, "inputs"))
+    plan = BINARY_PLAN if parameters.binary_output else JSON_PLAN
+    requested: tuple[str, ...] = ()
+    if "outputs" in members:
+        choices = _read_outputs(array_member(members, "outputs"), request_id)
+        if choices:
+            requested = tuple(choices)
+            plan = OutputPlan(choices=choices, default=plan.default)
+    request = InferenceRequest(
+        model_name=description.name,
+        model_version=version,
+        id=request_id,
+        inputs=inputs,
+        requested_outputs=requested,
+        parameters={**parameters.own, **forwarded} if forwarded else parameters.own,
+        sequence=parameters.sequence,
+        priority=parameters.priority,
+        timeout_us=parameters.timeout_us,
+        received_ns=received_ns,
+    )
+    return request, plan
+
+
+def _read_outputs(outputs: list[object], request_id: str) -> dict[str, OutputChoice]:
+    """What is asked of each requested output, in the order of the request."""
+    choices: dict[str, OutputChoice] = {}
+    for item in outputs:
+        parameters = item.get("parameters") if type(item) is dict else None
+        choice = _read_choice(parameters) if type(parameters) is dict and parameters else JSON
+        name = string_member(item, "name")
+        if name in choices:
+            shown = request_id or "<id_unknown>"
+            raise InvalidArgument(f"[request id: {shown}] output '{name}' already exists in request")
+        choices[name] = choice
+    return choices
+
+
+def _read_choice(parameters: dict[str, object]) -> OutputChoice:
+    """The choice in an output's own parameters. Without `binary_data` there it is JSON, whatever the request says for all."""
+    binary = parameters.get("binary_data", False)
+    if "shared_memory_region" in parameters:
+        if "classification" in parameters:
+            raise InvalidArgument("Output can't set both 'shared_memory_region' and 'classification'")
+        if type(binary) is not bool:
+            raise InvalidArgument(f"Unable to set 'binary_data': {NON_BOOLEAN}")
+        if binary:
+            raise InvalidArgument("Output can't set both 'shared_memory_region' and 'binary_data'")
+        refuse_shared_memory()
+    classification = parameters.get("classification", 0)
+    if not is_unsigned(classification):
+        raise InvalidArgument(f"Unable to set 'classification': {NON_UNSIGNED}")
+    if type(binary) is not bool:
+        refuse("binary_data", NON_BOOLEAN)
+    if type(classification) is int and classification:
+        return OutputChoice(binary=binary, classification=classification)
+    return BINARY if binary else JSON

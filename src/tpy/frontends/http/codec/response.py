@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-import msgspec
+import json
+from typing import Any
 
-from tpy.errors import TpyError, Unsupported
+import msgspec
+import numpy as np
+import orjson
+
+from tpy.errors import Internal, InvalidArgument, TpyError
+from tpy.frontends.binary_tensor import write_binary
+from tpy.frontends.classification import classify
 from tpy.frontends.http.codec.plan import OutputPlan
-from tpy.messages import InferenceResponse, ModelDescription
+from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor
+
+JSON_TYPE = "application/json"
+BINARY_TYPE = "application/octet-stream"
+
+_AS_LIST_ELEMENTS_MAX = 64
+"""Arrays up to this size are written faster as lists."""
 
 
 class EncodedInfer(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,10 +36,98 @@ class EncodedInfer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_infer(response: InferenceResponse, plan: OutputPlan, description: ModelDescription) -> EncodedInfer:
-    """The body for `response`. Raises its `error` when it has one, InvalidArgument for FP16 and BF16 outputs as JSON."""
-    raise Unsupported("not there yet")
+    """The body for `response`.
+
+    Raises its `error` when it has one; InvalidArgument for outputs that JSON cannot carry (FP16 and BF16: text 14; BYTES that
+    are not UTF-8) and for classification of types without an order.
+    """
+    if response.error is not None:
+        raise response.error
+    outputs: list[dict[str, object]] = []
+    blobs: list[bytes | memoryview] = []
+    for tensor in response.outputs:
+        choice = plan.choice(tensor.name)
+        if choice.classification:
+            tensor = _classified(tensor, choice.classification, description)
+        entry: dict[str, object] = {
+            "name": tensor.name,
+            "datatype": tensor.datatype.value,
+            "shape": tensor.array.shape,
+        }
+        if choice.binary:
+            blob = write_binary(tensor.array, tensor.datatype)
+            entry["parameters"] = {"binary_data_size": len(blob)}
+            if len(blob):
+                blobs.append(blob)
+        else:
+            entry["data"] = _json_data(tensor)
+        outputs.append(entry)
+    document: dict[str, object] = {"id": response.id} if response.id else {}
+    document["model_name"] = response.model_name
+    document["model_version"] = str(response.model_version)
+    if response.parameters:
+        document["parameters"] = response.parameters
+    document["outputs"] = outputs
+    head = _dump(document)
+    if not blobs:
+        return EncodedInfer(parts=[head], json_length=None, content_type=JSON_TYPE, content_length=len(head))
+    return EncodedInfer(
+        parts=[head, *blobs],
+        json_length=len(head),
+        content_type=BINARY_TYPE,
+        content_length=len(head) + sum(map(len, blobs)),
+    )
 
 
 def encode_error(error: TpyError) -> bytes:
     """`{"error": "<message>"}`."""
-    raise Unsupported("not there yet")
+    return _dump({"error": error.message})
+
+
+def _classified(tensor: Tensor, class_count: int, description: ModelDescription) -> Tensor:
+    described = description.output_by_name.get(tensor.name)
+    labels = described.labels if described is not None else ()
+    return classify(tensor, class_count=class_count, batches=description.batches, labels=labels)
+
+
+def _json_data(tensor: Tensor) -> object:
+    """The elements, flat, as the JSON writer takes them. FP32 values become doubles, whose digits Triton prints."""
+    datatype, array = tensor.datatype, tensor.array
+    if datatype is DataType.BYTES:
+        try:
+            return [element.decode() for element in array.reshape(-1).tolist()]
+        except UnicodeDecodeError:
+            raise InvalidArgument(
+                f"output '{tensor.name}' holds bytes that are not UTF-8 and cannot be sent as JSON. Please use the binary data "
+                "format for output"
+            ) from None
+    if datatype in (DataType.FP16, DataType.BF16):
+        raise InvalidArgument(
+            f"sending {datatype.value} data via JSON is not supported. Please use the binary data format for output"
+        )
+    flat: np.ndarray[Any, Any] = array.reshape(-1)
+    if flat.size <= _AS_LIST_ELEMENTS_MAX:
+        return flat.tolist()
+    if datatype is DataType.FP32:
+        return flat.astype(np.float64)
+    return np.ascontiguousarray(flat)
+
+
+def _dump(document: dict[str, object]) -> bytes:
+    """The document as JSON. NaN and infinities are written as the literals NaN, Infinity and -Infinity, as Triton does."""
+    try:
+        text = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
+        if b"null" not in text:  # the fast writer turns NaN and infinities into null; nothing else here is ever null
+            return text
+    except TypeError:  # half a surrogate pair, or an integer of more than 64 bits: only model code makes them
+        pass
+    try:
+        return json.dumps(document, default=_as_list, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Internal(f"the response cannot be written as JSON: {error}") from None
+
+
+def _as_list(value: object) -> object:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is not a JSON value")

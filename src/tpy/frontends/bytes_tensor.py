@@ -1,0 +1,99 @@
+"""BYTES elements on the wire: each is its length (4 bytes, little-endian) and then its bytes, row-major (triton.md 1.8)."""
+
+from __future__ import annotations
+
+from itertools import chain
+from struct import Struct
+from typing import Any
+
+import numpy as np
+
+_LENGTH = Struct("<I")
+_LENGTH_BYTES = _LENGTH.size
+_SAME_LENGTH_BYTES_MAX = 1024
+"""Up to this element length, elements of one length are split in one pass; longer ones gain nothing from it."""
+
+
+class BrokenElements(Exception):
+    """The bytes are not the expected number of elements. `text` says how, for the tensor that they belong to."""
+
+    def __init__(self, found: str, expected: str) -> None:
+        super().__init__(found, expected)
+        self.found = found
+        self.expected = expected
+
+    def text(self, *, tensor: str, model: str, prefix: str) -> str:
+        """The sentence for the caller, as Triton writes it."""
+        return f"{prefix}{self.found} for inference input '{tensor}' for model '{model}', {self.expected}"
+
+
+class IncompleteElement(BrokenElements):
+    """The last element is cut off. Triton leaves this to the backends, so its text names neither request nor model."""
+
+    def text(self, *, tensor: str, model: str, prefix: str) -> str:
+        return f"{self.found} for inference input '{tensor}', {self.expected}"
+
+
+def split_elements(data: bytes | bytearray | memoryview, count: int) -> list[bytes]:
+    """The `count` elements in `data`. Raises BrokenElements for another number of them or a cut-off one.
+
+    Never allocates more than `data` can hold, whatever `count` is.
+    """
+    if count and len(data) >= _LENGTH_BYTES:
+        elements = _split_same_length(data, count)
+        if elements is not None:
+            return elements
+    return _split_one_by_one(data, count)
+
+
+def _split_same_length(data: bytes | bytearray | memoryview, count: int) -> list[bytes] | None:
+    (length,) = _LENGTH.unpack_from(data)
+    stride = _LENGTH_BYTES + length
+    if count < 2 or length > _SAME_LENGTH_BYTES_MAX or len(data) != stride * count:
+        return None
+    prefixes = np.frombuffer(data, np.uint8).reshape(count, stride)[:, :_LENGTH_BYTES]
+    if not (prefixes == prefixes[0]).all():
+        return None
+    return list(chain.from_iterable(Struct(f"{_LENGTH_BYTES}x{length}s").iter_unpack(data)))
+
+
+def _split_one_by_one(data: bytes | bytearray | memoryview, count: int) -> list[bytes]:
+    view = memoryview(data)
+    end = len(view)
+    unpack = _LENGTH.unpack_from
+    elements: list[bytes] = []
+    at = 0
+    while at < end:
+        start = at + _LENGTH_BYTES
+        if start > end:
+            raise BrokenElements(
+                "incomplete string length indicator",
+                f"expecting {_LENGTH_BYTES} bytes but only {end - at} bytes available. Please make sure the string length "
+                "indicator is in one buffer.",
+            )
+        if len(elements) == count:
+            raise BrokenElements(f"unexpected number of string elements {count + 1}", f"expecting {count}")
+        (length,) = unpack(view, at)
+        at = start + length
+        if at > end:
+            raise IncompleteElement(
+                "incomplete string data", f"expecting string of length {length} but only {end - start} bytes available"
+            )
+        elements.append(bytes(view[start:at]))
+    if len(elements) != count:
+        raise BrokenElements(f"expected {count} string elements", f"got {len(elements)}")
+    return elements
+
+
+def object_array(elements: list[bytes], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """The elements as an array of dtype object with `shape`; there are exactly as many as it needs."""
+    array = np.empty(len(elements), dtype=object)
+    array[:] = elements
+    return array.reshape(shape)
+
+
+def join_elements(array: np.ndarray[Any, Any]) -> bytes:
+    """All elements of a BYTES array (dtype object, holding `bytes`) with their lengths, row-major."""
+    elements: list[bytes] = array.reshape(-1).tolist()
+    pack = _LENGTH.pack
+    return b"".join(chain.from_iterable((pack(len(element)), element) for element in elements))

@@ -1,0 +1,150 @@
+"""The `inputs` of a request: each from its JSON data or from its blob behind the JSON (triton.md 1.6 and 1.8)."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tpy.errors import InvalidArgument
+from tpy.frontends.binary_tensor import element_count, read_binary, shaped
+from tpy.frontends.bytes_tensor import BrokenElements
+from tpy.frontends.http.codec.document import INT64_MAX, NON_UNSIGNED, array_member, is_unsigned, refuse, string_member
+from tpy.frontends.http.codec.json_data import read_json_data
+from tpy.frontends.http.codec.shared_memory import refuse_shared_memory
+from tpy.limits import TENSOR_DIMS_MAX
+from tpy.messages import DataType, ModelDescription, Tensor
+from tpy.messages.datatypes import BY_WORD
+
+
+class InputReader:
+    """Reads the inputs of one request; blobs are taken from `body` in the order of the inputs, from `blobs_at` on."""
+
+    __slots__ = ("_blob_at", "_body", "_described", "_model", "_request_id")
+
+    def __init__(
+        self, body: bytes | bytearray | memoryview, *, blobs_at: int, description: ModelDescription, request_id: str
+    ) -> None:
+        self._body = body
+        self._blob_at = blobs_at
+        self._model = description.name
+        self._described = description.input_by_name
+        self._request_id = request_id
+
+    def read(self, inputs: list[object]) -> tuple[Tensor, ...]:
+        """All inputs in their order. Raises InvalidArgument, also for bytes that no input claims (text 19)."""
+        tensors: list[Tensor] = []
+        names = set()
+        for item in inputs:
+            has_data, blob_size = _source(item)
+            name = string_member(item, "name")
+            datatype = BY_WORD.get(string_member(item, "datatype"))
+            shape = _read_shape(item)
+            if name in names:
+                raise InvalidArgument(f"{self._prefix}input '{name}' already exists in request")
+            names.add(name)
+            if has_data:
+                array = self._read_data(item, name, datatype, shape)
+            else:
+                array = self._read_blob(blob_size, name, datatype, shape)
+            tensors.append(Tensor(name, datatype or DataType.INVALID, array))
+        if self._blob_at != len(self._body):
+            raise InvalidArgument(f"unexpected additional input data for model '{self._model}'")
+        return tuple(tensors)
+
+    @property
+    def _prefix(self) -> str:
+        return f"[request id: {self._request_id or '<id_unknown>'}] "
+
+    def _read_data(self, item: object, name: str, datatype: DataType | None, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        count = element_count(shape)
+        if count > INT64_MAX:
+            _refuse_shape(name, shape, f"causes total element count to exceed maximum size of {INT64_MAX}")
+        if count == 0:
+            return shaped(np.empty(0, self._known(name, datatype).numpy), shape, name)
+        data = array_member(item, "data")
+        if datatype is None:
+            raise InvalidArgument(f"invalid datatype for input {name}")
+        try:
+            return shaped(read_json_data(data, datatype, count, tensor=name), shape, name)
+        except BrokenElements as broken:
+            raise InvalidArgument(broken.text(tensor=name, model=self._model, prefix=self._prefix)) from None
+
+    def _read_blob(self, size: object, name: str, datatype: DataType | None, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        if type(size) is not int or not is_unsigned(size):
+            refuse("binary_data_size", NON_UNSIGNED)
+        start = self._blob_at
+        end = start + size
+        if end > len(self._body):
+            missing = end - len(self._body)
+            raise InvalidArgument(
+                f"unexpected size for input '{name}', expecting {missing} additional bytes for model '{self._model}'"
+            )
+        self._blob_at = end
+        return read_binary(
+            memoryview(self._body)[start:end],
+            self._known(name, datatype),
+            shape,
+            tensor=name,
+            model=self._model,
+            prefix=self._prefix,
+        )
+
+    def _known(self, name: str, datatype: DataType | None) -> DataType:
+        if datatype is None:
+            described = self._described.get(name)
+            if described is None:
+                raise InvalidArgument(f"invalid datatype for input {name}")
+            raise InvalidArgument(
+                f"{self._prefix}inference input '{name}' data-type is '<invalid>', but model '{self._model}' expects "
+                f"'{described.datatype.value}'"
+            )
+        return datatype
+
+
+def _source(item: object) -> tuple[bool, object]:
+    """Whether the input has JSON data, else its `binary_data_size`. Raises InvalidArgument unless it has exactly one source
+    (text 15), Unsupported when that is shared memory."""
+    if type(item) is not dict:
+        _refuse_sources([])
+    has_data = "data" in item
+    parameters = item.get("parameters")
+    if type(parameters) is not dict or not parameters:
+        if not has_data:
+            _refuse_sources([])
+        return True, None
+    has_blob = "binary_data_size" in parameters
+    has_region = "shared_memory_region" in parameters
+    if has_data + has_blob + has_region != 1:
+        given = (("data", has_data), ("binary_data_size", has_blob), ("shared_memory_region", has_region))
+        _refuse_sources([field for field, present in given if present])
+    if has_region:
+        refuse_shared_memory()
+    return has_data, parameters.get("binary_data_size")
+
+
+def _refuse_sources(given: list[str]) -> NoReturn:
+    which = "set " + " ".join(f"'{field}'" for field in given) if given else "no field is set"
+    raise InvalidArgument(
+        "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+        f"'shared_memory_region' in 'parameters'. But {which}"
+    )
+
+
+def _read_shape(item: object) -> tuple[int, ...]:
+    shape: list[Any] = array_member(item, "shape")
+    for size in shape:
+        if type(size) is not int or size < 0:
+            refuse("shape", NON_UNSIGNED)
+        if size > INT64_MAX:
+            name = string_member(item, "name")
+            _refuse_shape(name, tuple(shape), "contains one or more invalid dimensions")
+    if len(shape) > TENSOR_DIMS_MAX:
+        name = string_member(item, "name")
+        _refuse_shape(name, tuple(shape), f"has {len(shape)} dimensions, at most {TENSOR_DIMS_MAX} are supported")
+    return tuple(shape)
+
+
+def _refuse_shape(name: str, shape: tuple[int, ...], problem: str) -> NoReturn:
+    dims = ",".join(map(str, shape))
+    raise InvalidArgument(f"invalid shape for input '{name}': shape [{dims}] {problem}")

@@ -1,0 +1,179 @@
+"""Tensor data in JSON to arrays: flat or nested, row-major, with exact type checks (triton.md 1.6).
+
+The common case makes no Python-level loop over the elements. Whatever it refuses is walked once more, element by element, to
+say what is wrong first, as Triton's reader would; that also accepts unevenly nested data, of which only the count must be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tpy.errors import InvalidArgument
+from tpy.frontends.bytes_tensor import BrokenElements, object_array
+from tpy.frontends.http.codec.document import (
+    INT64_MAX,
+    INT64_MIN,
+    NON_BOOLEAN,
+    NON_NUMBER,
+    NON_SIGNED,
+    NON_STRING,
+    NON_UNSIGNED,
+    UINT64_MAX,
+    refuse,
+)
+from tpy.limits import JSON_DEPTH_MAX
+from tpy.messages import DataType
+
+_INTEGERS: dict[DataType, tuple[int, int]] = {
+    kind: (int(np.iinfo(kind.numpy).min), int(np.iinfo(kind.numpy).max))
+    for kind in (
+        DataType.UINT8,
+        DataType.UINT16,
+        DataType.UINT32,
+        DataType.UINT64,
+        DataType.INT8,
+        DataType.INT16,
+        DataType.INT32,
+        DataType.INT64,
+    )
+}
+"""Smallest and largest value of each integer type."""
+
+_ONLY_INT = {int}
+_ONLY_BOOL = {bool}
+_ONLY_STR = {str}
+_NUMBERS = {int, float}
+
+
+def read_json_data(data: list[object], datatype: DataType, count: int, *, tensor: str) -> np.ndarray[Any, Any]:
+    """The `count` (at least 1) elements in `data` as a one-dimensional array of `datatype`. BYTES elements come as UTF-8.
+
+    Raises InvalidArgument for elements of another type (texts 8 and 13), integers and FP32 values out of the type's range,
+    another number of elements (text 11), nesting deeper than JSON_DEPTH_MAX; BrokenElements for another number of BYTES ones.
+    Nothing is allocated for `count`.
+    """
+    if datatype in (DataType.FP16, DataType.BF16):
+        raise InvalidArgument(
+            f"receiving {datatype.value} data via JSON is not supported. Please use the binary data format for input {tensor}"
+        )
+    flat = _flatten(data)
+    if flat is not None and len(flat) == count:
+        array = _convert(flat, datatype)
+        if array is not None:
+            return array
+    return _read_slowly(data, datatype, count, tensor)
+
+
+def _flatten(data: list[Any]) -> list[Any] | None:
+    """Evenly nested lists as one list; None for others. An element may still be a list: conversion refuses it."""
+    depth = 1
+    while data and type(data[0]) is list:
+        depth += 1
+        if depth >= JSON_DEPTH_MAX or set(map(type, data)) != {list}:
+            return None
+        data = list(chain.from_iterable(data))
+    return data
+
+
+def _convert(flat: list[Any], datatype: DataType) -> np.ndarray[Any, Any] | None:
+    """The elements as an array, None when one of them has another type or does not fit."""
+    kinds = set(map(type, flat))
+    bounds = _INTEGERS.get(datatype)
+    if bounds is not None:
+        if kinds != _ONLY_INT or min(flat) < bounds[0] or max(flat) > bounds[1]:
+            return None
+        return np.array(flat, datatype.numpy)
+    if datatype is DataType.BYTES:
+        return _encode(flat) if kinds == _ONLY_STR else None
+    if datatype is DataType.BOOL:
+        return np.array(flat, np.bool_) if kinds == _ONLY_BOOL else None
+    if not kinds <= _NUMBERS:
+        return None
+    try:
+        with np.errstate(over="raise"):
+            return np.array(flat, datatype.numpy)
+    except (FloatingPointError, OverflowError):
+        return None
+
+
+def _encode(flat: list[Any]) -> np.ndarray[Any, Any] | None:
+    try:
+        elements = [element.encode() for element in flat]
+    except UnicodeEncodeError:
+        return None
+    return object_array(elements, (-1,))
+
+
+def _walk(data: list[object]) -> Iterator[object]:
+    """The scalars of nested lists, row-major. Raises InvalidArgument where the nesting gets too deep."""
+    open_lists = [iter(data)]
+    while open_lists:
+        for element in open_lists[-1]:
+            if len(open_lists) >= JSON_DEPTH_MAX:
+                refuse("data", f"JSON nesting depth exceeds maximum allowed limit ({JSON_DEPTH_MAX})")
+            if type(element) is list:
+                open_lists.append(iter(element))
+                break
+            yield element
+        else:
+            open_lists.pop()
+
+
+def _read_slowly(data: list[object], datatype: DataType, count: int, tensor: str) -> np.ndarray[Any, Any]:
+    elements: list[object] = []
+    for element in _walk(data):
+        if len(elements) == count and datatype is not DataType.BYTES:
+            refuse("data", "Shape does not match true shape of 'data' field")
+        problem = _type_problem(element, datatype)
+        if problem:
+            if datatype is DataType.BYTES:
+                raise InvalidArgument(f"Unable to parse JSON bytes array: {problem}")
+            refuse("data", problem)
+        elements.append(element)
+    if len(elements) != count:
+        if datatype is not DataType.BYTES:
+            raise InvalidArgument("Failed to parse 'data' field: shape does not match true shape")
+        if len(elements) > count:
+            raise BrokenElements(f"unexpected number of string elements {count + 1}", f"expecting {count}")
+        raise BrokenElements(f"expected {count} string elements", f"got {len(elements)}")
+    array = _convert(elements, datatype)
+    if array is None:
+        _refuse_unfit(elements, datatype, tensor)
+    return array
+
+
+def _type_problem(element: object, datatype: DataType) -> str:
+    """Why `element` is not of the JSON type that `datatype` is read from, "" if it is."""
+    if datatype is DataType.BOOL:
+        return "" if type(element) is bool else NON_BOOLEAN
+    if datatype is DataType.BYTES:
+        return "" if type(element) is str else NON_STRING
+    if datatype in _INTEGERS:
+        unsigned = _INTEGERS[datatype][0] == 0
+        low, high = (0, UINT64_MAX) if unsigned else (INT64_MIN, INT64_MAX)
+        if type(element) is int and low <= element <= high:
+            return ""
+        return NON_UNSIGNED if unsigned else NON_SIGNED
+    return "" if type(element) in _NUMBERS else NON_NUMBER
+
+
+def _refuse_unfit(elements: list[Any], datatype: DataType, tensor: str) -> NoReturn:
+    """Raise InvalidArgument for the first element that has the right JSON type and still cannot be stored."""
+    for index, element in enumerate(elements):
+        if _convert([element], datatype) is None:
+            if datatype is DataType.BYTES:
+                raise InvalidArgument(f"Unable to parse 'data': element {index} of input '{tensor}' is not valid Unicode text")
+            if datatype in _INTEGERS:
+                low, high = _INTEGERS[datatype]
+                limits = f"{low} to {high}"
+            else:
+                limits = f"up to {np.finfo(datatype.numpy).max:g} in magnitude"
+            raise InvalidArgument(
+                f"Unable to parse 'data': element {index} of input '{tensor}' is {element!r}, "
+                f"out of range for {datatype.value} ({limits})"
+            )
+    raise InvalidArgument(f"Unable to parse 'data': input '{tensor}' does not hold {datatype.value} values")
