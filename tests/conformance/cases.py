@@ -175,7 +175,7 @@ def _answers() -> Iterator[Case]:
     seen = _one("INT32", [1], [1])
     yield _infer("no parameters", "parameters", seen)
     yield _infer(
-        "parameters", "parameters", {**seen, "id": "x", "parameters": {"a": 1, "b": "t", "c": True, "d": 1.5, "timeout": 5}}
+        "parameters", "parameters", {**seen, "id": "x", "parameters": {"a": 1, "b": "t", "c": True, "d": 1.5, "timeout": 5000000}}
     )
     yield _infer(
         "priority and sequence", "parameters", {**seen, "parameters": {"priority": 1, "sequence_id": 9, "sequence_start": True}}

@@ -93,7 +93,7 @@ class ExecutionRequest(Protocol):
 
     `inputs` maps input name to its array in the *model's* shape (reshape applied, batch dimension first when the model batches);
     optional inputs that were not given are absent. Arrays are read-only. `requested_outputs` empty means all.
-    `timeout_us` is what remained when the batch was formed (0 = none). `batch_size` is max(1, first dimension).
+    `timeout_us` is the caller's own (0 = none). `batch_size` is max(1, first dimension).
     """
 
     @property
