@@ -50,9 +50,9 @@ class DefaultCore:
 
     def submit(self, ticket: Ticket, now_ns: int) -> None:
         """Accept a ticket; one whose deadline is already over is refused at once. Raises Unavailable after `stop`."""
+        self._expire(now_ns)
         if self._stopped:
             raise Unavailable(Outcome.STOPPING.value)
-        self._expire(now_ns)
         ticket.queued_ns = now_ns
         deadline_ns = end_to_end_deadline_ns(ticket, now_ns)
         if deadline_ns is not None:

@@ -61,9 +61,9 @@ class DynamicCore:
 
         Raises Unavailable when the ticket's level is full, and after `stop`.
         """
+        self._expire(now_ns)
         if self._stopped:
             raise Unavailable(Outcome.STOPPING.value)
-        self._expire(now_ns)
         ticket.queued_ns = now_ns
         level = self._queue.level_of(ticket)
         deadline_ns = self._deadline_ns(ticket, level, now_ns)

@@ -1,0 +1,17 @@
+"""All targets. A new one is added here by hand."""
+
+from __future__ import annotations
+
+from fuzz.schedulers import targets as schedulers
+from fuzz.target import Target
+
+TARGETS: tuple[Target, ...] = (
+    schedulers.DEFAULT,
+    schedulers.DYNAMIC,
+    schedulers.CANARY,
+)
+
+
+def target_named(name: str) -> Target | None:
+    """The target of that name; None: there is none."""
+    return next((target for target in TARGETS if target.name == name), None)

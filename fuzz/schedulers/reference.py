@@ -1,0 +1,198 @@
+"""ReferenceScheduler: what a scheduler core must decide, written for being right and nothing else.
+
+Everything is one list that is sorted and filtered anew at every step. With the options' defaults (one row at a time, one level,
+no policies) it is the default scheduler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tpy_data.schedulers.core.contract import Outcome, Phase, Ticket
+from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
+
+from tpy.config.model_config import TimeoutAction
+from tpy.errors import Unavailable
+
+
+@dataclass(kw_only=True, eq=False, slots=True)
+class Entry:
+    """A ticket that has not ended. `ends_ns`: its end-to-end deadline. `expires_ns`: when its time in the queue is over."""
+
+    ticket: Ticket
+    arrival: int
+    arrived_ns: int
+    level: int
+    rules: QueueRules
+    ends_ns: int | None
+    expires_ns: int | None
+    phase: Phase = Phase.QUEUED
+    delayed: bool = False
+
+
+@dataclass(slots=True)
+class Decisions:
+    """What one verb decides. Only the orders that are promised are kept: refusals are a set."""
+
+    dispatched: list[tuple[int, list[Ticket]]] = field(default_factory=list)
+    responded: list[Ticket] = field(default_factory=list)
+    refused: set[tuple[Ticket, Outcome]] = field(default_factory=set)
+
+
+class ReferenceScheduler:
+    """The verbs of SchedulerCore; each returns nothing, `take_decisions` gives what was decided since the last call."""
+
+    def __init__(self, options: DynamicOptions) -> None:
+        self.options = options
+        self.entries: list[Entry] = []  # in order of arrival
+        self.idle: list[int] = []  # the longest idle first
+        self.running: dict[int, list[Entry]] = {}
+        self.leaving: set[int] = set()
+        self.arrivals = 0
+        self.stopped = False
+        self.decisions = Decisions()
+
+    def take_decisions(self) -> Decisions:
+        decisions, self.decisions = self.decisions, Decisions()
+        return decisions
+
+    def add_instance(self, instance: int, now_ns: int) -> None:
+        self.idle.append(instance)
+        self.settle(now_ns)
+
+    def remove_instance(self, instance: int, now_ns: int) -> None:
+        if instance in self.idle:
+            self.idle.remove(instance)
+        else:
+            self.leaving.add(instance)
+        self.settle(now_ns)
+
+    def submit(self, ticket: Ticket, now_ns: int) -> None:
+        self.refuse_what_is_over(now_ns)
+        if self.stopped:
+            self.settle(now_ns)
+            raise Unavailable("Server is stopping, scheduler for model has stopped accepting new inference requests")
+        levels = self.options.levels
+        level = ticket.priority - 1 if 1 <= ticket.priority <= len(levels) else self.options.default_level
+        rules = levels[level]
+        may_override = rules.allow_timeout_override
+        limits = [] if ticket.deadline_ns is None else [ticket.deadline_ns]
+        if ticket.timeout_ns > 0 and not (may_override and rules.timeout_action is TimeoutAction.DELAY):
+            limits.append(now_ns + ticket.timeout_ns)
+        wait_ns = rules.default_timeout_ns
+        if may_override and ticket.timeout_ns != 0 and ticket.timeout_ns < wait_ns:
+            wait_ns = ticket.timeout_ns
+        if limits and min(limits) <= now_ns:
+            self.decisions.refused.add((ticket, Outcome.TIMED_OUT))
+            self.settle(now_ns)
+            return
+        if 0 < rules.queue_size_max <= sum(entry.phase is Phase.QUEUED and entry.level == level for entry in self.entries):
+            self.settle(now_ns)
+            raise Unavailable("Exceeds maximum queue size")
+        self.arrivals += 1
+        self.entries.append(
+            Entry(
+                ticket=ticket,
+                arrival=self.arrivals,
+                arrived_ns=now_ns,
+                level=level,
+                rules=rules,
+                ends_ns=min(limits, default=None),
+                expires_ns=now_ns + wait_ns if wait_ns > 0 else None,
+            )
+        )
+        self.settle(now_ns)
+
+    def cancel(self, ticket: Ticket, now_ns: int) -> None:
+        self.entries = [entry for entry in self.entries if entry.ticket is not ticket]
+        self.settle(now_ns)
+
+    def completed(self, instance: int, now_ns: int) -> None:
+        self.refuse_what_is_over(now_ns)
+        for entry in self.running.pop(instance):
+            entry.phase = Phase.EXECUTED
+        if instance in self.leaving:
+            self.leaving.remove(instance)
+        else:
+            self.idle.append(instance)
+        self.settle(now_ns)
+
+    def advance(self, now_ns: int) -> None:
+        self.settle(now_ns)
+
+    def stop(self, now_ns: int) -> None:
+        self.refuse_what_is_over(now_ns)
+        self.stopped = True
+        for entry in self.in_queue():
+            self.refuse(entry, Outcome.STOPPING)
+        self.settle(now_ns)
+
+    def in_queue(self) -> list[Entry]:
+        """Who waits, the next to serve first: by level, the unexpired before the delayed, by arrival or by expiry."""
+        waiting = [entry for entry in self.entries if entry.phase is Phase.QUEUED]
+        return sorted(waiting, key=lambda one: (one.level, one.delayed, one.expires_ns if one.delayed else 0, one.arrival))
+
+    def next_deadline_ns(self) -> int | None:
+        times = [entry.ends_ns for entry in self.entries]
+        times += [entry.expires_ns for entry in self.entries if entry.phase is Phase.QUEUED and not entry.delayed]
+        if self.idle:
+            times += [entry.arrived_ns + self.options.queue_delay_ns_max for entry in self.entries if entry.phase is Phase.QUEUED]
+        return min((time for time in times if time is not None), default=None)
+
+    def settle(self, now_ns: int) -> None:
+        """Draw every conclusion from how things are now."""
+        self.refuse_what_is_over(now_ns)
+        while self.idle and (batch := self.batch_to_send(now_ns)):
+            instance = self.idle.pop(0)
+            self.running[instance] = batch
+            for entry in batch:
+                entry.phase = Phase.EXECUTING
+            self.decisions.dispatched.append((instance, [entry.ticket for entry in batch]))
+        for entry in list(self.entries):
+            if entry.phase is Phase.EXECUTED:
+                self.entries.remove(entry)
+                self.decisions.responded.append(entry.ticket)
+            elif self.options.preserve_ordering:
+                break
+
+    def refuse_what_is_over(self, now_ns: int) -> None:
+        for entry in list(self.entries):
+            waits = entry.phase is Phase.QUEUED
+            expired = waits and entry.expires_ns is not None and entry.expires_ns <= now_ns
+            if entry.ends_ns is not None and entry.ends_ns <= now_ns:
+                self.refuse(entry, Outcome.TIMED_OUT)
+            elif expired and entry.rules.timeout_action is TimeoutAction.DELAY:
+                entry.delayed = True
+            elif expired:
+                self.refuse(entry, Outcome.TIMED_OUT)
+
+    def refuse(self, entry: Entry, outcome: Outcome) -> None:
+        self.entries.remove(entry)
+        self.decisions.refused.add((entry.ticket, outcome))
+
+    def batch_to_send(self, now_ns: int) -> list[Entry]:
+        """The first entries of the queue that go together now; empty: wait for company."""
+        queue = self.in_queue()
+        if not queue:
+            return []
+        options = self.options
+        preferred_max = max(options.preferred)
+        rows = [sum(entry.ticket.batch_size for entry in queue[:count]) for count in range(len(queue) + 1)]
+        fits = 1
+        while (
+            fits < len(queue)
+            and rows[fits + 1] <= options.batch_size_max
+            and queue[fits].ticket.signature == queue[0].ticket.signature
+        ):
+            fits += 1
+        waited_ns = now_ns - min(entry.arrived_ns for entry in queue[:fits])
+        delay_is_over = 0 < options.queue_delay_ns_max <= waited_ns
+        preferred = [count for count in range(1, fits + 1) if rows[count] in options.preferred]
+        # Without a preferred size, the first count after which the next entry would lead beyond all preferred sizes.
+        short_of_excess = [count for count in range(1, fits + 1) if count < len(queue) and rows[count + 1] > preferred_max]
+        if (preferred or short_of_excess) and not delay_is_over:
+            return queue[: preferred[-1] if preferred else short_of_excess[0]]
+        cannot_grow = fits < len(queue) or rows[fits] >= preferred_max
+        if cannot_grow or delay_is_over or options.queue_delay_ns_max == 0:
+            return queue[:fits]
+        return []

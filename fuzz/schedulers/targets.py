@@ -1,0 +1,118 @@
+"""The scheduler targets: seeded histories of a core against the reference scheduler."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from tpy_data.schedulers.core.contract import SchedulerCore
+from tpy_data.schedulers.core.default import DefaultCore
+from tpy_data.schedulers.core.dynamic import DynamicCore
+from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
+
+from fuzz.schedulers.trial import INVARIANT, Trial
+from fuzz.target import Target
+from tpy.config.model_config import TimeoutAction
+
+
+def random_options(chance: random.Random) -> DynamicOptions:
+    """Small numbers, so that limits are met often."""
+    batch_size_max = chance.choice((1, 2, 4, 8))
+    sizes = range(1, batch_size_max + 1)
+    level_count = chance.choice((1, 1, 2, 3))
+    return DynamicOptions(
+        batch_size_max=batch_size_max,
+        preferred=frozenset(chance.sample(sizes, min(len(sizes), chance.choice((1, 1, 2))))),
+        queue_delay_ns_max=chance.choice((0, 0, 3, 10)),
+        preserve_ordering=chance.random() < 0.3,
+        levels=tuple(
+            QueueRules(
+                timeout_action=chance.choice((TimeoutAction.REJECT, TimeoutAction.DELAY)),
+                default_timeout_ns=chance.choice((0, 0, 4, 9)),
+                allow_timeout_override=chance.random() < 0.5,
+                queue_size_max=chance.choice((0, 0, 2, 5)),
+            )
+            for _ in range(level_count)
+        ),
+        default_level=chance.randrange(level_count),
+    )
+
+
+def run_history(chance: random.Random, core: SchedulerCore, options: DynamicOptions) -> int:
+    """Drive a trial through a random history; returns its number of steps."""
+    trial = Trial(core, options)
+    for _ in range(chance.randrange(4)):
+        trial.add_instance()
+    for _ in range(chance.choice((5, 10, 20, 40))):
+        if chance.random() < 0.5:
+            trial.now_ns += chance.choice((1, 1, 2, 4, 12))
+        _random_rule(chance, trial)
+    if chance.random() < 0.3:
+        trial.stop()
+    trial.finish()
+    return len(trial.steps)
+
+
+def _random_rule(chance: random.Random, trial: Trial) -> None:
+    rule = chance.random()
+    if rule < 0.5:
+        trial.submit(
+            batch_size=chance.randint(1, trial.options.batch_size_max),
+            signature=chance.choice("aaaab"),
+            priority=chance.randint(0, len(trial.options.levels) + 1),
+            timeout_ns=chance.choice((0, 0, 2, 5, 8)),
+            deadline_in_ns=chance.choice((None, None, None, 0, 3, 7)),
+        )
+    elif rule < 0.7 and trial.busy:
+        trial.complete(chance.choice(list(trial.busy)))
+    elif rule < 0.79 and trial.live:
+        trial.cancel(chance.choice(list(trial.live)))
+    elif rule < 0.8 and trial.accepted:
+        trial.cancel(chance.choice(trial.accepted))
+    elif rule < 0.92:
+        trial.advance_to_deadline()
+    elif rule < 0.95:
+        trial.advance()
+    elif rule < 0.97 and trial.members:
+        trial.remove_instance(chance.choice(trial.members))
+    elif rule < 0.995:
+        trial.add_instance()
+    else:
+        trial.stop()
+
+
+def _seeded(make: Callable[[random.Random], tuple[SchedulerCore, DynamicOptions]]) -> Callable[[int], int]:
+    def run(seed: int) -> int:
+        chance = random.Random(seed)
+        core, options = make(chance)
+        return run_history(chance, core, options)
+
+    return run
+
+
+def _dynamic(chance: random.Random) -> tuple[SchedulerCore, DynamicOptions]:
+    options = random_options(chance)
+    return DynamicCore(options), options
+
+
+class ForgetfulCore(DefaultCore):
+    """Wrong on purpose: it never looks at deadlines."""
+
+    def _expire(self, now_ns: int) -> None:
+        pass
+
+
+DEFAULT = Target(
+    name="scheduler_default",
+    invariant=INVARIANT,
+    run=_seeded(lambda _: (DefaultCore(), DynamicOptions())),
+    smoke_examples=3000,
+)
+DYNAMIC = Target(name="scheduler_dynamic", invariant=INVARIANT, run=_seeded(_dynamic), smoke_examples=5000)
+CANARY = Target(
+    name="canary",
+    invariant="a core that never looks at deadlines is found out",
+    run=_seeded(lambda _: (ForgetfulCore(), DynamicOptions())),
+    smoke_examples=100,
+    must_fail=True,
+)

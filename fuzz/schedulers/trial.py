@@ -1,0 +1,228 @@
+"""Trial: a scheduler core and the reference scheduler on one virtual clock, compared and checked after every verb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tpy_data.schedulers.core.contract import Dispatch, Outcome, Phase, Refuse, Respond, SchedulerCore, Ticket
+from tpy_data.schedulers.core.dynamic_options import DynamicOptions
+
+from fuzz.schedulers.reference import Decisions, ReferenceScheduler
+from fuzz.target import Violation
+from tpy.errors import Unavailable
+
+INVARIANT = (
+    "every accepted ticket ends exactly once (answered, refused or cancelled), exactly when and where a naive scheduler says; "
+    "a batch fits the model and its tickets go together; the queue is served in order; no deadline is met early or late; with "
+    "an idle instance nobody waits beyond the queue delay; counts are exact; cancelling at any moment changes none of this"
+)
+
+
+class NumberedTicket(Ticket):
+    """A ticket that prints as its number, for histories."""
+
+    __slots__ = ("number", "text")
+
+    def __init__(
+        self, number: int, *, batch_size: int, signature: str, priority: int, timeout_ns: int, deadline_ns: int | None
+    ) -> None:
+        super().__init__(
+            batch_size=batch_size, signature=signature, priority=priority, timeout_ns=timeout_ns, deadline_ns=deadline_ns
+        )
+        self.number = number
+
+    def __repr__(self) -> str:
+        return f"#{self.number}"
+
+
+class Trial:
+    """One history. The caller moves the clock (`now_ns`) and calls the rules; a rule raises Violation when anything is wrong."""
+
+    def __init__(self, core: SchedulerCore, options: DynamicOptions) -> None:
+        self.core = core
+        self.reference = ReferenceScheduler(options)
+        self.options = options
+        self.now_ns = 0
+        self.accepted: list[Ticket] = []
+        self.live: dict[Ticket, int | None] = {}
+        """Accepted tickets that have not ended, each with its end-to-end deadline; kept apart from the reference."""
+        self.busy: dict[int, list[Ticket]] = {}
+        self.members: list[int] = []
+        self.submitted = 0
+        self.instances = 0
+        self.steps: list[tuple[object, ...]] = []
+
+    # rules
+
+    def add_instance(self) -> None:
+        instance = self.instances
+        self.instances += 1
+        self.members.append(instance)
+        self._verb(lambda side: side.add_instance(instance, self.now_ns), "add_instance", instance)
+
+    def remove_instance(self, instance: int) -> None:
+        self.members.remove(instance)
+        self._verb(lambda side: side.remove_instance(instance, self.now_ns), "remove_instance", instance)
+
+    def submit(self, *, batch_size: int, signature: str, priority: int, timeout_ns: int, deadline_in_ns: int | None) -> None:
+        ticket = NumberedTicket(
+            self.submitted,
+            batch_size=batch_size,
+            signature=signature,
+            priority=priority,
+            timeout_ns=timeout_ns,
+            deadline_ns=None if deadline_in_ns is None else self.now_ns + deadline_in_ns,
+        )
+        self.submitted += 1
+        self.live[ticket] = ticket.deadline_ns
+        self._verb(
+            lambda side: side.submit(ticket, self.now_ns),
+            "submit",
+            (ticket, batch_size, signature, priority, timeout_ns, deadline_in_ns),
+            ticket=ticket,
+        )
+
+    def cancel(self, ticket: Ticket) -> None:
+        self.live.pop(ticket, None)
+        self._verb(lambda side: side.cancel(ticket, self.now_ns), "cancel", ticket)
+        if ticket.phase is not Phase.ENDED:
+            raise self._violation(f"{ticket} was cancelled and is {ticket.phase}")
+
+    def complete(self, instance: int) -> None:
+        del self.busy[instance]
+        self._verb(lambda side: side.completed(instance, self.now_ns), "completed", instance)
+
+    def advance(self) -> None:
+        self._verb(lambda side: side.advance(self.now_ns), "advance", None)
+
+    def advance_to_deadline(self) -> None:
+        """What the driver's timer does; the clock stands still when nothing is due."""
+        deadline_ns = self.core.next_deadline_ns()
+        if deadline_ns is not None:
+            self.now_ns = max(self.now_ns, deadline_ns)
+        self.advance()
+
+    def stop(self) -> None:
+        self._verb(lambda side: side.stop(self.now_ns), "stop", None)
+
+    def finish(self) -> None:
+        """Let everything come to its end: with instances at work and time passing, every ticket ends."""
+        if not self.members:
+            self.add_instance()
+        for _ in range(4 * len(self.live) + 4):
+            for instance in list(self.busy):
+                self.complete(instance)
+            self.advance_to_deadline()
+        if self.live:
+            raise self._violation(f"tickets {list(self.live)} never ended")
+        snapshot = self.core.snapshot()
+        if snapshot.queued or snapshot.executing or self.core.next_deadline_ns() is not None:
+            raise self._violation(f"nothing is left to do, but the core says {snapshot}")
+
+    # checks
+
+    def _verb(
+        self,
+        call: Callable[[SchedulerCore | ReferenceScheduler], None],
+        name: str,
+        argument: object,
+        ticket: Ticket | None = None,
+    ) -> None:
+        self.steps.append((self.now_ns, name, argument))
+        refusals: list[str | None] = []
+        for side in (self.reference, self.core):
+            try:
+                call(side)
+                refusals.append(None)
+            except Unavailable as error:
+                refusals.append(error.message)
+        if refusals[0] != refusals[1]:
+            raise self._violation(f"submit should say {refusals[0]!r}, the core says {refusals[1]!r}")
+        if ticket is not None:
+            if refusals[0] is not None:
+                del self.live[ticket]
+            else:
+                self.accepted.append(ticket)
+                self._note_deadline(ticket)
+        self._check_decisions(self.reference.take_decisions(), self._perform())
+        self._check_state()
+
+    def _note_deadline(self, ticket: Ticket) -> None:
+        for entry in self.reference.entries:
+            if entry.ticket is ticket:
+                self.live[ticket] = entry.ends_ns
+
+    def _perform(self) -> Decisions:
+        """Take the core's actions and do to the ledger what they say."""
+        decisions = Decisions()
+        for action in self.core.take_actions():
+            match action:
+                case Dispatch(instance, tickets):
+                    self._check_batch(instance, list(tickets))
+                    self.busy[instance] = list(tickets)
+                    decisions.dispatched.append((instance, list(tickets)))
+                case Respond(tickets):
+                    for ticket in tickets:
+                        self._end(ticket, action)
+                    decisions.responded.extend(tickets)
+                case Refuse(ticket, outcome):
+                    deadline_ns = self._end(ticket, action)
+                    if outcome is Outcome.TIMED_OUT and deadline_ns is None and not self._may_expire():
+                        raise self._violation(f"{ticket} has no time limit but was refused: {outcome}")
+                    decisions.refused.add((ticket, outcome))
+        return decisions
+
+    def _may_expire(self) -> bool:
+        return any(rules.default_timeout_ns for rules in self.options.levels)
+
+    def _end(self, ticket: Ticket, action: object) -> int | None:
+        if ticket not in self.live:
+            raise self._violation(f"{ticket} had ended already (or was never accepted): {action}")
+        return self.live.pop(ticket)
+
+    def _check_batch(self, instance: int, tickets: list[Ticket]) -> None:
+        if instance in self.busy or instance not in self.members:
+            raise self._violation(f"instance {instance} was given {tickets} while it was not idle")
+        rows = sum(ticket.batch_size for ticket in tickets)
+        if not tickets or (rows > self.options.batch_size_max and len(tickets) > 1):
+            raise self._violation(f"batch {tickets} has {rows} rows, at most {self.options.batch_size_max} fit")
+        if len({ticket.signature for ticket in tickets}) != 1:
+            raise self._violation(f"batch {tickets} holds incompatible tickets")
+        for ticket in tickets:
+            if ticket not in self.live:
+                raise self._violation(f"{ticket} had ended but was dispatched")
+            if any(ticket in others for others in self.busy.values()):
+                raise self._violation(f"{ticket} runs twice")
+
+    def _check_decisions(self, expected: Decisions, actual: Decisions) -> None:
+        if not self.options.preserve_ordering:  # then the order of answers is not promised
+            for decisions in (expected, actual):
+                decisions.responded.sort(key=repr)
+        for what in ("dispatched", "responded", "refused"):
+            should, does = getattr(expected, what), getattr(actual, what)
+            if should != does:
+                raise self._violation(f"{what}: should be {should}, is {does}")
+
+    def _check_state(self) -> None:
+        reference, core = self.reference, self.core
+        queued = executing = 0
+        for entry in reference.entries:
+            queued += entry.phase is Phase.QUEUED
+            executing += entry.phase is Phase.EXECUTING
+            if entry.ticket.phase is not entry.phase:
+                raise self._violation(f"{entry.ticket} should be {entry.phase}, is {entry.ticket.phase}")
+        snapshot = core.snapshot()
+        if (snapshot.queued, snapshot.executing, snapshot.idle_instances) != (queued, executing, len(reference.idle)):
+            raise self._violation(f"{snapshot}, but {queued} wait, {executing} run, {len(reference.idle)} instances are idle")
+        deadline_ns = core.next_deadline_ns()
+        if deadline_ns != reference.next_deadline_ns():
+            raise self._violation(f"next deadline should be {reference.next_deadline_ns()}, is {deadline_ns}")
+        if deadline_ns is not None and deadline_ns <= self.now_ns:
+            raise self._violation(f"it is {self.now_ns} and the core still waits for {deadline_ns}")
+        for ticket, ends_ns in self.live.items():
+            if ends_ns is not None and ends_ns <= self.now_ns:
+                raise self._violation(f"{ticket} should have ended at {ends_ns}, it is {self.now_ns}")
+
+    def _violation(self, text: str) -> Violation:
+        history = "\n".join(f"  {at_ns:>6} {name} {argument}" for at_ns, name, argument in self.steps)
+        return Violation(f"{text}\n{self.options}\n{history}")
