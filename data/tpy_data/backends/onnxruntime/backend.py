@@ -1,0 +1,86 @@
+"""The onnxruntime backend: completes configurations, loads models."""
+
+from __future__ import annotations
+
+from tpy.backend import BackendCapabilities, BackendSettings, InstancePlacement, LoadedModel, ModelContext
+from tpy.config import ModelConfig
+from tpy.config.model_config import InstanceKind
+from tpy_data.backends.onnxruntime.completion import complete, is_complete
+from tpy_data.backends.onnxruntime.files import DEFAULT_FILENAME
+from tpy_data.backends.onnxruntime.model import OnnxModel
+from tpy_data.backends.onnxruntime.providers import CUDA
+from tpy_data.backends.onnxruntime.session import VERSION, offered_providers, start_runtime
+from tpy_data.backends.onnxruntime.settings import backend_config
+
+_INSTANCES_ON_CPU = 2
+"""Triton's default count for ONNX models on a CPU."""
+
+
+class OnnxRuntimeBackend:
+    """One per server. Holds settings only; sessions belong to the loaded models."""
+
+    def __init__(self, settings: BackendSettings) -> None:
+        """Raises InvalidArgument for a bad `--backend-config` value."""
+        self._config = backend_config(settings.config)
+        start_runtime(self._config)
+        devices = {InstanceKind.KIND_CPU, InstanceKind.KIND_MODEL}
+        if CUDA in offered_providers():
+            devices.add(InstanceKind.KIND_GPU)
+        self._capabilities = BackendCapabilities(
+            name=settings.name,
+            default_model_filename=DEFAULT_FILENAME,
+            devices=frozenset(devices),
+            default_count=_INSTANCES_ON_CPU,
+            version=VERSION,
+        )
+
+    @property
+    def capabilities(self) -> BackendCapabilities:
+        return self._capabilities
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        """Opens the model, with the very options that loading will use: what is inferred of outputs depends on them."""
+        config = context.config
+        if is_complete(config):
+            context.log(
+                "verbose", f"skipping model configuration auto-complete for '{config.name}': inputs and outputs already specified"
+            )
+            return config
+        model = OnnxModel(context, self._config)
+        try:
+            signature = model.session(_completion_placement(config)).signature
+        finally:
+            model.unload()
+        completed = complete(config, signature, default_max_batch_size=self._config.default_max_batch_size)
+        if completed.max_batch_size != config.max_batch_size:
+            context.log(
+                "warning",
+                f"autofilled max_batch_size to {completed.max_batch_size} for model '{config.name}' since batching is supported "
+                "but no max_batch_size is specified in model configuration. Must specify max_batch_size to utilize autofill "
+                "with a larger max batch size",
+            )
+        return completed
+
+    def load(self, context: ModelContext) -> LoadedModel:
+        """Opens the CPU's session at once, so that a broken model fails here; a GPU's is opened by its first instance."""
+        config = context.config
+        model = OnnxModel(context, self._config)
+        on_gpu = [group.kind is InstanceKind.KIND_GPU for group in config.instance_group]
+        if not all(on_gpu) or not on_gpu:
+            model.validated_session(InstancePlacement(name=context.name, kind=InstanceKind.KIND_CPU))
+        accelerators = config.optimization.execution_accelerators if config.optimization is not None else None
+        if accelerators is not None and accelerators.gpu_execution_accelerator and not any(on_gpu):
+            names = ", ".join(accelerator.name for accelerator in accelerators.gpu_execution_accelerator)
+            context.log(
+                "warning",
+                f"model '{config.name}': gpu_execution_accelerator ({names}) has no effect without an instance on a GPU",
+            )
+        return model
+
+    def close(self) -> None:
+        pass
+
+
+def _completion_placement(config: ModelConfig) -> InstancePlacement:
+    on_gpu = any(group.kind is InstanceKind.KIND_GPU for group in config.instance_group)
+    return InstancePlacement(name=config.name, kind=InstanceKind.KIND_GPU if on_gpu else InstanceKind.KIND_CPU)

@@ -1,0 +1,70 @@
+"""Auto-completion: what Triton's onnxruntime backend fills in from the model (triton.md 3.5)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tpy.config import ModelConfig
+from tpy.config.model_config import DynamicBatching, ModelInput, ModelOutput, TensorReshape
+from tpy.errors import InvalidArgument
+from tpy_data.backends.onnxruntime.signature import Signature, TensorInfo
+
+DEFAULT_MAX_BATCH_SIZE = 4
+"""Triton's default of the `default-max-batch-size` setting."""
+
+
+def is_complete(config: ModelConfig) -> bool:
+    """Whether there is nothing to fill in: at least one input and one output are listed; a partial list stays as it is."""
+    return bool(config.input or config.batch_input) and bool(config.output)
+
+
+def complete(config: ModelConfig, signature: Signature, *, default_max_batch_size: int) -> ModelConfig:
+    """Fill in the batch size, a batcher, and whichever of the lists of inputs and outputs is empty.
+
+    Raises InvalidArgument for a max_batch_size on a model that does not batch.
+    """
+    if is_complete(config):
+        return config
+    config = _with_batching(config, signature, default_max_batch_size)
+    batches = config.max_batch_size > 0
+    if not (config.input or config.batch_input):
+        inputs = tuple(_input(info, batches=batches) for info in signature.inputs.values())
+        config = msgspec.structs.replace(config, input=inputs)
+    if not config.output:
+        outputs = tuple(_output(info, batches=batches) for info in signature.outputs.values())
+        config = msgspec.structs.replace(config, output=outputs)
+    return config
+
+
+def _with_batching(config: ModelConfig, signature: Signature, default_max_batch_size: int) -> ModelConfig:
+    if not signature.batches:
+        if config.max_batch_size != 0:
+            raise InvalidArgument(
+                f"autofill failed for model '{config.name}': model does not support batching while non-zero max_batch_size "
+                "is specified"
+            )
+        return config
+    if config.max_batch_size == 0:
+        config = msgspec.structs.replace(config, max_batch_size=max(default_max_batch_size, 0))
+    if config.max_batch_size > 1 and config.sequence_batching is None and config.dynamic_batching is None:
+        config = msgspec.structs.replace(config, dynamic_batching=DynamicBatching())
+    return config
+
+
+def _input(info: TensorInfo, *, batches: bool) -> ModelInput:
+    dims, reshape = _dims(info, batches=batches)
+    return ModelInput(name=info.name, data_type=info.datatype, dims=dims, reshape=reshape)
+
+
+def _output(info: TensorInfo, *, batches: bool) -> ModelOutput:
+    dims, reshape = _dims(info, batches=batches)
+    return ModelOutput(name=info.name, data_type=info.datatype, dims=dims, reshape=reshape)
+
+
+def _dims(info: TensorInfo, *, batches: bool) -> tuple[tuple[int, ...], TensorReshape | None]:
+    """The configuration's dims and reshape. Dims may not be empty, so a scalar is [1]; an empty reshape, which says that it is
+    none to the model, is legal with a batch dimension only."""
+    dims = info.shape[1:] if batches else info.shape
+    if dims:
+        return dims, None
+    return (1,), TensorReshape(shape=()) if batches else None

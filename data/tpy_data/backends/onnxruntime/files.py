@@ -1,0 +1,43 @@
+"""Which files a model consists of."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from tpy.backend import InstancePlacement, ModelContext
+from tpy.config.model_config import InstanceKind
+from tpy.errors import InvalidArgument, Unavailable
+from tpy_data.backends.onnxruntime.cuda import compute_capability
+
+DEFAULT_FILENAME = "model.onnx"
+
+
+def model_file(context: ModelContext, placement: InstancePlacement) -> Path:
+    """The file to load: by the GPU's compute capability if `cc_model_filenames` has it, else `default_model_filename`; where
+    that is a directory, its model.onnx (with whatever lies beside it).
+
+    Raises Unavailable when it is missing, InvalidArgument when its name leaves the version directory.
+    """
+    config = context.config
+    name = config.default_model_filename or DEFAULT_FILENAME
+    if config.cc_model_filenames and placement.kind is InstanceKind.KIND_GPU:
+        name = config.cc_model_filenames.get(compute_capability(placement.device_id), name)
+    relative = PurePosixPath(name)
+    if relative.is_absolute() or ".." in relative.parts:
+        raise InvalidArgument(f"model '{config.name}': model filename '{name}' must be inside the version directory")
+    path = context.version_directory / relative
+    if path.is_dir():
+        path = path / DEFAULT_FILENAME
+    if not path.exists():
+        raise Unavailable(f"unable to find '{path}' for model instance '{config.name}'")
+    return path
+
+
+def operator_libraries(context: ModelContext) -> list[str]:
+    """Paths of `model_operations.op_library_filename`: a relative one is looked for in the model's directory first, then left to
+    the system's loader."""
+    operations = context.config.model_operations
+    return [
+        str(inside) if not Path(name).is_absolute() and (inside := context.model_directory / name).exists() else name
+        for name in (operations.op_library_filename if operations is not None else ())
+    ]

@@ -1,0 +1,166 @@
+"""Execution providers: what runs the graph, chosen from an instance's placement and `optimization.execution_accelerators`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from tpy.config import ModelConfig
+from tpy.config.model_config import ExecutionAccelerator, InstanceKind
+from tpy.errors import InvalidArgument, Unsupported
+from tpy_data.backends.onnxruntime.settings import parse_boolean, parse_integer
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
+OPENVINO = "OpenVINOExecutionProvider"
+
+Provider = tuple[str, Mapping[str, str]]
+"""Name, and options as ONNX Runtime takes them."""
+
+
+_TENSORRT_OPTIONS: dict[str, tuple[str, Callable[[str], object]]] = {
+    "max_workspace_size_bytes": ("trt_max_workspace_size", parse_integer),
+    "int8_calibration_table_name": ("trt_int8_calibration_table_name", str),
+    "int8_use_native_calibration_table": ("trt_int8_use_native_calibration_table", parse_boolean),
+    **{
+        name: (name, parse_integer)
+        for name in (
+            "trt_max_partition_iterations",
+            "trt_min_subgraph_size",
+            "trt_dla_core",
+            "trt_builder_optimization_level",
+            "trt_auxiliary_streams",
+            "trt_ep_context_embed_mode",
+        )
+    },
+    **{
+        name: (name, parse_boolean)
+        for name in (
+            "trt_dla_enable",
+            "trt_engine_cache_enable",
+            "trt_dump_subgraphs",
+            "trt_force_sequential_engine_build",
+            "trt_context_memory_sharing_enable",
+            "trt_layer_norm_fp32_fallback",
+            "trt_timing_cache_enable",
+            "trt_force_timing_cache",
+            "trt_detailed_build_log",
+            "trt_build_heuristics_enable",
+            "trt_sparsity_enable",
+            "trt_cuda_graph_enable",
+            "trt_dump_ep_context_model",
+        )
+    },
+    **{
+        name: (name, str)
+        for name in (
+            "trt_engine_cache_path",
+            "trt_engine_cache_prefix",
+            "trt_timing_cache_path",
+            "trt_tactic_sources",
+            "trt_extra_plugin_lib_paths",
+            "trt_profile_min_shapes",
+            "trt_profile_max_shapes",
+            "trt_profile_opt_shapes",
+            "trt_ep_context_file_path",
+        )
+    },
+}
+"""Key in the configuration -> ONNX Runtime's option and what parses its value, whose str() ONNX Runtime takes."""
+
+_PRECISIONS = {"FP32": None, "FP16": "trt_fp16_enable", "BF16": "trt_bf16_enable", "INT8": "trt_int8_enable"}
+
+_CUDA_PARAMETERS: dict[str, tuple[str, ...] | None] = {
+    "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
+    "gpu_mem_limit": None,
+    "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
+    "do_copy_in_default_stream": None,
+}
+"""Model parameters that are CUDA options by Triton's old spelling; a tuple gives the words for the numbers 0, 1, ..."""
+
+
+def providers_for(config: ModelConfig, *, kind: InstanceKind, device_id: int, offered: Collection[str]) -> tuple[Provider, ...]:
+    """The providers of a session, most wanted first; the last is always the CPU.
+
+    `offered` are those that the installed ONNX Runtime has. Accelerators for GPUs count on GPU placements only, those
+    for CPUs always, as in Triton. Raises InvalidArgument for an unknown accelerator or option, Unsupported for a GPU
+    placement without CUDA.
+    """
+    chosen: list[Provider] = []
+    policy = config.optimization.execution_accelerators if config.optimization is not None else None
+    if kind is InstanceKind.KIND_GPU:
+        if CUDA not in offered:
+            raise Unsupported(
+                f"GPU instances not supported: the installed ONNX Runtime has no {CUDA} (it has {_words(offered)}); "
+                "`pip install tpy[gpu]` brings one"
+            )
+        cuda = _cuda_parameters(config)
+        for accelerator in policy.gpu_execution_accelerator if policy is not None else ():
+            if accelerator.name == "tensorrt":
+                _require(TENSORRT, accelerator.name, offered)
+                chosen.append((TENSORRT, {**_tensorrt_options(accelerator), "device_id": str(device_id)}))
+            elif accelerator.name == "cuda":
+                cuda = {**_cuda_options(accelerator), **cuda}
+            else:
+                raise InvalidArgument(f"unknown Execution Accelerator '{accelerator.name}' is requested")
+        chosen.append((CUDA, {**cuda, "device_id": str(device_id)}))
+    for accelerator in policy.cpu_execution_accelerator if policy is not None else ():
+        if accelerator.name != "openvino":
+            raise InvalidArgument(f"unknown Execution Accelerator '{accelerator.name}' is requested")
+        _require(OPENVINO, accelerator.name, offered)
+        chosen.append((OPENVINO, {"device_type": "CPU", **accelerator.parameters}))
+    return (*chosen, (CPU, {}))
+
+
+def _require(provider: str, accelerator: str, offered: Collection[str]) -> None:
+    if provider not in offered:
+        raise InvalidArgument(
+            f"unknown Execution Accelerator '{accelerator}' is requested: the installed ONNX Runtime has no {provider} "
+            f"(it has {_words(offered)})"
+        )
+
+
+def _words(offered: Collection[str]) -> str:
+    return ", ".join(sorted(offered))
+
+
+def _tensorrt_options(accelerator: ExecutionAccelerator) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for key, text in accelerator.parameters.items():
+        if key == "precision_mode":
+            if text not in _PRECISIONS:
+                raise InvalidArgument(f"unsupported precision mode '{text}' is requested")
+            flag = _PRECISIONS[text]
+            if flag is not None:
+                options[flag] = str(True)
+            continue
+        if key not in _TENSORRT_OPTIONS:
+            raise InvalidArgument(f"unknown parameter '{key}' is provided for TensorRT Execution Accelerator")
+        option, parse = _TENSORRT_OPTIONS[key]
+        options[option] = str(parse(text))
+    return options
+
+
+def _cuda_options(accelerator: ExecutionAccelerator) -> dict[str, str]:
+    """As given: ONNX Runtime itself refuses unknown ones by name."""
+    options = dict(accelerator.parameters)
+    for key in ("do_copy_in_default_stream", "use_ep_level_unified_stream"):
+        if key in options:
+            options[key] = str(parse_boolean(options[key]))
+    return options
+
+
+def _cuda_parameters(config: ModelConfig) -> dict[str, str]:
+    """The deprecated spelling: CUDA options among the model's parameters."""
+    options: dict[str, str] = {}
+    for key, words in _CUDA_PARAMETERS.items():
+        if key not in config.parameters:
+            continue
+        text = config.parameter(key)
+        if words is not None:
+            number = parse_integer(text)
+            if not 0 <= number < len(words):
+                raise InvalidArgument(f"unsupported {key} value '{number}' is requested")
+            text = words[number]
+        options[key] = text
+    return options

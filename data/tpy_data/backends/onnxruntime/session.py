@@ -1,0 +1,185 @@
+"""Sessions: the one module that imports ONNX Runtime. Makes them, describes them, turns their exceptions into ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import onnxruntime
+
+from tpy.errors import Internal, Unsupported
+from tpy.messages import DataType
+from tpy_data.backends.onnxruntime.providers import Provider
+from tpy_data.backends.onnxruntime.settings import BackendConfig, SessionSettings
+from tpy_data.backends.onnxruntime.signature import Signature, TensorInfo, tensor_info
+from tpy_data.backends.onnxruntime.tensors import Array
+
+VERSION: Final[str] = onnxruntime.__version__
+
+_LOG_ERRORS_ONLY = 3
+_ORT_FAIL = 1
+_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
+_ERROR_TEXT = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+
+_GRAPH_LEVELS = {
+    -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    2: onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+}
+"""Triton's numbers for `optimization.graph.level`; any other means everything."""
+
+
+def offered_providers() -> tuple[str, ...]:
+    """The execution providers that the installed ONNX Runtime was built with."""
+    return tuple(onnxruntime.get_available_providers())
+
+
+def start_runtime(config: BackendConfig) -> None:
+    """Process-wide settings. Raises Internal when the shared thread pool cannot be made (any more)."""
+    onnxruntime.set_default_logger_severity(_LOG_ERRORS_ONLY)
+    if config.global_thread_pool:
+        try:
+            onnxruntime.set_global_thread_pool_sizes(max(0, config.intra_op_thread_count), max(0, config.inter_op_thread_count))
+        except AttributeError as error:
+            raise Unsupported(f"enable-global-threadpool: onnxruntime {VERSION} does not offer it") from error
+        except Exception as error:
+            raise runtime_error(error) from error
+
+
+def runtime_error(error: Exception) -> Internal:
+    """Triton's text: `onnx runtime error <ORT's code>: <its message>`. An exception without a code counts as a plain failure."""
+    match = _ERROR_TEXT.fullmatch(str(error))
+    if match is None:
+        return Internal(f"onnx runtime error {_ORT_FAIL}: {error}")
+    return Internal(f"onnx runtime error {match[1]}: {match[2]}")
+
+
+class Session:
+    """A loaded model on one device. `run` may be called from several threads at once."""
+
+    def __init__(
+        self,
+        path: Path,
+        settings: SessionSettings,
+        *,
+        providers: Sequence[Provider],
+        operator_libraries: Sequence[str] = (),
+        global_thread_pool: bool = False,
+    ) -> None:
+        """Read the file and make it ready. Raises Internal (not a model, a wrong option, no memory, a provider that did not
+        start) or Unsupported (a tensor of a type that cannot be served)."""
+        try:
+            options = _session_options(settings, global_thread_pool=global_thread_pool)
+            for library in operator_libraries:
+                options.register_custom_ops_library(library)
+            self._session = onnxruntime.InferenceSession(
+                str(path),
+                options,
+                providers=[(name, dict(values)) for name, values in providers],
+                enable_fallback=0,  # never on other devices than the configuration's without a word
+            )
+        except Exception as error:
+            raise runtime_error(error) from error
+        running = self._session.get_providers()
+        for name, _ in providers:
+            if name not in running:
+                raise Internal(f"execution provider {name} did not start, see the log of ONNX Runtime; running: {running}")
+        self.signature = Signature(
+            inputs=_infos(self._session.get_inputs()),
+            outputs=_infos(self._session.get_outputs()),
+            initializers=_infos(self._session.get_overridable_initializers()),
+        )
+
+    def run(self, output_names: Sequence[str], feed: Mapping[str, Array], options: RunOptions) -> list[Array | None]:
+        """The outputs in the order asked for; arrays are ONNX Runtime's own memory, strings are str objects. No bfloat16.
+
+        Raises Internal with ONNX Runtime's text.
+        """
+        try:
+            outputs: list[Array | None] = self._session.run(output_names, feed, options.value)
+        except Exception as error:
+            raise runtime_error(error) from error
+        return outputs
+
+    def run_values(self, output_names: Sequence[str], feed: Mapping[str, Array], options: RunOptions) -> list[Array | None]:
+        """As `run`, and bfloat16 arrays may go in and out: slower by some 40 microseconds."""
+        try:
+            values = {name: _value(array) for name, array in feed.items()}
+            outputs = self._session.run_with_ort_values(output_names, values, options.value)
+            return [_array(output) for output in outputs]
+        except Exception as error:
+            raise runtime_error(error) from error
+
+
+class RunOptions:
+    """Options of `Session.run`; one object serves any number of runs."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, entries: Mapping[str, str]) -> None:
+        self.value: onnxruntime.RunOptions | None = None
+        if entries:
+            options = onnxruntime.RunOptions()
+            for key, text in entries.items():
+                options.add_run_config_entry(key, text)
+            self.value = options
+
+
+def _session_options(settings: SessionSettings, *, global_thread_pool: bool) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = _LOG_ERRORS_ONLY
+    options.graph_optimization_level = _GRAPH_LEVELS.get(settings.graph_level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
+    if settings.parallel_execution:
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+    if global_thread_pool:
+        options.use_per_session_threads = False
+    else:
+        options.intra_op_num_threads = max(0, settings.intra_op_thread_count)
+        options.inter_op_num_threads = max(0, settings.inter_op_thread_count)
+    if settings.memory_arena is not None:
+        options.enable_cpu_mem_arena = settings.memory_arena
+    if settings.memory_pattern is not None:
+        options.enable_mem_pattern = settings.memory_pattern
+    for key, text in settings.session_entries.items():
+        options.add_session_config_entry(key, text)
+    return options
+
+
+def _infos(arguments: Sequence[onnxruntime.NodeArg]) -> dict[str, TensorInfo]:
+    return {argument.name: tensor_info(argument.name, argument.type, argument.shape) for argument in arguments}
+
+
+def _value(array: Array) -> onnxruntime.OrtValue:
+    """An OrtValue over the array's memory; the array must outlive it."""
+    if array.dtype == DataType.BF16.numpy:
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _BFLOAT16)
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
+def _array(value: onnxruntime.OrtValue | None) -> Array | None:
+    """The value as an array over its memory, without a copy."""
+    if value is None or not value.has_value():
+        return None
+    if value.data_type() != "tensor(bfloat16)":
+        array: Array = value.numpy()
+        return array
+    if value.device_name() != "cpu":
+        raise RuntimeError(f"a bfloat16 output is on device '{value.device_name()}', where it cannot be read")
+    raw: Array = np.asarray(_MemoryOf(value))
+    return raw.view(DataType.BF16.numpy)
+
+
+class _MemoryOf:
+    """Lends numpy the memory of a bfloat16 OrtValue, which has no numpy type of its own, and keeps it alive meanwhile."""
+
+    def __init__(self, value: onnxruntime.OrtValue) -> None:
+        self._value = value
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (value.data_ptr(), False),
+            "shape": tuple(value.shape()),
+            "typestr": "<u2",
+        }

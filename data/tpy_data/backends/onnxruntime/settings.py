@@ -1,0 +1,97 @@
+"""Settings of sessions: which keys a model's configuration and --backend-config may hold, parsed into values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tpy.config import ModelConfig
+from tpy.errors import InvalidArgument
+from tpy_data.backends.onnxruntime.completion import DEFAULT_MAX_BATCH_SIZE
+
+ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
+_SESSION_ENTRY_PREFIX = "session."
+
+_TRUE = frozenset({"true", "on", "1"})
+_FALSE = frozenset({"false", "off", "0"})
+
+
+class BackendConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The backend's own settings. With `global_thread_pool` all sessions share one pool of `intra_op_thread_count` and
+    `inter_op_thread_count` threads (0: one per core), and the models' own thread counts are ignored, as in Triton."""
+
+    default_max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
+    global_thread_pool: bool = False
+    intra_op_thread_count: int = 0
+    inter_op_thread_count: int = 0
+
+
+class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One model's session options. Thread counts 0 and memory switches None leave ONNX Runtime's default.
+
+    `graph_level` is Triton's: 0 everything, -1 basic, 1 basic and extended, 2 nothing. `session_entries` and `run_entries` go to
+    ONNX Runtime as they are.
+    """
+
+    intra_op_thread_count: int = 0
+    inter_op_thread_count: int = 0
+    parallel_execution: bool = False
+    graph_level: int = 0
+    memory_arena: bool | None = None
+    memory_pattern: bool | None = None
+    session_entries: Mapping[str, str] = msgspec.field(default_factory=dict)
+    run_entries: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+def backend_config(pairs: Mapping[str, str]) -> BackendConfig:
+    """Parse `--backend-config` pairs; unknown keys may be meant for other backends. Raises InvalidArgument."""
+    return BackendConfig(
+        default_max_batch_size=parse_integer(pairs.get("default-max-batch-size", str(DEFAULT_MAX_BATCH_SIZE))),
+        global_thread_pool=parse_boolean(pairs.get("enable-global-threadpool", "0")),
+        intra_op_thread_count=parse_integer(pairs.get("intra_op_thread_count", "0")),
+        inter_op_thread_count=parse_integer(pairs.get("inter_op_thread_count", "0")),
+    )
+
+
+def session_settings(config: ModelConfig) -> SessionSettings:
+    """Parse a model's `parameters` and `optimization.graph`; parameters with other names are not ours to judge.
+
+    Raises InvalidArgument, with Triton's texts, for a value that is no number or switch.
+    """
+    execution_mode = parse_integer(config.parameter("execution_mode", "0"))
+    if execution_mode not in {0, 1}:
+        raise InvalidArgument(
+            f"Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 but got {execution_mode} ."
+        )
+    graph = config.optimization.graph if config.optimization is not None else None
+    return SessionSettings(
+        intra_op_thread_count=parse_integer(config.parameter("intra_op_thread_count", "0")),
+        inter_op_thread_count=parse_integer(config.parameter("inter_op_thread_count", "0")),
+        parallel_execution=execution_mode == 1,
+        graph_level=graph.level if graph is not None else 0,
+        memory_arena=_switch(config, "enable_mem_arena"),
+        memory_pattern=_switch(config, "enable_mem_pattern"),
+        session_entries={
+            key: value.string_value for key, value in config.parameters.items() if key.startswith(_SESSION_ENTRY_PREFIX)
+        },
+        run_entries={ARENA_SHRINKAGE: config.parameter(ARENA_SHRINKAGE)} if ARENA_SHRINKAGE in config.parameters else {},
+    )
+
+
+def _switch(config: ModelConfig, key: str) -> bool | None:
+    return parse_boolean(config.parameter(key)) if key in config.parameters else None
+
+
+def parse_boolean(text: str) -> bool:
+    word = text.lower()
+    if word not in _TRUE | _FALSE:
+        raise InvalidArgument(f"failed to convert '{text}' to boolean")
+    return word in _TRUE
+
+
+def parse_integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidArgument(f"failed to convert '{text}' to integral number") from None

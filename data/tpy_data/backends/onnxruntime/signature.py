@@ -1,0 +1,74 @@
+"""What a model file declares: its inputs, outputs and overridable initializers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tpy.errors import Unsupported
+from tpy.messages import DataType
+
+VARIABLE = -1
+"""The size of a dimension that is named or unknown in the model."""
+
+_DATATYPES: dict[str, DataType] = {
+    "tensor(bool)": DataType.BOOL,
+    "tensor(uint8)": DataType.UINT8,
+    "tensor(uint16)": DataType.UINT16,
+    "tensor(uint32)": DataType.UINT32,
+    "tensor(uint64)": DataType.UINT64,
+    "tensor(int8)": DataType.INT8,
+    "tensor(int16)": DataType.INT16,
+    "tensor(int32)": DataType.INT32,
+    "tensor(int64)": DataType.INT64,
+    "tensor(float16)": DataType.FP16,
+    "tensor(float)": DataType.FP32,
+    "tensor(double)": DataType.FP64,
+    "tensor(string)": DataType.BYTES,
+    "tensor(bfloat16)": DataType.BF16,
+}
+
+_ONNX_TYPE_NAMES = {"seq": "ONNX_TYPE_SEQUENCE", "map": "ONNX_TYPE_MAP", "sparse_tensor": "ONNX_TYPE_SPARSETENSOR"}
+"""By the word before the parenthesis, as Triton prints them; any other is ONNX_TYPE_UNKNOWN."""
+
+
+class TensorInfo(msgspec.Struct, frozen=True):
+    """A declared tensor. `shape` is () for scalars (and for tensors without a declared rank); VARIABLE is any size."""
+
+    name: str
+    datatype: DataType
+    shape: tuple[int, ...]
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True):
+    """In the model's order. `initializers` are those that a request may override."""
+
+    inputs: Mapping[str, TensorInfo]
+    outputs: Mapping[str, TensorInfo]
+    initializers: Mapping[str, TensorInfo]
+
+    @property
+    def batches(self) -> bool:
+        """Whether every input and output has a variable first dimension, which Triton takes for a batch."""
+        return all(info.shape[:1] == (VARIABLE,) for info in (*self.inputs.values(), *self.outputs.values()))
+
+
+def tensor_info(name: str, onnx_type: str, shape: Sequence[object]) -> TensorInfo:
+    """From what ONNX Runtime says: type such as "tensor(float)", sizes that are numbers, names or None.
+
+    Raises Unsupported for anything but a tensor of a type that the inference protocol knows.
+    """
+    datatype = _DATATYPES.get(onnx_type)
+    if datatype is None:
+        kind = onnx_type.partition("(")[0]
+        if kind == "tensor":
+            raise Unsupported(f"Unsupported ONNX element type '{onnx_type}' for I/O '{name}': the protocol has no such datatype.")
+        onnx_name = _ONNX_TYPE_NAMES.get(kind, "ONNX_TYPE_UNKNOWN")
+        raise Unsupported(f"Unsupported ONNX Type '{onnx_name}' for I/O '{name}', expected 'ONNX_TYPE_TENSOR'.")
+    return TensorInfo(name, datatype, tuple(size if isinstance(size, int) and size >= 0 else VARIABLE for size in shape))
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """As Triton prints shapes: `[-1,3]`."""
+    return "[" + ",".join(map(str, shape)) + "]"

@@ -1,0 +1,98 @@
+"""Does the configuration fit the model? Checked at load, with the texts of Triton's onnxruntime backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tpy.config import ModelConfig
+from tpy.config.model_config import ModelInput, ModelOutput
+from tpy.errors import InvalidArgument
+from tpy_data.backends.onnxruntime.signature import VARIABLE, Signature, TensorInfo, shape_text
+
+
+def validate(config: ModelConfig, signature: Signature) -> None:
+    """Raise InvalidArgument for the first thing that does not fit: number of inputs, names, datatypes, shapes.
+
+    A variable size in the model takes any configured size of an input, but an output must be configured as it is.
+    """
+    expected = _expected_inputs(config)
+    if expected != len(signature.inputs):
+        raise InvalidArgument(
+            f"unable to load model '{config.name}', configuration expects {expected} inputs, "
+            f"model provides {len(signature.inputs)}"
+        )
+    inputs = {**signature.inputs, **signature.initializers}
+    for given in config.input:
+        if given.optional and config.max_batch_size != 0:
+            raise InvalidArgument(
+                f"unable to load model '{config.name}', optional input '{given.name}' is not supported for models that "
+                "support batching"
+            )
+        if given.name not in inputs:
+            raise InvalidArgument(f"unexpected inference input '{given.name}', allowed inputs are: {_names(inputs)}")
+        _validate_tensor(config, given, inputs[given.name], word="input")
+    for wanted in config.output:
+        if wanted.name not in signature.outputs:
+            raise InvalidArgument(
+                f"unexpected inference output '{wanted.name}', allowed outputs are: {_names(signature.outputs)}"
+            )
+        _validate_tensor(config, wanted, signature.outputs[wanted.name], word="output")
+
+
+def _expected_inputs(config: ModelConfig) -> int:
+    """How many inputs the configuration feeds; an optional one overrides an initializer, which is not counted."""
+    count = sum(not given.optional for given in config.input) + len(config.batch_input)
+    if config.sequence_batching is not None:
+        count += len(config.sequence_batching.control_input) + len(config.sequence_batching.state)
+    return count
+
+
+def _names(tensors: Mapping[str, TensorInfo]) -> str:
+    return ", ".join(sorted(tensors))
+
+
+def _validate_tensor(config: ModelConfig, tensor: ModelInput | ModelOutput, info: TensorInfo, *, word: str) -> None:
+    if tensor.data_type is not info.datatype:
+        raise InvalidArgument(
+            f"unable to load model '{config.name}', configuration expects datatype {tensor.data_type.config_name} for "
+            f"{word} '{tensor.name}', model provides TYPE_{info.datatype.value}"
+        )
+    dims = tensor.dims if tensor.reshape is None else tensor.reshape.shape
+    # Without a declared rank the runtime shows an output as a scalar too; only running tells. A scalar input cannot batch.
+    if info.shape or (word == "input" and config.max_batch_size > 0):
+        _validate_shape(config, info, dims, exact=word == "output")
+    elif any(size != 1 for size in dims):
+        raise InvalidArgument(
+            f"unable to load model '{config.name}', scalar tensor '{tensor.name}', should only provide 1 in the model "
+            f"configuration when the model doesn't support batching. Model configuration provided: {shape_text(dims)}."
+        )
+
+
+def _validate_shape(config: ModelConfig, info: TensorInfo, dims: tuple[int, ...], *, exact: bool) -> None:
+    where = f"model '{config.name}', tensor '{info.name}'"
+    if config.max_batch_size <= 0:
+        if not _fits(info.shape, dims, exact=exact):
+            raise InvalidArgument(
+                f"{where}: the model expects {len(info.shape)} dimensions (shape {shape_text(info.shape)}) but the model "
+                f"configuration specifies {len(dims)} dimensions (shape {shape_text(dims)})"
+            )
+        return
+    if info.shape[:1] != (VARIABLE,):
+        raise InvalidArgument(
+            f"{where}: for the model to support batching the shape should have at least 1 dimension and the first dimension "
+            f"must be -1; but shape expected by the model is {shape_text(info.shape)}"
+        )
+    full = (VARIABLE, *dims)
+    if not _fits(info.shape, full, exact=exact):
+        raise InvalidArgument(
+            f"{where}: the model expects {len(info.shape)} dimensions (shape {shape_text(info.shape)}) but the model "
+            f"configuration specifies {len(full)} dimensions (an initial batch dimension because max_batch_size > 0 "
+            f"followed by the explicit tensor shape, making complete shape {shape_text(full)})"
+        )
+
+
+def _fits(model: Iterable[int], configured: tuple[int, ...], *, exact: bool) -> bool:
+    sizes = tuple(model)
+    return len(sizes) == len(configured) and all(
+        size == given or (size == VARIABLE and not exact) for size, given in zip(sizes, configured, strict=True)
+    )
