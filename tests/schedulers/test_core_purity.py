@@ -1,0 +1,60 @@
+"""Every folder named `core` is sans-IO: its modules import nothing that knows a clock, a loop, a thread, a file or chance."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FORBIDDEN = frozenset(
+    ("anyio", "asyncio", "concurrent", "hypercorn", "io", "logging", "multiprocessing", "os", "pathlib", "queue", "random")
+    + ("secrets", "selectors", "shutil", "signal", "socket", "subprocess", "sys", "tempfile", "threading", "time", "trio", "uuid")
+)
+FORBIDDEN_CALLS = frozenset({"open", "print", "input", "__import__"})
+
+
+def core_modules() -> list[Path]:
+    folders = (ROOT / part for part in ("src", "control", "data"))
+    return sorted(path for folder in folders for path in folder.rglob("*.py") if "core" in path.relative_to(ROOT).parts[:-1])
+
+
+def impurities(source: str) -> list[str]:
+    """What the module imports or calls that a core must not."""
+    found: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                modules = [name.name for name in names]
+            case ast.ImportFrom(module=str(module)):
+                modules = [module, *(f"{module}.{name.name}" for name in node.names)]
+            case ast.Call(func=ast.Name(id=name)) if name in FORBIDDEN_CALLS:
+                modules = []
+                found.append(f"line {node.lineno}: {name}()")
+            case _:
+                continue
+        # The server's own clock module is a clock too.
+        found += [
+            f"line {node.lineno}: {name}" for name in modules if name.split(".")[0] in FORBIDDEN or name.startswith("tpy.clock")
+        ]
+    return found
+
+
+def test_there_are_cores() -> None:
+    assert any(path.name == "contract.py" for path in core_modules())
+
+
+@pytest.mark.parametrize("path", core_modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_core_is_sans_io(path: Path) -> None:
+    assert impurities(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("source", ["import time", "from time import monotonic", "import os.path", "open('x')"])
+def test_the_check_can_fail(source: str) -> None:
+    assert impurities(source)
+
+
+@pytest.mark.parametrize("source", ["from tpy.clock import Clock", "from tpy import clock", "import tpy.clock"])
+def test_the_servers_own_clock_counts(source: str) -> None:
+    assert impurities(source)

@@ -1,0 +1,439 @@
+"""The dynamic core's rules, one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from tpy_data.schedulers.core.contract import Action, CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Ticket
+from tpy_data.schedulers.core.dynamic import DynamicCore
+from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
+
+from tpy.config.model_config import TimeoutAction
+from tpy.errors import Unavailable
+
+DELAY = TimeoutAction.DELAY
+
+
+def core_of(*, batch: int = 4, preferred: Sequence[int] = (), delay_ns: int = 0, rules: QueueRules | None = None) -> DynamicCore:
+    """A core with one level and one idle instance, 0."""
+    core = DynamicCore(
+        DynamicOptions(
+            batch_size_max=batch,
+            preferred=frozenset(preferred or (batch,)),
+            queue_delay_ns_max=delay_ns,
+            levels=(rules or QueueRules(),),
+        )
+    )
+    core.add_instance(0, 0)
+    return core
+
+
+def tickets_of(*batch_sizes: int, signature: str = "a") -> list[Ticket]:
+    return [Ticket(batch_size=batch_size, signature=signature) for batch_size in batch_sizes]
+
+
+def submit(core: DynamicCore, *tickets: Ticket, now_ns: int = 0) -> list[Action]:
+    for ticket in tickets:
+        core.submit(ticket, now_ns)
+    return core.take_actions()
+
+
+def occupy(core: DynamicCore, now_ns: int = 0) -> None:
+    """Keep instance 0 busy with a request that the test ignores."""
+    core.submit(Ticket(batch_size=8, signature="occupied"), now_ns)
+    core.advance(core.next_deadline_ns() or now_ns)
+    assert core.take_actions()[0].__class__ is Dispatch
+
+
+def complete(core: DynamicCore, now_ns: int) -> list[list[Ticket]]:
+    """Instance 0 is done; the batches that this starts."""
+    core.completed(0, now_ns)
+    return [list(action.tickets) for action in core.take_actions() if isinstance(action, Dispatch)]
+
+
+def test_without_delay_a_lone_request_goes_at_once() -> None:
+    core = core_of()
+    [ticket] = tickets_of(1)
+    assert submit(core, ticket) == [Dispatch(0, [ticket])]
+
+
+def test_whole_requests_up_to_the_largest_batch() -> None:
+    core = core_of(batch=8)
+    occupy(core)
+    tickets = tickets_of(3, 3, 3, 5)
+    submit(core, *tickets)
+    assert complete(core, 1) == [tickets[:2]]
+    assert complete(core, 2) == [tickets[2:]]
+
+
+def test_a_request_that_would_exceed_closes_the_batch_and_it_is_sent() -> None:
+    core = core_of(batch=4, delay_ns=100)
+    two, three = tickets_of(2, 3)
+    assert submit(core, two) == []
+    assert submit(core, three, now_ns=1) == [Dispatch(0, [two])]
+
+
+def test_an_incompatible_request_closes_the_batch_and_it_is_sent() -> None:
+    core = core_of(batch=4, delay_ns=100)
+    [ours], [other] = tickets_of(1), tickets_of(1, signature="b")
+    assert submit(core, ours) == []
+    assert submit(core, other) == [Dispatch(0, [ours])]
+
+
+def test_a_preferred_size_is_sent_without_waiting() -> None:
+    core = core_of(batch=8, preferred=(2, 8), delay_ns=100)
+    first, second = tickets_of(1, 1)
+    assert submit(core, first) == []
+    assert submit(core, second) == [Dispatch(0, [first, second])]
+
+
+def test_the_largest_preferred_size_in_the_queue_is_taken() -> None:
+    core = core_of(batch=8, preferred=(2, 4))
+    occupy(core)
+    tickets = tickets_of(1, 1, 1, 1, 1)
+    submit(core, *tickets)
+    assert complete(core, 1) == [tickets[:4]]
+
+
+def test_when_the_delay_is_over_more_than_preferred_is_sent() -> None:
+    core = core_of(batch=8, preferred=(4,), delay_ns=10)
+    occupy(core)
+    tickets = tickets_of(1, 1, 1, 1, 1)
+    submit(core, *tickets, now_ns=10)
+    assert complete(core, 20) == [tickets]
+
+
+def test_what_would_lead_beyond_all_preferred_sizes_is_left_behind() -> None:
+    core = core_of(batch=8, preferred=(4,), delay_ns=100)
+    first, second = tickets_of(3, 3)
+    assert submit(core, first) == []
+    assert submit(core, second) == [Dispatch(0, [first])]
+
+
+def test_a_lone_request_waits_the_whole_delay_when_only_the_full_batch_is_preferred() -> None:
+    core = core_of(delay_ns=50)
+    [ticket] = tickets_of(1)
+    assert submit(core, ticket, now_ns=7) == []
+    assert core.next_deadline_ns() == 57
+    core.advance(56)
+    assert core.take_actions() == []
+    core.advance(57)
+    assert core.take_actions() == [Dispatch(0, [ticket])]
+
+
+def test_the_delay_counts_from_the_oldest_request() -> None:
+    core = core_of(delay_ns=50)
+    first, second = tickets_of(1, 1)
+    submit(core, first, now_ns=0)
+    submit(core, second, now_ns=30)
+    assert core.next_deadline_ns() == 50
+    core.cancel(first, 31)
+    assert core.next_deadline_ns() == 80
+
+
+def test_the_delay_needs_no_timer_while_every_instance_is_busy() -> None:
+    core = core_of(delay_ns=5)
+    occupy(core)
+    tickets = tickets_of(1, 1)
+    submit(core, *tickets, now_ns=6)
+    assert core.next_deadline_ns() is None
+    assert complete(core, 30) == [tickets]
+
+
+def test_each_idle_instance_gets_a_batch() -> None:
+    core = core_of(batch=2)
+    core.add_instance(1, 0)
+    one, two, three = tickets_of(1, 1, 1)
+    assert submit(core, one, two, three) == [Dispatch(0, [one]), Dispatch(1, [two])]
+    core.completed(1, 1)
+    assert core.take_actions() == [Respond([two]), Dispatch(1, [three])]
+
+
+def test_a_request_larger_than_the_batch_runs_alone() -> None:
+    core = core_of(batch=1)
+    occupy(core)
+    tickets = tickets_of(1, 3, 1)
+    submit(core, *tickets)
+    assert [complete(core, now_ns) for now_ns in (1, 2, 3)] == [[[ticket]] for ticket in tickets]
+
+
+# priorities
+
+
+def prioritised(levels: int = 3, default: int = 2) -> DynamicCore:
+    core = DynamicCore(
+        DynamicOptions(
+            batch_size_max=8,
+            preferred=frozenset({8}),
+            levels=tuple(QueueRules() for _ in range(levels)),
+            default_level=default - 1,
+        )
+    )
+    core.add_instance(0, 0)
+    return core
+
+
+def test_priority_one_is_served_first_and_unknown_levels_are_the_default() -> None:
+    core = prioritised()
+    occupy(core)
+    tickets = {priority: Ticket(priority=priority) for priority in (3, 0, 2, 9, 1)}
+    submit(core, *tickets.values())
+    assert complete(core, 1) == [[tickets[1], tickets[0], tickets[2], tickets[9], tickets[3]]]
+
+
+def test_a_higher_priority_joins_the_front_of_a_batch_that_waits() -> None:
+    core = DynamicCore(
+        DynamicOptions(batch_size_max=3, preferred=frozenset({3}), queue_delay_ns_max=9, levels=(QueueRules(), QueueRules()))
+    )
+    core.add_instance(0, 0)
+    low, high, higher = Ticket(priority=2), Ticket(priority=2), Ticket(priority=1)
+    assert submit(core, low, high) == []
+    assert submit(core, higher) == [Dispatch(0, [higher, low, high])]
+
+
+# queue policies
+
+
+def test_a_full_queue_refuses_and_leaves_no_trace() -> None:
+    core = core_of(rules=QueueRules(queue_size_max=2))
+    occupy(core)
+    waiting = tickets_of(1, 1)
+    submit(core, *waiting)
+    with pytest.raises(Unavailable, match=r"^Exceeds maximum queue size$"):
+        core.submit(Ticket(timeout_ns=5), 0)
+    assert core.take_actions() == []
+    assert core.next_deadline_ns() is None
+    assert core.snapshot().queued == 2
+    core.cancel(waiting[0], 1)
+    core.submit(Ticket(), 1)
+    assert core.snapshot().queued == 2
+
+
+def test_each_level_has_its_own_limit() -> None:
+    core = DynamicCore(DynamicOptions(levels=(QueueRules(queue_size_max=1), QueueRules())))
+    core.submit(Ticket(priority=1), 0)
+    core.submit(Ticket(priority=2), 0)
+    core.submit(Ticket(priority=2), 0)
+    with pytest.raises(Unavailable):
+        core.submit(Ticket(priority=1), 0)
+
+
+def test_delayed_requests_count_towards_the_limit() -> None:
+    core = core_of(rules=QueueRules(queue_size_max=1, timeout_action=DELAY, default_timeout_ns=5))
+    occupy(core)
+    submit(core, Ticket())
+    core.advance(5)
+    with pytest.raises(Unavailable):
+        core.submit(Ticket(), 6)
+
+
+def test_the_default_timeout_refuses_on_time() -> None:
+    core = core_of(rules=QueueRules(default_timeout_ns=10))
+    occupy(core)
+    [ticket] = tickets_of(1)
+    submit(core, ticket, now_ns=3)
+    assert core.next_deadline_ns() == 13
+    core.advance(13)
+    assert core.take_actions() == [Refuse(ticket, Outcome.TIMED_OUT)]
+
+
+def test_the_default_timeout_does_not_touch_what_runs() -> None:
+    core = core_of(rules=QueueRules(default_timeout_ns=10))
+    [ticket] = tickets_of(1)
+    submit(core, ticket)
+    assert core.next_deadline_ns() is None
+    core.completed(0, 50)
+    assert core.take_actions() == [Respond([ticket])]
+
+
+def test_delayed_requests_are_served_after_all_unexpired_of_their_level() -> None:
+    core = core_of(batch=1, rules=QueueRules(timeout_action=DELAY, default_timeout_ns=10))
+    occupy(core)
+    old, young = tickets_of(1, 1)
+    submit(core, old, now_ns=0)
+    submit(core, young, now_ns=5)
+    core.advance(10)
+    assert core.take_actions() == []
+    assert core.snapshot().queued == 2
+    assert [complete(core, 11), complete(core, 12)] == [[[young]], [[old]]]
+
+
+def test_delayed_requests_of_a_level_come_before_lower_levels() -> None:
+    rules = QueueRules(timeout_action=DELAY, default_timeout_ns=10)
+    core = DynamicCore(DynamicOptions(levels=(rules, QueueRules())))
+    high, low = Ticket(priority=1), Ticket(priority=2)
+    submit(core, high, low)
+    core.advance(10)
+    core.add_instance(0, 11)
+    assert core.take_actions() == [Dispatch(0, [high])]
+
+
+@pytest.mark.parametrize(
+    ("allowed", "timeout_ns", "expected"), [(True, 4, 4), (True, 0, 10), (True, 15, 10), (False, 4, 10), (False, 15, 10)]
+)
+def test_a_request_may_shorten_its_time_in_the_queue_where_that_is_allowed(allowed: bool, timeout_ns: int, expected: int) -> None:
+    rules = QueueRules(default_timeout_ns=10, allow_timeout_override=allowed, timeout_action=DELAY)
+    assert rules.queue_timeout_ns(timeout_ns) == expected
+
+
+def test_without_a_default_there_is_nothing_to_shorten() -> None:
+    assert QueueRules(allow_timeout_override=True).queue_timeout_ns(4) == 0
+
+
+# end-to-end deadlines
+
+
+@pytest.mark.parametrize("rules", [QueueRules(), QueueRules(timeout_action=DELAY), QueueRules(allow_timeout_override=True)])
+def test_the_callers_timeout_refuses_in_the_queue_and_while_running(rules: QueueRules) -> None:
+    core = core_of(batch=1, rules=rules)
+    running, waiting = Ticket(timeout_ns=10), Ticket(timeout_ns=10)
+    submit(core, running, waiting)
+    assert core.next_deadline_ns() == 10
+    core.advance(10)
+    assert core.take_actions() == [Refuse(running, Outcome.TIMED_OUT), Refuse(waiting, Outcome.TIMED_OUT)]
+    assert core.snapshot() == CoreSnapshot(queued=0, executing=0, idle_instances=0)
+
+
+def test_the_rest_of_the_batch_goes_on() -> None:
+    core = core_of(batch=2, delay_ns=5)
+    hurried, patient = Ticket(deadline_ns=10), Ticket()
+    submit(core, hurried, patient)
+    core.advance(10)
+    core.completed(0, 12)
+    assert core.take_actions() == [Refuse(hurried, Outcome.TIMED_OUT), Respond([patient])]
+
+
+def test_a_timeout_that_the_model_takes_for_delaying_refuses_nobody() -> None:
+    core = core_of(batch=1, rules=QueueRules(timeout_action=DELAY, allow_timeout_override=True, default_timeout_ns=100))
+    occupy(core)
+    hurried, patient = Ticket(timeout_ns=10), Ticket()
+    submit(core, hurried, patient)
+    core.advance(10)
+    assert core.take_actions() == []
+    assert complete(core, 11) == [[patient]]
+
+
+def test_the_transport_deadline_refuses_even_a_delayed_request() -> None:
+    core = core_of(rules=QueueRules(timeout_action=DELAY, default_timeout_ns=5))
+    occupy(core)
+    ticket = Ticket(deadline_ns=9)
+    submit(core, ticket)
+    core.advance(5)
+    assert core.next_deadline_ns() == 9
+    core.advance(9)
+    assert core.take_actions() == [Refuse(ticket, Outcome.TIMED_OUT)]
+
+
+def test_a_request_that_comes_too_late_is_refused_even_when_the_queue_is_full() -> None:
+    core = core_of(rules=QueueRules(queue_size_max=1))
+    occupy(core)
+    submit(core, Ticket())
+    late = Ticket(deadline_ns=3)
+    assert submit(core, late, now_ns=3) == [Refuse(late, Outcome.TIMED_OUT)]
+
+
+# order of answers
+
+
+def ordered() -> DynamicCore:
+    core = DynamicCore(DynamicOptions(preserve_ordering=True))
+    core.add_instance(0, 0)
+    core.add_instance(1, 0)
+    return core
+
+
+def test_answers_leave_in_order_of_arrival() -> None:
+    core = ordered()
+    first, second = tickets_of(1, 1)
+    submit(core, first, second)
+    core.completed(1, 5)
+    assert core.take_actions() == []
+    assert second.phase is Phase.EXECUTED
+    core.completed(0, 6)
+    assert core.take_actions() == [Respond([first, second])]
+
+
+def test_a_request_that_ends_otherwise_holds_nobody_back() -> None:
+    core = ordered()
+    cancelled, expired, third = Ticket(), Ticket(timeout_ns=8), Ticket()
+    submit(core, cancelled, expired)
+    core.completed(1, 1)
+    core.submit(third, 1)
+    core.completed(1, 2)
+    core.take_actions()
+    core.cancel(cancelled, 3)
+    assert core.take_actions() == [Respond([expired, third])]
+
+
+def test_an_answer_that_waits_too_long_for_its_turn_is_dropped() -> None:
+    core = ordered()
+    first, second, third = Ticket(), Ticket(timeout_ns=8), Ticket()
+    submit(core, first, second)
+    core.completed(1, 1)
+    core.submit(third, 1)
+    core.completed(1, 2)
+    core.advance(8)
+    assert core.take_actions()[-1] == Refuse(second, Outcome.TIMED_OUT)
+    core.completed(0, 9)
+    assert core.take_actions() == [Respond([first, third])]
+
+
+def test_stopping_releases_the_answers_behind_what_it_refuses() -> None:
+    core = DynamicCore(
+        DynamicOptions(
+            preserve_ordering=True, levels=(QueueRules(timeout_action=DELAY, default_timeout_ns=5),), queue_delay_ns_max=0
+        )
+    )
+    blocked, quick = Ticket(), Ticket()
+    core.submit(blocked, 0)
+    core.submit(quick, 4)
+    core.advance(5)  # now `quick` is served before `blocked`
+    core.add_instance(0, 6)
+    core.remove_instance(0, 6)
+    core.completed(0, 7)
+    assert core.take_actions() == [Dispatch(0, [quick])]
+    core.stop(8)
+    assert core.take_actions() == [Refuse(blocked, Outcome.STOPPING), Respond([quick])]
+
+
+# cancelling, instances, stopping
+
+
+def test_cancelling_before_the_batch_is_sent_takes_the_request_out_of_it() -> None:
+    core = core_of(delay_ns=10)
+    first, second = tickets_of(1, 1)
+    submit(core, first, second)
+    core.cancel(first, 5)
+    core.advance(10)
+    assert core.take_actions() == [Dispatch(0, [second])]
+
+
+def test_cancelling_what_closed_nothing_may_complete_a_preferred_size() -> None:
+    core = core_of(batch=4, preferred=(2,), delay_ns=10)
+    occupy(core)
+    one, two, three = tickets_of(1, 2, 1)
+    submit(core, one, two, three)
+    core.cancel(two, 1)
+    assert complete(core, 2) == [[one, three]]
+
+
+def test_removing_the_idle_instance_stops_the_wait_for_company() -> None:
+    core = core_of(delay_ns=10)
+    [ticket] = tickets_of(1)
+    submit(core, ticket)
+    core.remove_instance(0, 1)
+    assert core.next_deadline_ns() is None
+    core.add_instance(1, 2)
+    assert core.next_deadline_ns() == 10
+
+
+def test_stop_refuses_what_waits_for_company() -> None:
+    core = core_of(delay_ns=10)
+    [ticket] = tickets_of(1)
+    submit(core, ticket)
+    core.stop(1)
+    assert core.take_actions() == [Refuse(ticket, Outcome.STOPPING)]
+    assert core.next_deadline_ns() is None
+    with pytest.raises(Unavailable, match="Server is stopping"):
+        core.submit(Ticket(), 2)
