@@ -1,0 +1,1 @@
+"""The HTTP inference codec: recorded exchanges, properties, unit tests."""
