@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FORBIDDEN = frozenset(
-    ("anyio", "asyncio", "concurrent", "hypercorn", "io", "logging", "multiprocessing", "os", "pathlib", "queue", "random")
-    + ("secrets", "selectors", "shutil", "signal", "socket", "subprocess", "sys", "tempfile", "threading", "time", "trio", "uuid")
-)
+CLOCKS_AND_LOOPS = {"time", "trio", "anyio", "asyncio", "hypercorn", "signal"}
+THREADS_AND_PROCESSES = {"threading", "concurrent", "queue", "multiprocessing", "subprocess"}
+FILES_AND_SOCKETS = {"os", "sys", "io", "pathlib", "shutil", "tempfile", "socket", "selectors", "logging"}
+CHANCE = {"random", "secrets", "uuid"}
+FORBIDDEN = CLOCKS_AND_LOOPS | THREADS_AND_PROCESSES | FILES_AND_SOCKETS | CHANCE
 FORBIDDEN_CALLS = frozenset({"open", "print", "input", "__import__"})
 
 
