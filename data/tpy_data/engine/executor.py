@@ -1,0 +1,193 @@
+"""Executors: where blocking work runs. Threads in production, virtual time in simulation.
+
+A `Worker` runs jobs in the order in which they were put. Each model instance has a worker of one thread for itself; loading
+has one worker of a few threads for all models. A job goes into its thread through one queue and comes back through exactly
+one `TrioToken.run_sync_soon`: two hand-offs, whatever it did.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Generic, Protocol, TypeVar
+
+import outcome
+import trio
+
+from tpy.errors import Internal
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+class Job(Protocol):
+    """Work for a worker. `begin` and `run` are called in the worker's thread and must not raise; `finished` is called once on
+    the Trio thread, unless the loop has ended by then."""
+
+    def begin(self) -> None:
+        """The worker turns to this job now."""
+        ...
+
+    def run(self) -> None:
+        """Do the work; may block."""
+        ...
+
+    def finished(self) -> None:
+        """The work is done."""
+        ...
+
+
+class Worker(Protocol):
+    """Runs jobs. Used from the Trio thread."""
+
+    def put(self, job: Job) -> None:
+        """Run `job` after those that were put before."""
+        ...
+
+    def close(self) -> None:
+        """No more jobs come; the worker ends when it has run what it has. Idempotent."""
+        ...
+
+
+class Executor(Protocol):
+    """Gives out workers."""
+
+    def open_worker(self, name: str, *, threads_max: int = 1) -> Worker:
+        """A new worker; `name` is for people who look at threads. The caller closes it."""
+        ...
+
+
+class ThreadExecutor:
+    """Workers with threads of their own. Make it inside `trio.run`: jobs finish on that loop."""
+
+    def __init__(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+
+    def open_worker(self, name: str, *, threads_max: int = 1) -> ThreadWorker:
+        """Threads are started with the first jobs, at most `threads_max`."""
+        return ThreadWorker(name, self._token, threads_max)
+
+
+class ThreadWorker:
+    """Up to `threads_max` daemon threads on one queue. Daemons, because a backend that hangs must not keep the process from
+    ending after the exit time-out; whoever gives up on such a call logs it."""
+
+    def __init__(self, name: str, token: trio.lowlevel.TrioToken, threads_max: int) -> None:
+        self._name = name
+        self._token = token
+        self._threads_max = threads_max
+        self._threads = 0
+        self._closed = False
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+
+    def put(self, job: Job) -> None:
+        """Queue the job; never blocks."""
+        if self._threads < self._threads_max:
+            name = self._name if self._threads_max == 1 else f"{self._name}-{self._threads}"
+            self._threads += 1
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        self._jobs.put(job)
+
+    def close(self) -> None:
+        """Each thread ends when it comes to its end mark."""
+        if not self._closed:
+            self._closed = True
+            for _ in range(self._threads):
+                self._jobs.put(None)
+
+    def _work(self) -> None:
+        jobs, hand_back = self._jobs, self._token.run_sync_soon
+        while (job := jobs.get()) is not None:
+            job.begin()
+            job.run()
+            try:
+                hand_back(job.finished)
+            except trio.RunFinishedError:
+                return  # the loop has ended: nobody is there to take the result
+            # Not kept while waiting for the next one: it holds the tensors of a whole batch.
+            job = None
+
+
+async def call(worker: Worker, function: Callable[[], T], *, release: Callable[[T], None] | None = None) -> T:
+    """Run `function` in the worker and return what it returns, or raise what it raises.
+
+    Cancelling the caller does not stop a call that has begun: it goes on in its thread, that is logged, and what it returns
+    is given to `release` (in the worker) because nobody else will. A call that has not begun is never begun.
+    """
+    job = _Call(worker, function, release)
+    worker.put(job)
+
+    def give_up(_: Callable[[], None]) -> trio.lowlevel.Abort:
+        job.abandon()
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    result = await trio.lowlevel.wait_task_rescheduled(give_up)
+    return result  # type: ignore[no-any-return]  # trio passes a task's value as Any; the job puts a T there
+
+
+class _Call(Generic[T]):
+    """One `call`. `_abandoned` is written on the Trio thread and read in the worker: a late read only means that `finished`
+    sees to the release."""
+
+    __slots__ = ("_abandoned", "_begun", "_function", "_release", "_result", "_task", "_worker")
+
+    def __init__(self, worker: Worker, function: Callable[[], T], release: Callable[[T], None] | None) -> None:
+        self._worker = worker
+        self._function = function
+        self._release = release
+        self._task = trio.lowlevel.current_task()
+        self._result: outcome.Value[T] | outcome.Error | None = None
+        self._abandoned = False
+        self._begun = False
+
+    def begin(self) -> None:
+        self._begun = not self._abandoned
+
+    def run(self) -> None:
+        if not self._begun:
+            return
+        try:
+            self._result = outcome.Value(self._function())
+        except Exception as error:
+            self._result = outcome.Error(error)
+        except BaseException as error:  # sys.exit() in model code must end neither this thread nor the server
+            self._result = outcome.Error(Internal(f"{type(error).__name__}: {error}"))
+
+    def finished(self) -> None:
+        if not self._abandoned:
+            if self._result is not None:
+                trio.lowlevel.reschedule(self._task, self._result)
+        elif isinstance(self._result, outcome.Value) and self._release is not None:
+            self._worker.put(_Release(self._release, self._result.value))
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        if self._begun:
+            _log.warning(
+                "gave up waiting for a call that goes on in its thread",
+                extra={"context": {"call": getattr(self._function, "__qualname__", repr(self._function))}},
+            )
+
+
+class _Release(Generic[T]):
+    """Releases what an abandoned call returned."""
+
+    __slots__ = ("_release", "_value")
+
+    def __init__(self, release: Callable[[T], None], value: T) -> None:
+        self._release = release
+        self._value = value
+
+    def begin(self) -> None:
+        pass
+
+    def run(self) -> None:
+        try:
+            self._release(self._value)
+        except Exception:
+            _log.exception("releasing the result of an abandoned call failed")
+
+    def finished(self) -> None:
+        pass

@@ -1,0 +1,153 @@
+"""VersionStatistics: the counters of one model version, of the statistics extension and of our failure reasons.
+
+All are integers and written on the Trio thread only. Triton's identities hold: `success.count == queue.count`; a failed request
+is in `fail` only; the compute times of a request are those of its whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tpy.backend import PhaseTimes
+from tpy.messages import BatchStatistics, Duration, InferenceStatistics
+from tpy.messages.statistics import FailureCounts
+from tpy_data.engine.ticket import RequestTicket
+
+
+def phases_ns(times: PhaseTimes) -> tuple[int, int, int]:
+    """How long input, inference and output took. What the backend did not say counts as inference."""
+    input_end_ns = min(max(times.input_end_ns, times.start_ns), times.end_ns)
+    output_start_ns = times.output_start_ns or times.end_ns
+    output_start_ns = min(max(output_start_ns, input_end_ns), times.end_ns)
+    return input_end_ns - times.start_ns, output_start_ns - input_end_ns, times.end_ns - output_start_ns
+
+
+class VersionStatistics:
+    """Counts from when the version was loaded."""
+
+    __slots__ = (
+        "_backend",
+        "_batches",
+        "_canceled",
+        "_execution_count",
+        "_fail_ns",
+        "_infer_ns",
+        "_inference_count",
+        "_input_ns",
+        "_last_inference_ms",
+        "_other",
+        "_output_ns",
+        "_queue_ns",
+        "_refused",
+        "_rejected",
+        "_success_count",
+        "_success_ns",
+    )
+
+    def __init__(self) -> None:
+        self._success_count = self._success_ns = 0
+        self._queue_ns = self._input_ns = self._infer_ns = self._output_ns = 0
+        self._fail_ns = 0
+        self._inference_count = self._execution_count = 0
+        self._last_inference_ms = 0
+        self._rejected = self._canceled = self._backend = self._other = self._refused = 0
+        self._batches: dict[int, list[int]] = {}  # size -> count, input ns, infer ns, output ns
+
+    def executed(self, batch_size: int, times: PhaseTimes, wall_ms: int) -> None:
+        """A batch with `batch_size` rows was executed, whether well or not."""
+        input_ns, infer_ns, output_ns = phases_ns(times)
+        row = self._batches.get(batch_size)
+        if row is None:
+            row = self._batches[batch_size] = [0, 0, 0, 0]
+        row[0] += 1
+        row[1] += input_ns
+        row[2] += infer_ns
+        row[3] += output_ns
+        self._execution_count += 1
+        self._last_inference_ms = wall_ms
+
+    def succeeded(self, tickets: Sequence[RequestTicket], times: PhaseTimes, now_ns: int) -> None:
+        """These requests, all of one batch, were answered with outputs at `now_ns`."""
+        input_ns, infer_ns, output_ns = phases_ns(times)
+        count = len(tickets)
+        self._success_count += count
+        self._input_ns += input_ns * count
+        self._infer_ns += infer_ns * count
+        self._output_ns += output_ns * count
+        for ticket in tickets:
+            self._inference_count += ticket.batch_size
+            self._success_ns += now_ns - ticket.queued_ns
+            self._queue_ns += max(0, times.start_ns - ticket.queued_ns)
+
+    def failed_in_backend(self, ticket: RequestTicket, now_ns: int) -> None:
+        """The model or its backend answered with an error."""
+        self._backend += 1
+        self._fail_ns += now_ns - ticket.queued_ns
+
+    def timed_out(self, ticket: RequestTicket, now_ns: int) -> None:
+        """The deadline passed first."""
+        self._rejected += 1
+        self._fail_ns += now_ns - ticket.queued_ns
+
+    def cancelled(self, ticket: RequestTicket, now_ns: int) -> None:
+        """The caller gave up."""
+        self._canceled += 1
+        self._fail_ns += now_ns - ticket.queued_ns
+
+    def stopped(self, ticket: RequestTicket, now_ns: int) -> None:
+        """The version was unloaded before its turn came."""
+        self._other += 1
+        self._fail_ns += now_ns - ticket.queued_ns
+
+    def refused_admission(self) -> None:
+        """It was not accepted: invalid, or the queue was full. Not a failure in Triton's numbers."""
+        self._refused += 1
+
+    @property
+    def last_inference_ms(self) -> int:
+        """Wall-clock milliseconds of the newest execution, 0 for never."""
+        return self._last_inference_ms
+
+    @property
+    def inference_count(self) -> int:
+        """Rows of successful requests."""
+        return self._inference_count
+
+    @property
+    def execution_count(self) -> int:
+        """Executed batches."""
+        return self._execution_count
+
+    def inference(self) -> InferenceStatistics:
+        """The cumulative durations."""
+        count = self._success_count
+        return InferenceStatistics(
+            success=Duration(count, self._success_ns),
+            fail=Duration(self._rejected + self._canceled + self._backend + self._other, self._fail_ns),
+            queue=Duration(count, self._queue_ns),
+            compute_input=Duration(count, self._input_ns),
+            compute_infer=Duration(count, self._infer_ns),
+            compute_output=Duration(count, self._output_ns),
+        )
+
+    def batches(self) -> tuple[BatchStatistics, ...]:
+        """Per batch size, ascending."""
+        return tuple(
+            BatchStatistics(
+                batch_size=size,
+                compute_input=Duration(row[0], row[1]),
+                compute_infer=Duration(row[0], row[2]),
+                compute_output=Duration(row[0], row[3]),
+            )
+            for size, row in sorted(self._batches.items())
+        )
+
+    def failures(self) -> FailureCounts:
+        """Why requests failed."""
+        return FailureCounts(
+            rejected=self._rejected,
+            canceled=self._canceled,
+            backend=self._backend,
+            other=self._other,
+            refused_admission=self._refused,
+        )

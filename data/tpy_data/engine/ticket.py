@@ -1,0 +1,89 @@
+"""RequestTicket: one admitted request, from submission to its last answer. The same object is the scheduler's ticket, the
+backend's ExecutionRequest and the frontend's RequestHandle: one allocation, no table of requests anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Protocol
+
+from tpy.backend import ExecutionResult, PhaseTimes, ResponseSender
+from tpy.messages import InferenceRequest, ParameterValue, SequencePosition, Tensor
+from tpy.services import ResponseSink
+from tpy.units import NS_PER_US
+from tpy_data.schedulers.core.contract import Phase, Ticket
+
+
+class TicketOwner(Protocol):
+    """Who to tell when the caller gives up."""
+
+    def cancel(self, ticket: RequestTicket) -> None:
+        """Forget the ticket."""
+        ...
+
+
+class RequestTicket(Ticket):
+    """`inputs` are in the model's shapes. `result` and `times` are there once the batch was executed. `abandoned` is set when
+    nobody waits any more; instance threads read it."""
+
+    __slots__ = (
+        "abandoned",
+        "id",
+        "inputs",
+        "owner",
+        "parameters",
+        "requested_outputs",
+        "result",
+        "sender",
+        "sequence",
+        "sink",
+        "times",
+        "timeout_us",
+    )
+
+    inputs: Mapping[str, Tensor]
+    parameters: Mapping[str, ParameterValue]
+    requested_outputs: tuple[str, ...]
+    sequence: SequencePosition | None
+    sender: ResponseSender | None
+    result: ExecutionResult | None
+    times: PhaseTimes | None
+
+    def __init__(
+        self,
+        request: InferenceRequest,
+        inputs: Mapping[str, Tensor],
+        *,
+        batch_size: int,
+        signature: Hashable,
+        sink: ResponseSink,
+        owner: TicketOwner,
+    ) -> None:
+        # The fields of Ticket are set here: its constructor's keyword call is felt on this path.
+        self.batch_size = batch_size
+        self.signature = signature
+        self.priority = request.priority
+        self.timeout_ns = request.timeout_us * NS_PER_US
+        self.deadline_ns = request.deadline_ns
+        self.phase = Phase.QUEUED
+        self.queued_ns = 0
+        self.scratch = None
+        self.id = request.id
+        self.inputs = inputs
+        self.parameters = request.parameters
+        self.requested_outputs = request.requested_outputs
+        self.sequence = request.sequence
+        self.timeout_us = request.timeout_us
+        self.sender = None
+        self.sink = sink
+        self.owner = owner
+        self.result = None
+        self.times = None
+        self.abandoned = False
+
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return self.abandoned
+
+    def cancel(self) -> None:
+        """Forget the request; no answer follows. Safe at any time."""
+        self.owner.cancel(self)

@@ -1,0 +1,111 @@
+"""The scheduler driver: owns exactly one core, brings it requests and the time, and performs its decisions at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tpy.clock import Alarm, Clock
+from tpy_data.schedulers.core.contract import CoreSnapshot, Dispatch, Outcome, Respond, SchedulerCore, Ticket
+
+
+class Performer(Protocol):
+    """Does what a core decided. Called on the Trio thread; must neither block nor raise. It may call the driver's verbs: they
+    only feed the core then, and what follows is performed after the action at hand."""
+
+    def dispatch(self, instance: int, tickets: Sequence[Ticket]) -> None:
+        """Run these tickets as one batch on this instance."""
+        ...
+
+    def respond(self, tickets: Sequence[Ticket]) -> None:
+        """Give these tickets the answers of their execution, in this order."""
+        ...
+
+    def refuse(self, ticket: Ticket, outcome: Outcome) -> None:
+        """Answer this ticket with an error."""
+        ...
+
+
+class SchedulerDriver:
+    """Every verb feeds the core and performs its actions before it returns, on the caller's stack: no task is woken, so a
+    request that finds an idle instance is on its way to it when `submit` returns. `run` is a task of the model version's
+    nursery; it wakes for deadlines only."""
+
+    __slots__ = ("_alarm", "_clock", "_core", "_now_ns", "_performer", "_performing")
+
+    def __init__(self, core: SchedulerCore, clock: Clock, performer: Performer) -> None:
+        self._core = core
+        self._clock = clock
+        self._performer = performer
+        self._alarm = Alarm(clock)
+        self._performing = False
+        self._now_ns = 0
+
+    async def run(self) -> None:
+        """Tell the core of deadlines, exactly when they come. Runs until cancelled."""
+        while True:
+            self._now_ns = max(self._now_ns, await self._alarm.wait())
+            self._core.advance(self._now_ns)
+            self._perform()
+
+    def submit(self, ticket: Ticket) -> None:
+        """Accept a ticket. Raises Unavailable when its queue is full or the driver was stopped."""
+        self._core.submit(ticket, self._now())
+        self._perform()
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Forget the ticket: no action for it follows."""
+        self._core.cancel(ticket, self._now())
+        self._perform()
+
+    def completed(self, instance: int) -> None:
+        """The batch on this instance is over."""
+        self._core.completed(instance, self._now())
+        self._perform()
+
+    def add_instance(self, instance: int) -> None:
+        """A new idle instance."""
+        self._core.add_instance(instance, self._now())
+        self._perform()
+
+    def remove_instance(self, instance: int) -> None:
+        """The instance gets no new batch; one that it runs still completes."""
+        self._core.remove_instance(instance, self._now())
+        self._perform()
+
+    def stop(self) -> None:
+        """Refuse what is queued, and every later submit."""
+        self._core.stop(self._now())
+        self._perform()
+
+    def snapshot(self) -> CoreSnapshot:
+        """What the core holds now."""
+        return self._core.snapshot()
+
+    def _now(self) -> int:
+        # A deadline is told to the core at its own time, which can be some nanoseconds ahead of a clock made of floats.
+        now_ns = self._clock.now_ns()
+        if now_ns < self._now_ns:
+            return self._now_ns
+        self._now_ns = now_ns
+        return now_ns
+
+    def _perform(self) -> None:
+        if self._performing:
+            return  # inside an action: the loop below, further up the stack, takes what was decided meanwhile
+        self._performing = True
+        core, performer = self._core, self._performer
+        try:
+            while actions := core.take_actions():
+                for action in actions:
+                    if isinstance(action, Dispatch):
+                        performer.dispatch(action.instance, action.tickets)
+                    elif isinstance(action, Respond):
+                        performer.respond(action.tickets)
+                    else:
+                        performer.refuse(action.ticket, action.outcome)
+        finally:
+            self._performing = False
+        deadline_ns = core.next_deadline_ns()
+        if deadline_ns is not None:
+            self._alarm.bring_forward(deadline_ns)
