@@ -281,6 +281,15 @@ def test_without_a_default_there_is_nothing_to_shorten() -> None:
     assert QueueRules(allow_timeout_override=True).queue_timeout_ns(4) == 0
 
 
+def test_a_request_that_is_delayed_while_a_batch_waits_for_company_goes_to_its_end() -> None:
+    core = core_of(delay_ns=20, rules=QueueRules(timeout_action=DELAY, default_timeout_ns=10))
+    old, young = tickets_of(1, 1)
+    submit(core, old, now_ns=0)
+    submit(core, young, now_ns=11)
+    core.advance(20)
+    assert core.take_actions() == [Dispatch(0, [young, old])]
+
+
 # end-to-end deadlines
 
 
