@@ -51,3 +51,34 @@ the parser's own words."""
 
 SEQUENCE_ID_CHARACTERS_MAX: Final = 128
 """A sequence id that is a string, as Triton."""
+
+CONFIG_PROBLEMS_MAX: Final = 100
+"""Syntax problems reported for one configuration; more would only repeat the first ones."""
+
+HTTP_CODEC_THREADS_MAX: Final = 4
+"""Threads that parse, encode, compress and decompress large HTTP bodies at the same time."""
+
+HTTP_INLINE_JSON_BYTES_MAX: Final = 256 * KIB
+"""JSON up to this size is parsed on the loop (a few milliseconds); larger goes to a thread."""
+
+HTTP_INLINE_JSON_ELEMENTS_MAX: Final = 32_768
+"""Output elements up to this number are written as JSON on the loop; more go to a thread."""
+
+HTTP_INLINE_COMPRESSED_BYTES_MAX: Final = KIB
+"""Compressed bodies up to this size are unpacked on the loop: deflate cannot make more than about 1 MiB of it."""
+
+HTTP_INLINE_COMPRESS_BYTES_MAX: Final = 32 * KIB
+"""Response bodies up to this size are compressed on the loop."""
+
+HTTP_DISCARDED_BODY_BYTES_MAX: Final = 1024 * MIB
+"""An oversized body is read and thrown away up to this size, so that its sender reads the refusal and the connection lives."""
+
+HTTP_CHUNK_OVERHEAD_BYTES_MAX: Final = 32
+"""Bytes of framing per chunk of a chunked body; more (long chunk extensions) is abuse."""
+
+FINGERPRINT_DIGEST_BYTES_MAX: Final = 16 * MIB
+"""Files of a model up to this size are compared by content, so that a `touch` reloads nothing; larger ones by size, time and
+inode, because reading them at each look would cost more than a needless reload."""
+
+MODEL_FILES_MAX: Final = 100_000
+"""Files and folders in one model directory; stops a wrong path (a home directory, a link in a circle) from being walked for ever."""
