@@ -1,0 +1,47 @@
+"""What request headers decide beside the protocol: restricted APIs, and headers that become request parameters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from tpy.errors import Forbidden, InvalidArgument
+from tpy.frontends.http.options import RestrictedApi
+
+_RESERVED = frozenset({"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"})
+_RESERVED_PREFIX = "triton_"
+
+
+class HeaderPolicy:
+    """Built once from the options. Raises InvalidArgument for a pattern that is not a regular expression."""
+
+    def __init__(self, *, restricted: Sequence[RestrictedApi], forward_pattern: str) -> None:
+        self._keys = {
+            api: (group.header, group.header.lower().encode("latin-1"), group.value.encode("latin-1"))
+            for group in restricted
+            for api in group.apis
+        }
+        try:
+            self._forward = re.compile(forward_pattern, re.IGNORECASE) if forward_pattern else None
+        except re.error as error:
+            raise InvalidArgument(f"--http-header-forward-pattern is not a regular expression: {error}") from None
+
+    def require(self, api: str, fields: Mapping[bytes, bytes]) -> None:
+        """Raise Forbidden (text 28) unless a request with these header fields may use `api`."""
+        key = self._keys.get(api)
+        if key is not None and fields.get(key[1]) != key[2]:
+            raise Forbidden(f"This API is restricted, expecting header '{key[0]}'")
+
+    def forwarded(self, headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str] | None:
+        """The headers that become request parameters, by name as sent; None when nothing is forwarded. Raises InvalidArgument
+        (text 27) for one that would take the place of a parameter with a meaning."""
+        if self._forward is None:
+            return None
+        forwarded: dict[str, str] = {}
+        for raw_name, raw_value in headers:
+            name = raw_name.decode("latin-1")
+            if self._forward.fullmatch(name):
+                if name in _RESERVED or name.startswith(_RESERVED_PREFIX):
+                    raise InvalidArgument(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
+                forwarded[name] = raw_value.decode("latin-1")
+        return forwarded

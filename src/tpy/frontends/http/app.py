@@ -1,0 +1,192 @@
+"""The Quart application: which URL and method reaches which handler, for every transport.
+
+Inference is here too, for HTTP/2, TLS and `fast_path` off; it is the same call as on the fast path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Concatenate
+
+import trio
+from quart import Response, request
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException
+from werkzeug.routing import BaseConverter
+
+from tpy.errors import TpyError
+from tpy.frontends.http.access import HeaderPolicy
+from tpy.frontends.http.control import ControlApi
+from tpy.frontends.http.infer import Gate, InferEndpoint, unexpected_error_reply
+from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply, fields_of, refusal_reply
+from tpy.frontends.http.parser import too_large_reply
+
+Handler = Callable[Concatenate[HttpRequest, ...], Awaitable[HttpReply]]
+
+
+class _DigitsConverter(BaseConverter):
+    """A version in a URL: ASCII digits only. Anything else is another, unknown path."""
+
+    regex = "[0-9]+"
+
+
+class _EmptyOrNameConverter(BaseConverter):
+    """A model name, or nothing where one belongs."""
+
+    regex = "[^/]*"
+    part_isolating = False
+
+
+class _QuartInference:
+    """The inference route under Quart: a handler's task waits for the answer."""
+
+    def __init__(self, endpoint: InferEndpoint) -> None:
+        self._endpoint = endpoint
+
+    async def infer(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
+        answered = trio.Event()
+        request.received_ns = self._endpoint.clock.now_ns()
+        call = self._endpoint.call(request, model, version, answered=lambda _: answered.set())
+        try:
+            if call.heavy_request:
+                await call.begin()
+            else:
+                call.begin_nowait()
+            await answered.wait()
+        finally:
+            if not answered.is_set():
+                call.cancel()
+        return await call.render_in_thread() if call.heavy_answer else call.render()
+
+
+def create_app(endpoint: InferEndpoint) -> QuartTrio:
+    """The application with all routes of triton.md 1.2."""
+    app = bare_app()
+    routes = _Routes(app, gate=endpoint.gate, policy=endpoint.policy, max_input_size=endpoint.max_input_size)
+    control = ControlApi(endpoint.services, threads=endpoint.threads)
+    model, any_model = "/v2/models/<model>", "/v2/models/<name:model>"
+    versioned = f"{model}/versions/<digits:version>"
+
+    routes.add("health", "/v2/health/live", GET=control.live)
+    routes.add("health", "/v2/health/ready", GET=control.ready)
+    routes.add("health", f"{any_model}/ready", GET=control.model_ready)
+    routes.add("health", f"{any_model}/versions/<digits:version>/ready", GET=control.model_ready)
+    routes.add("metadata", "/v2", GET=control.server_metadata)
+    routes.add("statistics", "/v2/models/stats", GET=control.statistics)
+    for prefix in (model, versioned):
+        routes.add("metadata", prefix, GET=control.model_metadata)
+        routes.add("model-config", f"{prefix}/config", GET=control.model_config)
+        routes.add("statistics", f"{prefix}/stats", GET=control.statistics)
+        # No category: the call checks "inference" itself, as it does on the fast path.
+        routes.add("", f"{prefix}/infer", POST=_QuartInference(endpoint).infer)
+        routes.add("inference", f"{prefix}/generate", POST=control.generate)
+        routes.add("inference", f"{prefix}/generate_stream", POST=control.generate)
+    for prefix in ("/v2/repository", "/v2/repository/<repository>"):
+        routes.add("model-repository", f"{prefix}/index", POST=control.index)
+        routes.add("model-repository", f"{prefix}/models/<model>/load", POST=control.load)
+        routes.add("model-repository", f"{prefix}/models/<model>/unload", POST=control.unload)
+    routes.add("logging", "/v2/logging", GET=control.log_settings, POST=control.update_log_settings)
+    for prefix in ("/v2", model):
+        routes.add("trace", f"{prefix}/trace/setting", GET=control.trace_settings, POST=control.update_trace_settings)
+    for kind in ("/v2/systemsharedmemory", "/v2/cudasharedmemory"):
+        routes.add("shared-memory", f"{kind}/status", GET=control.shared_memory)
+        routes.add("shared-memory", f"{kind}/region/<region>/status", GET=control.shared_memory)
+        routes.add("shared-memory", f"{kind}/region/<region>/register", POST=control.shared_memory)
+        routes.add("shared-memory", f"{kind}/region/<region>/unregister", POST=control.shared_memory)
+        routes.add("shared-memory", f"{kind}/unregister", POST=control.shared_memory)
+    return app
+
+
+def bare_app() -> QuartTrio:
+    """An application without routes that answers as ours do."""
+    app = QuartTrio("tpy", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = None  # bounded where the body is read
+    app.config["BODY_TIMEOUT"] = None
+    app.config["RESPONSE_TIMEOUT"] = None
+    app.url_map.merge_slashes = False
+    app.url_map.strict_slashes = True
+    app.url_map.converters["digits"] = _DigitsConverter
+    app.url_map.converters["name"] = _EmptyOrNameConverter
+    app.register_error_handler(HTTPException, _on_http_exception)
+    return app
+
+
+def quart_response(app: QuartTrio, reply: HttpReply) -> Response:
+    """`reply` as Quart wants it."""
+    headers = dict(reply.headers)
+    return app.response_class(b"".join(reply.parts), status=reply.status, headers=headers, content_type=reply.content_type)
+
+
+async def _on_http_exception(error: HTTPException) -> Response:
+    """What Quart itself refuses: unknown paths and wrong methods, without Quart's extra headers."""
+    status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR
+    reply = refusal_reply(status, error.name)
+    return Response(b"".join(reply.parts), status=reply.status, content_type=reply.content_type)
+
+
+class _Routes:
+    """Adds handlers to an application, with what every request goes through."""
+
+    def __init__(self, app: QuartTrio, *, gate: Gate, policy: HeaderPolicy, max_input_size: int) -> None:
+        self._app = app
+        self._gate = gate
+        self._policy = policy
+        self._max_input_size = max_input_size
+
+    def add(self, category: str, rule: str, **handlers: Handler) -> None:
+        """Serve `rule`; the keywords are methods. `category` is the restricted API that it belongs to, "" for none."""
+
+        async def view(**values: str) -> Response:
+            return await self._serve(category, handlers, values)
+
+        self._app.add_url_rule(
+            rule, endpoint=f"{rule} {category}", view_func=view, methods=list(handlers), provide_automatic_options=False
+        )
+
+    async def _serve(self, category: str, handlers: dict[str, Handler], values: dict[str, str]) -> Response:
+        try:
+            self._gate.require_open()
+            message = await self._message()
+            if category:
+                self._policy.require(category, message.fields)
+            handler = handlers["GET" if request.method == "HEAD" else request.method]
+            reply = await handler(message, **values)
+        except _Oversized as oversized:
+            reply = too_large_reply(oversized.size, self._max_input_size)
+        except TpyError as error:
+            reply = error_reply(error)
+        except Exception:
+            reply = unexpected_error_reply(request.path)
+        return quart_response(self._app, reply)
+
+    async def _message(self) -> HttpRequest:
+        """The present request, its body read."""
+        scope = request.scope
+        headers = list(scope["headers"])
+        announced = request.content_length or 0
+        if announced > self._max_input_size:
+            raise _Oversized(announced)
+        body: bytes | bytearray = b""
+        async for piece in request.body:
+            body = bytearray(body) + piece if body else piece
+            if len(body) > self._max_input_size:
+                raise _Oversized(len(body))
+        return HttpRequest(
+            method=request.method.encode("ascii"),
+            target=scope["raw_path"],
+            path=request.path,
+            version=scope["http_version"],
+            headers=headers,
+            fields=fields_of(headers),
+            keep_alive=True,
+            body=body,
+        )
+
+
+class _Oversized(Exception):
+    """The body has at least `size` bytes, which is too much."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size

@@ -1,0 +1,329 @@
+"""One HTTP/1.1 connection: reads requests, answers inference itself, hands every other route to Quart.
+
+Tasks: `run` reads. The answers of inference are written by whoever brings them (replies.py); a full socket gets a writer
+task, a large body a decoding task, and a request for Quart the two tasks that Hypercorn and Quart start, all in the nursery
+that `run` opens. So a connection that only infers small tensors has one task, parked in its read.
+
+Order: inference requests that were sent without waiting run at the same time and are answered in order. A request for Quart
+runs alone: after everything before it is answered, before everything behind it.
+
+Deadlines: one per connection, moved lazily. `_due_s` is written often; the cancel scope around the reader wakes only at the
+deadline it had when it was last armed, and then looks at `_due_s`.
+
+The end: when the peer finishes sending it may still wait for answers. An interim response tells the two apart: a peer that has
+closed resets the connection, and its requests are cancelled.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from http import HTTPStatus
+
+import trio
+from hypercorn.trio.task_group import TaskGroup
+
+from tpy import limits
+from tpy.errors import Unavailable
+from tpy.frontends.http.infer import InferCall, InferEndpoint, match_infer
+from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply, refusal_reply
+from tpy.frontends.http.parser import Phase, RequestParser
+from tpy.frontends.http.port import HttpPort
+from tpy.frontends.http.quart_bridge import QuartExchange
+from tpy.frontends.http.replies import CONTINUE, Place, ReplyLine
+from tpy.frontends.http.wire import Wire
+
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_LINGER_S = 5.0
+"""How long bytes of a refused request are still read, so that its sender gets to read the refusal."""
+
+_PROBE_PAUSE_S_MIN = 0.002
+_PROBE_PAUSE_S_MAX = 0.25
+
+GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+
+Address = tuple[str, int] | None
+
+
+class Http1Connection:
+    """Serves `wire` and owns it. One instance, one `run`."""
+
+    def __init__(self, port: HttpPort, wire: Wire, *, client: Address, server: Address) -> None:
+        self.preface = b""
+        """After `run`: what a client that speaks HTTP/2 has sent so far; the wire is then still open."""
+        self._port = port
+        self._options = port.options
+        self._wire = wire
+        self._addresses = (client, server)
+        self._tasks = TaskGroup()
+        self._scope = trio.CancelScope()
+        self._parser = RequestParser(max_input_size=port.options.max_input_size)
+        self._line = ReplyLine(
+            wire,
+            write_timeout_s=port.options.write_timeout_s,
+            spawn=self._tasks.spawn,
+            progressed=self._on_progress,
+            failed=self._scope.cancel,
+        )
+        self._line.stopping = port.gate.stopping
+        self._beginning = b""
+        self._eof = False
+        self._alone = False
+        self._pumping = False
+        self._refused = False
+        self._owes_continue = False
+        self._timer = trio.CancelScope()
+        self._due_s = math.inf
+        self._head_timed = 0
+        self._body_timed = 0
+        self._body_began_s = 0.0
+        self._wake = trio.Event()
+
+    async def run(self) -> None:
+        """Serve until the connection ends. Cancelled: everything in flight is cancelled and the connection closed."""
+        self._port.connections.add(self)
+        try:
+            with self._scope:
+                async with self._tasks:
+                    try:
+                        await self._serve()
+                    finally:
+                        self._line.cancel_all()
+                        self._scope.cancel()
+        finally:
+            self._port.connections.discard(self)
+            if not self.preface:
+                with trio.CancelScope(shield=True):  # closing a socket does not wait
+                    await self._wire.aclose()
+
+    def begin_stop(self) -> None:
+        """The server stops: close now when idle, else with the last answer."""
+        self._line.stopping = True
+        if self._parser.phase is Phase.IDLE and not self._is_busy() and not self._line.blocked:
+            self._scope.cancel()
+
+    def _is_busy(self) -> bool:
+        """Whether an answer is owed."""
+        return bool(len(self._line) or self._parser.complete)
+
+    # Reading
+
+    async def _serve(self) -> None:
+        self._arm(trio.current_time() + self._options.keep_alive_timeout_s)
+        while True:
+            with trio.CancelScope(deadline=self._due_s) as self._timer:
+                await self._read_requests()
+                break
+            if self._line.closing:
+                break
+            if trio.current_time() < self._due_s:
+                continue
+            if self._parser.phase is Phase.IDLE:
+                return
+            self._parser.fatal = refusal_reply(HTTPStatus.REQUEST_TIMEOUT, f"time-out {self._parser.phase.value} of the request")
+            self._due_s = math.inf
+            self._pump()
+        if self.preface:
+            return
+        if self._eof and self._is_busy():
+            await self._watch_half_closed()
+        await self._line.wait_taken()
+        if self._parser.fatal is not None and not self._eof:
+            await self._linger()
+
+    async def _read_requests(self) -> None:
+        """Read until no further request can come or nothing more is to be answered. Safe to cancel and call again."""
+        parser, line, wire = self._parser, self._line, self._wire
+        try:
+            if parser.begun == 0:
+                await self._read_beginning()
+            while not (self._eof or self.preface or line.closing):
+                if parser.ended or parser.fatal is not None:
+                    self._eof = not await wire.receive()  # nothing to us, but we see the peer leave
+                elif self._must_wait():
+                    self._due_s = math.inf
+                    self._wake = trio.Event()
+                    await self._wake.wait()
+                    self._head_timed = self._body_timed = 0  # the peer could not go on: its time starts again
+                    self._set_deadline()
+                elif parser.bulk is not None:
+                    count = await wire.receive_into(parser.bulk)
+                    parser.bulk_received(count)
+                    self._eof = not count
+                    self._after_bytes()
+                else:
+                    data = await wire.receive()
+                    parser.feed(data)
+                    self._eof = not data
+                    self._after_bytes()
+        except GONE:
+            self._scope.cancel()
+
+    async def _read_beginning(self) -> None:
+        """Take the first bytes, which tell HTTP/2 with prior knowledge from HTTP/1.1."""
+        while not self._eof:
+            data = await self._wire.receive()
+            self._eof = not data
+            self._beginning += data
+            if self._beginning.startswith(_HTTP2_PREFACE[:4]):
+                self.preface = self._beginning
+                return
+            if not _HTTP2_PREFACE.startswith(self._beginning):
+                self._parser.feed(self._beginning)
+                self._after_bytes()
+                return
+
+    def _must_wait(self) -> bool:
+        """Whether enough is in hand: answers that the peer does not take, requests that wait, bytes that they hold."""
+        line, arrived = self._line, self._parser.complete
+        if line.blocked or len(line) + len(arrived) >= limits.HTTP_PIPELINED_REQUESTS_MAX:
+            return True
+        held = line.bytes_held + sum(len(request.body) for request in arrived)
+        return held >= self._options.max_input_size
+
+    def _after_bytes(self) -> None:
+        parser = self._parser
+        if parser.complete or parser.fatal is not None:
+            self._pump()
+        if parser.expects_continue and parser.phase is Phase.BODY and not parser.body_received:
+            self._owes_continue = True
+            self._pay_continue()
+        self._set_deadline()
+
+    def _pay_continue(self) -> None:
+        """Ask for the body, unless an interim answer could be taken for one to an earlier request."""
+        if self._owes_continue and not len(self._line):
+            self._owes_continue = False
+            if not self._parser.body_received:
+                self._line.write([CONTINUE])
+
+    # Deadlines
+
+    def _set_deadline(self) -> None:
+        parser, options = self._parser, self._options
+        if parser.phase is Phase.IDLE:
+            if self._is_busy():
+                self._due_s = math.inf
+            else:
+                self._arm(trio.current_time() + options.keep_alive_timeout_s)
+        elif parser.phase is Phase.HEAD:
+            if parser.begun != self._head_timed:
+                self._head_timed = parser.begun
+                self._arm(trio.current_time() + options.header_timeout_s)
+        else:
+            if parser.begun != self._body_timed:
+                self._body_timed = parser.begun
+                self._body_began_s = trio.current_time()
+            allowed_s = options.body_timeout_s + parser.body_received / options.body_bytes_per_s_min
+            self._arm(self._body_began_s + allowed_s)
+
+    def _arm(self, due_s: float) -> None:
+        self._due_s = due_s
+        if due_s < self._timer.deadline:
+            self._timer.deadline = due_s
+
+    # Serving
+
+    def _pump(self) -> None:
+        """Take up what has arrived, as far as its turn has come."""
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            line, arrived, endpoint = self._line, self._parser.complete, self._port.endpoint
+            while arrived and not self._alone and not line.closing and len(line) < limits.HTTP_PIPELINED_REQUESTS_MAX:
+                request = arrived[0]
+                inference = None if endpoint is None else match_infer(request)
+                refusal = self._refusal(request)
+                if refusal is None and inference is None and len(line):
+                    break
+                arrived.popleft()
+                place = line.reserve(
+                    version=request.version,
+                    keep_alive=request.keep_alive,
+                    head_only=request.method == b"HEAD",
+                    bytes_held=len(request.body),
+                )
+                if refusal is not None:
+                    line.fill(place, refusal)
+                elif endpoint is not None and inference is not None:
+                    self._infer(place, request, endpoint, inference[1], inference[2])
+                else:
+                    self._ask_quart(place, request)
+            if self._parser.fatal is not None and not arrived and not self._refused:
+                self._refused = True
+                place = line.reserve(version="1.1", keep_alive=False, head_only=False, bytes_held=0)
+                line.fill(place, self._parser.fatal)
+        finally:
+            self._pumping = False
+
+    def _refusal(self, request: HttpRequest) -> HttpReply | None:
+        if request.refusal is not None:
+            return request.refusal
+        if self._port.gate.stopping:
+            return error_reply(Unavailable("Server exiting"))
+        return None
+
+    def _infer(self, place: Place, request: HttpRequest, endpoint: InferEndpoint, model: str, version: str | None) -> None:
+        request.received_ns = endpoint.clock.now_ns()
+        call = endpoint.call(request, model, version, answered=partial(self._on_answer, place))
+        place.cancel = call.cancel
+        if call.heavy_request:
+            self._tasks.spawn(call.begin)
+        else:
+            call.begin_nowait()
+
+    def _on_answer(self, place: Place, call: InferCall) -> None:
+        if call.heavy_answer:
+            self._tasks.spawn(self._render_heavy, place, call)
+        else:
+            self._line.fill(place, call.render())
+
+    async def _render_heavy(self, place: Place, call: InferCall) -> None:
+        self._line.fill(place, await call.render_in_thread())
+
+    def _ask_quart(self, place: Place, request: HttpRequest) -> None:
+        self._alone = True
+        exchange = QuartExchange(self._line, place, done=self._end_alone, failed=self._scope.cancel)
+        self._tasks.spawn(exchange.run, self._port, self._tasks, request, *self._addresses)
+
+    def _end_alone(self) -> None:
+        self._alone = False
+
+    def _on_progress(self) -> None:
+        """An answer has gone out, or the socket takes bytes again (ReplyLine)."""
+        self._pump()
+        if self._line.closing:
+            if not self._line.blocked:
+                self._timer.cancel()
+            return
+        self._pay_continue()
+        if self._parser.phase is Phase.IDLE:
+            self._set_deadline()
+        self._wake.set()
+
+    # The end
+
+    async def _watch_half_closed(self) -> None:
+        """The peer sends nothing more: wait until it has its answers, unless it turns out to be gone."""
+        line = self._line
+        if len(line) and not line.blocked and not self._alone and line.head_version == "1.1":
+            line.write([CONTINUE])
+        pause_s = _PROBE_PAUSE_S_MIN
+        while self._is_busy() and not line.closing:
+            self._wake = trio.Event()
+            with trio.move_on_after(pause_s):
+                await self._wake.wait()
+            if self._wire.is_broken():
+                self._scope.cancel()
+            pause_s = min(2 * pause_s, _PROBE_PAUSE_S_MAX)
+
+    async def _linger(self) -> None:
+        """Let the peer read our refusal: closing over unread bytes would reset the connection."""
+        with trio.move_on_after(_LINGER_S):
+            try:
+                await self._wire.send_eof()
+                while await self._wire.receive():
+                    pass
+            except GONE:
+                return

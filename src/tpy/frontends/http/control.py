@@ -1,0 +1,308 @@
+"""Every route but inference: from the parts of a request to the reply, by asking the services (triton.md 1.2).
+
+Bodies follow Triton member by member. Methods raise TpyError; statuses are the caller's business.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Final
+
+import orjson
+import trio
+
+from tpy import limits
+from tpy.config.json_form import to_json
+from tpy.errors import InvalidArgument, NotFound, Unsupported
+from tpy.frontends.http.codec.document import NON_BOOLEAN, NON_STRING, NON_UNSIGNED, is_unsigned, load_document
+from tpy.frontends.http.infer import parse_version
+from tpy.frontends.http.message import Body, HttpReply, HttpRequest, json_reply
+from tpy.messages import IndexEntry, LoadRequest, LogSettings, ModelStatistics, TensorDescription
+from tpy.messages.statistics import Duration
+from tpy.services import Services
+
+Json = dict[str, object]
+
+_HEALTH_TYPE: Final = "text/plain"
+_DONE: Final = HttpReply()
+_NO_REPOSITORY_NAME: Final = "'repository_name' specification is not supported"
+_NON_OBJECT: Final = "attempt to get members for non-object"
+_FILE_PREFIX: Final = "file:"
+
+TRACE_DEFAULTS: Final = {
+    "trace_level": ["OFF"],
+    "trace_rate": "1000",
+    "trace_count": "-1",
+    "log_frequency": "0",
+    "trace_file": "",
+    "trace_mode": "triton",
+}
+"""What a server without tracing answers."""
+
+
+class ControlApi:
+    """The routes of one HTTP port. Each method takes the request and what its URL names (versions as digits)."""
+
+    def __init__(self, services: Services, *, threads: trio.CapacityLimiter) -> None:
+        self._services = services
+        self._threads = threads
+
+    # Health
+
+    async def live(self, request: HttpRequest) -> HttpReply:
+        return _health(self._services.repository.server_live())
+
+    async def ready(self, request: HttpRequest) -> HttpReply:
+        return _health(self._services.repository.server_ready())
+
+    async def model_ready(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
+        if not model:
+            raise InvalidArgument("Missing model name in ModelReady request")
+        if not await self._services.repository.model_ready(model, parse_version(version)):
+            raise InvalidArgument("Model version not ready")
+        return _health(True)
+
+    # Descriptions
+
+    async def server_metadata(self, request: HttpRequest) -> HttpReply:
+        metadata = self._services.diagnostics.server_metadata()
+        return _json({"name": metadata.name, "version": metadata.version, "extensions": list(metadata.extensions)})
+
+    async def model_metadata(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
+        asked = parse_version(version)
+        description = self._services.inference.describe(model, asked)
+        versions = self._services.inference.ready_versions(model) if asked is None else (asked,)
+        return _json(
+            {
+                "name": description.name,
+                "versions": [str(number) for number in versions],
+                "platform": description.platform,
+                "inputs": [_tensor(tensor) for tensor in description.inputs],
+                "outputs": [_tensor(tensor) for tensor in description.outputs],
+            }
+        )
+
+    async def model_config(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
+        return _json(to_json(self._services.inference.config(model, parse_version(version))))
+
+    async def statistics(self, request: HttpRequest, *, model: str = "", version: str | None = None) -> HttpReply:
+        found = self._services.diagnostics.statistics(model, parse_version(version))
+        return _json({"model_stats": [_statistics(entry) for entry in found]})
+
+    # Repository
+
+    async def index(self, request: HttpRequest, *, repository: str = "") -> HttpReply:
+        _refuse_repository(repository)
+        document = await self._document(request.body)
+        ready = document.get("ready", False)
+        if type(ready) is not bool:
+            raise InvalidArgument("Invalid value for 'ready': expected a boolean")
+        return _json([_index_entry(entry) for entry in self._services.repository.index(ready_only=ready)])
+
+    async def load(self, request: HttpRequest, *, model: str, repository: str = "") -> HttpReply:
+        _refuse_repository(repository)
+        body, request.body = request.body, b""  # a load may take minutes: do not keep its body that long
+        if len(body) > limits.HTTP_INLINE_JSON_BYTES_MAX:
+            load = await trio.to_thread.run_sync(_load_request, model, body, limiter=self._threads)
+        else:
+            load = _load_request(model, body)
+        del body
+        await self._services.repository.load(load)
+        return _DONE
+
+    async def unload(self, request: HttpRequest, *, model: str, repository: str = "") -> HttpReply:
+        _refuse_repository(repository)
+        dependents = _parameters(await self._document(request.body)).get("unload_dependents", False)
+        if type(dependents) is not bool:
+            raise InvalidArgument(NON_BOOLEAN)
+        await self._services.repository.unload(model, unload_dependents=dependents)
+        return _DONE
+
+    # Settings
+
+    async def log_settings(self, request: HttpRequest) -> HttpReply:
+        return self._log_settings()
+
+    async def update_log_settings(self, request: HttpRequest) -> HttpReply:
+        changes = await self._document(request.body, required=True)
+        self._services.diagnostics.update_log_settings(_changed(self._services.diagnostics.log_settings(), changes))
+        return self._log_settings()
+
+    async def trace_settings(self, request: HttpRequest, *, model: str = "") -> HttpReply:
+        self._require_traced(model)
+        return _json(TRACE_DEFAULTS)
+
+    async def update_trace_settings(self, request: HttpRequest, *, model: str = "") -> HttpReply:
+        self._require_traced(model)
+        raise Unsupported("changing trace settings is not supported: this server does not trace")
+
+    # Offered by Triton, not here
+
+    async def generate(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
+        raise Unsupported("the generate extension is not supported by this server, use the infer endpoint")
+
+    async def shared_memory(self, request: HttpRequest, *, region: str = "") -> HttpReply:
+        self._services.shared_memory.require_enabled()
+        raise Unsupported("client shared memory is not supported over HTTP by this server")
+
+    # Parts
+
+    def _log_settings(self) -> HttpReply:
+        settings = self._services.diagnostics.log_settings()
+        return _json(
+            {
+                "log_file": settings.log_file,
+                "log_info": settings.log_info,
+                "log_warning": settings.log_warning,
+                "log_error": settings.log_error,
+                "log_verbose_level": settings.log_verbose_level,
+                "log_format": settings.log_format,
+            }
+        )
+
+    def _require_traced(self, model: str) -> None:
+        """Raise InvalidArgument, as Triton does here, unless `model` is "" or known."""
+        if model:
+            try:
+                self._services.inference.ready_versions(model)
+            except NotFound:
+                raise InvalidArgument(f"Request for unknown model : {model}") from None
+
+    async def _document(self, body: Body, *, required: bool = False) -> Json:
+        if len(body) > limits.HTTP_INLINE_JSON_BYTES_MAX:
+            return await trio.to_thread.run_sync(_object_of, body, limiter=self._threads)
+        return _object_of(body) if required or len(body) else {}
+
+
+def _health(good: bool) -> HttpReply:
+    return HttpReply(status=200 if good else 400, content_type=_HEALTH_TYPE)
+
+
+def _json(document: object) -> HttpReply:
+    return json_reply(orjson.dumps(document))
+
+
+def _tensor(tensor: TensorDescription) -> Json:
+    return {"name": tensor.name, "datatype": tensor.datatype.value, "shape": list(tensor.shape)}
+
+
+def _duration(duration: Duration) -> Json:
+    return {"count": duration.count, "ns": duration.ns}
+
+
+def _statistics(entry: ModelStatistics) -> Json:
+    inference = entry.inference
+    return {
+        "name": entry.name,
+        "version": str(entry.version),
+        "last_inference": entry.last_inference_ms,
+        "inference_count": entry.inference_count,
+        "execution_count": entry.execution_count,
+        "inference_stats": {
+            "success": _duration(inference.success),
+            "fail": _duration(inference.fail),
+            "queue": _duration(inference.queue),
+            "compute_input": _duration(inference.compute_input),
+            "compute_infer": _duration(inference.compute_infer),
+            "compute_output": _duration(inference.compute_output),
+            "cache_hit": _duration(inference.cache_hit),
+            "cache_miss": _duration(inference.cache_miss),
+        },
+        "response_stats": {},  # per response index, of decoupled models only
+        "batch_stats": [
+            {
+                "batch_size": batch.batch_size,
+                "compute_input": _duration(batch.compute_input),
+                "compute_infer": _duration(batch.compute_infer),
+                "compute_output": _duration(batch.compute_output),
+            }
+            for batch in entry.batches
+        ],
+        "memory_usage": [{"type": usage.kind, "id": usage.id, "byte_size": usage.byte_size} for usage in entry.memory_usage],
+    }
+
+
+def _index_entry(entry: IndexEntry) -> Json:
+    row: Json = {"name": entry.name}
+    if entry.version is not None:
+        row["version"] = str(entry.version)
+    if entry.state is not None:
+        row["state"] = entry.state.value
+    if entry.reason:
+        row["reason"] = entry.reason
+    return row
+
+
+def _refuse_repository(repository: str) -> None:
+    if repository:
+        raise Unsupported(_NO_REPOSITORY_NAME)
+
+
+def _object_of(body: Body) -> Json:
+    document = load_document(body)
+    if type(document) is not dict:
+        raise InvalidArgument(_NON_OBJECT)
+    return document
+
+
+def _parameters(document: Json) -> Json:
+    parameters = document.get("parameters", {})
+    if type(parameters) is not dict:
+        raise InvalidArgument(_NON_OBJECT)
+    return parameters
+
+
+def _load_request(model: str, body: Body) -> LoadRequest:
+    """The load call in `body`. Raises InvalidArgument: text 61 for a key that is none, and for content that is not base64."""
+    config: str | None = None
+    files: dict[str, bytes] = {}
+    size = 0
+    for key, value in _parameters(_object_of(body) if len(body) else {}).items():
+        if key != "config" and not key.startswith(_FILE_PREFIX):
+            raise InvalidArgument("unexpected error on creating Triton parameter")
+        if type(value) is not str:
+            raise InvalidArgument(NON_STRING)
+        if key == "config":
+            config = value
+            continue
+        try:
+            content = base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise InvalidArgument(f"load parameter '{key}' is not base64: {error}") from None
+        size += len(content)
+        if size > limits.LOAD_OVERRIDE_BYTES_MAX:
+            raise InvalidArgument(f"file overrides exceed {limits.LOAD_OVERRIDE_BYTES_MAX} bytes")
+        files[key.removeprefix(_FILE_PREFIX)] = content
+    return LoadRequest(model_name=model, config_json=config, files=files)
+
+
+def _changed(settings: LogSettings, changes: Json) -> LogSettings:
+    """`settings` with `changes` applied; null and unknown members change nothing, as in Triton. Raises Unsupported (text 76) for
+    a log file and InvalidArgument for a wrong type."""
+    values = {key: value for key, value in changes.items() if value is not None}
+    if "log_file" in values:
+        raise Unsupported("log file location can not be updated through network protocol")
+    info = _boolean(values.get("log_info", settings.log_info))
+    warning = _boolean(values.get("log_warning", settings.log_warning))
+    error = _boolean(values.get("log_error", settings.log_error))
+    level = values.get("log_verbose_level", settings.log_verbose_level)
+    if type(level) is not int or not is_unsigned(level):
+        raise InvalidArgument(NON_UNSIGNED)
+    log_format = values.get("log_format", settings.log_format)
+    if type(log_format) is not str:
+        raise InvalidArgument(NON_STRING)
+    return LogSettings(
+        log_file=settings.log_file,
+        log_info=info,
+        log_warning=warning,
+        log_error=error,
+        log_verbose_level=level,
+        log_format=log_format,
+    )
+
+
+def _boolean(value: object) -> bool:
+    if type(value) is not bool:
+        raise InvalidArgument(NON_BOOLEAN)
+    return value

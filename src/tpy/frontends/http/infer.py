@@ -1,0 +1,280 @@
+"""The inference route: one call from the complete request to the complete reply, for every transport.
+
+    begin_nowait / begin    checks, decodes and submits the request; a refusal is an answer like any other
+    answered                the owner is told, on the loop thread: the engine has answered (or the request was refused)
+    render                  the reply
+
+What may take long (large JSON, compression) is done in threads: `begin` instead of `begin_nowait` when `heavy_request`, and
+`render_in_thread` instead of `render` when `heavy_answer`. Everything else happens where it is called, without a task of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+
+import trio
+
+from tpy import limits
+from tpy.clock import Clock
+from tpy.errors import Internal, InvalidArgument, InvariantViolation, TpyError, Unavailable, Unsupported
+from tpy.frontends.http import codec
+from tpy.frontends.http.access import HeaderPolicy
+from tpy.frontends.http.message import Body, HttpReply, HttpRequest, error_reply
+from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
+from tpy.services import RequestHandle, Services
+
+_log = logging.getLogger(__name__)
+
+_ROUTE = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/infer")
+_VERSION_MAX = 2**63 - 1
+_NO_PLAN = codec.OutputPlan()
+_SUPPORTED_ENCODINGS = (("Accept-Encoding", "gzip, deflate"),)
+
+
+class Gate:
+    """Whether the server takes requests. Closed once, at the beginning of the shutdown."""
+
+    __slots__ = ("stopping",)
+
+    def __init__(self) -> None:
+        self.stopping = False
+
+    def require_open(self) -> None:
+        """Raise Unavailable when the server is stopping."""
+        if self.stopping:
+            raise Unavailable("Server exiting")
+
+
+def match_infer(request: HttpRequest) -> re.Match[str] | None:
+    """The inference route's model and version text, when `request` is for it."""
+    if request.method == b"POST" and request.path.endswith("/infer"):
+        return _ROUTE.fullmatch(request.path)
+    return None
+
+
+def parse_version(text: str | None) -> int | None:
+    """The version of a URL (digits). Raises InvalidArgument (text 5) for one that no folder can have."""
+    if text is None:
+        return None
+    if len(text) > len(str(_VERSION_MAX)) or int(text) > _VERSION_MAX:
+        raise InvalidArgument(
+            f"failed to get model version from specified version string '{text}' (details: stol), "
+            "version should be an integral value > 0"
+        )
+    return int(text)
+
+
+def unexpected_error_reply(path: str) -> HttpReply:
+    """The answer for the exception being handled, which is a bug of ours: 500, and the traceback in the log."""
+    _log.exception("HTTP request failed unexpectedly", extra={"context": {"path": path}})
+    return error_reply(Internal("unexpected error in the server, its log has the details"))
+
+
+class InferEndpoint:
+    """What all inference calls of one HTTP port share."""
+
+    def __init__(self, *, services: Services, clock: Clock, policy: HeaderPolicy, gate: Gate, max_input_size: int) -> None:
+        self.services = services
+        self.clock = clock
+        self.policy = policy
+        self.gate = gate
+        self.max_input_size = max_input_size
+        self.threads = trio.CapacityLimiter(limits.HTTP_CODEC_THREADS_MAX)
+
+    def call(self, request: HttpRequest, model: str, version: str | None, *, answered: Callable[[InferCall], None]) -> InferCall:
+        """A call that has not begun. `answered` is called once, from within `begin_nowait`, `begin` or later, unless the call
+        is cancelled before; it must not raise."""
+        return InferCall(self, request, model, version, answered)
+
+
+class InferCall:
+    """One inference request over HTTP, and the sink for its response."""
+
+    __slots__ = (
+        "_accept_encoding",
+        "_answered",
+        "_cancelled",
+        "_description",
+        "_endpoint",
+        "_handle",
+        "_model",
+        "_path",
+        "_plan",
+        "_refusal",
+        "_request",
+        "_response",
+        "_version",
+    )
+
+    def __init__(
+        self,
+        endpoint: InferEndpoint,
+        request: HttpRequest,
+        model: str,
+        version: str | None,
+        answered: Callable[[InferCall], None],
+    ) -> None:
+        self._endpoint = endpoint
+        self._request = request
+        self._path = request.path
+        self._accept_encoding = request.fields.get(b"accept-encoding")
+        self._model = model
+        self._version = version
+        self._answered = answered
+        self._plan = _NO_PLAN
+        self._description: ModelDescription | None = None
+        self._handle: RequestHandle | None = None
+        self._response: InferenceResponse | None = None
+        self._refusal: HttpReply | None = None
+        self._cancelled = False
+
+    @property
+    def heavy_request(self) -> bool:
+        """Whether decoding the request could hold up the loop. To be asked before it has begun."""
+        request = self._request
+        size = len(request.body)
+        if b"content-encoding" in request.fields:
+            return size > limits.HTTP_INLINE_COMPRESSED_BYTES_MAX
+        if size <= limits.HTTP_INLINE_JSON_BYTES_MAX:
+            return False
+        header = request.fields.get(b"inference-header-content-length", b"")
+        return not header.isdigit() or len(header) > len(str(size)) or int(header) > limits.HTTP_INLINE_JSON_BYTES_MAX
+
+    @property
+    def heavy_answer(self) -> bool:
+        """Whether rendering the reply could hold up the loop. To be asked when the call is answered."""
+        response, plan = self._response, self._plan
+        if response is None or response.error is not None:
+            return False
+        elements = size = 0
+        for output in response.outputs:
+            size += output.array.nbytes
+            if not plan.choice(output.name).binary:
+                elements += output.array.size
+        if elements > limits.HTTP_INLINE_JSON_ELEMENTS_MAX:
+            return True
+        return self._accept_encoding is not None and size > limits.HTTP_INLINE_COMPRESS_BYTES_MAX
+
+    def begin_nowait(self) -> None:
+        """Check, decode and submit the request."""
+        try:
+            description = self._admit()
+            self._submit(*self._decode(description))
+        except TpyError as error:
+            self._refuse(error_reply(error))
+        except _Refused as refused:
+            self._refuse(refused.reply)
+        except Exception:
+            self._refuse(unexpected_error_reply(self._path))
+
+    async def begin(self) -> None:
+        """The same with the decoding in a thread. When cancelled, nothing is submitted."""
+        try:
+            description = self._admit()
+            decoded = await trio.to_thread.run_sync(self._decode, description, limiter=self._endpoint.threads)
+            if not self._cancelled:
+                self._submit(*decoded)
+        except TpyError as error:
+            self._refuse(error_reply(error))
+        except _Refused as refused:
+            self._refuse(refused.reply)
+        except Exception:
+            self._refuse(unexpected_error_reply(self._path))
+
+    def cancel(self) -> None:
+        """Forget the call: `answered` is not called any more. Safe at any time."""
+        self._cancelled = True
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def deliver(self, response: InferenceResponse) -> None:
+        """Take the engine's response (ResponseSink). Models behind this route answer once."""
+        if self._response is None and not self._cancelled:
+            self._response = response
+            self._answered(self)
+
+    def render(self) -> HttpReply:
+        """The reply of an answered call. Raises nothing."""
+        if self._refusal is not None:
+            return self._refusal
+        try:
+            return self._encode()
+        except TpyError as error:
+            return error_reply(error)
+        except Exception:
+            return unexpected_error_reply(self._path)
+
+    async def render_in_thread(self) -> HttpReply:
+        """`render`, in a thread."""
+        return await trio.to_thread.run_sync(self.render, limiter=self._endpoint.threads)
+
+    def _admit(self) -> ModelDescription:
+        endpoint = self._endpoint
+        endpoint.gate.require_open()
+        endpoint.policy.require("inference", self._request.fields)
+        description = endpoint.services.inference.describe(self._model, parse_version(self._version))
+        if description.decoupled:
+            raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+        self._description = description
+        return description
+
+    def _decode(self, description: ModelDescription) -> tuple[InferenceRequest, codec.OutputPlan]:
+        request = self._request
+        fields = request.fields
+        body = self._plain_body(request)
+        header_length = codec.parse_header_length(fields.get(b"inference-header-content-length"), len(body))
+        decoded = codec.parse_infer(
+            body,
+            header_length=header_length,
+            description=description,
+            version=parse_version(self._version),
+            received_ns=request.received_ns,
+            forwarded=self._endpoint.policy.forwarded(request.headers),
+        )
+        request.body = b""  # from here on the tensors alone keep the body alive
+        return decoded
+
+    def _plain_body(self, request: HttpRequest) -> Body:
+        encoding = request.fields.get(b"content-encoding")
+        if encoding is None:
+            return request.body
+        try:
+            return codec.decompress(request.body, encoding.decode("latin-1"), self._endpoint.max_input_size)
+        except Unsupported as error:
+            raise _Refused(error_reply(error, headers=_SUPPORTED_ENCODINGS)) from None
+
+    def _submit(self, request: InferenceRequest, plan: codec.OutputPlan) -> None:
+        self._plan = plan
+        self._handle = self._endpoint.services.inference.submit(request, self)
+
+    def _refuse(self, reply: HttpReply) -> None:
+        if not self._cancelled:
+            self._refusal = reply
+            self._answered(self)
+
+    def _encode(self) -> HttpReply:
+        response, description = self._response, self._description
+        if response is None or description is None:
+            raise InvariantViolation("an inference call was rendered before it was answered")
+        encoded = codec.encode_infer(response, self._plan, description)
+        parts, length = encoded.parts, encoded.content_length
+        headers: tuple[tuple[str, str], ...] = ()
+        if encoded.json_length is not None:
+            headers = (("Inference-Header-Content-Length", str(encoded.json_length)),)
+        if self._accept_encoding is not None:
+            encoding = codec.choose_encoding(self._accept_encoding.decode("latin-1"))
+            if encoding != "identity":
+                packed = codec.compress(parts, encoding)
+                parts, length = [packed], len(packed)
+                headers = (*headers, ("Content-Encoding", encoding))
+        return HttpReply(content_type=encoded.content_type, parts=parts, content_length=length, headers=headers)
+
+
+class _Refused(Exception):
+    """A refusal whose answer needs headers of its own."""
+
+    def __init__(self, reply: HttpReply) -> None:
+        super().__init__()
+        self.reply = reply

@@ -1,0 +1,92 @@
+"""One HTTP request and one HTTP answer, whatever brought them (our HTTP/1.1, or Hypercorn with Quart)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from urllib.parse import unquote
+
+import msgspec
+
+from tpy.errors import TpyError
+from tpy.frontends.http.codec import HTTP_STATUS, encode_error
+
+Body = bytes | bytearray | memoryview
+JSON_TYPE = "application/json"
+
+
+class HttpReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A complete answer. `parts` are the pieces of the body, `content_length` their size in bytes; `headers` are those beside
+    Content-Type and Content-Length."""
+
+    status: int = 200
+    content_type: str = JSON_TYPE
+    parts: Sequence[bytes | memoryview] = ()
+    content_length: int = 0
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class HttpRequest(msgspec.Struct, kw_only=True):
+    """A request whose body has arrived. `headers` are as sent, in order; `fields` are the same by lower-case name, several of
+    a name joined with ", ". `path` is without query, its percent-escapes resolved. `received_ns` is on the server's clock.
+
+    `refusal` is set when HTTP itself forbids serving the request; then that is the answer."""
+
+    method: bytes
+    target: bytes
+    path: str
+    version: str
+    headers: list[tuple[bytes, bytes]]
+    fields: dict[bytes, bytes]
+    keep_alive: bool
+    body: Body = b""
+    received_ns: int = 0
+    refusal: HttpReply | None = None
+
+
+def fields_of(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """`headers` by lower-case name."""
+    fields: dict[bytes, bytes] = {}
+    for name, value in headers:
+        name = name.lower()
+        fields[name] = fields[name] + b", " + value if name in fields else value
+    return fields
+
+
+def split_target(target: bytes) -> tuple[bytes, str]:
+    """A request target as (origin form, decoded path): `http://host/a%20b?q` gives (b"/a%20b?q", "/a b")."""
+    if not target.startswith(b"/"):
+        scheme, separator, rest = target.partition(b"://")
+        if separator and scheme.isalpha():
+            authority_end = min((at for at in (rest.find(b"/"), rest.find(b"?")) if at >= 0), default=len(rest))
+            target = rest[authority_end:]
+            if not target.startswith(b"/"):
+                target = b"/" + target
+    path = target.partition(b"?")[0].decode("latin-1")
+    return target, unquote(path) if "%" in path else path
+
+
+def json_reply(content: bytes, *, status: int = 200) -> HttpReply:
+    """An answer with a JSON body."""
+    return HttpReply(status=status, parts=(content,), content_length=len(content))
+
+
+def error_reply(error: TpyError, *, headers: tuple[tuple[str, str], ...] = ()) -> HttpReply:
+    """The answer that reports `error`."""
+    content = encode_error(error)
+    return HttpReply(status=HTTP_STATUS[error.code], parts=(content,), content_length=len(content), headers=headers)
+
+
+def refusal_reply(status: int, text: str) -> HttpReply:
+    """The answer to a request that HTTP itself does not allow, or that no route takes."""
+    return json_reply(encode_error(TpyError(text)), status=status)
+
+
+def reason_phrase(status: int) -> bytes:
+    """The words behind a status; 405 reads "Not Allowed", as Triton's."""
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        return b"Not Allowed"
+    try:
+        return HTTPStatus(status).phrase.encode()
+    except ValueError:
+        return b"Unknown"

@@ -1,0 +1,297 @@
+"""HTTP/1.1 requests out of bytes, on llhttp (httptools) in its strict mode. No socket, clock or task in here.
+
+`feed` bytes in any pieces; complete requests collect in `complete`. A large body with a Content-Length goes past llhttp: while
+`bulk` is set, the next bytes of the connection belong there and are reported by `bulk_received`. When HTTP leaves no way to
+find the next request, `fatal` is the answer to give before closing, and nothing more may be fed.
+
+What llhttp refuses by itself: Content-Length together with Transfer-Encoding, or twice, or not a number; folded headers; line
+ends without CR; spaces before the colon; control characters. Refused here: sizes, versions, codings, a missing Host.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from http import HTTPStatus
+
+import httptools
+import numpy as np
+
+from tpy import limits
+from tpy.frontends.http.message import HttpReply, HttpRequest, fields_of, refusal_reply, split_target
+
+_SMALL_BODY_BYTES_MAX = 64 * 1024
+"""Bodies up to this size are kept as the pieces that llhttp gives; larger ones have one buffer from the start."""
+
+
+class Phase(enum.Enum):
+    """Where in a request the bytes fed so far end."""
+
+    IDLE = "between requests"
+    HEAD = "in the request line or headers"
+    BODY = "in the body"
+
+
+class _Collect(enum.Enum):
+    """What becomes of body bytes."""
+
+    PIECES = enum.auto()
+    BUFFER = enum.auto()
+    GROWING = enum.auto()
+    DISCARD = enum.auto()
+
+
+class _Stop(Exception):
+    """Ends llhttp's run after `fatal` was set."""
+
+
+class RequestParser:
+    """One connection's requests."""
+
+    def __init__(self, *, max_input_size: int) -> None:
+        self.complete: deque[HttpRequest] = deque()
+        self.phase = Phase.IDLE
+        self.begun = 0
+        """Requests whose first byte was seen."""
+        self.body_received = 0
+        """Bytes of the present body."""
+        self.bulk: memoryview | None = None
+        self.fatal: HttpReply | None = None
+        self.expects_continue = False
+        """The present request's sender waits for an interim answer before it sends its body."""
+        self.ended = False
+        """The last request asked for the connection to be closed; what follows it is ignored."""
+        self._max_input_size = max_input_size
+        self._llhttp = httptools.HttpRequestParser(self)
+        self._replaying = False
+        self._upgrade_with_body = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._target = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._head_bytes = 0
+        self._request: HttpRequest | None = None
+        self._collect = _Collect.PIECES
+        self._pieces: list[bytes] = []
+        self._buffer = memoryview(b"")
+        self._growing = bytearray()
+        self._content_length: int | None = None
+        self._chunks: int | None = None
+        self._raw_bytes = 0
+        self.body_received = 0
+
+    def feed(self, data: bytes | memoryview) -> None:
+        """Take the next bytes of the connection (not while `bulk` is set)."""
+        before, size = self.begun, len(data)
+        while data and self.fatal is None and not self.ended:
+            rest: bytes | memoryview = b""
+            try:
+                self._llhttp.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                # An offer to change the protocol (h2c, websocket), which we never take up.
+                rest = memoryview(data)[upgrade.args[0] :]
+                self._continue_after_upgrade()
+            except httptools.HttpParserError as error:
+                self._explain(error)
+            data = rest
+        self._count_raw(size if self.begun == before else 0)
+        if self.phase is Phase.BODY and self._collect is _Collect.BUFFER and self.fatal is None:
+            self.bulk = self._buffer[self.body_received :]
+
+    def bulk_received(self, count: int) -> None:
+        """`count` bytes were written to the beginning of `bulk`."""
+        if self.bulk is None or count > len(self.bulk):
+            raise ValueError("more bytes than the body has")
+        self.body_received += count
+        self.bulk = self.bulk[count:]
+        if not self.bulk:
+            self.bulk = None
+            # llhttp still waits for this body.
+            self._llhttp = httptools.HttpRequestParser(self)
+            self.on_message_complete()
+
+    def _explain(self, error: httptools.HttpParserError) -> None:
+        if self.fatal is not None or self.ended:
+            return
+        if isinstance(error, httptools.HttpParserCallbackError):
+            raise error  # a bug of ours
+        self.fatal = refusal_reply(HTTPStatus.BAD_REQUEST, f"malformed HTTP request: {error}")
+
+    def _fail(self, status: HTTPStatus, text: str) -> None:
+        self.fatal = refusal_reply(status, text)
+        raise _Stop
+
+    def _count_raw(self, count: int) -> None:
+        """Bound what llhttp holds or skips without telling us: half headers, chunk extensions."""
+        if self.fatal is not None or self.ended:
+            return
+        self._raw_bytes += count
+        if self.phase is Phase.HEAD and self._raw_bytes > limits.HTTP_HEADER_BYTES_MAX:
+            self.fatal = _headtoo_large_reply()
+        elif self.phase is Phase.BODY and self._chunks is not None:
+            allowed = limits.HTTP_HEADER_BYTES_MAX + limits.HTTP_CHUNK_OVERHEAD_BYTES_MAX * self._chunks
+            if self._raw_bytes - self.body_received > allowed:
+                self.fatal = refusal_reply(HTTPStatus.BAD_REQUEST, "malformed HTTP request: chunk headers are too long")
+
+    def _continue_after_upgrade(self) -> None:
+        """llhttp leaves the body of a request with an Upgrade header to the new protocol: start it again at the body."""
+        if not self._upgrade_with_body:
+            return
+        self._upgrade_with_body = False
+        framing = b"Transfer-Encoding: chunked" if self._content_length is None else b"Content-Length: %d" % self._content_length
+        self._llhttp = httptools.HttpRequestParser(self)
+        self._replaying = True
+        self._llhttp.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
+        self._replaying = False
+
+    # llhttp's callbacks
+
+    def on_message_begin(self) -> None:
+        if not self._replaying:
+            self._reset()
+            self.begun += 1
+            self.phase = Phase.HEAD
+
+    def on_url(self, piece: bytes) -> None:
+        if not self._replaying:
+            self._target += piece
+            self._count_head(len(piece))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._replaying:
+            return
+        self._count_head(len(name) + len(value) + 4)
+        if self.phase is Phase.HEAD:  # trailers are counted and dropped
+            self._headers.append((name, value.strip(b" \t")))
+
+    def _count_head(self, count: int) -> None:
+        self._head_bytes += count
+        if self._head_bytes > limits.HTTP_HEADER_BYTES_MAX:
+            self.fatal = _headtoo_large_reply()
+            raise _Stop
+
+    def on_headers_complete(self) -> None:
+        if self._replaying:
+            return
+        llhttp = self._llhttp
+        version = llhttp.get_http_version()
+        if version not in ("1.1", "1.0"):
+            self._fail(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, f"HTTP version {version} is not supported, expected 1.1 or 1.0")
+        target, path = split_target(self._target)
+        fields = fields_of(self._headers)
+        request = HttpRequest(
+            method=llhttp.get_method(),
+            target=target,
+            path=path,
+            version=version,
+            headers=self._headers,
+            fields=fields,
+            keep_alive=llhttp.should_keep_alive(),
+        )
+        self._request = request
+        self.phase = Phase.BODY
+        self.expects_continue = False
+        if request.method == b"CONNECT":
+            request.keep_alive = False
+        self._choose_framing(request)
+        if version == "1.1" and (b"host" not in fields or sum(name.lower() == b"host" for name, _ in self._headers) > 1):
+            request.refusal = refusal_reply(HTTPStatus.BAD_REQUEST, "malformed HTTP request: exactly one Host header is required")
+        if b"expect" in fields and version == "1.1":
+            self._expect(request, fields[b"expect"])
+            if request.refusal is not None:
+                # The sender waits for our word before it sends the body: there will be none, and no next request.
+                self.fatal = request.refusal
+                raise _Stop
+        self._upgrade_with_body = llhttp.should_upgrade() and (self._chunks is not None or bool(self._content_length))
+
+    def _choose_framing(self, request: HttpRequest) -> None:
+        fields = request.fields
+        coding = fields.get(b"transfer-encoding")
+        if coding is not None:
+            if request.version != "1.1":
+                self._fail(HTTPStatus.BAD_REQUEST, "malformed HTTP request: HTTP/1.0 has no Transfer-Encoding")
+            if coding.lower() != b"chunked":
+                self._fail(HTTPStatus.NOT_IMPLEMENTED, f"Transfer-Encoding '{coding.decode('latin-1')}' is not supported")
+            self._chunks = 0
+            self._collect = _Collect.GROWING
+            return
+        length = int(fields.get(b"content-length", b"0"))
+        self._content_length = length
+        if length > self._max_input_size:
+            self._oversized(request, length)
+        elif length > _SMALL_BODY_BYTES_MAX:
+            # numpy, because it does not touch the memory: a promise of 64 MiB costs nothing until they arrive.
+            self._buffer = np.empty(length, dtype=np.uint8).data
+            self._collect = _Collect.BUFFER
+
+    def _oversized(self, request: HttpRequest, size: int) -> None:
+        refusal = too_large_reply(size, self._max_input_size)
+        if size > limits.HTTP_DISCARDED_BODY_BYTES_MAX or b"expect" in request.fields:
+            self.fatal = refusal
+            raise _Stop
+        request.refusal = refusal
+        self._collect = _Collect.DISCARD
+
+    def _expect(self, request: HttpRequest, expectation: bytes) -> None:
+        if expectation.lower() == b"100-continue":
+            self.expects_continue = True
+        else:
+            text = f"expectation '{expectation.decode('latin-1')}' is not supported"
+            request.refusal = refusal_reply(HTTPStatus.EXPECTATION_FAILED, text)
+
+    def on_chunk_header(self) -> None:
+        if self._chunks is not None:
+            self._chunks += 1
+            if self._chunks > limits.HTTP_CHUNKS_MAX:
+                text = f"request body has more than {limits.HTTP_CHUNKS_MAX} chunks"
+                self._fail(HTTPStatus.BAD_REQUEST, text)
+
+    def on_body(self, piece: bytes) -> None:
+        at = self.body_received
+        self.body_received += len(piece)
+        match self._collect:
+            case _Collect.PIECES:
+                self._pieces.append(piece)
+            case _Collect.BUFFER:
+                self._buffer[at : self.body_received] = piece
+            case _Collect.GROWING:
+                self._growing += piece
+                if self.body_received > self._max_input_size:
+                    self.fatal = too_large_reply(self.body_received, self._max_input_size)
+                    raise _Stop
+            case _Collect.DISCARD:
+                pass
+
+    def on_message_complete(self) -> None:
+        request = self._request
+        if request is None or self._upgrade_with_body:
+            return
+        match self._collect:
+            case _Collect.PIECES:
+                request.body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+            case _Collect.BUFFER:
+                request.body = self._buffer
+            case _Collect.GROWING:
+                request.body = self._growing
+            case _Collect.DISCARD:
+                pass
+        self.complete.append(request)
+        self.ended = not request.keep_alive
+        self.expects_continue = False
+        self.phase = Phase.IDLE
+        self._reset()
+
+
+def _headtoo_large_reply() -> HttpReply:
+    text = f"request line and headers exceed {limits.HTTP_HEADER_BYTES_MAX} bytes"
+    return refusal_reply(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
+
+
+def too_large_reply(size: int, limit: int) -> HttpReply:
+    """The refusal of a body of `size` bytes (text 23)."""
+    return refusal_reply(
+        HTTPStatus.BAD_REQUEST,
+        f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "
+        "Use --http-max-input-size to increase the limit.",
+    )

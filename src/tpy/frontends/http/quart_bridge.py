@@ -1,0 +1,125 @@
+"""One request of an HTTP/1.1 connection of ours, served by the Quart application through Hypercorn's HTTPStream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypercorn.protocol.events import Body, EndBody, Event, Request, Response, StreamClosed
+from hypercorn.protocol.http_stream import HTTPStream
+from hypercorn.trio.task_group import TaskGroup
+from hypercorn.typing import ConnectionState
+
+from tpy.errors import Internal
+from tpy.frontends.http.message import HttpRequest, error_reply
+from tpy.frontends.http.port import HttpPort
+from tpy.frontends.http.replies import Piece, Place, ReplyLine, connection_field, render_head
+
+_STREAM_ID = 1
+_BUFFERED_BYTES_MAX = 64 * 1024
+"""A response is collected up to this size, so that an ordinary one is one `send`."""
+
+Address = tuple[str, int] | None
+
+
+class QuartExchange:
+    """`place` is the head of the line and stays there until the application has answered; then `done` is called. `failed` is
+    called when the application broke off in the middle of its answer."""
+
+    def __init__(self, line: ReplyLine, place: Place, *, done: Callable[[], None], failed: Callable[[], None]) -> None:
+        self._line = line
+        self._place = place
+        self._done = done
+        self._failed = failed
+        self._response: Response | None = None
+        self._pieces: list[Piece] = []
+        self._buffered = 0
+        self._head_written = False
+        self._chunked = False
+        self._close = False
+        self._ended = False
+
+    async def run(self, port: HttpPort, tasks: TaskGroup, request: HttpRequest, client: Address, server: Address) -> None:
+        """Start the application on `request`, in `tasks`, and give it the body. Returns before it has answered."""
+        self._stream = HTTPStream(
+            port.app,
+            port.config,
+            port.context,
+            tasks,
+            False,
+            client,
+            server,
+            self._send,
+            _STREAM_ID,
+        )
+        await self._stream.handle(
+            Request(
+                stream_id=_STREAM_ID,
+                headers=[(name.lower(), value) for name, value in request.headers],
+                http_version=request.version,
+                method=request.method.decode("ascii"),
+                raw_path=request.target,
+                state=ConnectionState({}),
+            )
+        )
+        if len(request.body):
+            await self._stream.handle(Body(stream_id=_STREAM_ID, data=bytes(request.body)))
+        await self._stream.handle(EndBody(stream_id=_STREAM_ID))
+
+    async def _send(self, event: Event) -> None:
+        """Take the application's answer, event by event (called by HTTPStream)."""
+        match event:
+            case Response() if event.status_code >= 200:
+                self._begin(event)
+            case Body():
+                await self._add(event.data)
+            case EndBody():
+                self._end()
+            case StreamClosed():
+                if not self._ended:
+                    self._break_off()
+                await self._stream.handle(event)
+            case _:
+                pass  # informational responses mean nothing in HTTP/1.1 here
+
+    def _begin(self, response: Response) -> None:
+        headers = [(name.title(), value) for name, value in response.headers]
+        names = {name for name, _ in headers}
+        wants_close = any(name == b"Connection" and value.lower() == b"close" for name, value in headers)
+        sized = b"Content-Length" in names or self._place.head_only
+        self._chunked = not sized and self._place.version == "1.1"
+        self._close = wants_close or not (sized or self._chunked) or self._line.closes_after(self._place)
+        headers = [field for field in headers if field[0] != b"Connection"]
+        if self._chunked:
+            headers.append((b"Transfer-Encoding", b"chunked"))
+        connection = connection_field(self._place, close=self._close)
+        self._pieces = [render_head(response.status_code, headers, connection)]
+        self._response = response
+
+    async def _add(self, data: bytes) -> None:
+        self._pieces += (b"%x\r\n" % len(data), data, b"\r\n") if self._chunked else (data,)
+        self._buffered += len(data)
+        if self._buffered > _BUFFERED_BYTES_MAX:
+            self._write()
+            await self._line.wait_taken()
+
+    def _write(self) -> None:
+        pieces, self._pieces, self._buffered = self._pieces, [], 0
+        self._head_written = True
+        if pieces:
+            self._line.write([b"".join(pieces)] if len(pieces) > 1 and sum(map(len, pieces)) <= _BUFFERED_BYTES_MAX else pieces)
+
+    def _end(self) -> None:
+        if self._chunked:
+            self._pieces.append(b"0\r\n\r\n")
+        self._write()
+        self._ended = True
+        self._done()
+        self._line.leave(self._place, close=self._close)
+
+    def _break_off(self) -> None:
+        self._ended = True
+        self._done()
+        if self._head_written:
+            self._failed()
+        else:
+            self._line.fill(self._place, error_reply(Internal("unexpected error in the server, its log has the details")))

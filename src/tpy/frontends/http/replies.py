@@ -1,0 +1,215 @@
+"""The answers of one connection, written in the order of their requests.
+
+A place in the line is reserved when a request is taken up; whoever answers fills it, in any order; everything at the head of
+the line that is complete goes out at once, with one `send` per answer, on the task that filled it. Only when the socket is full
+does a writer task take over, until it has caught up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+import trio
+
+from tpy.errors import InvariantViolation
+from tpy.frontends.http.message import HttpReply, reason_phrase
+from tpy.frontends.http.wire import Wire
+
+_JOINED_BYTES_MAX = 16 * 1024
+"""Answers up to this size are copied into one buffer: cheaper than a gathering write."""
+
+_OK_JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+Piece = bytes | memoryview
+
+
+class Place:
+    """One place in the line. `cancel` is called when the connection ends before the answer is complete."""
+
+    __slots__ = ("bytes_held", "cancel", "head_only", "keep_alive", "reply", "version")
+
+    def __init__(self, *, version: str, keep_alive: bool, head_only: bool, bytes_held: int) -> None:
+        self.version = version
+        self.keep_alive = keep_alive
+        self.head_only = head_only
+        self.bytes_held = bytes_held
+        self.reply: HttpReply | None = None
+        self.cancel: Callable[[], None] | None = None
+
+
+def render_head(status: int, headers: Sequence[tuple[bytes, bytes]], connection: bytes | None) -> bytes:
+    """Status line and header lines, with `Connection: <connection>` when given."""
+    lines = [b"HTTP/1.1 %d %b" % (status, reason_phrase(status))]
+    lines += [b"%b: %b" % field for field in headers]
+    if connection is not None:
+        lines.append(b"Connection: " + connection)
+    lines.append(b"\r\n")
+    return b"\r\n".join(lines)
+
+
+def connection_field(place: Place, *, close: bool) -> bytes | None:
+    """What the Connection header has to say: nothing where the version's default is meant."""
+    if close:
+        return b"close"
+    return b"keep-alive" if place.version == "1.0" else None
+
+
+class ReplyLine:
+    """The line of one connection. `spawn` starts a task in the connection's nursery; `progressed` is called when an answer has
+    left the line and when a full socket has taken everything again; `failed` when the connection turns out gone or stuck."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        *,
+        write_timeout_s: float,
+        spawn: Callable[[Callable[[], Awaitable[None]]], None],
+        progressed: Callable[[], None],
+        failed: Callable[[], None],
+    ) -> None:
+        self.blocked = False
+        """The socket is full: bytes wait for the writer task."""
+        self.closing = False
+        """The last answer that this connection gets is on its way; the line is at its end."""
+        self.stopping = False
+        """The server wants to stop: the connection closes with the last answer in the line."""
+        self.bytes_held = 0
+        """Sizes of the request bodies behind the places."""
+        self._wire = wire
+        self._write_timeout_s = write_timeout_s
+        self._spawn = spawn
+        self._progressed = progressed
+        self._failed = failed
+        self._places: deque[Place] = deque()
+        self._unsent: list[Piece] = []
+        self._taken = trio.Event()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def head_version(self) -> str | None:
+        """The HTTP version of the request whose answer is next; None when no answer is owed."""
+        return self._places[0].version if self._places else None
+
+    def reserve(self, *, version: str, keep_alive: bool, head_only: bool, bytes_held: int) -> Place:
+        """The next place in the line."""
+        place = Place(version=version, keep_alive=keep_alive, head_only=head_only, bytes_held=bytes_held)
+        self._places.append(place)
+        self.bytes_held += bytes_held
+        return place
+
+    def fill(self, place: Place, reply: HttpReply) -> None:
+        """Answer the request of `place`; written at once when everything before it is."""
+        place.reply = reply
+        place.cancel = None
+        if self._places and place is self._places[0]:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is complete at the head of the line."""
+        left = False
+        while self._places and not self.blocked and not self.closing:
+            place = self._places[0]
+            reply = place.reply
+            if reply is None:
+                break
+            self._leave(place)
+            self.write(self._render(place, reply))
+            left = True
+        if left:
+            self._progressed()
+
+    def closes_after(self, place: Place) -> bool:
+        """Whether the answer of `place`, which is at the head of the line, is the connection's last."""
+        return not place.keep_alive or (self.stopping and len(self._places) <= 1)
+
+    def leave(self, place: Place, *, close: bool) -> None:
+        """The answer of `place`, the head of the line, was written by other means."""
+        if place is not self._places[0]:
+            raise InvariantViolation("an answer left the line before its turn")
+        self._leave(place)
+        self.closing = self.closing or close
+        self._progressed()
+
+    def cancel_all(self) -> None:
+        """The connection is over: nobody waits for the answers."""
+        self.closing = True
+        while self._places:
+            place = self._places.popleft()
+            if place.cancel is not None:
+                place.cancel()
+        self._unsent = []
+        self._taken.set()
+
+    def write(self, pieces: list[Piece]) -> None:
+        """Hand `pieces` to the connection, now or through the writer task."""
+        if self.blocked:
+            self._unsent += pieces
+            return
+        try:
+            rest = _after(pieces, self._wire.send_nowait(pieces))
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            self._failed()
+            return
+        if rest:
+            self._unsent = rest
+            self.blocked = True
+            self._taken = trio.Event()
+            self._spawn(self._write_rest)
+
+    async def wait_taken(self) -> None:
+        """Wait until nothing is left for the writer task."""
+        while self.blocked:
+            await self._taken.wait()
+
+    def _leave(self, place: Place) -> None:
+        self._places.popleft()
+        self.bytes_held -= place.bytes_held
+
+    def _render(self, place: Place, reply: HttpReply) -> list[Piece]:
+        close = not place.keep_alive or (self.stopping and not self._places)
+        self.closing = close
+        connection = connection_field(place, close=close)
+        if reply.status == 200 and connection is None and not reply.headers and reply.content_type == "application/json":
+            head = _OK_JSON_HEAD % reply.content_length
+        else:
+            headers = [(b"Content-Type", reply.content_type.encode()), (b"Content-Length", b"%d" % reply.content_length)]
+            headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers]
+            head = render_head(reply.status, headers, connection)
+        if place.head_only:
+            return [head]
+        if reply.content_length <= _JOINED_BYTES_MAX:
+            return [b"".join((head, *reply.parts))]
+        return [head, *reply.parts]
+
+    async def _write_rest(self) -> None:
+        """The writer task, in the connection's nursery."""
+        try:
+            while self._unsent:
+                with trio.move_on_after(self._write_timeout_s) as patience:
+                    sent = await self._wire.send_some(self._unsent)
+                    self._unsent = _after(self._unsent, sent)  # which others may have added to meanwhile
+                if patience.cancelled_caught:
+                    self._failed()
+                    return
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            self._failed()
+            return
+        self.blocked = False
+        self._taken.set()
+        self.flush()
+        self._progressed()
+
+
+def _after(pieces: list[Piece], sent: int) -> list[Piece]:
+    """What is left of `pieces` when their first `sent` bytes are gone; no copies."""
+    for index, piece in enumerate(pieces):
+        size = len(piece) if isinstance(piece, bytes) else piece.nbytes
+        if sent < size:
+            return [memoryview(piece).cast("B")[sent:], *pieces[index + 1 :]] if sent else pieces[index:]
+        sent -= size
+    return []
