@@ -1,0 +1,46 @@
+"""What an operator chooses about the whole server: the options of its parts, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from tpy.frontends.http import HttpOptions
+from tpy.messages import LogSettings
+from tpy_control.options import ControlOptions
+
+
+class MetricsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The metrics port. `http` says where; the machine is sampled every `interval_ms` when `machine` is set."""
+
+    http: HttpOptions
+    interval_ms: int = 2000
+    machine: bool = True
+    counter_latencies: bool = True
+
+
+class BackendOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where python-based backends are, and what --backend-config says: of one backend, and of all."""
+
+    directory: Path | None = None
+    config: Mapping[str, Mapping[str, str]] = msgspec.field(default_factory=dict)
+    config_of_all: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+
+class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """One server. `http` or `metrics` None: not served. `shown` are the rows of the start-up table of options; `warnings` are
+    logged once at start."""
+
+    control: ControlOptions
+    server_id: str = "triton"
+    exit_on_error: bool = True
+    exit_timeout_s: float = 30.0
+    load_threads: int = 4
+    backends: BackendOptions = BackendOptions()
+    http: HttpOptions | None = HttpOptions()
+    metrics: MetricsOptions | None = None
+    log: LogSettings = LogSettings()
+    shown: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,168 @@
+"""From the checked values of the flags to the options of the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tpy.assembly.options import BackendOptions, MetricsOptions, ServerOptions
+from tpy.cli.flags import FLAGS, Flag, Standing, Value
+from tpy.cli.parsing import UsageError
+from tpy.errors import TpyError
+from tpy.frontends.http import HttpOptions, parse_restricted_apis
+from tpy.messages import LogSettings
+from tpy.units import NS_PER_S
+from tpy_control.options import ControlMode, ControlOptions
+
+_NO_GRPC = "gRPC is not served by this version; clients need HTTP. --allow-grpc=false ends this warning"
+
+
+class _Values(msgspec.Struct, frozen=True, kw_only=True):
+    """The values of the honoured flags with their types: one field per flag, as `Flag.field` names it."""
+
+    id: str
+    exit_timeout_secs: int
+    exit_on_error: bool
+    strict_readiness: bool
+    log_verbose: int
+    log_info: bool
+    log_warning: bool
+    log_error: bool
+    log_format: str
+    log_file: str
+    model_repository: tuple[str, ...]
+    model_control_mode: str
+    repository_poll_secs: int
+    load_model: tuple[str, ...]
+    model_config_name: str
+    disable_auto_complete_config: bool
+    strict_model_config: bool
+    model_load_thread_count: int
+    model_namespacing: bool
+    allow_http: bool
+    http_address: str
+    http_port: int
+    reuse_http_port: bool
+    http_header_forward_pattern: str
+    http_max_input_size: int
+    http_restricted_api: tuple[str, ...]
+    allow_grpc: bool
+    allow_metrics: bool
+    allow_cpu_metrics: bool
+    metrics_address: str
+    metrics_port: int
+    metrics_interval_ms: int
+    metrics_config: tuple[str, ...]
+    backend_directory: str
+    backend_config: tuple[str, ...]
+
+
+def server_options(values: dict[str, Value], warnings: list[str]) -> ServerOptions:
+    """The options that these values say. Raises UsageError for values that contradict each other."""
+    v = msgspec.convert({name: values[name] for name in _Values.__struct_fields__}, _Values)
+    if not v.model_repository:
+        raise UsageError("--model-repository must be specified")
+    warnings = [*warnings, _NO_GRPC] if v.allow_grpc else warnings
+    http = _http(v) if v.allow_http else None
+    metrics = _metrics(v) if v.allow_metrics else None
+    if http and metrics and http.port == metrics.http.port != 0 and http.address == metrics.http.address:
+        raise UsageError(f"--http-port and --metrics-port are both {http.port}")
+    return ServerOptions(
+        server_id=v.id,
+        exit_on_error=v.exit_on_error,
+        exit_timeout_s=float(v.exit_timeout_secs),
+        load_threads=v.model_load_thread_count,
+        control=_control(v),
+        backends=_backends(v),
+        http=http,
+        metrics=metrics,
+        log=LogSettings(
+            log_file=v.log_file,
+            log_info=v.log_info,
+            log_warning=v.log_warning,
+            log_error=v.log_error,
+            log_verbose_level=v.log_verbose,
+            log_format=v.log_format,
+        ),
+        shown=tuple((flag.field, _shown(values[flag.field])) for flag in FLAGS if _worth_showing(flag)),
+        warnings=tuple(warnings),
+    )
+
+
+def _worth_showing(flag: Flag) -> bool:
+    return flag.standing is Standing.HONOURED
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, tuple):
+        return "\n".join(value)
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _control(v: _Values) -> ControlOptions:
+    mode = ControlMode(v.model_control_mode)
+    if v.load_model and mode is not ControlMode.EXPLICIT:
+        raise UsageError("--load-model needs --model-control-mode=explicit")
+    if "*" in v.load_model and len(v.load_model) > 1:
+        raise UsageError("--load-model=* loads all models; it cannot stand beside names")
+    return ControlOptions(
+        repositories=tuple(Path(path) for path in v.model_repository),
+        mode=mode,
+        poll_interval_ns=v.repository_poll_secs * NS_PER_S,
+        load_models=v.load_model,
+        strict_readiness=v.strict_readiness,
+        model_config_name=v.model_config_name,
+        auto_complete=not (v.disable_auto_complete_config or v.strict_model_config),
+        namespacing=v.model_namespacing,
+    )
+
+
+def _http(v: _Values) -> HttpOptions:
+    try:
+        restricted = parse_restricted_apis(v.http_restricted_api)
+    except TpyError as error:
+        raise UsageError(error.message) from None
+    return HttpOptions(
+        address=v.http_address,
+        port=v.http_port,
+        reuse_port=v.reuse_http_port,
+        max_input_size=v.http_max_input_size,
+        header_forward_pattern=v.http_header_forward_pattern,
+        restricted=restricted,
+        drain_timeout_s=float(v.exit_timeout_secs),
+    )
+
+
+def _metrics(v: _Values) -> MetricsOptions:
+    counter_latencies = True
+    for pair in v.metrics_config:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise UsageError(f"--metrics-config: expected <name>=<value>, got '{pair}'")
+        if name == "counter_latencies":
+            counter_latencies = text.lower() in {"true", "1"}
+        elif name in {"histogram_latencies", "summary_latencies"} and text.lower() in {"false", "0"}:
+            continue
+        else:
+            raise UsageError(f"--metrics-config {name} is not supported; only counter_latencies is")
+    return MetricsOptions(
+        http=HttpOptions(address=v.metrics_address or v.http_address, port=v.metrics_port, drain_timeout_s=1.0),
+        interval_ms=v.metrics_interval_ms,
+        machine=v.allow_cpu_metrics,
+        counter_latencies=counter_latencies,
+    )
+
+
+def _backends(v: _Values) -> BackendOptions:
+    config: dict[str, dict[str, str]] = {}
+    config_of_all: dict[str, str] = {}
+    for text in v.backend_config:
+        backend, comma, pair = text.partition(",")
+        if not comma:
+            backend, pair = "", text
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--backend-config: expected [<backend>,]<key>=<value>, got '{text}'")
+        (config.setdefault(backend, {}) if backend else config_of_all)[key] = value
+    return BackendOptions(directory=Path(v.backend_directory), config=config, config_of_all=config_of_all)
