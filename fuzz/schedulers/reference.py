@@ -190,6 +190,8 @@ class ReferenceScheduler:
         preferred = [count for count in range(1, fits + 1) if rows[count] in options.preferred]
         # Without a preferred size, the first count after which the next entry would lead beyond all preferred sizes.
         short_of_excess = [count for count in range(1, fits + 1) if count < len(queue) and rows[count + 1] > preferred_max]
+        if options.queue_delay_ns_max == 0:
+            short_of_excess = []  # nothing is waited for, so nothing is left behind for it
         if (preferred or short_of_excess) and not delay_is_over:
             return queue[: preferred[-1] if preferred else short_of_excess[0]]
         cannot_grow = fits < len(queue) or rows[fits] >= preferred_max

@@ -111,6 +111,14 @@ def test_what_would_lead_beyond_all_preferred_sizes_is_left_behind() -> None:
     assert submit(core, second) == [Dispatch(0, [first])]
 
 
+def test_without_delay_what_leads_beyond_all_preferred_sizes_is_taken_along() -> None:
+    core = core_of(batch=8, preferred=(4,))
+    occupy(core)
+    tickets = tickets_of(3, 3, 3)
+    submit(core, *tickets)
+    assert complete(core, 1) == [tickets[:2]]
+
+
 def test_a_lone_request_waits_the_whole_delay_when_only_the_full_batch_is_preferred() -> None:
     core = core_of(delay_ns=50)
     [ticket] = tickets_of(1)

@@ -64,7 +64,8 @@ class BatchForming:
             return False
         rows = self._rows + ticket.batch_size
         if self.tickets:
-            if rows > self._preferred_max and self._marked == 0:
+            if rows > self._preferred_max and self._marked == 0 and self._delay_ns > 0:
+                # With time left it is better to leave this ticket for a batch of a preferred size; without, to take it along.
                 self._marked = len(self.tickets)
             if rows > self._batch_size_max or ticket.signature != self._signature:
                 self._closed = True
@@ -77,8 +78,8 @@ class BatchForming:
         self._rows = rows
         if rows in self._preferred:
             self._marked = len(self.tickets)
-        # Without a delay nothing beyond the largest preferred size is ever taken.
-        return self._delay_ns > 0 or rows < self._preferred_max
+        # Without a delay a preferred size is never exceeded.
+        return self._delay_ns > 0 or self._marked == 0 or rows < self._preferred_max
 
     def due_ns(self) -> int | None:
         """When what was seen is sent even if nothing else arrives; None: nothing was seen."""
