@@ -82,3 +82,6 @@ inode, because reading them at each look would cost more than a needless reload.
 
 MODEL_FILES_MAX: Final = 100_000
 """Files and folders in one model directory; stops a wrong path (a home directory, a link in a circle) from being walked for ever."""
+
+INSTANCES_OF_GROUP_MAX: Final = 4096
+"""`count` of an instance group: beyond any machine, stops a typo from starting threads until memory ends."""

@@ -1,8 +1,48 @@
 """Model configuration: parsed, then normalised, then validated, into frozen values.
 
-Parsing reports every problem with file, line and column; it never reads a model file (auto-completion does, in backends).
+Decides what a config.pbtxt means and says everything that is wrong with it, with file, line and column. Never reads a file,
+looks at a device or imports a backend: their facts are arguments. The way of a configuration:
+
+    parse_pbtxt / parse_json -> resolve -> normalise -> validate(complete=False)          control plane
+    -> the backend completes it -> normalise -> validate -> normalise_instance_groups     data plane
+    -> describe, to_json                                                                  frontends
 """
 
+from tpy.config.check import check_text
+from tpy.config.describe import describe
+from tpy.config.difference import only_instances_differ
+from tpy.config.instance_groups import instance_names, normalise_instance_groups
+from tpy.config.json_form import parse_json, to_json
 from tpy.config.model_config import ModelConfig
+from tpy.config.normalise import normalise
+from tpy.config.pbtxt import ParsedConfig, format_pbtxt, parse_pbtxt
+from tpy.config.problem import NO_SOURCE, ConfigError, Location, Problem, Severity, Source, errors_of
+from tpy.config.resolve import resolve
+from tpy.config.validation import validate
+from tpy.config.wire import from_message, to_message
 
-__all__ = ["ModelConfig"]
+__all__ = [
+    "NO_SOURCE",
+    "ConfigError",
+    "Location",
+    "ModelConfig",
+    "ParsedConfig",
+    "Problem",
+    "Severity",
+    "Source",
+    "check_text",
+    "describe",
+    "errors_of",
+    "format_pbtxt",
+    "from_message",
+    "instance_names",
+    "normalise",
+    "normalise_instance_groups",
+    "only_instances_differ",
+    "parse_json",
+    "parse_pbtxt",
+    "resolve",
+    "to_json",
+    "to_message",
+    "validate",
+]

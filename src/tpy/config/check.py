@@ -1,0 +1,38 @@
+"""A configuration file's problems, found without loading the model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tpy.config.normalise import normalise
+from tpy.config.pbtxt import parse_pbtxt
+from tpy.config.problem import ConfigError, Problem
+from tpy.config.resolve import resolve_as_far_as_possible
+from tpy.config.validation import validate
+
+
+def check_text(
+    text: str,
+    *,
+    path: str,
+    directory_name: str,
+    version_files: Collection[str] | None,
+    complete: bool = False,
+) -> list[Problem]:
+    """Parse, resolve, normalise and validate one config.pbtxt; all problems in the order of the file.
+
+    `path` names the file in problems; `directory_name` and `version_files` are as for `resolve`. `complete` says that no
+    backend will fill anything in (--strict-model-config), so that every tensor must have its type and dims.
+    """
+    try:
+        parsed = parse_pbtxt(text, path=path)
+    except ConfigError as error:
+        return list(error.problems)
+    config, problems = resolve_as_far_as_possible(
+        parsed.config, directory_name=directory_name, version_files=version_files, source=parsed.source
+    )
+    found = validate(normalise(config), source=parsed.source, complete=complete)
+    if any(problem.field == "backend" for problem in problems):
+        # The rules for platform and backend would only say in other words what the resolver said.
+        found = [problem for problem in found if problem.field not in ("platform", "backend")]
+    return sorted([*problems, *found], key=lambda problem: (problem.line, problem.column))

@@ -1,0 +1,51 @@
+"""What a configuration promises to those who send requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tpy.config.model_config import ModelConfig
+from tpy.messages.models import ModelDescription, TensorDescription
+
+
+def describe(
+    config: ModelConfig,
+    version: int,
+    labels: Mapping[str, tuple[str, ...]] | None = None,
+    *,
+    namespace: str = "",
+) -> ModelDescription:
+    """A served version as metadata and request checks see it: shapes are `dims`, never `reshape`, with a leading -1 when the
+    model batches. `labels` are the lines of each output's label file, by output name."""
+    batch = (-1,) if config.max_batch_size > 0 else ()
+    inputs = tuple(
+        TensorDescription(
+            name=tensor.name,
+            datatype=tensor.data_type,
+            shape=batch + tensor.dims,
+            optional=tensor.optional,
+            ragged=tensor.allow_ragged_batch,
+        )
+        for tensor in config.input
+    )
+    outputs = tuple(
+        TensorDescription(
+            name=tensor.name,
+            datatype=tensor.data_type,
+            shape=batch + tensor.dims,
+            labels=(labels or {}).get(tensor.name, ()),
+        )
+        for tensor in config.output
+    )
+    return ModelDescription(
+        name=config.name,
+        version=version,
+        platform=config.platform or config.backend,
+        max_batch_size=config.max_batch_size,
+        decoupled=config.decoupled,
+        inputs=inputs,
+        outputs=outputs,
+        input_by_name={tensor.name: tensor for tensor in inputs},
+        output_by_name={tensor.name: tensor for tensor in outputs},
+        namespace=namespace,
+    )

@@ -1,0 +1,156 @@
+"""Instance groups: their defaults, where they go on this machine, and the names of their instances."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+import msgspec
+
+from tpy import limits
+from tpy.config.model_config import InstanceGroup, InstanceKind, ModelConfig
+from tpy.config.problem import NO_SOURCE, ConfigError, Problem, Severity, Source
+from tpy.config.resolve import ENSEMBLE_PLATFORM
+
+COMPUTE_CAPABILITY_MIN: Final = 6.0
+"""The oldest CUDA compute capability that Triton serves on; its text names it."""
+
+
+def normalise_instance_groups(
+    config: ModelConfig,
+    *,
+    gpus: Sequence[int],
+    supported: Collection[InstanceKind],
+    default_kind: InstanceKind = InstanceKind.KIND_AUTO,
+    default_count: int = 1,
+    source: Source = NO_SOURCE,
+) -> tuple[ModelConfig, tuple[Problem, ...]]:
+    """The configuration with every group's name, kind, count and GPUs filled in, and warnings.
+
+    `gpus` are the device ids of this machine. `supported` are the kinds that the backend can run; `default_kind` is that of a
+    missing instance_group (KIND_AUTO: GPU where the backend can use one, else CPU) and `default_count` the count of a CPU group
+    that gives none. Ensembles have no groups.
+
+    KIND_GPU without a GPU that the backend can use goes to the CPU, with a warning. Raises ConfigError with all problems: GPUs
+    that are not there, GPUs for a kind that has none, a kind that the backend cannot run.
+    """
+    if config.ensemble_scheduling is not None or config.platform == ENSEMBLE_PLATFORM:
+        return config, ()
+    usable = tuple(gpus) if InstanceKind.KIND_GPU in supported else ()
+    given = config.instance_group or (InstanceGroup(name=config.name, kind=default_kind),)
+    problems = check_instance_groups(config, source)
+    groups = []
+    for index, group in enumerate(given):
+        placement = _Placement(config, group, index, source=source)
+        groups.append(placement.resolve(usable, supported, default_count))
+        problems.extend(placement.problems)
+    if any(problem.is_error for problem in problems):
+        raise ConfigError(problems)
+    return msgspec.structs.replace(config, instance_group=tuple(groups)), tuple(problems)
+
+
+def instance_names(config: ModelConfig) -> tuple[tuple[str, ...], ...]:
+    """The names of the instances of each group of a normalised configuration: `<group>_<i>` for i below its count.
+
+    On several GPUs each of them has instances of these same names, as with Triton.
+    """
+    return tuple(tuple(f"{group.name}_{index}" for index in range(group.count)) for group in config.instance_group)
+
+
+def check_instance_groups(config: ModelConfig, source: Source = NO_SOURCE) -> list[Problem]:
+    """What is wrong with the groups on any machine."""
+    problems: list[Problem] = []
+    for index, group in enumerate(config.instance_group):
+        name = group.name or f"{config.name}_{index}"
+        path = f"instance_group[{index}]"
+        if group.gpus and group.kind in (InstanceKind.KIND_CPU, InstanceKind.KIND_MODEL):
+            message = f"instance group {name} of model {config.name} has kind {group.kind.name} but specifies one or more GPUs"
+            problems.append(source.problem(f"{path}.gpus", message))
+        if group.count > limits.INSTANCES_OF_GROUP_MAX:
+            message = f"instance group {name} of model {config.name} has count {group.count}"
+            problems.append(source.problem(f"{path}.count", message, expected=f"at most {limits.INSTANCES_OF_GROUP_MAX}"))
+        problems.extend(_check_profiles(config, group, name, path, source))
+    return problems
+
+
+def _check_profiles(config: ModelConfig, group: InstanceGroup, name: str, path: str, source: Source) -> list[Problem]:
+    if group.profile and config.platform != "tensorrt_plan":
+        message = (
+            f"instance group {name} of model {config.name} and platform {config.platform}"  # no space: Triton's text
+            "specifies profile field which is only supported for TensorRT models"
+        )
+        return [source.problem(f"{path}.profile", message)]
+    return [
+        source.problem(
+            f"{path}.profile[{index}]",
+            f"instance group {name} of model {config.name} and platform {config.platform} specifies invalid profile {profile}. "
+            "The field should contain the string representation of a non-negative integer.",
+        )
+        for index, profile in enumerate(group.profile)
+        if not (profile.isascii() and profile.isdigit())
+    ]
+
+
+class _Placement:
+    """One group on its way to a device. `problems` collects what was found."""
+
+    def __init__(self, config: ModelConfig, group: InstanceGroup, index: int, *, source: Source) -> None:
+        self.problems: list[Problem] = []
+        self._group = msgspec.structs.replace(group, name=group.name or f"{config.name}_{index}")
+        self._title = f"instance group {self._group.name} of model {config.name}"
+        self._path = f"instance_group[{index}]"
+        self._source = source
+
+    def resolve(self, gpus: tuple[int, ...], supported: Collection[InstanceKind], default_count: int) -> InstanceGroup:
+        """The group with nothing left open; `gpus` are those that the backend can use."""
+        kind = self._group.kind
+        if kind is InstanceKind.KIND_AUTO:
+            # As Triton: a listed GPU that is not there sends an AUTO group to the CPU, without its GPUs.
+            kind = InstanceKind.KIND_GPU if gpus and set(self._group.gpus) <= set(gpus) else InstanceKind.KIND_CPU
+            if kind not in supported and InstanceKind.KIND_MODEL in supported:
+                kind = InstanceKind.KIND_MODEL
+            if kind is not InstanceKind.KIND_GPU:
+                self._group = msgspec.structs.replace(self._group, gpus=())
+        elif kind is InstanceKind.KIND_GPU:
+            kind = self._gpu_or_cpu(gpus, supported)
+        if kind not in supported:
+            names = ", ".join(sorted(each.name for each in supported))
+            self._error(
+                "kind", f"{self._title} has kind {kind.name}, which its backend does not support", expected=f"one of {names}"
+            )
+        return msgspec.structs.replace(
+            self._group,
+            kind=kind,
+            count=self._count(kind, default_count),
+            gpus=(self._group.gpus or gpus) if kind is InstanceKind.KIND_GPU else (),
+        )
+
+    def _gpu_or_cpu(self, gpus: tuple[int, ...], supported: Collection[InstanceKind]) -> InstanceKind:
+        """KIND_GPU where there is one; else the CPU when the backend runs there, with a warning."""
+        if not gpus and InstanceKind.KIND_CPU in supported:
+            self.problems.append(
+                self._source.problem(
+                    f"{self._path}.kind",
+                    f"{self._title} has kind KIND_GPU but no GPUs are available; its instances are placed on the CPU",
+                    severity=Severity.WARNING,
+                )
+            )
+            return InstanceKind.KIND_CPU
+        if not gpus:
+            self._error("kind", f"{self._title} has kind KIND_GPU but no GPUs are available")
+        for index, gpu in enumerate(self._group.gpus):
+            if gpus and gpu not in gpus:
+                self._error(
+                    f"gpus[{index}]",
+                    f"{self._title} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required CUDA "
+                    f"compute compatibility of {COMPUTE_CAPABILITY_MIN:f} are: {', '.join(map(str, gpus))}",
+                )
+        return InstanceKind.KIND_GPU
+
+    def _count(self, kind: InstanceKind, default_count: int) -> int:
+        if self._group.count >= 1:
+            return self._group.count
+        return default_count if kind is InstanceKind.KIND_CPU else 1
+
+    def _error(self, field: str, message: str, *, expected: str = "") -> None:
+        self.problems.append(self._source.problem(f"{self._path}.{field}", message, expected=expected))

@@ -1,0 +1,129 @@
+"""Which backend a configuration means, told from its platform, its file name, the files beside it, or the model's name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+
+from tpy.config.model_config import ModelConfig
+from tpy.config.problem import NO_SOURCE, ConfigError, Problem, Source
+
+ENSEMBLE_PLATFORM: Final = "ensemble"
+
+
+class _KnownBackend(NamedTuple):
+    """What tells a backend. The first platform is the one filled in. `is_folder` is None where file and folder both do."""
+
+    backend: str
+    platforms: tuple[str, ...]
+    filename: str
+    is_folder: bool | None = None
+
+
+KNOWN_BACKENDS: Final = (
+    _KnownBackend("tensorflow", ("tensorflow_graphdef",), "model.graphdef", is_folder=False),
+    _KnownBackend("tensorflow", ("tensorflow_savedmodel",), "model.savedmodel", is_folder=True),
+    _KnownBackend("tensorrt", ("tensorrt_plan",), "model.plan", is_folder=False),
+    _KnownBackend("onnxruntime", ("onnxruntime_onnx",), "model.onnx"),
+    _KnownBackend("openvino", (), "model.xml"),
+    _KnownBackend("pytorch", ("pytorch_libtorch", "libtorch"), "model.pt", is_folder=False),
+    _KnownBackend("pytorch", ("torch_aoti",), "model.pt2", is_folder=False),
+    _KnownBackend("python", (), "model.py"),
+)
+"""In the order in which they are looked for; python comes last, because other models may have a model.py beside them."""
+
+PLATFORMS_OF_BACKEND: Final[Mapping[str, frozenset[str]]] = {
+    backend: frozenset(platform for known in KNOWN_BACKENDS if known.backend == backend for platform in known.platforms)
+    for backend in ("tensorflow", "tensorrt", "onnxruntime", "pytorch")
+}
+"""The platforms that may be given together with a backend; other backends take any platform."""
+
+
+def resolve(
+    config: ModelConfig,
+    *,
+    directory_name: str,
+    version_files: Collection[str] | None,
+    source: Source = NO_SOURCE,
+) -> ModelConfig:
+    """Fill in name, backend, platform and, for the backends that Triton knows, default_model_filename.
+
+    `directory_name` is that of the model's directory. `version_files` are the names in the first version directory (sorted as
+    text), folders with a "/" at the end; None when there is no version directory. Raises ConfigError when the configuration's
+    name is not the directory's or when no backend can be told.
+    """
+    resolved, problems = resolve_as_far_as_possible(
+        config, directory_name=directory_name, version_files=version_files, source=source
+    )
+    if problems:
+        raise ConfigError(problems)
+    return resolved
+
+
+def resolve_as_far_as_possible(
+    config: ModelConfig, *, directory_name: str, version_files: Collection[str] | None, source: Source = NO_SOURCE
+) -> tuple[ModelConfig, list[Problem]]:
+    """As `resolve`, but hands out the problems, so that a check of the rest can go on with the directory's name."""
+    problems: list[Problem] = []
+    if config.name and config.name != directory_name:
+        message = f"unexpected directory name '{directory_name}' for model '{config.name}', directory name must equal model name"
+        problems.append(source.problem("name", message))
+    config = msgspec.structs.replace(config, name=directory_name)
+    if config.platform == ENSEMBLE_PLATFORM or config.ensemble_scheduling is not None:
+        return config, problems
+    known = _told(config, frozenset(version_files or ()))
+    if known is not None:
+        return _filled(config, known), problems
+    if config.backend or config.platform or config.default_model_filename:
+        return config, problems
+    _, dot, backend = config.name.partition(".")
+    if dot:
+        return msgspec.structs.replace(config, backend=backend, default_model_filename=f"model.{backend}"), problems
+    message = (
+        f"Invalid model name: Could not determine backend for model '{config.name}' with no backend in model "
+        "configuration. Expected model name of the form 'model.<backend_name>'."
+    )
+    problems.append(source.problem("backend", message))
+    return config, problems
+
+
+def _told(config: ModelConfig, files: frozenset[str]) -> _KnownBackend | None:
+    """The known backend that the configuration means, or None for any other."""
+    if config.backend:
+        candidates = [known for known in KNOWN_BACKENDS if known.backend == config.backend]
+        if len(candidates) <= 1:
+            return candidates[0] if candidates else None
+        given = [known for known in candidates if _is_given(known, config)]
+        present = [known for known in candidates if _is_present(known, files)]
+        return next(iter([*given, *present]), None if config.platform else _first_choice(config.backend, candidates))
+    if config.platform or config.default_model_filename:
+        return next((known for known in KNOWN_BACKENDS if _is_given(known, config)), None)
+    return next((known for known in KNOWN_BACKENDS if _is_present(known, files)), None)
+
+
+def _first_choice(backend: str, candidates: list[_KnownBackend]) -> _KnownBackend | None:
+    """What a backend with several formats means when nothing else tells: TorchScript; TensorFlow has no default."""
+    return candidates[0] if backend == "pytorch" else None
+
+
+def _is_given(known: _KnownBackend, config: ModelConfig) -> bool:
+    if config.platform:
+        return config.platform in known.platforms
+    return config.default_model_filename == known.filename
+
+
+def _is_present(known: _KnownBackend, files: frozenset[str]) -> bool:
+    return (known.is_folder is not True and known.filename in files) or (
+        known.is_folder is not False and f"{known.filename}/" in files
+    )
+
+
+def _filled(config: ModelConfig, known: _KnownBackend) -> ModelConfig:
+    return msgspec.structs.replace(
+        config,
+        backend=config.backend or known.backend,
+        platform=config.platform or (known.platforms[0] if known.platforms else ""),
+        default_model_filename=config.default_model_filename or known.filename,
+    )

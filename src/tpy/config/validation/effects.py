@@ -1,0 +1,43 @@
+"""Fields that ask for what this server does not do: refused where answers would differ, a warning where only speed would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tpy.config.model_config import ModelConfig, ModelPriority, Optimization
+from tpy.config.problem import entry
+from tpy.config.validation.report import Report
+
+_BATCH_STRATEGY = "TRITON_BATCH_STRATEGY_PATH"
+
+
+def check_effects(report: Report) -> None:
+    """Refuse custom batching libraries; warn about settings without effect."""
+    if _BATCH_STRATEGY in report.config.parameters:
+        text = f"{_BATCH_STRATEGY} names a native batching library for {report.config.name}, which this server cannot load"
+        report.error(entry("parameters", _BATCH_STRATEGY), text, expected="the parameter to be left out")
+    for path in _without_effect(report.config):
+        report.warning(path, f"'{path.rpartition('.')[2].partition('[')[0]}' has no effect in this server")
+
+
+def _without_effect(config: ModelConfig) -> Iterator[str]:
+    if config.optimization is not None:
+        yield from _optimization_without_effect(config.optimization)
+    if config.cc_model_filenames:
+        yield "cc_model_filenames"
+    for index, group in enumerate(config.instance_group):
+        if group.secondary_devices:
+            yield f"instance_group[{index}].secondary_devices"
+        if group.rate_limiter is not None:
+            yield f"instance_group[{index}].rate_limiter"
+
+
+def _optimization_without_effect(optimization: Optimization) -> Iterator[str]:
+    if optimization.priority is not ModelPriority.PRIORITY_DEFAULT:
+        yield "optimization.priority"
+    if optimization.cuda is not None:
+        yield "optimization.cuda"
+    if optimization.gather_kernel_buffer_threshold:
+        yield "optimization.gather_kernel_buffer_threshold"
+    if optimization.eager_batching:
+        yield "optimization.eager_batching"

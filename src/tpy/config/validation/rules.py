@@ -1,0 +1,70 @@
+"""All rules, in the order in which Triton applies them; and those for the configuration as a whole."""
+
+from __future__ import annotations
+
+from tpy.config.instance_groups import check_instance_groups
+from tpy.config.model_config import ModelConfig
+from tpy.config.problem import NO_SOURCE, Problem, Source
+from tpy.config.resolve import ENSEMBLE_PLATFORM, PLATFORMS_OF_BACKEND
+from tpy.config.validation.batching import check_dynamic_batching
+from tpy.config.validation.effects import check_effects
+from tpy.config.validation.ensembles import check_ensemble
+from tpy.config.validation.metrics import check_metrics
+from tpy.config.validation.report import Report
+from tpy.config.validation.sequences import check_sequence_batching
+from tpy.config.validation.tensors import check_batch_io, check_tensors
+from tpy.config.validation.warmup import check_warmup
+
+
+def validate(config: ModelConfig, *, source: Source = NO_SOURCE, complete: bool = True) -> list[Problem]:
+    """Everything that is wrong with a resolved and normalised configuration, errors and warnings.
+
+    `complete` false is for a configuration that its backend may still complete: then a tensor may lack its type and dims, and
+    names of tensors that are not there are not looked for. `source` places the problems in the file.
+    """
+    report = Report(config, source)
+    _check_identity(report)
+    check_dynamic_batching(report)
+    check_sequence_batching(report)
+    check_ensemble(report)
+    _check_response_cache(report)
+    check_metrics(report)
+    check_tensors(report, complete=complete)
+    check_batch_io(report, complete=complete)
+    report.problems.extend(check_instance_groups(config, source))
+    check_warmup(report, complete=complete)
+    check_effects(report)
+    return report.problems
+
+
+def _check_identity(report: Report) -> None:
+    """Name, platform, backend, largest batch, version policy."""
+    config = report.config
+    if not config.name:
+        report.error("name", "model configuration must specify 'name'")
+    if not config.backend and config.platform != ENSEMBLE_PLATFORM:
+        report.error("platform", f"unexpected platform type '{config.platform}' for {config.name}")
+        if not config.platform:
+            report.error("backend", f"must specify 'platform' or 'backend' for '{config.name}'")
+    if config.backend and config.platform == ENSEMBLE_PLATFORM:
+        text = f"Ensemble model '{config.name}' must have platform type '{config.platform}' and empty backend type"
+        report.error("backend", text)
+    platforms = PLATFORMS_OF_BACKEND.get(config.backend)
+    if platforms is not None and config.platform not in platforms:
+        text = f"unexpected 'platform' and 'backend' pair, got:{config.platform}, {config.backend}"
+        report.error("platform", text, expected=f"platform {' or '.join(sorted(platforms))}")
+    if config.max_batch_size < 0:
+        report.error("max_batch_size", f"'max_batch_size' must be non-negative value for {config.name}")
+    if config.version_policy is None:
+        report.error("version_policy", f"must specify 'version policy' for {config.name}")
+
+
+def _check_response_cache(report: Report) -> None:
+    config = report.config
+    if config.response_cache is None or not config.response_cache.enable:
+        return
+    text = f"Response Cache does not currently support model {config.name} with %s. Please disable the response cache."
+    if config.sequence_batching is not None:
+        report.error("response_cache.enable", text % "sequence batching scheduler")
+    if config.decoupled:
+        report.error("response_cache.enable", text % "'decoupled' transaction policy")

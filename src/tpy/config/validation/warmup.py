@@ -1,0 +1,22 @@
+"""Rules of model_warmup that can be checked without the model and its files."""
+
+from __future__ import annotations
+
+from tpy.config.problem import entry
+from tpy.config.validation.report import Report
+
+
+def check_warmup(report: Report, *, complete: bool) -> None:
+    """Every sample input has a size and something to fill it with, and is an input of the model."""
+    config = report.config
+    inputs = {tensor.name for tensor in config.input}
+    for index, sample in enumerate(config.model_warmup):
+        for name, given in sample.inputs.items():
+            path = entry(f"model_warmup[{index}].inputs", name)
+            if complete and name not in inputs:
+                report.error(path, f"unexpected inference input '{name}' for model '{config.name}'")
+            if any(dim < 0 for dim in given.dims):
+                text = f"warmup setting expects all variable-size dimensions are specified for input '{name}'"
+                report.error(f"{path}.dims", text)
+            if given.zero_data is None and given.random_data is None and given.input_data_file is None:
+                report.error(path, f"warmup setting expects input '{name}' to have input_data_type set")
