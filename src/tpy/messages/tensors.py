@@ -14,7 +14,7 @@ class Tensor(msgspec.Struct, frozen=True):
     """A named array; the shape is `array.shape`, the batch dimension included.
 
     `array` may be a read-only view over the bytes that arrived; nobody writes to it. Its dtype is `datatype.numpy`, it
-    need not be contiguous. BYTES arrays have dtype object and hold `bytes`.
+    need be neither contiguous nor aligned. BYTES arrays have dtype object and hold `bytes`.
     """
 
     name: str
