@@ -5,13 +5,15 @@ looks at it is decided here and raised as TpyError with Triton's text; what need
 """
 
 from tpy.frontends.http.codec.compression import Encoding, choose_encoding, compress, decompress
-from tpy.frontends.http.codec.plan import OutputChoice, OutputPlan
+from tpy.frontends.http.codec.plan import BINARY_PLAN, JSON_PLAN, OutputChoice, OutputPlan
 from tpy.frontends.http.codec.request import parse_header_length, parse_infer
 from tpy.frontends.http.codec.response import EncodedInfer, encode_error, encode_infer
 from tpy.frontends.http.codec.status import HTTP_STATUS
 
 __all__ = [
+    "BINARY_PLAN",
     "HTTP_STATUS",
+    "JSON_PLAN",
     "EncodedInfer",
     "Encoding",
     "OutputChoice",

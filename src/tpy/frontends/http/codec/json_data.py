@@ -108,13 +108,17 @@ def _encode(flat: list[Any]) -> np.ndarray[Any, Any] | None:
     return object_array(elements, (-1,))
 
 
+class _TooDeep(Exception):
+    """The nesting goes beyond JSON_DEPTH_MAX."""
+
+
 def _walk(data: list[object]) -> Iterator[object]:
-    """The scalars of nested lists, row-major. Raises InvalidArgument where the nesting gets too deep."""
+    """The scalars of nested lists, row-major. Raises _TooDeep where the nesting gets too deep."""
     open_lists = [iter(data)]
     while open_lists:
         for element in open_lists[-1]:
             if len(open_lists) >= JSON_DEPTH_MAX:
-                refuse("data", f"JSON nesting depth exceeds maximum allowed limit ({JSON_DEPTH_MAX})")
+                raise _TooDeep
             if type(element) is list:
                 open_lists.append(iter(element))
                 break
@@ -125,25 +129,36 @@ def _walk(data: list[object]) -> Iterator[object]:
 
 def _read_slowly(data: list[object], datatype: DataType, count: int, tensor: str) -> np.ndarray[Any, Any]:
     elements: list[object] = []
-    for element in _walk(data):
-        if len(elements) == count and datatype is not DataType.BYTES:
-            refuse("data", "Shape does not match true shape of 'data' field")
-        problem = _type_problem(element, datatype)
-        if problem:
-            if datatype is DataType.BYTES:
+    try:
+        for element in _walk(data):
+            if len(elements) == count and datatype is not DataType.BYTES:
+                refuse("data", "Shape does not match true shape of 'data' field")
+            problem = _type_problem(element, datatype)
+            if problem and datatype is DataType.BYTES:
                 raise InvalidArgument(f"Unable to parse JSON bytes array: {problem}")
-            refuse("data", problem)
-        elements.append(element)
-    if len(elements) != count:
-        if datatype is not DataType.BYTES:
-            raise InvalidArgument("Failed to parse 'data' field: shape does not match true shape")
-        if len(elements) > count:
-            raise BrokenElements(f"unexpected number of string elements {count + 1}", f"expecting {count}")
-        raise BrokenElements(f"expected {count} string elements", f"got {len(elements)}")
+            if problem:
+                refuse("data", problem)
+            elements.append(element)
+    except _TooDeep:
+        problem = f"JSON nesting depth exceeds maximum allowed limit ({JSON_DEPTH_MAX})"
+        if datatype is DataType.BYTES:
+            raise InvalidArgument(problem) from None
+        refuse("data", problem)
+    _check_count(len(elements), count, datatype)
     array = _convert(elements, datatype)
     if array is None:
         _refuse_unfit(elements, datatype, tensor)
     return array
+
+
+def _check_count(found: int, count: int, datatype: DataType) -> None:
+    if found == count:
+        return
+    if datatype is not DataType.BYTES:
+        raise InvalidArgument("Failed to parse 'data' field: shape does not match true shape")
+    if found > count:
+        raise BrokenElements(f"unexpected number of string elements {count + 1}", f"expecting {count}")
+    raise BrokenElements(f"expected {count} string elements", f"got {found}")
 
 
 def _type_problem(element: object, datatype: DataType) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import msgspec
@@ -117,7 +118,8 @@ def _dump(document: dict[str, object]) -> bytes:
     """The document as JSON. NaN and infinities are written as the literals NaN, Infinity and -Infinity, as Triton does."""
     try:
         text = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
-        if b"null" not in text:  # the fast writer turns NaN and infinities into null; nothing else here is ever null
+        # The fast writer turns NaN and infinities into null, and nothing else here is ever null.
+        if b"null" not in text or not _holds_literals(document):
             return text
     except TypeError:  # half a surrogate pair, or an integer of more than 64 bits: only model code makes them
         pass
@@ -125,6 +127,21 @@ def _dump(document: dict[str, object]) -> bytes:
         return json.dumps(document, default=_as_list, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise Internal(f"the response cannot be written as JSON: {error}") from None
+
+
+def _holds_literals(value: object) -> bool:
+    """Whether a NaN or an infinity is somewhere in `value`."""
+    match value:
+        case float():
+            return not math.isfinite(value)
+        case np.ndarray():
+            return value.dtype.kind == "f" and not bool(np.isfinite(value).all())
+        case dict():
+            return any(map(_holds_literals, value.values()))
+        case list():
+            return any(map(_holds_literals, value))
+        case _:
+            return False
 
 
 def _as_list(value: object) -> object:

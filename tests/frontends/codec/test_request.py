@@ -1,0 +1,179 @@
+"""Requests: what the recorded exchanges do not show."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tpy.errors import InvalidArgument, Unsupported
+from tpy.frontends.http.codec import parse_header_length, parse_infer
+from tpy.messages import DataType, InferenceRequest, SequencePosition
+
+from .exchanges import describe
+
+MODEL = describe("m", {"max_batch_size": 0, "inputs": [["IN0", "FP32", [-1]]]})
+
+
+def parse(document: Any, blobs: bytes = b"") -> InferenceRequest:
+    head = json.dumps(document).encode()
+    length = len(head) if blobs else None
+    return parse_infer(head + blobs, header_length=length, description=MODEL, version=None, received_ns=0)[0]
+
+
+def item(data: Any, *, datatype: str = "FP32", shape: list[int] | None = None) -> dict[str, Any]:
+    return {"inputs": [{"name": "IN0", "datatype": datatype, "shape": shape or [len(data)], "data": data}]}
+
+
+def refusal(document: Any, blobs: bytes = b"") -> str:
+    with pytest.raises(InvalidArgument) as caught:
+        parse(document, blobs)
+    return caught.value.message
+
+
+def test_fields_reach_the_request() -> None:
+    parameters = {"sequence_id": 7, "sequence_start": True, "priority": 2, "timeout": 1500, "mine": "x", "half": 0.5}
+    body = json.dumps({"id": "a", **item([1.0]), "parameters": parameters, "outputs": [{"name": "B"}, {"name": "A"}]}).encode()
+    request, plan = parse_infer(
+        body, header_length=None, description=MODEL, version=3, received_ns=99, forwarded={"h": "v", "mine": "header"}
+    )
+    assert (request.model_name, request.model_version, request.id, request.received_ns) == ("m", 3, "a", 99)
+    assert request.sequence == SequencePosition(correlation_id=7, start=True, end=False)
+    assert (request.priority, request.timeout_us) == (2, 1500)
+    assert request.parameters == {"mine": "header", "half": 0.5, "h": "v"}
+    assert request.requested_outputs == ("B", "A")
+    assert not plan.choice("A").binary
+
+
+@pytest.mark.parametrize("nothing", [0, ""])
+def test_sequence_id_of_nothing_is_no_sequence(nothing: Any) -> None:
+    assert parse({**item([1.0]), "parameters": {"sequence_id": nothing, "sequence_start": True}}).sequence is None
+
+
+def test_binary_input_is_a_view_over_the_body() -> None:
+    head = json.dumps(
+        {"inputs": [{"name": "IN0", "datatype": "INT16", "shape": [2, 2], "parameters": {"binary_data_size": 8}}]}
+    ).encode()
+    body = bytearray(head + np.arange(4, dtype=np.int16).tobytes())
+    request, _ = parse_infer(body, header_length=len(head), description=MODEL, version=None, received_ns=0)
+    array = request.inputs[0].array
+    assert array.tolist() == [[0, 1], [2, 3]]
+    assert np.shares_memory(array, np.frombuffer(body, np.uint8))
+
+
+def test_raw_input_is_a_view_over_the_body() -> None:
+    body = np.arange(3, dtype=np.float32).tobytes()
+    request, plan = parse_infer(body, header_length=0, description=MODEL, version=None, received_ns=0)
+    assert np.shares_memory(request.inputs[0].array, np.frombuffer(body, np.uint8))
+    assert plan.choice("anything").binary
+
+
+def test_bool_bytes_other_than_0_and_1_are_true() -> None:
+    document = {"inputs": [{"name": "IN0", "datatype": "BOOL", "shape": [3], "parameters": {"binary_data_size": 3}}]}
+    array = parse(document, b"\x00\x01\x02").inputs[0].array
+    assert array.dtype == np.bool_
+    assert array.tobytes() == b"\x00\x01\x01"
+
+
+def test_integers_out_of_range_are_refused_with_their_place() -> None:
+    assert refusal(item([1, 300], datatype="UINT8")) == (
+        "Unable to parse 'data': element 1 of input 'IN0' is 300, out of range for UINT8 (0 to 255)"
+    )
+    assert "is -129, out of range for INT8 (-128 to 127)" in refusal(item([-129], datatype="INT8"))
+
+
+def test_floats_out_of_range_are_refused() -> None:
+    assert "element 1 of input 'IN0' is 1e+39, out of range for FP32" in refusal(item([1, 1e39]))
+    assert parse(item([float("inf")])).inputs[0].array.tolist() == [float("inf")]
+
+
+def test_nesting_is_limited() -> None:
+    def nested(depth: int, value: Any) -> Any:
+        for _ in range(depth):
+            value = [value]
+        return value
+
+    assert parse(item(nested(99, 1.0), shape=[1])).inputs[0].array.tolist() == [1.0]
+    limit = "JSON nesting depth exceeds maximum allowed limit (100)"
+    assert refusal(item(nested(100, 1.0), shape=[1])) == f"Unable to parse 'data': {limit}"
+    assert refusal(item(nested(100, "a"), datatype="BYTES", shape=[1])) == limit
+
+
+def test_brackets_without_end_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="failed to parse the request JSON buffer: "):
+        parse_infer(b"[" * 200_000, header_length=None, description=MODEL, version=None, received_ns=0)
+    with pytest.raises(InvalidArgument, match="failed to parse the request JSON buffer: "):
+        parse_infer(b"[NaN," + b"[" * 200_000, header_length=None, description=MODEL, version=None, received_ns=0)
+
+
+def test_long_broken_documents_get_the_parsers_words() -> None:
+    with pytest.raises(InvalidArgument, match=r"^failed to parse the request JSON buffer: .+\. at 200001$"):
+        parse_infer(b"[" + b"1," * 100_000 + b"]", header_length=None, description=MODEL, version=None, received_ns=0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "problem"),
+    [
+        ([2**62, 2], "causes total element count to exceed maximum size of 9223372036854775807"),
+        ([2**63], "contains one or more invalid dimensions"),
+        ([1] * 33, "has 33 dimensions, at most 32 are supported"),
+        ([0, 2**62, 2**62], "is too large"),
+    ],
+)
+def test_shapes_that_nothing_can_hold(shape: list[int], problem: str) -> None:
+    dims = ",".join(map(str, shape))
+    assert refusal(item([1.0], shape=shape)) == f"invalid shape for input 'IN0': shape [{dims}] {problem}"
+
+
+def test_large_shapes_allocate_nothing() -> None:
+    assert "shape does not match" in refusal(item([1.0], shape=[2**62]))
+    assert "expected 4611686018427387904 string elements" in refusal(item(["a"], datatype="BYTES", shape=[2**62]))
+    sized = {"name": "IN0", "datatype": "BYTES", "shape": [2**40], "parameters": {"binary_data_size": 5}}
+    assert "string elements" in refusal({"inputs": [sized]}, b"\x01\x00\x00\x00a")
+
+
+@pytest.mark.parametrize("where", ["inputs", "outputs"])
+def test_shared_memory_is_refused(where: str) -> None:
+    region = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
+    document: dict[str, Any] = item([1.0])
+    if where == "inputs":
+        document["inputs"] = [{"name": "IN0", "datatype": "FP32", "shape": [2], "parameters": region}]
+    else:
+        document["outputs"] = [{"name": "OUT0", "parameters": region}]
+    with pytest.raises(Unsupported, match="Client shared memory is disabled"):
+        parse(document)
+
+
+def test_half_a_surrogate_pair_is_refused_beside_a_literal() -> None:
+    body = b'{"id":"\\ud800","inputs":[{"name":"IN0","datatype":"FP32","shape":[1],"data":[NaN]}]}'
+    with pytest.raises(InvalidArgument, match="surrogate pair"):
+        parse_infer(body, header_length=None, description=MODEL, version=None, received_ns=0)
+
+
+def test_integers_beyond_64_bits_are_floats_beside_a_literal() -> None:
+    body = b'{"inputs":[{"name":"IN0","datatype":"FP32","shape":[2],"data":[NaN,100000000000000000000]}]}'
+    request, _ = parse_infer(body, header_length=None, description=MODEL, version=None, received_ns=0)
+    assert request.inputs[0].array[1] == np.float32(1e20)
+
+
+def test_inputs_keep_their_order_and_types() -> None:
+    document = {
+        "inputs": [
+            {"name": "b", "datatype": "BYTES", "shape": [2], "parameters": {"binary_data_size": 9}},
+            {"name": "a", "datatype": "BF16", "shape": [1], "parameters": {"binary_data_size": 2}},
+        ]
+    }
+    first, second = parse(document, b"\x00\x00\x00\x00\x01\x00\x00\x00\xff" + b"\x80\x3f").inputs
+    assert (first.name, first.datatype, first.array.tolist()) == ("b", DataType.BYTES, [b"", b"\xff"])
+    assert (second.name, second.datatype, float(second.array[0])) == ("a", DataType.BF16, 1.0)
+
+
+def test_header_length() -> None:
+    assert parse_header_length(None, 10) is None
+    assert parse_header_length(b"0", 10) == 0
+    assert parse_header_length(b"10", 10) == 10
+    for value in (b"11", b"-1"):
+        with pytest.raises(InvalidArgument, match=r"inference header size should be in range \(0, 10\), got: "):
+            parse_header_length(value, 10)

@@ -1,0 +1,134 @@
+"""Responses and errors: what the recorded exchanges do not show."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tpy.errors import ErrorCode, InvalidArgument, Unavailable, Unknown
+from tpy.frontends.http.codec import (
+    BINARY_PLAN,
+    HTTP_STATUS,
+    JSON_PLAN,
+    OutputChoice,
+    OutputPlan,
+    encode_error,
+    encode_infer,
+)
+from tpy.messages import DataType, InferenceResponse, Tensor
+from tpy.messages.datatypes import from_numpy
+
+from .exchanges import describe
+
+MODEL = describe("m", {"max_batch_size": 2, "inputs": [["IN0", "FP32", [-1]]], "labels": ["cat"]})
+
+
+def response(*arrays: Any, **members: Any) -> InferenceResponse:
+    tensors = tuple(Tensor(f"OUT{place}", from_numpy(array.dtype), array) for place, array in enumerate(arrays))
+    return InferenceResponse(model_name="m", model_version=2, outputs=tensors, **members)
+
+
+def as_json(answer: InferenceResponse, plan: OutputPlan = JSON_PLAN) -> Any:
+    return json.loads(encode_infer(answer, plan, MODEL).parts[0])
+
+
+def test_members() -> None:
+    document = as_json(response(id="x", parameters={"a": 1, "b": True, "c": "s", "d": 0.5}))
+    assert document == {
+        "id": "x",
+        "model_name": "m",
+        "model_version": "2",
+        "parameters": {"a": 1, "b": True, "c": "s", "d": 0.5},
+        "outputs": [],
+    }
+    assert "id" not in as_json(response())
+
+
+def test_blobs_are_views_over_the_outputs() -> None:
+    array = np.arange(1000, dtype=np.int32).reshape(10, 100)
+    encoded = encode_infer(response(array), BINARY_PLAN, MODEL)
+    head, blob = encoded.parts
+    assert json.loads(head)["outputs"] == [
+        {"name": "OUT0", "datatype": "INT32", "shape": [10, 100], "parameters": {"binary_data_size": 4000}}
+    ]
+    assert np.shares_memory(np.frombuffer(blob, np.uint8), array)
+    assert (encoded.json_length, encoded.content_length) == (len(head), len(head) + 4000)
+    assert encoded.content_type == "application/octet-stream"
+
+
+def test_any_layout_is_written_row_major() -> None:
+    array = np.arange(6, dtype=np.uint8).reshape(2, 3).T
+    scalar = np.array(7, np.int64)
+    encoded = encode_infer(response(array, scalar), BINARY_PLAN, MODEL)
+    assert b"".join(encoded.parts[1:]) == b"\x00\x03\x01\x04\x02\x05" + (7).to_bytes(8, "little")
+    document = as_json(response(array, scalar))
+    assert [output["data"] for output in document["outputs"]] == [[0, 3, 1, 4, 2, 5], [7]]
+    assert [output["shape"] for output in document["outputs"]] == [[3, 2], []]
+
+
+@pytest.mark.parametrize("size", [3, 1000])
+def test_fp32_is_written_with_the_digits_of_a_double(size: int) -> None:
+    text = bytes(encode_infer(response(np.full(size, 0.1, np.float32)), JSON_PLAN, MODEL).parts[0])
+    assert text.count(b"0.10000000149011612") == size
+
+
+@pytest.mark.parametrize("size", [3, 1000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_literals(size: int, dtype: Any) -> None:
+    array = np.zeros(size, dtype)
+    array[:3] = [np.nan, np.inf, -np.inf]
+    text = bytes(encode_infer(response(array), JSON_PLAN, MODEL).parts[0])
+    assert b'"data":[NaN,Infinity,-Infinity' in text
+    assert b"null" not in text
+
+
+def test_a_text_that_says_null_stays_one() -> None:
+    array = np.array([b"null", "é".encode()], dtype=object)
+    text = bytes(encode_infer(response(array, parameters={"x": float("nan")}), JSON_PLAN, MODEL).parts[0])
+    document = json.loads(text)
+    assert document["outputs"][0]["data"] == ["null", "é"]
+    assert document["parameters"]["x"] != document["parameters"]["x"]
+
+
+def test_what_json_cannot_carry_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="output 'OUT0' holds bytes that are not UTF-8"):
+        as_json(response(np.array([b"\xff"], dtype=object)))
+    with pytest.raises(InvalidArgument, match="sending FP16 data via JSON is not supported"):
+        as_json(response(np.zeros(1, np.float16)))
+
+
+def test_parameters_beyond_json_writers_are_still_written() -> None:
+    assert as_json(response(parameters={"big": 2**70, "half": "\ud800"}))["parameters"] == {"big": 2**70, "half": "\ud800"}
+
+
+def test_only_the_chosen_output_is_classified() -> None:
+    plan = OutputPlan(choices={"OUT0": OutputChoice(classification=1), "OUT1": OutputChoice()})
+    values = np.array([[1.0, 2.0]], np.float32)
+    first, second = as_json(response(values, values), plan)["outputs"]
+    assert first == {"name": "OUT0", "datatype": "BYTES", "shape": [1, 1], "data": ["2.000000:1"]}
+    assert second["data"] == [1.0, 2.0]
+
+
+def test_an_error_is_raised() -> None:
+    with pytest.raises(Unavailable, match="queue"):
+        encode_infer(response(error=Unavailable("queue")), JSON_PLAN, MODEL)
+
+
+def test_error_bodies() -> None:
+    assert encode_error(InvalidArgument('a "quoted" null é')) == '{"error":"a \\"quoted\\" null é"}'.encode()
+    assert json.loads(encode_error(Unknown("half \ud800"))) == {"error": "half \ud800"}
+
+
+def test_every_code_has_a_status() -> None:
+    assert HTTP_STATUS.keys() == set(ErrorCode)
+
+
+def test_datatypes_are_named_as_in_the_protocol() -> None:
+    kinds = [kind for kind in DataType if kind.itemsize]
+    encoded = encode_infer(response(*[np.zeros(1, kind.numpy) for kind in kinds]), BINARY_PLAN, MODEL)
+    outputs = json.loads(encoded.parts[0])["outputs"]
+    assert [output["datatype"] for output in outputs] == [kind.value for kind in kinds]
+    assert [output["parameters"]["binary_data_size"] for output in outputs] == [kind.itemsize for kind in kinds]
