@@ -1,0 +1,224 @@
+"""The backend and its loaded models."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from tpy.backend import BackendCapabilities, BackendSettings, InstancePlacement, LoadedModel, ModelContext, ModelInstance
+from tpy.config import ModelConfig
+from tpy.config.json_form import parse_json, to_json
+from tpy.config.model_config import InstanceKind
+from tpy.config.problem import ConfigError
+from tpy.errors import InvalidArgument, Unsupported
+from tpy_data.backends.python.environment import PARAMETER as ENVIRONMENT
+from tpy_data.backends.python.environment import Environments
+from tpy_data.backends.python.isolated import IsolatedInstance, WorkerStart, start_worker
+from tpy_data.backends.python.output_lines import LogLine
+from tpy_data.backends.python.process import Spawner
+from tpy_data.backends.python.settings import PythonSettings, read_settings
+from tpy_data.backends.python.threaded import ThreadedInstance
+from tpy_data.backends.python.worker.context import ModelContext as CodeContext
+from tpy_data.backends.python.worker.loader import ModelSource, forget
+
+DEFAULT_FILENAME = "model.py"
+ISOLATION = "TPY_PYTHON_ISOLATION"
+
+_KIND_WORDS = {InstanceKind.KIND_CPU: "CPU", InstanceKind.KIND_GPU: "GPU", InstanceKind.KIND_MODEL: "MODEL"}
+
+_COMPLETED = ("max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy")
+"""What auto_complete_config may change; the rest of what it returns is ignored, as Triton does."""
+
+_package_numbers = itertools.count(1)
+"""Names in-process models' packages: sys.modules is the whole process's."""
+
+
+class PythonBackend:
+    """The backend `python`, or a python-based one when `settings.backend_directory` is set: its model.py then serves every
+    model. Owns the spawner and unpacked environments until `close`."""
+
+    def __init__(self, settings: BackendSettings) -> None:
+        """Raises InvalidArgument for a bad `--backend-config` value."""
+        self._settings = read_settings(settings.config)
+        self._directory = settings.backend_directory
+        self._environments = Environments()
+        self._spawner = Spawner()
+        self._warn_once = threading.Lock()
+        self._warned = False
+        self._capabilities = BackendCapabilities(
+            name=settings.name,
+            default_model_filename=DEFAULT_FILENAME,
+            devices=frozenset(_KIND_WORDS),
+        )
+
+    @property
+    def capabilities(self) -> BackendCapabilities:
+        return self._capabilities
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        """Runs the model's auto_complete_config, if it has one, in an interpreter of its own.
+
+        Raises InvalidArgument when what it left is no configuration, Internal when it (or importing the model) failed.
+        """
+        self._warn_ignored(context)
+        given = to_json(context.config)
+        name = f"{context.name}_{context.version}_auto_complete"
+        start = WorkerStart(
+            name=context.name,
+            mode="auto_complete",
+            source=self._source(context, str(context.version)),
+            directory=str(context.version_directory),
+            interpreter=self._environments.interpreter(context),
+            config=json.dumps(given),
+        )
+        talk, said = start_worker(start, self._settings, self._spawner, _named_log(context, name))
+        talk.stop(self._settings.finalize_timeout_s)
+        completed = msgspec.json.decode(said)
+        return context.config if completed is None else merge(context.config, given, completed)
+
+    def load(self, context: ModelContext) -> LoadedModel:
+        """Checks what can be checked without running the model; its code is imported by each instance.
+
+        Raises Unsupported for decoupled models, InvalidArgument for contradictory parameters.
+        """
+        self._warn_ignored(context)
+        config = context.config
+        if config.decoupled:
+            raise Unsupported(f"model '{context.name}' is decoupled, which the python backend does not offer yet")
+        isolation = config.parameter(ISOLATION, "process") or "process"
+        if isolation not in ("process", "thread"):
+            raise InvalidArgument(
+                f"parameter {ISOLATION} of model '{context.name}' is '{isolation}', expected 'process' or 'thread'"
+            )
+        if isolation == "thread":
+            if config.parameter(ENVIRONMENT):
+                raise InvalidArgument(f"model '{context.name}': {ENVIRONMENT} needs {ISOLATION} 'process', not 'thread'")
+            package = f"tpy_in_process_model_{next(_package_numbers)}"
+            return ThreadedModel(context, self._source(context, package))
+        source = self._source(context, str(context.version))
+        return IsolatedModel(context, source, self._environments, self._spawner, self._settings)
+
+    def close(self) -> None:
+        """Ends the spawner and removes unpacked environments."""
+        self._spawner.close()
+        self._environments.close()
+
+    def _source(self, context: ModelContext, package: str) -> ModelSource:
+        if self._directory is not None:
+            path = self._directory / DEFAULT_FILENAME
+            return ModelSource(str(path), package, "model", (str(self._directory),))
+        filename = context.config.default_model_filename or DEFAULT_FILENAME
+        path = context.version_directory / filename
+        label = f"{context.version}.{path.stem}"
+        return ModelSource(str(path), package, label, (str(context.version_directory), str(context.model_directory)))
+
+    def _warn_ignored(self, context: ModelContext) -> None:
+        with self._warn_once:
+            warn, self._warned = not self._warned, True
+        if warn:
+            for key in self._settings.ignored:
+                context.log("warning", f"--backend-config=python,{key} has no meaning in this server and is ignored")
+
+
+class IsolatedModel:
+    """A loaded model whose instances are processes (a `LoadedModel`). They share nothing but this."""
+
+    def __init__(
+        self,
+        context: ModelContext,
+        source: ModelSource,
+        environments: Environments,
+        spawner: Spawner,
+        settings: PythonSettings,
+    ) -> None:
+        self._context = context
+        self._source = source
+        self._interpreter = environments.interpreter(context)
+        self._spawner = spawner
+        self._settings = settings
+
+    def create_instance(self, placement: InstancePlacement) -> ModelInstance:
+        """Starts a worker and initialises the model in it. Raises Internal with the reason."""
+        context = self._context
+        log = _named_log(context, placement.name)
+        start = WorkerStart(
+            name=placement.name,
+            mode="instance",
+            source=self._source,
+            directory=str(context.version_directory),
+            interpreter=self._interpreter,
+            output_names=tuple(output.name for output in context.config.output),
+            arguments=initialize_arguments(context, placement),
+        )
+        talk, _ = start_worker(start, self._settings, self._spawner, log)
+        log("verbose", f"worker process {talk.pid} is ready")
+        return IsolatedInstance(talk, self._settings, log)
+
+    def unload(self) -> None:
+        pass
+
+
+class ThreadedModel:
+    """A loaded model that runs in the server's process (a `LoadedModel`)."""
+
+    def __init__(self, context: ModelContext, source: ModelSource) -> None:
+        self._context = context
+        self._source = source
+
+    def create_instance(self, placement: InstancePlacement) -> ModelInstance:
+        """Initialises the model in the calling thread. Raises Internal with the reason."""
+        context = self._context
+        log = _named_log(context, placement.name)
+        return ThreadedInstance(
+            placement.name,
+            self._source,
+            initialize_arguments(context, placement),
+            tuple(output.name for output in context.config.output),
+            CodeContext(str(context.version_directory), log),
+            log,
+        )
+
+    def unload(self) -> None:
+        """Forgets the model's modules, so that another load reads its files anew."""
+        forget(self._source)
+
+
+def initialize_arguments(context: ModelContext, placement: InstancePlacement) -> dict[str, str]:
+    """What `initialize(args)` gets; every value is a str."""
+    return {
+        "model_config": json.dumps(to_json(context.config), separators=(",", ":")),
+        "model_instance_kind": _KIND_WORDS.get(placement.kind, "CPU"),
+        "model_instance_name": placement.name,
+        "model_instance_device_id": str(placement.device_id),
+        "model_repository": str(context.model_directory),
+        "model_version": str(context.version),
+        "model_name": context.name,
+    }
+
+
+def merge(config: ModelConfig, given: Mapping[str, Any], completed: Mapping[str, Any]) -> ModelConfig:
+    """The configuration with what auto_complete_config changed. Raises InvalidArgument when that is no configuration.
+
+    `given` and `completed` are the JSON forms before and after.
+    """
+    changed = {key: completed[key] for key in _COMPLETED if key in completed and completed[key] != given.get(key)}
+    if not changed:
+        return config
+    try:
+        parsed = parse_json(json.dumps(changed))
+    except ConfigError as error:
+        problems = "; ".join(problem.message for problem in error.problems)
+        raise InvalidArgument(
+            f"auto_complete_config of model '{config.name}' made an invalid configuration: {problems}"
+        ) from error
+    return msgspec.structs.replace(config, **{key: getattr(parsed, key) for key in changed})
+
+
+def _named_log(context: ModelContext, name: str) -> LogLine:
+    log: Callable[[str, str], None] = context.log
+    return lambda level, text: log(level, f"{name}: {text}")

@@ -1,0 +1,110 @@
+"""The server's end of the talk with one worker: messages that the session allows, with deadlines, and the reason when it ends."""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from tpy.errors import Internal
+from tpy.units import NS_PER_S
+from tpy_data.backends.python.process import LIVENESS_CHECK_S, WorkerProcess
+from tpy_data.backends.python.worker.channel import Channel, Closed, Stalled, wait_readable
+from tpy_data.backends.python.worker.core.batch import Layout
+from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
+from tpy_data.backends.python.worker.core.session import Session, State
+from tpy_data.backends.python.worker.segments import Loan
+
+LOST = (Closed, ProtocolViolation, msgspec.DecodeError)
+"""What says that the worker is dead or not to be trusted."""
+
+
+def unhealthy(name: str) -> str:
+    """What clients read when a worker died."""
+    return f"Stub process '{name}' is not healthy."
+
+
+class Conversation:
+    """Owns a worker process and its channel. Used by one thread; ends with exactly one of `stop` and `give_up`."""
+
+    def __init__(self, name: str, process: WorkerProcess) -> None:
+        self.name = name
+        self._process = process
+        self._channel = Channel(process.socket)
+        self._session = Session()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def state(self) -> State:
+        """Where the talk is."""
+        return self._session.state
+
+    def say(self, kind: Kind, header: bytes, layout: Layout | None = None, loan: Loan | None = None) -> None:
+        """Send. Raises Closed."""
+        self._session.apply(kind)
+        try:
+            if layout is None:
+                self._channel.send(kind, header, [], 0)
+            else:
+                self._channel.send(kind, header, layout.data, layout.data_bytes, -1 if loan is None else loan.descriptor)
+        finally:
+            if loan is not None:
+                loan.sent()
+
+    def hear(self) -> Frame:
+        """The next message, however long it takes. Raises Closed or ProtocolViolation."""
+        while True:
+            try:
+                frame = self._channel.receive()
+            except Stalled:
+                if self._process.wait_exited(0):
+                    raise Closed("the process is gone") from None
+                continue
+            self._session.apply(frame.kind)
+            return frame
+
+    def hear_within(self, timeout_s: float) -> Frame:
+        """The next message. Raises TimeoutError as well."""
+        deadline_ns = time.monotonic_ns() + round(timeout_s * NS_PER_S)
+        while True:
+            left_s = (deadline_ns - time.monotonic_ns()) / NS_PER_S
+            if wait_readable(self._channel, min(LIVENESS_CHECK_S, max(left_s, 0))):
+                return self.hear()
+            if left_s <= 0:
+                raise TimeoutError
+            if self._process.wait_exited(0):
+                raise Closed("the process is gone")
+
+    def take_file(self) -> int:
+        """The file that came with the message just heard. Raises ProtocolViolation when none did."""
+        return self._channel.take_file()
+
+    def stop(self, finalize_timeout_s: float) -> str:
+        """Have an idle worker finalize, within `finalize_timeout_s`, and end it. Returns how it ended, in words."""
+        try:
+            self.say(Kind.FINALIZE, b"{}")
+            self.hear_within(finalize_timeout_s)
+        except TimeoutError:
+            return f"did not finalize within {finalize_timeout_s:g} s and {self.give_up()}"
+        except LOST:
+            return self.give_up()
+        self._channel.close()
+        return self._process.end(finalize_timeout_s)
+
+    def give_up(self) -> str:
+        """End the worker at once. Returns how it ended, in words."""
+        self._session.break_off()
+        self._channel.close()
+        return self._process.end(0)
+
+    def give_up_starting(self) -> Internal:
+        """End a worker that did not come up; the error to raise."""
+        was_up = self.state is not State.STARTING
+        how = self.give_up()
+        if was_up:
+            return Internal(unhealthy(self.name))
+        last = self._process.last_error_line
+        return Internal(f"{unhealthy(self.name)} Its interpreter {how} before it was up{': ' + last if last else ''}")

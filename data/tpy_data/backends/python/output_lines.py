@@ -1,0 +1,111 @@
+"""What a worker prints, line by line, into the server's log."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+LINE_BYTES_MAX = 8 * 1024
+"""A longer line of stdout or stderr is cut into several."""
+
+RECORD_BYTES_MAX = 1024 * 1024
+"""One record of the log pipe: LOG_TEXT_MAX characters, each at most 12 bytes of JSON."""
+
+READ_BYTES = 64 * 1024
+
+LogLine = Callable[[str, str], None]
+"""Level and text."""
+
+
+class _Record(msgspec.Struct, frozen=True):
+    level: str
+    message: str
+
+
+_LEVELS = frozenset({"verbose", "info", "warning", "error"})
+_decode_record = msgspec.json.Decoder(_Record).decode
+
+
+class OutputForwarder:
+    """Owns the reading ends of a worker's stdout, stderr and log pipe, and one thread that reads them until `close`."""
+
+    def __init__(self, name: str, *, stdout: int, stderr: int, records: int, log: LogLine) -> None:
+        self._log = log
+        self._pending = {stdout: b"", stderr: b"", records: b""}
+        self._stderr = stderr
+        self._records = records
+        self._last_error_line = ""
+        self._wake_read, self._wake_write = os.pipe()
+        for descriptor in self._pending:
+            os.set_blocking(descriptor, False)
+        self._thread = threading.Thread(target=self._run, name=f"log {name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def last_error_line(self) -> str:
+        """The newest line on stderr that was not empty."""
+        return self._last_error_line
+
+    def close(self) -> None:
+        """Forward what is there, and end. Processes that the model left behind may still hold the pipes: not waited for."""
+        os.write(self._wake_write, b".")
+        self._thread.join()
+        for descriptor in (*self._pending, self._wake_read, self._wake_write):
+            os.close(descriptor)
+
+    def _run(self) -> None:
+        poller = select.poll()
+        open_ones = set(self._pending)
+        for descriptor in (*open_ones, self._wake_read):
+            poller.register(descriptor, select.POLLIN)
+        closing = False
+        while not closing:
+            ready = [descriptor for descriptor, _ in poller.poll()]
+            closing = self._wake_read in ready
+            for descriptor in list(open_ones) if closing else [d for d in ready if d in open_ones]:
+                if not self._read(descriptor, everything=closing):
+                    poller.unregister(descriptor)
+                    open_ones.discard(descriptor)
+        for descriptor in self._pending:
+            self._lines(descriptor, b"\n" if self._pending[descriptor] else b"")
+
+    def _read(self, descriptor: int, *, everything: bool) -> bool:
+        """Whether there may be more later."""
+        while True:
+            try:
+                chunk = os.read(descriptor, READ_BYTES)
+            except BlockingIOError:
+                return True
+            if not chunk:
+                return False
+            self._lines(descriptor, chunk)
+            if not everything:
+                return True
+
+    def _lines(self, descriptor: int, chunk: bytes) -> None:
+        *lines, rest = (self._pending[descriptor] + chunk).split(b"\n")
+        bound = RECORD_BYTES_MAX if descriptor == self._records else LINE_BYTES_MAX
+        while len(rest) > bound:
+            lines.append(rest[:bound])
+            rest = rest[bound:]
+        self._pending[descriptor] = rest
+        for line in lines:
+            if line.strip():
+                self._emit(descriptor, line)
+
+    def _emit(self, descriptor: int, line: bytes) -> None:
+        if descriptor == self._records:
+            try:
+                record = _decode_record(line)
+            except msgspec.MsgspecError:
+                record = _Record("error", f"unreadable log record of {len(line)} bytes")
+            self._log(record.level if record.level in _LEVELS else "info", record.message)
+            return
+        text = line.decode("utf-8", "replace").rstrip()
+        if descriptor == self._stderr:
+            self._last_error_line = text
+        self._log("warning" if descriptor == self._stderr else "info", text)

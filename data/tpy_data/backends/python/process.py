@@ -1,0 +1,126 @@
+"""A worker process: started, watched, ended. Leaves no zombie, no child of it, no descriptor."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO
+
+from tpy.errors import Internal
+from tpy_data.backends.python.environment import Interpreter
+from tpy_data.backends.python.output_lines import LogLine, OutputForwarder
+
+_WORKER = Path(__file__).parent / "worker" / "__main__.py"
+
+LIVENESS_CHECK_S = 1
+"""How often a silent worker is checked. A death is normally seen at once, as the end of its socket; not when a process that the
+model forked still holds that socket."""
+
+TERMINATE_GRACE_S = 2
+"""Between SIGTERM and SIGKILL."""
+
+
+class Spawner:
+    """The thread that starts workers. The kernel ends a worker when the *thread* that started it ends, so this one lives as
+    long as the backend does."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="python-spawner")
+
+    def start(self, command: list[str], files: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        """Start a process in a process group of its own. Raises OSError."""
+        return self._executor.submit(_start, command, files).result()
+
+    def close(self) -> None:
+        """No more workers."""
+        self._executor.shutdown(wait=True)
+
+
+def _start(command: list[str], files: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=files,
+        # Ctrl-C in the terminal goes to the server, which ends its workers in order.
+        process_group=0,
+    )
+
+
+class WorkerProcess:
+    """One worker. `socket` is the server's end of its socket, for the caller to use and to close; then call `end`."""
+
+    def __init__(self, name: str, interpreter: Interpreter, spawner: Spawner, log: LogLine) -> None:
+        """Raises Internal when the interpreter cannot be started."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        records_read, records_write = os.pipe()
+        # -B: bytecode in a watched repository would look like a change of the model.
+        files = (theirs.fileno(), records_write)
+        command = [interpreter.executable, "-B", str(_WORKER), *map(str, files), str(os.getpid())]
+        try:
+            process = spawner.start(command, files)
+        except OSError as error:
+            ours.close()
+            os.close(records_read)
+            raise Internal(f"cannot start {interpreter.executable} for '{name}': {error}") from error
+        finally:
+            theirs.close()
+            os.close(records_write)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", LIVENESS_CHECK_S, 0))
+        self.socket = ours
+        self._process = process
+        self._exit = os.pidfd_open(process.pid)
+        self._output = OutputForwarder(
+            name, stdout=_detach(process.stdout), stderr=_detach(process.stderr), records=records_read, log=log
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def last_error_line(self) -> str:
+        """The newest line on its stderr; complete after `end`."""
+        return self._output.last_error_line
+
+    def wait_exited(self, timeout_s: float) -> bool:
+        """Whether the process is gone, after at most `timeout_s` seconds."""
+        poller = select.poll()
+        poller.register(self._exit, select.POLLIN)
+        return bool(poller.poll(timeout_s * 1000))
+
+    def end(self, grace_s: float) -> str:
+        """Wait `grace_s` seconds for it to exit, then make it; and whatever it has started in its group. Returns how it ended,
+        in words. Call once."""
+        if not self.wait_exited(grace_s):
+            os.kill(self.pid, signal.SIGTERM)
+            self.wait_exited(TERMINATE_GRACE_S)
+        # It was not reaped yet, so its number is still the group's, and the group cannot be somebody else's.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        status = self._process.wait()
+        os.close(self._exit)
+        self._output.close()
+        if status < 0:
+            with contextlib.suppress(ValueError):
+                return f"was ended by {signal.Signals(-status).name}"
+            return f"was ended by signal {-status}"
+        return f"exited with status {status}"
+
+
+def _detach(stream: IO[bytes] | None) -> int:
+    """The descriptor of a pipe, as ours to close."""
+    if stream is None:
+        raise Internal("a worker was started without its pipes")
+    descriptor = os.dup(stream.fileno())
+    os.set_inheritable(descriptor, False)
+    stream.close()
+    return descriptor

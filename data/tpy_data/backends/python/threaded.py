@@ -1,0 +1,126 @@
+"""An instance whose model runs in the server's process, in its instance's thread (TPY_PYTHON_ISOLATION "thread").
+
+What this gives up: the model can crash, block (by holding the interpreter lock) or bloat the server; modules that two such models
+import by the same name are one; `async def execute` is refused, because the server has another event loop; inputs are read-only
+views of the server's memory.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult
+from tpy.errors import Internal, Unsupported
+from tpy.messages import Tensor
+from tpy_data.backends.python import translation
+from tpy_data.backends.python.output_lines import LogLine
+from tpy_data.backends.python.worker import context, datatypes, tensor
+from tpy_data.backends.python.worker.failures import ModelFailure
+from tpy_data.backends.python.worker.loader import ModelSource
+from tpy_data.backends.python.worker.request import InferenceRequest, received, watch
+from tpy_data.backends.python.worker.response import InferenceResponse
+from tpy_data.backends.python.worker.runner import ModelRunner
+
+_ASYNC = "async execute needs a process of its own; remove parameter TPY_PYTHON_ISOLATION"
+
+
+class ThreadedInstance:
+    """One instance in the server's process (a `ModelInstance`)."""
+
+    def __init__(
+        self,
+        name: str,
+        source: ModelSource,
+        arguments: Mapping[str, str],
+        output_names: Sequence[str],
+        model_context: context.ModelContext,
+        log: LogLine,
+    ) -> None:
+        """Raises Internal with the model's failure, Unsupported for an async execute."""
+        self._context = model_context
+        self._outputs = frozenset(output_names)
+        self._log = log
+        context.set_for_thread(model_context)
+        try:
+            self._runner = ModelRunner(source, name, arguments, _refuse_coroutine)
+        except ModelFailure as failure:
+            raise Internal(str(failure)) from failure
+        finally:
+            context.set_for_thread(None)
+        if inspect.iscoroutinefunction(getattr(self._runner.model, "execute", None)):
+            raise Unsupported(f"'{name}': {_ASYNC}")
+
+    def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
+        """Run the batch here. Raises Internal, with Triton's text, when the model failed the batch as a whole."""
+        context.set_for_thread(self._context)
+        requests = [self._request(request) for request in batch.requests]
+        batch.times.inputs_ready()
+        try:
+            responses = self._runner.execute(requests)
+        except ModelFailure as failure:
+            raise Internal(str(failure)) from failure
+        finally:
+            context.set_for_thread(None)
+        batch.times.outputs_begin()
+        return [_result_of(response, request) for response, request in zip(responses, batch.requests, strict=True)]
+
+    def close(self) -> None:
+        """Finalize the model."""
+        context.set_for_thread(self._context)
+        try:
+            self._runner.finalize()
+        except ModelFailure as failure:
+            self._log("error", f"finalize failed: {failure}")
+        finally:
+            context.set_for_thread(None)
+
+    def _request(self, request: ExecutionRequest) -> InferenceRequest:
+        correlation_id, flags = translation.correlation_and_flags(request.sequence)
+        wanted = request.requested_outputs
+        seen = received(
+            request.id,
+            correlation_id,
+            flags,
+            request.timeout_us,
+            translation.parameters_text(request.parameters) or "{}",
+            frozenset(wanted) if wanted else self._outputs,
+            [_input(name, given) for name, given in request.inputs.items()],
+        )
+        watch(seen, request.is_cancelled)
+        return seen
+
+
+def _input(name: str, given: Tensor) -> tensor.Tensor:
+    array = translation.storage(given)
+    # A new view, so that forbidding writes does not reach the server's own array.
+    view = array.view() if array.flags.c_contiguous else array.copy()
+    view.flags.writeable = False
+    return tensor.wrap(name, given.datatype.number, view)
+
+
+def _result_of(response: InferenceResponse, request: ExecutionRequest) -> ExecutionResult:
+    error = response.error()
+    if error is not None:
+        return ExecutionResult(error=translation.error_of(int(error.code()), error.message()))
+    wanted = request.requested_outputs
+    outputs = [
+        _output(*tensor.storage_of(output)) for output in response.output_tensors() if not wanted or output.name() in wanted
+    ]
+    parameters = response.parameters()
+    return translation.result(outputs, {} if parameters == "{}" else translation.parameters_of(parameters))
+
+
+def _output(name: str, number: int, array: Any) -> Tensor:
+    # The model may write into its array again before the answer is sent; what nobody can write to needs no copy.
+    if number == datatypes.BYTES:
+        array = datatypes.as_bytes(array)
+    elif array.flags.writeable:
+        array = array.copy()
+    return translation.tensor(name, number, array)
+
+
+def _refuse_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    coroutine.close()
+    raise ModelFailure(_ASYNC)

@@ -1,0 +1,82 @@
+"""Between the server's requests and results and what crosses to model code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tpy.backend import ExecutionRequest, ExecutionResult
+from tpy.errors import ERROR_OF_CODE, ErrorCode, TpyError
+from tpy.messages import DataType, ParameterValue, SequencePosition, Tensor
+from tpy.messages.datatypes import BY_NUMBER
+from tpy_data.backends.python.worker.core.frames import ProtocolViolation
+
+_CODES: tuple[ErrorCode, ...] = (
+    ErrorCode.UNKNOWN,
+    ErrorCode.INTERNAL,
+    ErrorCode.NOT_FOUND,
+    ErrorCode.INVALID_ARG,
+    ErrorCode.UNAVAILABLE,
+    ErrorCode.UNSUPPORTED,
+    ErrorCode.ALREADY_EXISTS,
+    ErrorCode.CANCELLED,
+)
+"""In the order of TRITONSERVER_Error_Code, which is how a worker names them."""
+
+_FLAG_START = 1
+_FLAG_END = 2
+_UINT16 = np.dtype(np.uint16)
+_encode = msgspec.json.encode
+_decode_parameters = msgspec.json.Decoder(dict[str, ParameterValue]).decode
+
+
+def storage(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """The tensor's array in the worker's storage form: BF16 as uint16, all others as they are."""
+    if tensor.datatype is DataType.BF16:
+        return tensor.array.view(_UINT16)
+    return tensor.array
+
+
+def tensor(name: str, number: int, array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor from an array in the worker's storage form. Raises ProtocolViolation for an unknown type."""
+    datatype = BY_NUMBER.get(number)
+    if datatype is None or datatype is DataType.INVALID:
+        raise ProtocolViolation(f"tensor '{name}' has type {number}")
+    return Tensor(name, datatype, array.view(datatype.numpy) if datatype is DataType.BF16 else array)
+
+
+def parameters_text(parameters: Mapping[str, ParameterValue]) -> str:
+    """A request's parameters as JSON, "" for none."""
+    return _encode(parameters).decode() if parameters else ""
+
+
+def parameters_of(text: str) -> dict[str, ParameterValue]:
+    """A response's parameters from JSON. Raises msgspec.DecodeError."""
+    return _decode_parameters(text) if text else {}
+
+
+def correlation_and_flags(sequence: SequencePosition | None) -> tuple[int | str, int]:
+    """A request's place in its sequence, in the worker's terms."""
+    if sequence is None:
+        return 0, 0
+    return sequence.correlation_id, (_FLAG_START if sequence.start else 0) | (_FLAG_END if sequence.end else 0)
+
+
+def error_of(code: int, text: str) -> TpyError:
+    """The error that model code gave to one request. Raises ProtocolViolation for an unknown code."""
+    if not 0 <= code < len(_CODES):
+        raise ProtocolViolation(f"unknown error code {code}")
+    return ERROR_OF_CODE[_CODES[code]](text)
+
+
+def result(outputs: Sequence[Tensor], parameters: Mapping[str, ParameterValue]) -> ExecutionResult:
+    """A successful answer."""
+    return ExecutionResult(outputs, None, parameters) if parameters else ExecutionResult(outputs)
+
+
+def wanted_of(request: ExecutionRequest) -> tuple[str, ...] | None:
+    """The outputs that the caller named, None when it named none."""
+    return request.requested_outputs or None

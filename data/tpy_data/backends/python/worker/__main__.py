@@ -1,0 +1,57 @@
+"""Starts a worker: `python <this file> <control descriptor> <log descriptor> <server's process id>`.
+
+This file's folder is imported as package `tpy_python_worker`, whatever interpreter runs it, and does not stay on sys.path,
+where its modules would shadow the model's.
+"""
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import sys
+
+PACKAGE = "tpy_python_worker"
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Set the process up, say hello, then hand over to `main.serve`."""
+    control, log, server = map(int, sys.argv[1:4])
+    folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != folder]
+    sys.argv[:] = [""]
+    spec = importlib.util.spec_from_file_location(
+        PACKAGE, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    sys.modules[PACKAGE] = package
+    spec.loader.exec_module(package)
+    channel_module = importlib.import_module(PACKAGE + ".channel")
+    frames = importlib.import_module(PACKAGE + ".core.frames")
+    channel = channel_module.Channel(socket.socket(fileno=control))
+    channel.send(frames.Kind.HELLO, b"{}", [], 0)
+    try:
+        die_with(server)
+        worker = importlib.import_module(PACKAGE + ".main")
+    except Exception as error:
+        reason = f"{sys.executable} cannot run a worker of the python backend: {type(error).__name__}: {error}"
+        channel.send(frames.Kind.FAILED, json.dumps(reason).encode(), [], 0)
+        return
+    worker.serve(channel, log)
+
+
+def die_with(server: int) -> None:
+    """Have the kernel kill this process when the server dies, however that happens."""
+    import ctypes
+    import faulthandler
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != server:
+        os._exit(1)  # it died before the line above
+    faulthandler.enable()
+
+
+main()

@@ -1,0 +1,104 @@
+"""The socket: frames out and in, files along with them. Blocking; a lock is the caller's affair."""
+
+from __future__ import annotations
+
+import array
+import os
+import select
+import socket
+from collections import deque
+
+from .core.frames import Buffer, Frame, FrameDecoder, Kind, ProtocolViolation, encode
+
+RECEIVE_BYTES = 256 * 1024
+"""One receive takes a whole frame of the largest inline size."""
+
+_BUFFERS_MAX = 64
+"""Above this many buffers one copy is cheaper than the kernel's walk (and IOV_MAX is 1024)."""
+
+_FILES_MAX = 4
+_ANCILLARY_BYTES = socket.CMSG_SPACE(_FILES_MAX * array.array("i").itemsize)
+
+
+class Closed(Exception):
+    """The other end is gone."""
+
+
+class Stalled(Exception):
+    """The socket's receive timeout passed and nothing came; the call may be repeated."""
+
+
+class Channel:
+    """One end of the socket pair. `close` it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._decoder = FrameDecoder()
+        self._buffer = bytearray(RECEIVE_BYTES)
+        self._view = memoryview(self._buffer)
+        self._files: deque[int] = deque()
+
+    def fileno(self) -> int:
+        """For polling."""
+        return self._socket.fileno()
+
+    def send(self, kind: Kind, header: bytes, data: list[Buffer], data_bytes: int, file: int = -1) -> None:
+        """Write one frame, with a file when `file` >= 0. One system call unless the frame is larger than the socket's buffer.
+
+        Blocks while the peer does not read: a peer of ours always does when it may be spoken to. Raises Closed.
+        """
+        buffers = encode(kind, header, data, data_bytes)
+        if len(buffers) > _BUFFERS_MAX:
+            buffers = [b"".join(buffers)]
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))] if file >= 0 else []
+        try:
+            sent = self._socket.sendmsg(buffers, ancillary)
+            if sent < sum(map(len, buffers)):
+                self._socket.sendall(memoryview(b"".join(buffers))[sent:])
+        except OSError as error:
+            raise Closed(str(error)) from None
+
+    def receive(self) -> Frame:
+        """The next frame. Raises Closed, Stalled (on a socket with a receive timeout) or ProtocolViolation."""
+        while True:
+            frame = self._decoder.next_frame()
+            if frame is not None:
+                return frame
+            try:
+                size, ancillary, flags, _ = self._socket.recvmsg_into([self._view], _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                raise Stalled from None
+            except OSError as error:
+                raise Closed(str(error)) from None
+            self._keep_files(ancillary)
+            if flags & socket.MSG_CTRUNC or len(self._files) > _FILES_MAX:
+                raise ProtocolViolation("too many files came with a message")
+            if size == 0:
+                raise Closed("end of stream")
+            self._decoder.feed(self._view[:size])
+
+    def take_file(self) -> int:
+        """The file that came with the frame just received; the caller closes it. Raises ProtocolViolation when none did."""
+        if not self._files:
+            raise ProtocolViolation("a segment was announced without its file")
+        return self._files.popleft()
+
+    def close(self) -> None:
+        """Close the socket and files nobody took. Idempotent."""
+        self._socket.close()
+        while self._files:
+            os.close(self._files.popleft())
+
+    def _keep_files(self, ancillary: list[tuple[int, int, bytes]]) -> None:
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                files = array.array("i")
+                files.frombytes(payload[: len(payload) - len(payload) % files.itemsize])
+                self._files.extend(files)
+
+
+def wait_readable(channel: Channel, timeout_s: float | None) -> bool:
+    """Whether something can be received within `timeout_s` seconds (None: for ever)."""
+    poller = select.poll()
+    poller.register(channel.fileno(), select.POLLIN)
+    return bool(poller.poll(None if timeout_s is None else max(0, timeout_s) * 1000))

@@ -1,0 +1,109 @@
+"""How tensors of a batch are laid out: small ones in the frame's data area, large ones in one shared segment.
+
+A tensor's descriptor in the JSON header is `[name, type number, shape, where, offset, bytes]`, `where` 0 for the frame's data
+area and 1 for the message's segment. Neither end copies to decode: arrays are views of the frame or of the segment.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tpy_data.backends.python.worker import datatypes
+
+from .frames import ALIGNMENT, DATA_BYTES_MAX, Buffer, ProtocolViolation
+
+Array = np.ndarray[Any, Any]
+Descriptor = tuple[str, int, tuple[int, ...], int, int, int]
+
+INLINE_BYTES_MAX = 32 * 1024
+"""Per tensor. Measured: below it writing into the socket beats touching a second mapping; far above it the kernel's two
+copies cost more than one copy into shared memory."""
+
+INLINE_TOTAL_BYTES_MAX = 128 * 1024
+"""Per message, so that one send and one receive move all of it (the socket's buffers hold about 200 KiB)."""
+
+RANK_MAX = 64
+SEGMENT_ALIGNMENT = 64
+
+_ZEROS = bytes(ALIGNMENT)
+
+
+class Placed(NamedTuple):
+    """Data for the segment: where to write it, and what (a flat byte view)."""
+
+    offset: int
+    data: memoryview | bytes
+
+
+class Layout:
+    """Collects the tensors of one message. Read `data`, `data_bytes`, `placed` and `segment_bytes` when all were added."""
+
+    __slots__ = ("data", "data_bytes", "placed", "segment_bytes")
+
+    def __init__(self) -> None:
+        self.data: list[Buffer] = []
+        self.data_bytes = 0
+        self.placed: list[Placed] = []
+        self.segment_bytes = 0
+
+    def add(self, name: str, number: int, array: Array) -> Descriptor:
+        """Give a tensor its place. `array` has the storage dtype of its type, or object / bytes for BYTES."""
+        shape = array.shape
+        raw: memoryview | bytes
+        if number == datatypes.BYTES:
+            raw = datatypes.serialize(array)
+            size = len(raw)
+        else:
+            # Views with strides cannot be read in one piece; reshape copies only those, `data` of an empty array cannot be cast.
+            size = array.nbytes
+            raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data if size else b""
+        if size <= INLINE_BYTES_MAX and self.data_bytes + size <= INLINE_TOTAL_BYTES_MAX:
+            offset = self.data_bytes
+            padding = -size % ALIGNMENT
+            self.data.append(raw)
+            if padding:
+                self.data.append(_ZEROS[:padding])
+            self.data_bytes += size + padding
+            return (name, number, shape, 0, offset, size)
+        offset = self.segment_bytes
+        self.placed.append(Placed(offset, raw))
+        self.segment_bytes += size + (-size % SEGMENT_ALIGNMENT)
+        return (name, number, shape, 1, offset, size)
+
+
+assert INLINE_TOTAL_BYTES_MAX + ALIGNMENT <= DATA_BYTES_MAX
+
+
+def read(descriptor: Descriptor, data: memoryview, segment: Array | None) -> Array:
+    """The array that a descriptor names: a view, except for BYTES. `segment` is the message's segment as flat uint8.
+
+    BYTES gives an object array of bytes, BF16 uint16. Raises ProtocolViolation for anything that does not add up.
+    """
+    name, number, shape, where, offset, size = descriptor
+    if len(shape) > RANK_MAX or any(extent < 0 for extent in shape):
+        raise ProtocolViolation(f"tensor '{name}' has shape {list(shape)}")
+    count = math.prod(shape)
+    source: memoryview | Array
+    if where == 0:
+        source = data
+    elif where == 1 and segment is not None:
+        source = segment
+    else:
+        raise ProtocolViolation(f"tensor '{name}' lies in a segment that was not sent")
+    if offset < 0 or size < 0 or offset + size > len(source) or offset % ALIGNMENT:
+        raise ProtocolViolation(f"tensor '{name}' lies at {offset} to {offset + size} of {len(source)} bytes")
+    if number == datatypes.BYTES:
+        try:
+            return datatypes.deserialize(source[offset : offset + size], count).reshape(shape)
+        except (ValueError, MemoryError) as error:
+            raise ProtocolViolation(f"tensor '{name}': {error}") from None
+    dtype = datatypes.STORAGE_OF_NUMBER.get(number)
+    if dtype is None or count * dtype.itemsize != size:
+        raise ProtocolViolation(f"tensor '{name}' of type {number} and shape {list(shape)} has {size} bytes")
+    if where == 0:
+        return np.frombuffer(data, dtype, count, offset).reshape(shape) if count else np.empty(shape, dtype)
+    assert isinstance(source, np.ndarray)
+    return source[offset : offset + size].view(dtype).reshape(shape)

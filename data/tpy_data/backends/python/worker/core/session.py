@@ -1,0 +1,68 @@
+"""Who may say what when: one table, used by both ends.
+
+    SPAWNED --LOAD--> STARTING --HELLO--> LOADING --READY--> IDLE <--RESULT-- EXECUTING <--+
+                                             |                |  --EXECUTE-->  |  IS_CANCELLED / CANCELLED
+                                          FAILED          FINALIZE             +-----------+
+                                             v                v
+                                           ENDED <--FINALIZED-- FINALIZING
+
+A message that is not in the table is a ProtocolViolation: the session is then BROKEN and says nothing more.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from .frames import Kind, ProtocolViolation
+
+
+class State(enum.Enum):
+    """Where a session is."""
+
+    SPAWNED = "spawned"
+    STARTING = "starting"
+    LOADING = "loading"
+    IDLE = "idle"
+    EXECUTING = "executing"
+    ASKED = "asked"
+    """Executing, and the worker waits to hear whether a request was cancelled."""
+    FINALIZING = "finalizing"
+    ENDED = "ended"
+    BROKEN = "broken"
+
+
+LEGAL_MOVES: Mapping[tuple[State, Kind], State] = MappingProxyType(
+    {
+        (State.SPAWNED, Kind.LOAD): State.STARTING,
+        (State.STARTING, Kind.HELLO): State.LOADING,
+        (State.LOADING, Kind.READY): State.IDLE,
+        (State.LOADING, Kind.FAILED): State.ENDED,
+        (State.IDLE, Kind.EXECUTE): State.EXECUTING,
+        (State.EXECUTING, Kind.IS_CANCELLED): State.ASKED,
+        (State.ASKED, Kind.CANCELLED): State.EXECUTING,
+        (State.EXECUTING, Kind.RESULT): State.IDLE,
+        (State.IDLE, Kind.FINALIZE): State.FINALIZING,
+        (State.FINALIZING, Kind.FINALIZED): State.ENDED,
+    }
+)
+
+
+class Session:
+    """The state of one conversation, seen from the server."""
+
+    def __init__(self) -> None:
+        self.state = State.SPAWNED
+
+    def apply(self, kind: Kind) -> None:
+        """A message was sent or received. Raises ProtocolViolation when it may not be said now."""
+        after = LEGAL_MOVES.get((self.state, kind))
+        if after is None:
+            before, self.state = self.state, State.BROKEN
+            raise ProtocolViolation(f"{kind.name} while {before.value}")
+        self.state = after
+
+    def break_off(self) -> None:
+        """The peer is gone or not to be trusted."""
+        self.state = State.BROKEN

@@ -1,0 +1,82 @@
+"""Errors of model code: what pb_utils offers to raise and return, and how an exception becomes text."""
+
+from __future__ import annotations
+
+import enum
+import os
+import types
+
+_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+class TritonModelException(Exception):
+    """For model code to raise."""
+
+
+class ErrorCode(enum.IntEnum):
+    """TRITONSERVER_Error_Code."""
+
+    UNKNOWN = 0
+    INTERNAL = 1
+    NOT_FOUND = 2
+    INVALID_ARG = 3
+    UNAVAILABLE = 4
+    UNSUPPORTED = 5
+    ALREADY_EXISTS = 6
+    CANCELLED = 7
+
+
+class TritonError:
+    """The error of one response. Not an exception: put it into an InferenceResponse."""
+
+    UNKNOWN = ErrorCode.UNKNOWN
+    INTERNAL = ErrorCode.INTERNAL
+    NOT_FOUND = ErrorCode.NOT_FOUND
+    INVALID_ARG = ErrorCode.INVALID_ARG
+    UNAVAILABLE = ErrorCode.UNAVAILABLE
+    UNSUPPORTED = ErrorCode.UNSUPPORTED
+    ALREADY_EXISTS = ErrorCode.ALREADY_EXISTS
+    CANCELLED = ErrorCode.CANCELLED
+
+    __slots__ = ("_code", "_message")
+
+    def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
+        if not isinstance(message, str):
+            raise TypeError(f"TritonError: message must be a str, got {type(message).__name__}")
+        if not isinstance(code, ErrorCode):
+            raise TypeError(f"TritonError: code must be one of TritonError's codes, got {code!r}")
+        self._message = message
+        self._code = code
+
+    def message(self) -> str:
+        """What the client reads."""
+        return self._message
+
+    def code(self) -> ErrorCode:
+        """Decides the status that the client sees."""
+        return self._code
+
+
+class ModelFailure(Exception):
+    """What model code did wrong, as text for the caller."""
+
+
+def describe(error: BaseException, boundary: types.FrameType | None) -> str:
+    """Type, text and call stack of an exception, innermost call first, as Triton's clients know it.
+
+    `boundary` is the frame that caught it: it and its callers are left out, and so is this package.
+    """
+    text = str(error) or "<EMPTY MESSAGE>"
+    lines = []
+    trace = error.__traceback__
+    if trace is not None:
+        while trace.tb_next is not None:
+            trace = trace.tb_next
+        frame: types.FrameType | None = trace.tb_frame
+        while frame is not None and frame is not boundary:
+            code = frame.f_code
+            if not code.co_filename.startswith(_OWN_FOLDER):
+                lines.append(f"  {code.co_filename}({frame.f_lineno}): {code.co_name}\n")
+            frame = frame.f_back
+    where = "\n\nAt:\n" + "".join(lines) if lines else ""
+    return f"{type(error).__name__}: {text}{where}"

@@ -1,0 +1,223 @@
+"""The worker's loop: load the model, then one batch after the other until the server says to finalize or is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from . import context, loader, runner
+from .channel import Channel, Closed
+from .core.batch import Array, Layout, read
+from .core.frames import Frame, Kind, ProtocolViolation
+from .failures import ModelFailure
+from .request import InferenceRequest, received, watch
+from .response import InferenceResponse
+from .segments import Borrower, Lender
+from .tensor import storage_of, wrap
+
+LOG_TEXT_MAX = 64 * 1024
+"""Characters of one log message; longer ones are cut."""
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class LogPipe:
+    """Logger's lines to the server: one JSON object per line. Any thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+
+    def log(self, level: str, message: str) -> None:
+        """Write one line; lost when the server is gone."""
+        line = (_encode({"level": level, "message": message[:LOG_TEXT_MAX]}) + "\n").encode()
+        with self._lock:
+            try:
+                while line:
+                    line = line[os.write(self._descriptor, line) :]
+            except OSError:
+                pass
+
+
+class Worker:
+    """One model instance behind a channel."""
+
+    def __init__(self, channel: Channel, log: LogPipe) -> None:
+        self._channel = channel
+        self._log = log
+        self._lender = Lender()
+        self._borrower = Borrower(writable=True)
+        self._runner: runner.ModelRunner | None = None
+        self._outputs: frozenset[str] = frozenset()
+        self._loop: Any = None
+        self._speaking = threading.Lock()
+        self._batch = 0
+
+    def run(self) -> None:
+        """Serve until FINALIZE. Raises Closed when the server is gone."""
+        self._load(json.loads(bytes(self._expect(Kind.LOAD).header)))
+        while True:
+            frame = self._channel.receive()
+            if frame.kind is Kind.EXECUTE:
+                self._execute(frame)
+            elif frame.kind is Kind.FINALIZE:
+                self._finalize()
+                return
+            else:
+                raise ProtocolViolation(f"unexpected {frame.kind.name}")
+
+    def _expect(self, kind: Kind) -> Frame:
+        frame = self._channel.receive()
+        if frame.kind is not kind:
+            raise ProtocolViolation(f"{frame.kind.name} instead of {kind.name}")
+        return frame
+
+    def _say(self, kind: Kind, message: object) -> None:
+        self._channel.send(kind, _encode(message).encode(), [], 0)
+
+    def _load(self, order: dict[str, Any]) -> None:
+        source = loader.ModelSource(**order["source"])
+        if order["bin"]:
+            os.environ["PATH"] = order["bin"] + os.pathsep + os.environ.get("PATH", os.defpath)
+        context.set_for_process(context.ModelContext(order["directory"], self._log.log))
+        self._outputs = frozenset(order["outputs"])
+        try:
+            if order["mode"] == "auto_complete":
+                self._say(Kind.READY, runner.auto_complete(source, order["name"], order["config"]))
+            else:
+                self._runner = runner.ModelRunner(source, order["name"], order["arguments"], self._run_coroutine)
+                self._say(Kind.READY, None)
+        except ModelFailure as failure:
+            self._say(Kind.FAILED, str(failure))
+            raise SystemExit(0) from None
+        except (TypeError, ValueError) as error:
+            # What auto_complete_config left in the configuration cannot be written as JSON.
+            self._say(Kind.FAILED, f"auto_complete_config made a configuration that is not JSON: {error}")
+            raise SystemExit(0) from None
+
+    def _execute(self, frame: Frame) -> None:
+        order = json.loads(bytes(frame.header))
+        self._borrower.drop(order["d"])
+        self._lender.take_back(order["r"])
+        requests = self._requests(order, frame.data)
+        wanted = [entry[5] for entry in order["q"]]
+        layout = Layout()
+        try:
+            assert self._runner is not None
+            responses = self._runner.execute(requests)
+            answers: Any = [_answer(response, names, layout) for response, names in zip(responses, wanted, strict=False)]
+            responses = ()
+        except ModelFailure as failure:
+            answers = str(failure)
+            layout = Layout()
+        del requests
+        self._send_result(answers, layout)
+
+    def _requests(self, order: dict[str, Any], data: memoryview) -> list[InferenceRequest]:
+        segment: Array | None = None
+        if order["s"] is not None:
+            number, size, is_new = order["s"]
+            segment = self._borrower.borrow(number, size, self._channel.take_file() if is_new else None)
+        self._batch += 1
+        requests = []
+        for index, (identifier, correlation, flags, timeout_us, parameters, wanted, inputs) in enumerate(order["q"]):
+            tensors = [wrap(entry[0], entry[1], read(entry, data, segment)) for entry in inputs]
+            names = self._outputs if wanted is None else frozenset(wanted)
+            request = received(identifier, correlation, flags, timeout_us, parameters or "{}", names, tensors)
+            watch(request, _Cancellation(self, self._batch, index))
+            requests.append(request)
+        return requests
+
+    def _send_result(self, answers: Any, layout: Layout) -> None:
+        loan = None
+        if layout.segment_bytes:
+            try:
+                loan = self._lender.lend(layout.placed, layout.segment_bytes)
+            except OSError as error:
+                answers = f"no shared memory for {layout.segment_bytes} bytes of outputs: {error}"
+                layout = Layout()
+        layout.placed.clear()
+        header = {
+            "s": None if loan is None else [loan.number, loan.size, loan.descriptor >= 0],
+            "r": self._borrower.take_released(),
+            "d": self._lender.take_dropped(),
+            "a": None if isinstance(answers, str) else answers,
+            "e": answers if isinstance(answers, str) else None,
+        }
+        with self._speaking:
+            self._batch += 1
+            file = -1 if loan is None else loan.descriptor
+            self._channel.send(Kind.RESULT, _encode(header).encode(), layout.data, layout.data_bytes, file)
+        if loan is not None:
+            loan.sent()
+
+    def ask_cancelled(self, batch: int, index: int) -> bool:
+        """Whether request `index` of a batch was cancelled. Any thread; False when the batch is over."""
+        with self._speaking:
+            if batch != self._batch:
+                return False
+            self._say(Kind.IS_CANCELLED, index)
+            return bool(json.loads(bytes(self._expect(Kind.CANCELLED).header)))
+
+    def _finalize(self) -> None:
+        if self._runner is not None:
+            try:
+                self._runner.finalize()
+            except ModelFailure as failure:
+                self._log.log("error", f"finalize failed: {failure}")
+        if self._loop is not None:
+            self._loop.close()
+        self._say(Kind.FINALIZED, None)
+
+    def _run_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        # One loop for the worker's life: what a model ties to its loop (connections, locks) outlives the batch.
+        if self._loop is None:
+            import asyncio
+
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        return self._loop.run_until_complete(coroutine)
+
+
+class _Cancellation:
+    """A request's way to ask whether it was cancelled. Once true, always true."""
+
+    __slots__ = ("_batch", "_index", "_known", "_worker")
+
+    def __init__(self, worker: Worker, batch: int, index: int) -> None:
+        self._worker = worker
+        self._batch = batch
+        self._index = index
+        self._known = False
+
+    def __call__(self) -> bool:
+        if not self._known:
+            self._known = self._worker.ask_cancelled(self._batch, self._index)
+        return self._known
+
+
+def _answer(response: InferenceResponse, wanted: Sequence[str] | None, layout: Layout) -> list[Any]:
+    """`[error code or -1, error text or "", parameters, output descriptors]`; outputs nobody asked for stay here."""
+    error = response.error()
+    if error is not None:
+        return [int(error.code()), error.message(), "", []]
+    outputs = [
+        layout.add(name, number, array)
+        for name, number, array in map(storage_of, response.output_tensors())
+        if wanted is None or name in wanted
+    ]
+    parameters = response.parameters()
+    return [-1, "", "" if parameters == "{}" else parameters, outputs]
+
+
+def serve(channel: Channel, log_descriptor: int) -> None:
+    """Be a worker until the server says stop or is gone."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper: this is a fresh process
+    try:
+        Worker(channel, LogPipe(log_descriptor)).run()
+    except Closed:
+        sys.exit(1)

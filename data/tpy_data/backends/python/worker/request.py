@@ -1,0 +1,173 @@
+"""pb_utils.InferenceRequest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from .absent import refuse
+from .failures import TritonModelException
+from .tensor import Tensor
+
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
+TRITONSERVER_REQUEST_RELEASE_ALL = 1
+TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
+TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
+TRITONSERVER_MEMORY_CPU = 0
+TRITONSERVER_MEMORY_GPU = 1
+
+_compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+class PreferredMemory:
+    """Where a request's outputs should lie. Kept, without effect: tensors are in host memory here."""
+
+    def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
+        self.preferred_memory_type = preferred_memory_type
+        self.preferred_device_id = preferred_device_id
+
+
+class InferenceRequest:
+    """One request: of a batch handed to `execute`, or made by the model itself (in unit tests)."""
+
+    __slots__ = (
+        "_correlation_id",
+        "_flags",
+        "_inputs",
+        "_is_cancelled",
+        "_parameters",
+        "_request_id",
+        "_requested_output_names",
+        "_timeout",
+    )
+
+    def __init__(
+        self,
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        inputs: Sequence[Tensor] | None = None,
+        requested_output_names: Sequence[str] = (),
+        model_name: str = "",
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: PreferredMemory | None = None,
+        trace: Any = None,
+        parameters: dict[str, Any] | None = None,
+    ) -> None:
+        # The constructor takes what Triton's takes, more than seven: model code calls it by these names.
+        if isinstance(correlation_id, bool) or not isinstance(correlation_id, (int, str)):
+            raise TritonModelException("Correlation ID must be integer or string")
+        for tensor in inputs or ():
+            if not isinstance(tensor, Tensor):
+                raise TypeError(f"InferenceRequest: inputs must be pb_utils.Tensor objects, got {type(tensor).__name__}")
+        self._request_id = request_id
+        self._correlation_id = correlation_id
+        self._inputs = list(inputs or ())
+        self._requested_output_names = frozenset(requested_output_names)
+        self._flags = flags
+        self._timeout = timeout
+        self._parameters = parameters_json(parameters or {})
+        self._is_cancelled: Callable[[], bool] = _never
+
+    def inputs(self) -> list[Tensor]:
+        """The input tensors; optional inputs that were not given are absent."""
+        return self._inputs
+
+    def request_id(self) -> str:
+        """The caller's id, "" when there is none."""
+        return self._request_id
+
+    def correlation_id(self) -> int | str:
+        """Of its sequence; 0 when there is none."""
+        return self._correlation_id
+
+    def flags(self) -> int:
+        """TRITONSERVER_REQUEST_FLAG_SEQUENCE_START and _END."""
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        """For requests that the model makes itself."""
+        self._flags = flags
+
+    def timeout(self) -> int:
+        """Microseconds that were left when the batch was formed; 0 for none."""
+        return self._timeout
+
+    def parameters(self) -> str:
+        """The caller's parameters as a JSON object."""
+        return self._parameters
+
+    def requested_output_names(self) -> set[str]:
+        """What the caller wants; every output of the model when it did not say."""
+        return set(self._requested_output_names)
+
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more. Asks the server; any thread."""
+        return self._is_cancelled()
+
+    def set_release_flags(self, flags: int) -> None:
+        """TRITONSERVER_REQUEST_RELEASE_ALL only; rescheduling is not offered yet."""
+        if flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
+            refuse("InferenceRequest.set_release_flags(TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)")
+        if flags != TRITONSERVER_REQUEST_RELEASE_ALL:
+            raise TritonModelException(f"set_release_flags: unknown flags {flags!r}")
+
+    def get_response_sender(self) -> NoReturn:
+        """Not offered yet."""
+        refuse("InferenceRequest.get_response_sender()")
+
+    def exec(self, decoupled: bool = False) -> NoReturn:
+        """Not offered yet."""
+        refuse("InferenceRequest.exec()")
+
+    def async_exec(self, decoupled: bool = False) -> NoReturn:
+        """Not offered yet."""
+        refuse("InferenceRequest.async_exec()")
+
+    def trace(self) -> NoReturn:
+        """Not offered yet."""
+        refuse("InferenceRequest.trace()")
+
+
+def received(
+    request_id: str,
+    correlation_id: int | str,
+    flags: int,
+    timeout_us: int,
+    parameters: str,
+    requested_output_names: frozenset[str],
+    inputs: list[Tensor],
+) -> InferenceRequest:
+    """A request of a batch, unchecked: the server has looked at it. Arm it with `watch`."""
+    request = InferenceRequest.__new__(InferenceRequest)
+    request._request_id = request_id
+    request._correlation_id = correlation_id
+    request._flags = flags
+    request._timeout = timeout_us
+    request._parameters = parameters
+    request._requested_output_names = requested_output_names
+    request._inputs = inputs
+    request._is_cancelled = _never
+    return request
+
+
+def watch(request: InferenceRequest, is_cancelled: Callable[[], bool]) -> None:
+    """Say how the request learns that it was cancelled."""
+    request._is_cancelled = is_cancelled
+
+
+def parameters_json(parameters: dict[str, Any]) -> str:
+    """Parameters as JSON. Raises TritonModelException for a key or value of a wrong type."""
+    for key, value in parameters.items():
+        if not isinstance(key, str):
+            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
+        if not isinstance(value, (bool, int, str)):
+            raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
+    return _compact(parameters)
+
+
+def _never() -> bool:
+    return False

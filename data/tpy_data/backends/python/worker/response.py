@@ -1,0 +1,48 @@
+"""pb_utils.InferenceResponse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .failures import TritonError
+from .request import parameters_json
+from .tensor import Tensor
+
+
+class InferenceResponse:
+    """The answer to one request: tensors, or an error for this request alone."""
+
+    __slots__ = ("_error", "_output_tensors", "_parameters")
+
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: TritonError | None = None,
+        parameters: dict[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(output_tensors, (list, tuple)) or not all(isinstance(tensor, Tensor) for tensor in output_tensors):
+            raise TypeError(
+                f"InferenceResponse: output_tensors must be a list of pb_utils.Tensor objects. Invoked with: {output_tensors!r}"
+            )
+        if error is not None and not isinstance(error, TritonError):
+            raise TypeError(f"InferenceResponse: error must be a pb_utils.TritonError, got {error!r}")
+        self._output_tensors = list(output_tensors)
+        self._error = error
+        self._parameters = parameters_json(parameters) if parameters else "{}"
+
+    def output_tensors(self) -> list[Tensor]:
+        """The outputs."""
+        return self._output_tensors
+
+    def has_error(self) -> bool:
+        """Whether it carries an error."""
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        """The error, or None."""
+        return self._error
+
+    def parameters(self) -> str:
+        """The response's parameters as a JSON object."""
+        return self._parameters

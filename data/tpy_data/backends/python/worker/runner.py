@@ -1,0 +1,100 @@
+"""One instance of a model: initialize, execute, finalize, with every way that model code can go wrong turned into text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from .auto_complete import ModelConfig
+from .failures import ModelFailure, describe
+from .loader import ModelSource, load_class
+from .request import InferenceRequest
+from .response import InferenceResponse
+
+RunCoroutine = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Runs a coroutine to its end."""
+
+
+class ModelRunner:
+    """An initialised model. Used by one thread.
+
+    Raises ModelFailure when the model cannot be imported or initialised.
+    """
+
+    def __init__(self, source: ModelSource, name: str, arguments: Mapping[str, str], run_coroutine: RunCoroutine) -> None:
+        self._name = name
+        self._path = source.path
+        self._run_coroutine = run_coroutine
+        model_class = load_class(source)
+        try:
+            self._model = model_class()
+            if hasattr(self._model, "initialize"):
+                self._model.initialize(dict(arguments))
+        except BaseException as error:
+            raise ModelFailure(describe(error, sys._getframe())) from error
+
+    @property
+    def model(self) -> object:
+        """The TritonPythonModel."""
+        return self._model
+
+    def execute(self, requests: list[InferenceRequest]) -> Sequence[InferenceResponse]:
+        """One response per request, in order. Raises ModelFailure when the whole batch failed."""
+        try:
+            return self._execute(requests)
+        except ModelFailure as failure:
+            raise ModelFailure(f"Failed to process the request(s) for model '{self._name}', message: {failure}") from failure
+
+    def finalize(self) -> None:
+        """Raises ModelFailure when the model's finalize does."""
+        try:
+            if hasattr(self._model, "finalize"):
+                self._model.finalize()
+        except BaseException as error:
+            raise ModelFailure(describe(error, sys._getframe())) from error
+
+    def _execute(self, requests: list[InferenceRequest]) -> Sequence[InferenceResponse]:
+        if not hasattr(self._model, "execute"):
+            raise ModelFailure(f"Python model {self._path} does not implement `execute` method.")
+        count = len(requests)
+        try:
+            responses = self._model.execute(requests)
+            if isinstance(responses, Coroutine):
+                responses = self._run_coroutine(responses)
+        except ModelFailure:
+            raise
+        except BaseException as error:
+            # KeyboardInterrupt and SystemExit too: model code does not get to end the worker by raising.
+            raise ModelFailure(describe(error, sys._getframe())) from error
+        if not isinstance(responses, list):
+            raise ModelFailure(f"Expected a list in the execute return, found type '{type(responses)}'.")
+        if len(responses) != count:
+            raise ModelFailure(
+                "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+                f"InferenceRequest(s) size is:{count}, and InferenceResponse(s) size is:{len(responses)}\n"
+            )
+        for response in responses:
+            if not isinstance(response, InferenceResponse):
+                raise ModelFailure(
+                    f"Expected an 'InferenceResponse' object in the execute function return list, found type '{type(response)}'."
+                )
+        return responses
+
+
+def auto_complete(source: ModelSource, name: str, config: str) -> dict[str, Any] | None:
+    """What the model's auto_complete_config makes of the configuration (JSON); None when it has no such function.
+
+    Raises ModelFailure.
+    """
+    model_class = load_class(source)
+    complete = getattr(model_class, "auto_complete_config", None)
+    if complete is None:
+        return None
+    try:
+        completed = complete(ModelConfig(config))
+    except BaseException as error:
+        raise ModelFailure(describe(error, sys._getframe())) from error
+    if not isinstance(completed, ModelConfig):
+        raise ModelFailure(f"auto_complete_config function in model '{name}' must return a valid pb.ModelConfig object.")
+    return completed.as_dict()

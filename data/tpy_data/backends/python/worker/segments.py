@@ -1,0 +1,192 @@
+"""Shared memory for large tensors: anonymous files (memfd) that travel over the socket, so nothing is left behind by a crash.
+
+Each end lends segments to the other: it writes tensors into one, sends its id (and, the first time, its file), and does not
+touch it until the other end says that nobody looks at it any more. So an array stays valid for as long as somebody holds it, a
+response that waits for a slow client as well as an input that a model keeps, and memory that was touched once is used again.
+
+Segments cannot shrink (sealed): a broken or hostile peer cannot make a read of ours fault.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .core.batch import Array, Placed
+from .core.frames import ProtocolViolation
+
+# linux/fcntl.h; the fcntl module names them since Python 3.9 only on some builds.
+_F_ADD_SEALS = 1033
+_F_GET_SEALS = 1034
+_F_SEAL_SHRINK = 2
+
+SEGMENT_BYTES_MIN = 1024 * 1024
+"""Sizes are powers of two from here on: pages that are never touched cost nothing, and a somewhat larger batch fits."""
+
+SEGMENT_BYTES_MAX = 1 << 36
+"""64 GiB: more than any batch, and what a peer may make us map at most."""
+
+FREE_SEGMENTS_MAX = 2
+"""Free segments that are kept: one being written while the answer in the other still goes out."""
+
+
+class _Segment:
+    """One segment of ours."""
+
+    __slots__ = ("bytes", "memory", "number")
+
+    def __init__(self, number: int, memory: mmap.mmap) -> None:
+        self.number = number
+        self.memory = memory
+        self.bytes = len(memory)
+
+
+class Loan:
+    """What a message says of its segment. `descriptor` is a file to send along (then to close with `sent`), or -1."""
+
+    __slots__ = ("descriptor", "number", "size")
+
+    def __init__(self, number: int, size: int, descriptor: int) -> None:
+        self.number = number
+        self.size = size
+        self.descriptor = descriptor
+
+    def sent(self) -> None:
+        """The message is out (or never will be)."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class Lender:
+    """The segments that this end writes. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._free: list[_Segment] = []
+        self._lent: dict[int, _Segment] = {}
+        self._numbers = 0
+        self._dropped: list[int] = []
+
+    def lend(self, placed: Sequence[Placed], size: int) -> Loan:
+        """Write `placed` into a segment of at least `size` bytes and lend it. Raises OSError when there is no memory."""
+        segment, descriptor = self._take(size)
+        view = memoryview(segment.memory)
+        try:
+            for item in placed:
+                view[item.offset : item.offset + len(item.data)] = item.data
+        finally:
+            view.release()
+        self._lent[segment.number] = segment
+        return Loan(segment.number, segment.bytes, descriptor)
+
+    def take_back(self, numbers: Sequence[int]) -> None:
+        """The peer does not look at these segments any more. Raises ProtocolViolation for one that it did not have."""
+        for number in numbers:
+            segment = self._lent.pop(number, None)
+            if segment is None:
+                raise ProtocolViolation(f"segment {number} given back, but it was not lent")
+            self._free.append(segment)
+        while len(self._free) > FREE_SEGMENTS_MAX:
+            smallest = min(self._free, key=lambda segment: segment.bytes)
+            self._free.remove(smallest)
+            self._dropped.append(smallest.number)
+
+    def take_dropped(self) -> list[int]:
+        """Segments that the peer should unmap; to be said in the next message."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
+
+    def _take(self, size: int) -> tuple[_Segment, int]:
+        fitting = [segment for segment in self._free if segment.bytes >= size]
+        if fitting:
+            segment = min(fitting, key=lambda candidate: candidate.bytes)
+            self._free.remove(segment)
+            return segment, -1
+        length = max(SEGMENT_BYTES_MIN, 1 << (size - 1).bit_length())
+        descriptor = os.memfd_create("tpy-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(descriptor, length)
+            fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK)
+            memory = mmap.mmap(descriptor, length, mmap.MAP_SHARED)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._numbers += 1
+        return _Segment(self._numbers, memory), descriptor
+
+
+class _Hold:
+    """Keeps a borrowed segment from being given back; every array over it has this as its base."""
+
+    __slots__ = ("__array_interface__", "_number", "_released", "_whole")
+
+    def __init__(self, whole: Array, number: int, released: deque[int]) -> None:
+        self._whole = whole
+        self._number = number
+        self._released = released
+        self.__array_interface__ = whole.__array_interface__
+
+    def __del__(self) -> None:
+        # The last array over the segment is gone, in whatever thread that happened. Appending is atomic.
+        self._released.append(self._number)
+
+
+class Borrower:
+    """The peer's segments, as this end sees them."""
+
+    def __init__(self, *, writable: bool) -> None:
+        self._protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        self._mapped: dict[int, Array] = {}
+        self._released: deque[int] = deque()
+
+    def borrow(self, number: int, size: int, descriptor: int | None) -> Array:
+        """The segment as flat uint8; it counts as in use until the returned array and all its views are gone.
+
+        `descriptor` is the file that came with the message, None for a segment that is known; it is closed here. Raises
+        ProtocolViolation when the segment is not what the message says.
+        """
+        whole = self._mapped.get(number)
+        if descriptor is not None:
+            try:
+                if whole is not None:
+                    raise ProtocolViolation(f"segment {number} was sent twice")
+                whole = self._map(number, size, descriptor)
+            finally:
+                os.close(descriptor)
+            self._mapped[number] = whole
+        if whole is None or whole.size != size:
+            raise ProtocolViolation(f"segment {number} of {size} bytes is not known")
+        return np.asarray(_Hold(whole, number, self._released))
+
+    def drop(self, numbers: Sequence[int]) -> None:
+        """The peer will not use these any more."""
+        for number in numbers:
+            self._mapped.pop(number, None)
+
+    def take_released(self) -> list[int]:
+        """Segments that nobody here looks at any more; to be said in the next message."""
+        released = []
+        while self._released:
+            released.append(self._released.popleft())
+        return released
+
+    def _map(self, number: int, size: int, descriptor: int) -> np.ndarray[Any, Any]:
+        if not 0 < size <= SEGMENT_BYTES_MAX:
+            raise ProtocolViolation(f"segment {number} is said to have {size} bytes")
+        try:
+            sealed = fcntl.fcntl(descriptor, _F_GET_SEALS) & _F_SEAL_SHRINK
+        except OSError:
+            sealed = 0
+        if not sealed or os.fstat(descriptor).st_size < size:
+            raise ProtocolViolation(f"segment {number} is not sealed memory of {size} bytes")
+        try:
+            memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED, self._protection)
+        except (OSError, ValueError) as error:
+            raise ProtocolViolation(f"segment {number} of {size} bytes cannot be mapped: {error}") from None
+        return np.frombuffer(memory, np.uint8)

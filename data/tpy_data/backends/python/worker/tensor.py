@@ -1,0 +1,96 @@
+"""pb_utils.Tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import datatypes
+from .failures import TritonModelException
+
+
+class Tensor:
+    """A named array in host memory. Arrays that are not contiguous are copied; others are kept as they are given."""
+
+    __slots__ = ("_array", "_name", "_number")
+
+    def __init__(self, name: str, array: np.ndarray[Any, Any]) -> None:
+        if not isinstance(name, str) or not isinstance(array, np.ndarray):
+            raise TypeError(
+                f"Tensor(name: str, array: numpy.ndarray): incompatible constructor arguments. Invoked with: {name!r}, {array!r}"
+            )
+        _check_name(name)
+        number = datatypes.number_of(array.dtype)
+        if number is None:
+            raise TritonModelException("NumPy dtype is not supported.")
+        self._name = name
+        self._number = number
+        contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+        self._array = contiguous.view(np.uint16) if number == datatypes.BF16 else contiguous
+
+    def name(self) -> str:
+        """The name."""
+        return self._name
+
+    def as_numpy(self) -> np.ndarray[Any, Any]:
+        """The array; BYTES as an object array of bytes. BF16 has no numpy type and raises TritonModelException."""
+        if self._number == datatypes.BF16:
+            raise TritonModelException(
+                "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
+            )
+        return self._array
+
+    def triton_dtype(self) -> int:
+        """The type's number in the model configuration; see triton_to_numpy_type."""
+        return self._number
+
+    def shape(self) -> list[int]:
+        """The extents."""
+        return list(self._array.shape)
+
+    def is_cpu(self) -> bool:
+        """Always true: this server hands tensors over in host memory."""
+        return True
+
+    def to_dlpack(self) -> Any:
+        """A DLPack capsule over the tensor's memory."""
+        from . import dlpack
+
+        return dlpack.to_capsule(self._array, self._number)
+
+    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
+        return self.to_dlpack()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    @staticmethod
+    def from_dlpack(name: str, tensor: Any) -> Tensor:
+        """A tensor over the memory of a DLPack capsule or of anything with `__dlpack__`. No copy."""
+        from . import dlpack
+
+        if not isinstance(name, str):
+            raise TypeError(f"from_dlpack(name: str, tensor: object): incompatible function arguments. Invoked with: {name!r}")
+        _check_name(name)
+        array, number = dlpack.from_object(tensor)
+        return wrap(name, number, array)
+
+
+def wrap(name: str, number: int, array: np.ndarray[Any, Any]) -> Tensor:
+    """A Tensor over an array in the storage form of its type (`core.batch.read`), unchecked."""
+    tensor = Tensor.__new__(Tensor)
+    tensor._name = name
+    tensor._number = number
+    tensor._array = array
+    return tensor
+
+
+def storage_of(tensor: Tensor) -> tuple[str, int, np.ndarray[Any, Any]]:
+    """Name, type number and storage array of a Tensor."""
+    return tensor._name, tensor._number, tensor._array
+
+
+def _check_name(name: str) -> None:
+    if not name:
+        raise TritonModelException("Tensor name cannot be an empty string.")
