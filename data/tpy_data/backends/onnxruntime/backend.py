@@ -5,12 +5,14 @@ from __future__ import annotations
 from tpy.backend import BackendCapabilities, BackendSettings, InstancePlacement, LoadedModel, ModelContext
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind
+from tpy.errors import Internal
 from tpy_data.backends.onnxruntime.completion import complete, is_complete
 from tpy_data.backends.onnxruntime.files import DEFAULT_FILENAME
 from tpy_data.backends.onnxruntime.model import OnnxModel
 from tpy_data.backends.onnxruntime.providers import CUDA
 from tpy_data.backends.onnxruntime.session import VERSION, offered_providers, start_runtime
 from tpy_data.backends.onnxruntime.settings import backend_config
+from tpy_data.backends.onnxruntime.signature import Signature
 
 _INSTANCES_ON_CPU = 2
 """Triton's default count for ONNX models on a CPU."""
@@ -46,11 +48,7 @@ class OnnxRuntimeBackend:
                 "verbose", f"skipping model configuration auto-complete for '{config.name}': inputs and outputs already specified"
             )
             return config
-        model = OnnxModel(context, self._config)
-        try:
-            signature = model.session(_completion_placement(config)).signature
-        finally:
-            model.unload()
+        signature = self._signature(context)
         completed = complete(config, signature, default_max_batch_size=self._config.default_max_batch_size)
         if completed.max_batch_size != config.max_batch_size:
             context.log(
@@ -80,7 +78,18 @@ class OnnxRuntimeBackend:
     def close(self) -> None:
         pass
 
-
-def _completion_placement(config: ModelConfig) -> InstancePlacement:
-    on_gpu = any(group.kind is InstanceKind.KIND_GPU for group in config.instance_group)
-    return InstancePlacement(name=config.name, kind=InstanceKind.KIND_GPU if on_gpu else InstanceKind.KIND_CPU)
+    def _signature(self, context: ModelContext) -> Signature:
+        """Read on a GPU when an instance is to run on one: some operators exist there only. Whether there is a GPU nobody
+        has looked yet, so the CPU is tried when that fails."""
+        config = context.config
+        model = OnnxModel(context, self._config)
+        wants_gpu = any(group.kind is InstanceKind.KIND_GPU for group in config.instance_group)
+        try:
+            if wants_gpu and InstanceKind.KIND_GPU in self._capabilities.devices:
+                try:
+                    return model.session(InstancePlacement(name=config.name, kind=InstanceKind.KIND_GPU)).signature
+                except Internal as error:
+                    context.log("verbose", f"model '{config.name}' is read on the CPU: {error}")
+            return model.session(InstancePlacement(name=config.name, kind=InstanceKind.KIND_CPU)).signature
+        finally:
+            model.unload()

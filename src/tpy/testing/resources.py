@@ -1,0 +1,57 @@
+"""What this process holds that a backend could leave behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+
+import msgspec
+
+_PROC = Path("/proc/self")
+
+
+class Resources(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts, and names where there are any. Those read from /proc are zero and empty elsewhere than on Linux."""
+
+    python_threads: tuple[str, ...]
+    native_threads: int
+    file_descriptors: int
+    child_processes: int
+    shared_memory: tuple[str, ...]
+
+
+def measure() -> Resources:
+    """What is held now, after collecting garbage."""
+    gc.collect()
+    return Resources(
+        python_threads=tuple(sorted(thread.name for thread in threading.enumerate())),
+        native_threads=_count("task"),
+        file_descriptors=_count("fd"),
+        child_processes=_child_processes(),
+        shared_memory=_shared_memory(),
+    )
+
+
+def _count(folder: str) -> int:
+    try:
+        return len(os.listdir(_PROC / folder))
+    except OSError:
+        return 0
+
+
+def _child_processes() -> int:
+    try:
+        return sum(len((task / "children").read_text().split()) for task in (_PROC / "task").iterdir())
+    except OSError:
+        return 0
+
+
+def _shared_memory() -> tuple[str, ...]:
+    """Mapped files of /dev/shm."""
+    try:
+        lines = (_PROC / "maps").read_text().splitlines()
+    except OSError:
+        return ()
+    return tuple(sorted({line.split(maxsplit=5)[5] for line in lines if "/dev/shm/" in line}))

@@ -1,0 +1,1 @@
+"""Tests of the backends, their registry and the conformance suite."""

@@ -1,0 +1,156 @@
+"""Small ONNX models, built on the spot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from tpy.backend import ModelContext
+from tpy.config import ModelConfig
+from tpy.messages import DataType
+
+Shape = Sequence[int | str | None]
+
+_IR_VERSION = 8
+
+ELEMENT_TYPES: dict[DataType, int] = {
+    DataType.BOOL: TensorProto.BOOL,
+    DataType.UINT8: TensorProto.UINT8,
+    DataType.UINT16: TensorProto.UINT16,
+    DataType.UINT32: TensorProto.UINT32,
+    DataType.UINT64: TensorProto.UINT64,
+    DataType.INT8: TensorProto.INT8,
+    DataType.INT16: TensorProto.INT16,
+    DataType.INT32: TensorProto.INT32,
+    DataType.INT64: TensorProto.INT64,
+    DataType.FP16: TensorProto.FLOAT16,
+    DataType.FP32: TensorProto.FLOAT,
+    DataType.FP64: TensorProto.DOUBLE,
+    DataType.BYTES: TensorProto.STRING,
+    DataType.BF16: TensorProto.BFLOAT16,
+}
+
+
+def value(name: str, datatype: DataType, shape: Shape | None) -> onnx.ValueInfoProto:
+    """A declared tensor; shape None declares no rank."""
+    return helper.make_tensor_value_info(name, ELEMENT_TYPES[datatype], shape)
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    initializers: Sequence[onnx.TensorProto] = (),
+) -> bytes:
+    """A serialised model of opset 16."""
+    graph = helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), list(initializers))
+    built = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)])
+    built.ir_version = _IR_VERSION
+    content: bytes = built.SerializeToString()
+    return content
+
+
+def identity(datatype: DataType = DataType.FP32, shape: Shape = ("N", 3)) -> bytes:
+    """INPUT -> OUTPUT, same shape."""
+    node = helper.make_node("Identity", ["INPUT"], ["OUTPUT"])
+    return model([node], [value("INPUT", datatype, shape)], [value("OUTPUT", datatype, shape)])
+
+
+def matmul(batch: int | str = "N") -> bytes:
+    """INPUT [batch, 3] -> OUTPUT [batch, 2]: times [[1, 2], [3, 4], [5, 6]]."""
+    weights = onnx.numpy_helper.from_array(np.arange(1, 7, dtype=np.float32).reshape(3, 2), "weights")
+    node = helper.make_node("MatMul", ["INPUT", "weights"], ["OUTPUT"])
+    return model(
+        [node],
+        [value("INPUT", DataType.FP32, [batch, 3])],
+        [value("OUTPUT", DataType.FP32, [batch, 2])],
+        [weights],
+    )
+
+
+def reshaping() -> bytes:
+    """INPUT [N, K] and SHAPE [2] -> OUTPUT: INPUT reshaped to SHAPE, which fails at run time when sizes do not agree."""
+    node = helper.make_node("Reshape", ["INPUT", "SHAPE"], ["OUTPUT"])
+    return model(
+        [node],
+        [value("INPUT", DataType.FP32, ["N", "K"]), value("SHAPE", DataType.INT64, [2])],
+        [value("OUTPUT", DataType.FP32, ["A", "B"])],
+    )
+
+
+def gathering() -> bytes:
+    """INDEX [N, 1] -> OUTPUT [N, 1, 2]: rows of [[10, 11], [20, 21], [30, 31]]; an index out of range fails at run time.
+    And DOUBLED [N, 1] = 2 * INDEX."""
+    table = onnx.numpy_helper.from_array(np.array([[10, 11], [20, 21], [30, 31]], np.float32), "table")
+    nodes = [
+        helper.make_node("Gather", ["table", "INDEX"], ["OUTPUT"]),
+        helper.make_node("Add", ["INDEX", "INDEX"], ["DOUBLED"]),
+    ]
+    return model(
+        nodes,
+        [value("INDEX", DataType.INT64, ["N", 1])],
+        [value("OUTPUT", DataType.FP32, ["N", 1, 2]), value("DOUBLED", DataType.INT64, ["N", 1])],
+        [table],
+    )
+
+
+def scalar_sum() -> bytes:
+    """A scalar, B scalar -> SUM scalar."""
+    node = helper.make_node("Add", ["A", "B"], ["SUM"])
+    return model([node], [value("A", DataType.FP32, []), value("B", DataType.FP32, [])], [value("SUM", DataType.FP32, [])])
+
+
+def overridable() -> bytes:
+    """INPUT [2] + BIAS [2] -> OUTPUT [2]; BIAS is an initializer ([10, 20]) that a request may override."""
+    bias = onnx.numpy_helper.from_array(np.array([10, 20], np.float32), "BIAS")
+    node = helper.make_node("Add", ["INPUT", "BIAS"], ["OUTPUT"])
+    return model(
+        [node],
+        [value("INPUT", DataType.FP32, [2]), value("BIAS", DataType.FP32, [2])],
+        [value("OUTPUT", DataType.FP32, [2])],
+        [bias],
+    )
+
+
+def bf16_sum() -> bytes:
+    """A BF16 [N, 2] and B FP32 [N, 2] -> SUM BF16 [N, 2] (added as FP32) and WIDE FP32 [N, 2]."""
+    nodes = [
+        helper.make_node("Cast", ["A"], ["a"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["a", "B"], ["WIDE"]),
+        helper.make_node("Cast", ["WIDE"], ["SUM"], to=TensorProto.BFLOAT16),
+    ]
+    return model(
+        nodes,
+        [value("A", DataType.BF16, ["N", 2]), value("B", DataType.FP32, ["N", 2])],
+        [value("SUM", DataType.BF16, ["N", 2]), value("WIDE", DataType.FP32, ["N", 2])],
+    )
+
+
+def sequence_output() -> bytes:
+    """INPUT [N, 2] -> OUTPUT, a sequence."""
+    node = helper.make_node("SplitToSequence", ["INPUT"], ["OUTPUT"], axis=0)
+    output = helper.make_tensor_sequence_value_info("OUTPUT", TensorProto.FLOAT, None)
+    return model([node], [value("INPUT", DataType.FP32, ["N", 2])], [output])
+
+
+def write(
+    root: Path, content: bytes | None, config: ModelConfig, *, filename: str = "model.onnx", version: int = 1
+) -> ModelContext:
+    """Put the model into `<root>/<name>/<version>/<filename>` (nothing for None) and describe it as the engine does."""
+    version_directory = root / config.name / str(version)
+    version_directory.mkdir(parents=True, exist_ok=True)
+    if content is not None:
+        (version_directory / filename).parent.mkdir(parents=True, exist_ok=True)
+        (version_directory / filename).write_bytes(content)
+    return ModelContext(
+        name=config.name,
+        version=version,
+        generation=1,
+        config=config,
+        model_directory=version_directory.parent,
+        version_directory=version_directory,
+    )
