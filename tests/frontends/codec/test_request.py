@@ -109,7 +109,7 @@ def test_brackets_without_end_are_refused() -> None:
 
 
 def test_long_broken_documents_get_the_parsers_words() -> None:
-    with pytest.raises(InvalidArgument, match=r"^failed to parse the request JSON buffer: .+\. at 200001$"):
+    with pytest.raises(InvalidArgument, match=r"^failed to parse the request JSON buffer: .+\. at [0-9]+$"):
         parse_infer(b"[" + b"1," * 100_000 + b"]", header_length=None, description=MODEL, version=None, received_ns=0)
 
 

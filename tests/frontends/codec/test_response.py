@@ -32,7 +32,7 @@ def response(*arrays: Any, **members: Any) -> InferenceResponse:
 
 
 def as_json(answer: InferenceResponse, plan: OutputPlan = JSON_PLAN) -> Any:
-    return json.loads(encode_infer(answer, plan, MODEL).parts[0])
+    return json.loads(bytes(encode_infer(answer, plan, MODEL).parts[0]))
 
 
 def test_members() -> None:
@@ -51,7 +51,7 @@ def test_blobs_are_views_over_the_outputs() -> None:
     array = np.arange(1000, dtype=np.int32).reshape(10, 100)
     encoded = encode_infer(response(array), BINARY_PLAN, MODEL)
     head, blob = encoded.parts
-    assert json.loads(head)["outputs"] == [
+    assert json.loads(bytes(head))["outputs"] == [
         {"name": "OUT0", "datatype": "INT32", "shape": [10, 100], "parameters": {"binary_data_size": 4000}}
     ]
     assert np.shares_memory(np.frombuffer(blob, np.uint8), array)
@@ -129,6 +129,6 @@ def test_every_code_has_a_status() -> None:
 def test_datatypes_are_named_as_in_the_protocol() -> None:
     kinds = [kind for kind in DataType if kind.itemsize]
     encoded = encode_infer(response(*[np.zeros(1, kind.numpy) for kind in kinds]), BINARY_PLAN, MODEL)
-    outputs = json.loads(encoded.parts[0])["outputs"]
+    outputs = json.loads(bytes(encoded.parts[0]))["outputs"]
     assert [output["datatype"] for output in outputs] == [kind.value for kind in kinds]
     assert [output["parameters"]["binary_data_size"] for output in outputs] == [kind.itemsize for kind in kinds]
