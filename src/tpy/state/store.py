@@ -5,7 +5,7 @@ Legal moves of an observed version:
     (absent) --> LOADING --> READY --> UNLOADING --> UNAVAILABLE("unloaded") --> (absent)
                     |          |  ^                       ^
                     |          v  |                       |
-                    +-----> UNAVAILABLE(reason) ----------+--> LOADING (retry), (absent)
+                    +-----> UNAVAILABLE(reason) ----------+--> LOADING (retry), UNAVAILABLE(another reason), (absent)
 
 READY -> UNAVAILABLE is a version whose last instance died; it returns to READY when one was started again.
 A move that is not in LEGAL_MOVES raises IllegalMove: that is a bug of the writer.
@@ -36,6 +36,7 @@ LEGAL_MOVES: frozenset[tuple[ModelState | None, ModelState | None]] = frozenset(
         (ModelState.UNAVAILABLE, ModelState.READY),
         (ModelState.UNAVAILABLE, ModelState.LOADING),
         (ModelState.UNAVAILABLE, ModelState.UNLOADING),
+        (ModelState.UNAVAILABLE, ModelState.UNAVAILABLE),
         (ModelState.UNLOADING, ModelState.UNAVAILABLE),
         (ModelState.UNAVAILABLE, None),
     }
