@@ -85,3 +85,9 @@ MODEL_FILES_MAX: Final = 100_000
 
 INSTANCES_OF_GROUP_MAX: Final = 4096
 """`count` of an instance group: beyond any machine, stops a typo from starting threads until memory ends."""
+
+INSTANCE_CLOSE_S_MAX: Final = 5
+"""How long a cancelled load or a stopping server waits for one instance to close before it leaves it behind."""
+
+LOAD_SLOW_S: Final = 60
+"""A load that takes longer is reported, and again whenever it has taken twice as long: it may hang."""

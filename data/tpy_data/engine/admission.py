@@ -20,8 +20,8 @@ from tpy_data.engine.shapes import Dims, Reshape, fits
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each input shape. "
-    "If you want to specify the full shape including the batch dim in your input dims config, try setting max_batch_size to zero. "
-    "See the model configuration docs for more info on max_batch_size."
+    "If you want to specify the full shape including the batch dim in your input dims config, try setting max_batch_size to zero"
+    ". See the model configuration docs for more info on max_batch_size."
 )
 """Triton's words: clients and people search for them."""
 
@@ -71,7 +71,7 @@ class Admission:
             for entry in config.input
         )
         self._specs = {spec.name: spec for spec in self._inputs}
-        self._required = tuple(spec.name for spec in self._inputs if not spec.optional)
+        self._required = {spec.name: None for spec in self._inputs if not spec.optional}.keys()
         self._outputs = frozenset(entry.name for entry in config.output)
         self._reshapes = any(spec.reshape is not None for spec in self._inputs)
         self._same_signature = all(spec.fixed and not spec.optional for spec in self._inputs)
@@ -84,8 +84,8 @@ class Admission:
         if (
             not batch_size
             or len(inputs) != len(tensors)
-            or not inputs.keys() >= set(self._required)
-            or not self._outputs.issuperset(request.requested_outputs)
+            or (len(inputs) != len(self._inputs) and not inputs.keys() >= self._required)
+            or (request.requested_outputs and not self._outputs.issuperset(request.requested_outputs))
         ):
             raise self.why_refused(request)
         signature = None if self._same_signature else self._signature(inputs)
@@ -100,11 +100,11 @@ class Admission:
         batch_size = 1 if not (batching and tensors) else (tensors[0].array.shape or (0,))[0]
         if batching and not 1 <= batch_size <= self._max_batch_size:
             return 0
-        for name, datatype, array in map(_parts, tensors):
-            spec = specs.get(name)
-            shape = array.shape
-            if spec is None or datatype is not spec.datatype:
+        for tensor in tensors:
+            spec = specs.get(tensor.name)
+            if spec is None or tensor.datatype is not spec.datatype:
                 return 0
+            shape = tensor.array.shape
             if batching:
                 if not shape or shape[0] != batch_size:
                     return 0
@@ -115,9 +115,7 @@ class Admission:
 
     def _signature(self, inputs: Mapping[str, Tensor]) -> Hashable:
         begin = 1 if self._max_batch_size > 0 else 0
-        return tuple(
-            None if (tensor := inputs.get(spec.name)) is None else tensor.array.shape[begin:] for spec in self._inputs
-        )
+        return tuple(None if (tensor := inputs.get(spec.name)) is None else tensor.array.shape[begin:] for spec in self._inputs)
 
     def _reshaped(self, tensor: Tensor) -> Tensor:
         reshape = self._specs[tensor.name].reshape
@@ -164,19 +162,19 @@ class Admission:
     def _wrong_batch(self, backwards: Sequence[Tensor], prefix: str) -> InvalidArgument | None:
         if self._max_batch_size == 0:
             return None
-        batch_size = None
+        batch_size = 0  # Triton's "not seen yet", and so what a tensor with an empty batch looks like to the next one
         for tensor in backwards:
             if not tensor.array.shape:
                 return InvalidArgument(
                     f"{prefix}input '{tensor.name}' has no shape but model requires batch dimension for '{self._model_name}'"
                 )
-            if batch_size is None:
+            if batch_size == 0:
                 batch_size = tensor.array.shape[0]
-            elif tensor.array.shape[0] != batch_size and batch_size != 0:
+            elif tensor.array.shape[0] != batch_size:
                 return InvalidArgument(
                     f"{prefix}input '{tensor.name}' batch size does not match other inputs for '{self._model_name}'"
                 )
-        if batch_size is not None and batch_size > self._max_batch_size:
+        if batch_size > self._max_batch_size:
             return InvalidArgument(
                 f"{prefix}inference request batch-size must be <= {self._max_batch_size} for '{self._model_name}'"
             )
@@ -195,21 +193,17 @@ class Admission:
         if not fits(shape[1:] if batching else shape, spec.dims):
             expected = (-1, *spec.dims) if batching else spec.dims
             note = _BATCH_NOTE if batching else ""
-            return InvalidArgument(f"{prefix}unexpected shape for {about}. Expected {_dims(expected)}, got {_dims(shape)}. {note}")
+            return InvalidArgument(
+                f"{prefix}unexpected shape for {about}. Expected {_dims(expected)}, got {_dims(shape)}. {note}"
+            )
         if batching and shape[0] == 0 and (elements := prod(shape[1:])):
             # Triton takes a batch of 0 for "no batch" and then misses the bytes of one row.
             if spec.datatype is DataType.BYTES:
-                return InvalidArgument(
-                    f"{prefix}expected {elements} string elements for inference {about}, got 0"
-                )
+                return InvalidArgument(f"{prefix}expected {elements} string elements for inference {about}, got 0")
             return InvalidArgument(
                 f"{prefix}input byte size mismatch for {about}. Expected {elements * spec.datatype.itemsize}, got 0"
             )
         return None
-
-
-def _parts(tensor: Tensor) -> tuple[str, DataType, object]:
-    return tensor.name, tensor.datatype, tensor.array
 
 
 def _quoted(names: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ one `TrioToken.run_sync_soon`: two hand-offs, whatever it did.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -123,8 +124,53 @@ async def call(worker: Worker, function: Callable[[], T], *, release: Callable[[
         job.abandon()
         return trio.lowlevel.Abort.SUCCEEDED
 
-    result = await trio.lowlevel.wait_task_rescheduled(give_up)
-    return result  # type: ignore[no-any-return]  # trio passes a task's value as Any; the job puts a T there
+    value: T = await trio.lowlevel.wait_task_rescheduled(give_up)
+    return value
+
+
+async def see_through(worker: Worker, function: Callable[[], None], *, grace_s: float) -> None:
+    """Run `function`, which releases something, in the worker whatever happens, and wait for it; what it raises is logged.
+
+    When the caller is cancelled it waits for at most `grace_s` seconds more and then leaves the call behind, with a log line:
+    the function still runs when its turn comes.
+    """
+    duty = _Duty(function)
+    worker.put(duty)
+    try:
+        await duty.done.wait()
+    except trio.Cancelled:
+        with trio.move_on_after(grace_s, shield=True):
+            await duty.done.wait()
+        if not duty.done.is_set():
+            _log.warning("left a release behind that takes too long", extra={"context": {"call": _name(function)}})
+        raise
+
+
+def _name(function: Callable[..., object]) -> str:
+    function = getattr(function, "func", function)
+    return getattr(function, "__qualname__", repr(function))
+
+
+class _Duty:
+    """One `see_through`."""
+
+    __slots__ = ("_function", "done")
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function = function
+        self.done = trio.Event()
+
+    def begin(self) -> None:
+        pass
+
+    def run(self) -> None:
+        try:
+            self._function()
+        except BaseException:  # also sys.exit() in model code
+            _log.exception("a release failed", extra={"context": {"call": _name(self._function)}})
+
+    def finished(self) -> None:
+        self.done.set()
 
 
 class _Call(Generic[T]):
@@ -160,34 +206,12 @@ class _Call(Generic[T]):
             if self._result is not None:
                 trio.lowlevel.reschedule(self._task, self._result)
         elif isinstance(self._result, outcome.Value) and self._release is not None:
-            self._worker.put(_Release(self._release, self._result.value))
+            self._worker.put(_Duty(functools.partial(self._release, self._result.value)))
 
     def abandon(self) -> None:
         self._abandoned = True
         if self._begun:
             _log.warning(
                 "gave up waiting for a call that goes on in its thread",
-                extra={"context": {"call": getattr(self._function, "__qualname__", repr(self._function))}},
+                extra={"context": {"call": _name(self._function)}},
             )
-
-
-class _Release(Generic[T]):
-    """Releases what an abandoned call returned."""
-
-    __slots__ = ("_release", "_value")
-
-    def __init__(self, release: Callable[[T], None], value: T) -> None:
-        self._release = release
-        self._value = value
-
-    def begin(self) -> None:
-        pass
-
-    def run(self) -> None:
-        try:
-            self._release(self._value)
-        except Exception:
-            _log.exception("releasing the result of an abandoned call failed")
-
-    def finished(self) -> None:
-        pass

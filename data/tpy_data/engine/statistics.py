@@ -6,20 +6,9 @@ is in `fail` only; the compute times of a request are those of its whole batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from tpy.backend import PhaseTimes
 from tpy.messages import BatchStatistics, Duration, InferenceStatistics
 from tpy.messages.statistics import FailureCounts
-from tpy_data.engine.ticket import RequestTicket
-
-
-def phases_ns(times: PhaseTimes) -> tuple[int, int, int]:
-    """How long input, inference and output took. What the backend did not say counts as inference."""
-    input_end_ns = min(max(times.input_end_ns, times.start_ns), times.end_ns)
-    output_start_ns = times.output_start_ns or times.end_ns
-    output_start_ns = min(max(output_start_ns, input_end_ns), times.end_ns)
-    return input_end_ns - times.start_ns, output_start_ns - input_end_ns, times.end_ns - output_start_ns
+from tpy_data.engine.ticket import Execution, RequestTicket
 
 
 class VersionStatistics:
@@ -53,31 +42,29 @@ class VersionStatistics:
         self._rejected = self._canceled = self._backend = self._other = self._refused = 0
         self._batches: dict[int, list[int]] = {}  # size -> count, input ns, infer ns, output ns
 
-    def executed(self, batch_size: int, times: PhaseTimes, wall_ms: int) -> None:
-        """A batch with `batch_size` rows was executed, whether well or not."""
-        input_ns, infer_ns, output_ns = phases_ns(times)
+    def executed(self, batch_size: int, execution: Execution, wall_ms: int) -> None:
+        """A batch of `batch_size` rows was executed, whether well or not."""
         row = self._batches.get(batch_size)
         if row is None:
             row = self._batches[batch_size] = [0, 0, 0, 0]
         row[0] += 1
-        row[1] += input_ns
-        row[2] += infer_ns
-        row[3] += output_ns
+        row[1] += execution.input_ns
+        row[2] += execution.infer_ns
+        row[3] += execution.output_ns
         self._execution_count += 1
         self._last_inference_ms = wall_ms
 
-    def succeeded(self, tickets: Sequence[RequestTicket], times: PhaseTimes, now_ns: int) -> None:
-        """These requests, all of one batch, were answered with outputs at `now_ns`."""
-        input_ns, infer_ns, output_ns = phases_ns(times)
-        count = len(tickets)
-        self._success_count += count
-        self._input_ns += input_ns * count
-        self._infer_ns += infer_ns * count
-        self._output_ns += output_ns * count
-        for ticket in tickets:
-            self._inference_count += ticket.batch_size
-            self._success_ns += now_ns - ticket.queued_ns
-            self._queue_ns += max(0, times.start_ns - ticket.queued_ns)
+    def succeeded(self, ticket: RequestTicket, execution: Execution, now_ns: int) -> None:
+        """The request was answered with outputs at `now_ns`, after a batch with these times."""
+        start_ns, input_ns, infer_ns, output_ns = execution
+        queued_ns = ticket.queued_ns
+        self._success_count += 1
+        self._inference_count += ticket.batch_size
+        self._success_ns += now_ns - queued_ns
+        self._queue_ns += start_ns - queued_ns
+        self._input_ns += input_ns
+        self._infer_ns += infer_ns
+        self._output_ns += output_ns
 
     def failed_in_backend(self, ticket: RequestTicket, now_ns: int) -> None:
         """The model or its backend answered with an error."""

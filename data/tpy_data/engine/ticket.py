@@ -4,13 +4,22 @@ backend's ExecutionRequest and the frontend's RequestHandle: one allocation, no 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from tpy.backend import ExecutionResult, PhaseTimes, ResponseSender
+from tpy.backend import ExecutionResult, ResponseSender
 from tpy.messages import InferenceRequest, ParameterValue, SequencePosition, Tensor
 from tpy.services import ResponseSink
 from tpy.units import NS_PER_US
 from tpy_data.schedulers.core.contract import Phase, Ticket
+
+
+class Execution(NamedTuple):
+    """How the batch of a request went, in nanoseconds. `start_ns` is on the server's Clock."""
+
+    start_ns: int
+    input_ns: int
+    infer_ns: int
+    output_ns: int
 
 
 class TicketOwner(Protocol):
@@ -22,11 +31,12 @@ class TicketOwner(Protocol):
 
 
 class RequestTicket(Ticket):
-    """`inputs` are in the model's shapes. `result` and `times` are there once the batch was executed. `abandoned` is set when
+    """`inputs` are in the model's shapes. `result` and `execution` are there once the batch was executed. `abandoned` is set when
     nobody waits any more; instance threads read it."""
 
     __slots__ = (
         "abandoned",
+        "execution",
         "id",
         "inputs",
         "owner",
@@ -36,7 +46,6 @@ class RequestTicket(Ticket):
         "sender",
         "sequence",
         "sink",
-        "times",
         "timeout_us",
     )
 
@@ -46,7 +55,7 @@ class RequestTicket(Ticket):
     sequence: SequencePosition | None
     sender: ResponseSender | None
     result: ExecutionResult | None
-    times: PhaseTimes | None
+    execution: Execution | None
 
     def __init__(
         self,
@@ -77,7 +86,7 @@ class RequestTicket(Ticket):
         self.sink = sink
         self.owner = owner
         self.result = None
-        self.times = None
+        self.execution = None
         self.abandoned = False
 
     def is_cancelled(self) -> bool:

@@ -1,0 +1,87 @@
+"""BatchRun: one batch on one instance. The job that goes to the instance's thread and comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, ModelInstance, PhaseTimes
+from tpy.clock import Clock
+from tpy.errors import Internal, TpyError
+from tpy_data.engine.executor import Worker
+from tpy_data.engine.ticket import Execution, RequestTicket
+
+
+class InstanceSlot(NamedTuple):
+    """A running instance as the request path needs it. `number` is the one the scheduler knows; `failed` is told why, on the
+    Trio thread, when the instance can run nothing any more; `worked` after a batch that it ran without that."""
+
+    number: int
+    name: str
+    instance: ModelInstance
+    worker: Worker
+    worked: Callable[[], None]
+    failed: Callable[[str], None]
+
+
+class BatchOwner(Protocol):
+    """Who takes finished batches."""
+
+    def batch_finished(self, run: BatchRun) -> None:
+        """Called on the Trio thread."""
+        ...
+
+
+class BatchRun:
+    """`results` holds one result per ticket, in order, once the job is finished. `failure` says that, and why, the instance can
+    run nothing any more."""
+
+    __slots__ = ("_clock", "_owner", "failure", "results", "slot", "tickets", "times")
+
+    def __init__(self, slot: InstanceSlot, tickets: Sequence[RequestTicket], clock: Clock, owner: BatchOwner) -> None:
+        self.slot = slot
+        self.tickets = tickets
+        self.times = PhaseTimes()
+        self.results: Sequence[ExecutionResult] = ()
+        self.failure: str | None = None
+        self._clock = clock
+        self._owner = owner
+
+    def begin(self) -> None:
+        """The instance's thread turns to this batch."""
+        self.times.start_ns = self._clock.now_ns()
+
+    def run(self) -> None:
+        """Execute. Whatever the model raises becomes the answer of these requests, and of no others."""
+        try:
+            results = self.slot.instance.execute(ExecutionBatch(self.tickets, self.times))
+            if len(results) != len(self.tickets):
+                raise Internal(f"instance '{self.slot.name}' gave {len(results)} results for {len(self.tickets)} requests")
+            self.results = results
+        except InstanceFailure as failure:
+            self.failure = str(failure)
+            self._fail(Internal(self.failure))
+        except TpyError as error:
+            # Without its traceback, whose frames would keep the batch's tensors alive.
+            self._fail(error.with_traceback(None))
+        except BaseException as error:  # also sys.exit() in model code, which must end neither this thread nor the server
+            self._fail(Internal(self._text(error)))
+        self.times.end_ns = self._clock.now_ns()
+
+    def finished(self) -> None:
+        """Back on the Trio thread."""
+        self._owner.batch_finished(self)
+
+    def execution(self) -> Execution:
+        """The times of a finished batch. What the backend did not say counts as inference."""
+        times = self.times
+        start_ns, end_ns = times.start_ns, times.end_ns
+        input_end_ns = min(max(times.input_end_ns, start_ns), end_ns)
+        output_start_ns = min(max(times.output_start_ns or end_ns, input_end_ns), end_ns)
+        return Execution(start_ns, input_end_ns - start_ns, output_start_ns - input_end_ns, end_ns - output_start_ns)
+
+    def _fail(self, error: TpyError) -> None:
+        self.results = [ExecutionResult(error=error)] * len(self.tickets)
+
+    def _text(self, error: BaseException) -> str:
+        return f"Failed to process the request(s) for model '{self.slot.name}', message: {type(error).__name__}: {error}"

@@ -1,0 +1,147 @@
+"""The data plane as one thing: `open_data_plane` is its life, `DataPlane` what others may ask of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+import trio
+
+from tpy.clock import Clock
+from tpy.errors import InvalidArgument
+from tpy.ids import ModelId
+from tpy.messages import ModelStatistics
+from tpy.state import ModelStateStore, ObservedWriter
+from tpy.units import NS_PER_S
+from tpy_data.engine.executor import Executor, ThreadExecutor
+from tpy_data.engine.inference import EngineInference
+from tpy_data.engine.loading import Backends, Loader
+from tpy_data.engine.reconciler import Reconciler
+from tpy_data.engine.serving_table import Served, ServingTable
+from tpy_data.engine.version_runtime import Plant
+
+_log = logging.getLogger(__name__)
+_LOG_LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`load_threads_max` is --model-load-thread-count, `exit_timeout_ns` --exit-timeout-secs: how long stopping may take, from
+    draining to the last unload. `gpus` are the device ids of this machine, `server_id` is --id."""
+
+    load_threads_max: int = 4
+    exit_timeout_ns: int = 30 * NS_PER_S
+    gpus: tuple[int, ...] = ()
+    server_id: str = "triton"
+    model_namespacing: bool = False
+
+
+class DataPlane:
+    """`inference` is the InferenceService for frontends. `stop_accepting` may be called before the context is left, so that
+    requests are refused while frontends close their connections."""
+
+    def __init__(self, inference: EngineInference, table: ServingTable) -> None:
+        self.inference = inference
+        self._table = table
+
+    def stop_accepting(self) -> None:
+        """Refuse new requests; those that were accepted go on. Idempotent."""
+        self.inference.stop()
+
+    def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
+        """As `DiagnosticsService.statistics`: of the versions that are switched in."""
+        if not model_name:
+            return [
+                _statistics(model, served) for model, versions in self._table.models() for served in versions.versions.values()
+            ]
+        models = [(model, known.versions) for model in self._table.named(model_name) if (known := self._table.model(model))]
+        if not models:
+            raise InvalidArgument(f"requested model '{model_name}' is not available")
+        found = [
+            _statistics(model, served)
+            for model, versions in models
+            for number, served in versions.items()
+            if version is None or number == version
+        ]
+        if not found:
+            raise InvalidArgument(f"requested model version is not available for model '{model_name}'")
+        return found
+
+
+@asynccontextmanager
+async def open_data_plane(
+    options: DataPlaneOptions,
+    store: ModelStateStore,
+    writer: ObservedWriter,
+    backends: Backends,
+    clock: Clock,
+    *,
+    executor: Executor | None = None,
+) -> AsyncIterator[DataPlane]:
+    """Run the data plane for the length of the block. The nursery of all model versions is in here.
+
+    Leaving the block stops it: it refuses new requests, finishes those that it has, and unloads everything, all within
+    `exit_timeout_ns`. What is not done by then is left behind, with a log line each. Cancelling from outside the block is the
+    hard stop: nothing is finished. The caller closes `backends` afterwards. Without `executor` work runs in threads.
+    """
+    executor = executor or ThreadExecutor()
+    loader = Loader(backends, gpus=options.gpus, server_id=options.server_id, log=_log_from_thread)
+    plant = Plant(
+        loader=loader,
+        loaders=executor.open_worker("load", threads_max=options.load_threads_max),
+        unloaders=executor.open_worker("unload", threads_max=options.load_threads_max),
+        executor=executor,
+        table=ServingTable(),
+        writer=writer,
+        clock=clock,
+    )
+    reconciler = Reconciler(store, plant)
+    inference = EngineInference(plant.table, store, model_namespacing=options.model_namespacing)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reconciler.run, nursery)
+            try:
+                yield DataPlane(inference, plant.table)
+            finally:
+                inference.stop()
+                await _shut_down(reconciler, options.exit_timeout_ns)
+                nursery.cancel_scope.cancel()
+    finally:
+        plant.loaders.close()
+        plant.unloaders.close()
+
+
+async def _shut_down(reconciler: Reconciler, timeout_ns: int) -> None:
+    reconciler.close()
+    with trio.move_on_after(timeout_ns / NS_PER_S):
+        await reconciler.wait_closed()
+    for version in reconciler.unfinished():
+        _log.warning(
+            "not unloaded within the exit time-out", extra={"context": {"model": str(version.id), "version": version.version}}
+        )
+        version.abandon()
+
+
+def _statistics(model: ModelId, served: Served) -> ModelStatistics:
+    engine = served.engine
+    counters = engine.statistics
+    return ModelStatistics(
+        name=model.name,
+        namespace=model.namespace,
+        version=served.version,
+        last_inference_ms=counters.last_inference_ms,
+        inference_count=counters.inference_count,
+        execution_count=counters.execution_count,
+        inference=counters.inference(),
+        batches=counters.batches(),
+        failures=counters.failures(),
+        pending_requests=engine.snapshot().queued,
+        load_duration_ns=served.load_duration_ns,
+        metric_tags=tuple(sorted(served.config.metric_tags.items())),
+    )
+
+
+def _log_from_thread(level: str, message: str) -> None:
+    """For backends; logging is safe in any thread."""
+    _log.log(_LOG_LEVELS.get(level, logging.INFO), "%s", message)

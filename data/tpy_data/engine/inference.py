@@ -1,0 +1,83 @@
+"""EngineInference: the InferenceService over the serving table."""
+
+from __future__ import annotations
+
+from tpy.config import ModelConfig
+from tpy.errors import InvalidArgument, NotFound, TpyError, Unavailable
+from tpy.messages import InferenceRequest, ModelDescription, ModelState
+from tpy.services import RequestHandle, ResponseSink
+from tpy.state import ModelStateStore
+from tpy_data.engine.admission import request_prefix
+from tpy_data.engine.serving_table import Served, ServingTable
+from tpy_data.schedulers.core import Outcome
+
+
+class EngineInference:
+    """Two dictionary lookups lead from a request to its version. Only when they fail is the store asked why."""
+
+    def __init__(self, table: ServingTable, store: ModelStateStore, *, model_namespacing: bool) -> None:
+        self._table = table
+        self._store = store
+        self._model_namespacing = model_namespacing
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Refuse every request from now on: the server is stopping."""
+        self._stopping = True
+
+    def describe(self, model_name: str, version: int | None = None) -> ModelDescription:
+        """As `InferenceService.describe`."""
+        return self._find(model_name, version).description
+
+    def config(self, model_name: str, version: int | None = None) -> ModelConfig:
+        """As `InferenceService.config`."""
+        return self._find(model_name, version).config
+
+    def ready_versions(self, model_name: str) -> tuple[int, ...]:
+        """As `InferenceService.ready_versions`."""
+        model = self._table.by_name.get(model_name)
+        if model is None:
+            self._require_known(model_name)
+            return ()
+        return tuple(number for number, served in model.versions.items() if served.ready)
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
+        """As `InferenceService.submit`."""
+        if self._stopping:
+            raise Unavailable(f"{request_prefix(request.id)}{Outcome.STOPPING.value}")
+        return self._find(request.model_name, request.model_version).engine.submit(request, sink)
+
+    def _find(self, model_name: str, version: int | None) -> Served:
+        model = self._table.by_name.get(model_name)
+        if model is not None:
+            served = model.newest if version is None else model.versions.get(version)
+            if served is not None and served.ready:
+                return served
+        raise self._why_not(model_name, version)
+
+    def _why_not(self, model_name: str, version: int | None) -> TpyError:
+        """Why there is no such version to serve, in Triton's words."""
+        self._require_known(model_name)
+        about = f"Request for unknown model: '{model_name}'"
+        observed = [each for key, each in self._store.snapshot().observed.items() if key.model.name == model_name]
+        model = self._table.by_name.get(model_name)
+        if version is None:
+            if model is None:
+                return NotFound(f"{about} has no available versions")
+            # A version is switched in, but its instances have failed and are being replaced: worth another try later.
+            return Unavailable(f"{about} version {max(model.versions)} is not at ready state")
+        if any(each.key.version == version and each.state is not ModelState.UNKNOWN for each in observed):
+            return Unavailable(f"{about} version {version} is not at ready state")
+        return NotFound(f"{about} version {version} is not found")
+
+    def _require_known(self, model_name: str) -> None:
+        """Raises for a model that was never loaded, or whose name several namespaces have."""
+        snapshot = self._store.snapshot()
+        known = {key.model for key in snapshot.observed if key.model.name == model_name}
+        if len(known) > 1:
+            places = ", ".join(f"'{model.namespace}'" for model in sorted(known))
+            raise InvalidArgument(f"Request for unknown model: '{model_name}' is ambiguous, it is in the namespaces {places}")
+        if not known:
+            message = f"Request for unknown model: '{model_name}' is not found"
+            # Triton's code for the same text depends on the flag.
+            raise InvalidArgument(message) if self._model_namespacing else NotFound(message)

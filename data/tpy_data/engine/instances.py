@@ -1,0 +1,260 @@
+"""InstanceSet: the instances of one loaded version. Makes them, replaces those that fail, grows and shrinks."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import trio
+
+from tpy.backend import LoadedModel, ModelInstance
+from tpy.errors import Internal, TpyError
+from tpy.limits import INSTANCE_CLOSE_S_MAX, WORKER_RESTART_BACKOFF_S_MAX, WORKER_RESTART_BACKOFF_S_MIN
+from tpy_data.engine.batch_run import InstanceSlot
+from tpy_data.engine.executor import Executor, Worker, call, see_through
+from tpy_data.engine.loading import PlacedInstance
+from tpy_data.engine.version_engine import VersionEngine
+from tpy_data.engine.warmup import WarmupSample, run_samples
+
+_log = logging.getLogger(__name__)
+
+
+class InstanceRecipe(NamedTuple):
+    """What every instance of a version is made from."""
+
+    model: LoadedModel
+    samples: Sequence[WarmupSample]
+    executor: Executor
+    engine: VersionEngine
+
+
+class SupervisedInstance:
+    """One instance, in a thread of its own, and its replacements.
+
+    `start` makes it; then `supervise` must run, in a nursery of the caller's, until `stop` was called. `alive` says that it
+    takes batches; `on_change` is called when that changes while it is supervised.
+    """
+
+    def __init__(self, number: int, placed: PlacedInstance, recipe: InstanceRecipe, on_change: Callable[[], object]) -> None:
+        self.placed = placed
+        self.alive = False
+        self.reason = ""
+        self.ended = trio.Event()
+        self._number = number
+        self._recipe = recipe
+        self._on_change = on_change
+        self._worker: Worker | None = None
+        self._instance: ModelInstance | None = None
+        self._failures_in_row = 0
+        self._failed = trio.Event()
+        self._stopping = trio.Event()
+
+    async def start(self) -> None:
+        """Make the instance and warm it up, both in its thread, and give it work. Raises TpyError with the reason."""
+        name = self.placed.placement.name
+        worker = self._recipe.executor.open_worker(name)
+        make = functools.partial(_make, self._recipe, self.placed)
+        try:
+            instance = await call(worker, make, release=_close)
+        except TpyError:
+            worker.close()
+            raise
+        except Exception as error:
+            worker.close()
+            raise Internal(f"{type(error).__name__}: {error}") from error
+        self._worker, self._instance = worker, instance
+        self._failed = trio.Event()
+        self.alive, self.reason = True, ""
+        if not self.placed.passive:
+            self._recipe.engine.add_instance(
+                InstanceSlot(self._number, name, instance, worker, worked=self._worked, failed=self._fail)
+            )
+
+    async def supervise(self) -> None:
+        """Replace the instance whenever it fails, until `stop`; then close it."""
+        try:
+            while await self._wait_failed():
+                _log.error("instance failed", extra={"context": self._context()})
+                self._on_change()
+                await self._close()
+                await self._restart()
+        finally:
+            await self._close()
+
+    def stop(self) -> None:
+        """Take no more batches; `supervise` closes the instance, after the batch that it may be running, and returns."""
+        self._recipe.engine.remove_instance(self._number)
+        self._stopping.set()
+
+    async def discard(self) -> None:
+        """Close an instance that may have been started and is not supervised."""
+        self.stop()
+        await self._close()
+
+    async def _wait_failed(self) -> bool:
+        """True when the instance failed, False when it is to stop."""
+        async with trio.open_nursery() as nursery:
+
+            async def first(event: trio.Event) -> None:
+                await event.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(first, self._failed)
+            nursery.start_soon(first, self._stopping)
+        return not self._stopping.is_set()
+
+    async def _restart(self) -> None:
+        """Try, with growing pauses, until the instance is there or is to stop."""
+        while not self._stopping.is_set():
+            self._failures_in_row += 1
+            pause_s = min(WORKER_RESTART_BACKOFF_S_MIN * 2 ** (self._failures_in_row - 1), WORKER_RESTART_BACKOFF_S_MAX)
+            with trio.move_on_after(pause_s):
+                await self._stopping.wait()
+                return
+            try:
+                await self.start()
+            except TpyError as error:
+                self.reason = error.message
+                _log.error("instance could not be started again", extra={"context": self._context()})
+                continue
+            _log.info("instance started again", extra={"context": {"instance": self.placed.placement.name}})
+            if self._stopping.is_set():
+                self._recipe.engine.remove_instance(self._number)
+            self._on_change()
+            return
+
+    async def _close(self) -> None:
+        """Close the instance, if there is one, and its thread."""
+        worker, instance = self._worker, self._instance
+        self._worker = self._instance = None
+        self.alive = False
+        if worker is not None and instance is not None:
+            try:
+                await see_through(worker, instance.close, grace_s=INSTANCE_CLOSE_S_MAX)
+            finally:
+                worker.close()
+
+    def _worked(self) -> None:
+        self._failures_in_row = 0
+
+    def _fail(self, reason: str) -> None:
+        self.alive = False
+        self.reason = reason
+        self._failed.set()
+
+    def _context(self) -> dict[str, str]:
+        return {"instance": self.placed.placement.name, "reason": self.reason}
+
+
+class InstanceSet:
+    """All instances of a version. `nursery` is that of the version's task and holds their supervision."""
+
+    def __init__(self, recipe: InstanceRecipe, nursery: trio.Nursery, on_change: Callable[[], object]) -> None:
+        self._recipe = recipe
+        self._nursery = nursery
+        self._on_change = on_change
+        self._numbers = itertools.count()
+        self._members: list[SupervisedInstance] = []
+        self._supervised: list[SupervisedInstance] = []
+
+    def alive(self) -> bool:
+        """Whether any instance takes batches. Passive instances never do."""
+        return any(member.alive for member in self._members if not member.placed.passive)
+
+    def reason(self) -> str:
+        """Why none is alive: what the one that failed last in order said."""
+        return next((member.reason for member in reversed(self._members) if member.reason), "")
+
+    async def resize(self, wanted: Iterable[PlacedInstance]) -> None:
+        """Have exactly these, keeping what is there already; names and order do not matter.
+
+        New ones are made first, all at the same time; the superfluous ones go, after their running batch, when all new ones are
+        there. Raises the first TpyError when one cannot be made; then everything is as before.
+        """
+        surplus = list(self._members)
+        missing = []
+        for placed in wanted:
+            kept = next((member for member in surplus if _same_place(member.placed, placed)), None)
+            if kept is None:
+                missing.append(placed)
+            else:
+                surplus.remove(kept)
+        added = await self._start(missing)
+        for member in added:
+            self._members.append(member)
+            self._supervised.append(member)
+            self._nursery.start_soon(self._supervise, member, name=member.placed.placement.name)
+        for member in surplus:
+            self._members.remove(member)
+            member.stop()
+
+    async def close(self) -> None:
+        """Close all, also those that a resize sent away; each after the batch that it may be running."""
+        self._members.clear()
+        while self._supervised:
+            for member in self._supervised:
+                member.stop()
+            await self._supervised[-1].ended.wait()
+
+    async def _supervise(self, member: SupervisedInstance) -> None:
+        try:
+            await member.supervise()
+        finally:
+            self._supervised.remove(member)
+            member.ended.set()
+
+    async def _start(self, missing: Sequence[PlacedInstance]) -> list[SupervisedInstance]:
+        members = [SupervisedInstance(next(self._numbers), placed, self._recipe, self._on_change) for placed in missing]
+        errors: list[TpyError] = []
+
+        async def start(member: SupervisedInstance) -> None:
+            try:
+                await member.start()
+            except TpyError as error:
+                errors.append(error)
+
+        complete = False
+        try:
+            async with trio.open_nursery() as nursery:
+                for member in members:
+                    nursery.start_soon(start, member)
+            if errors:
+                raise errors[0]
+            complete = True
+        finally:
+            if not complete:
+                for member in members:
+                    await member.discard()
+        return members
+
+    def counts(self) -> Counter[str]:
+        """Instances by group, for logs."""
+        return Counter(member.placed.placement.group for member in self._members)
+
+
+def _same_place(one: PlacedInstance, other: PlacedInstance) -> bool:
+    a, b = one.placement, other.placement
+    return (a.kind, a.device_id, a.host_policy, one.passive) == (b.kind, b.device_id, b.host_policy, other.passive)
+
+
+def _make(recipe: InstanceRecipe, placed: PlacedInstance) -> ModelInstance:
+    """In the instance's thread."""
+    instance = recipe.model.create_instance(placed.placement)
+    try:
+        run_samples(instance, recipe.samples)
+    except BaseException:
+        _close(instance)
+        raise
+    return instance
+
+
+def _close(instance: ModelInstance) -> None:
+    """In the instance's thread."""
+    try:
+        instance.close()
+    except Exception:
+        _log.exception("closing an instance failed")

@@ -1,0 +1,169 @@
+"""Loading a model version: everything that happens before instances are made. Blocking; runs in a loader thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from tpy.backend import Backend, InstancePlacement, LoadedModel, ModelContext
+from tpy.config import (
+    ConfigError,
+    ModelConfig,
+    Problem,
+    describe,
+    errors_of,
+    instance_names,
+    normalise,
+    normalise_instance_groups,
+    validate,
+)
+from tpy.config.model_config import InstanceKind
+from tpy.errors import InvalidArgument
+from tpy.messages import ModelDescription
+from tpy.state import DesiredModel, DesiredVersion
+from tpy_data.engine.model_files import read_labels
+from tpy_data.engine.support import refuse_unsupported, without_effect
+from tpy_data.engine.warmup import WarmupSample, make_samples
+from tpy_data.schedulers.core import SchedulerCore, make_core
+
+Log = Callable[[str, str], None]
+"""Level ("verbose", "info", "warning", "error") and message; any thread."""
+
+
+class Backends(Protocol):
+    """Where backends come from (`tpy_data.registry.BackendRegistry`). Any thread."""
+
+    def get(self, name: str) -> Backend:
+        """Raises TpyError for a backend that is not there or cannot be made."""
+        ...
+
+
+class PlacedInstance(NamedTuple):
+    """One instance to make. Passive ones are made but get no requests."""
+
+    placement: InstancePlacement
+    passive: bool
+
+
+class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A version that is loaded and has no instances yet. Whoever drops it calls `model.unload`."""
+
+    config: ModelConfig
+    description: ModelDescription
+    instances: tuple[PlacedInstance, ...]
+    samples: tuple[WarmupSample, ...]
+    core: SchedulerCore
+    model: LoadedModel
+
+
+class Loader:
+    """Loads versions. Its methods may run in several threads at a time."""
+
+    def __init__(self, backends: Backends, *, gpus: Sequence[int], server_id: str, log: Log) -> None:
+        self._backends = backends
+        self._gpus = tuple(gpus)
+        self._server_id = server_id
+        self._log = log
+
+    def load(self, desired: DesiredModel, version: DesiredVersion) -> LoadedVersion:
+        """Complete, normalise and check the configuration, read the files it names, load the model.
+
+        Raises TpyError with the reason; nothing stays loaded then.
+        """
+        config = desired.config
+        refuse_unsupported(config)
+        backend = self._backends.get(config.backend)
+        filename = backend.capabilities.default_model_filename
+        config = normalise(config, default_model_filename=filename)
+        context = ModelContext(
+            name=config.name,
+            version=version.version,
+            generation=version.generation,
+            config=config,
+            model_directory=desired.directory,
+            version_directory=version.directory,
+            server_id=self._server_id,
+            log=self._log,
+        )
+        if desired.auto_complete:
+            config = normalise(backend.auto_complete(context), default_model_filename=filename)
+        config = self._placed(config, backend)
+        _require(validate(config))
+        refuse_unsupported(config)
+        instances = _scheduled(config)
+        self._tell_without_effect(config)
+        labels = read_labels(config, desired.directory)
+        samples = make_samples(config, desired.directory)
+        core = make_core(config)
+        model = backend.load(msgspec.structs.replace(context, config=config))
+        return LoadedVersion(
+            config=config,
+            description=describe(config, version.version, labels, namespace=desired.id.namespace),
+            instances=instances,
+            samples=samples,
+            core=core,
+            model=model,
+        )
+
+    def resized(self, current: ModelConfig, desired: ModelConfig) -> tuple[ModelConfig, tuple[PlacedInstance, ...]]:
+        """`current`, a loaded version's configuration, with the instance groups and version policy of `desired`; and the
+        instances that it wants now.
+
+        Raises TpyError for groups that cannot be had. Never blocks for long: the backend exists already.
+        """
+        changed = msgspec.structs.replace(
+            current,
+            instance_group=desired.instance_group,
+            version_policy=desired.version_policy or current.version_policy,
+        )
+        config = self._placed(changed, self._backends.get(current.backend))
+        _require(validate(config))
+        return config, _scheduled(config)
+
+    def _placed(self, config: ModelConfig, backend: Backend) -> ModelConfig:
+        capabilities = backend.capabilities
+        config, warnings = normalise_instance_groups(
+            config,
+            gpus=self._gpus,
+            supported=capabilities.devices,
+            default_kind=capabilities.default_kind,
+            default_count=capabilities.default_count,
+        )
+        for warning in warnings:
+            self._log("warning", warning.message)
+        return config
+
+    def _tell_without_effect(self, config: ModelConfig) -> None:
+        fields = without_effect(config)
+        if fields:
+            self._log("warning", f"model '{config.name}' sets fields that have no effect here: {', '.join(fields)}")
+
+
+def place(config: ModelConfig) -> tuple[PlacedInstance, ...]:
+    """The instances of a normalised configuration, in its order; on several GPUs each has those of its group."""
+    placed = []
+    for group, names in zip(config.instance_group, instance_names(config), strict=True):
+        devices = group.gpus if group.kind is InstanceKind.KIND_GPU else (0,)
+        for device_id in devices:
+            for name in names:
+                placement = InstancePlacement(
+                    name=name, kind=group.kind, device_id=device_id, host_policy=group.host_policy, group=group.name
+                )
+                placed.append(PlacedInstance(placement, group.passive))
+    return tuple(placed)
+
+
+def _scheduled(config: ModelConfig) -> tuple[PlacedInstance, ...]:
+    """The instances. Raises InvalidArgument when requests could never run on any of them."""
+    placed = place(config)
+    if all(instance.passive for instance in placed):
+        raise InvalidArgument(f"every instance group of model '{config.name}' is passive: nothing would run its requests")
+    return placed
+
+
+def _require(problems: Sequence[Problem]) -> None:
+    errors = errors_of(problems)
+    if errors:
+        raise ConfigError(problems, message="; ".join(problem.message for problem in errors))

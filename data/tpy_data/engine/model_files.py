@@ -1,0 +1,34 @@
+"""Files beside the model that its configuration names: labels and warmup data. Blocking; runs in a loader thread."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+from tpy.config import ModelConfig
+from tpy.errors import Internal, InvalidArgument
+
+
+def read_labels(config: ModelConfig, model_directory: Path) -> dict[str, tuple[str, ...]]:
+    """The lines of each output's label file, by output name. Raises InvalidArgument or Internal as `read_beside`."""
+    labels = {}
+    for output in config.output:
+        if output.label_filename:
+            text = read_beside(model_directory, output.label_filename).decode("utf-8", errors="replace")
+            labels[output.name] = tuple(text.splitlines())
+    return labels
+
+
+def read_beside(directory: Path, name: str) -> bytes:
+    """The content of `directory/name`.
+
+    Raises InvalidArgument for a name that leads out of the directory: configurations come from load requests too, and what
+    is read here can be asked for over the network. Raises Internal, with Triton's text, for a file that cannot be read.
+    """
+    relative = PurePosixPath(name)
+    if relative.is_absolute() or ".." in relative.parts:
+        raise InvalidArgument(f"file '{name}' in the model configuration must stay inside the model's directory")
+    path = directory / relative
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error

@@ -1,0 +1,60 @@
+"""The reconciler: watches the store and makes true what is desired. The driver of `engine.core.plan`."""
+
+from __future__ import annotations
+
+import trio
+
+from tpy.errors import invariant
+from tpy.ids import ModelId
+from tpy.state import DesiredModel, ModelStateStore, ObservedKey
+from tpy_data.engine.core import Action, Forget, Load, Phase, Resize, Unload, plan
+from tpy_data.engine.version_runtime import Plant, VersionRuntime
+
+
+class Reconciler:
+    """Owns every VersionRuntime. Their tasks run in the nursery given to `run`."""
+
+    def __init__(self, store: ModelStateStore, plant: Plant) -> None:
+        self._store = store
+        self._plant = plant
+        self._versions: dict[ObservedKey, VersionRuntime] = {}
+        self._closing = False
+
+    async def run(self, nursery: trio.Nursery) -> None:
+        """Follow the store. Runs until cancelled. Versions write the store when they change, so that wakes this task too."""
+        async for snapshot in self._store.watch():
+            desired: dict[ModelId, DesiredModel] = {} if self._closing else dict(snapshot.desired)
+            for action in plan(desired, [version.running() for version in self._versions.values()]):
+                self._perform(action, nursery)
+
+    def close(self) -> None:
+        """Desire nothing any more: load nothing, and unload everything at once."""
+        self._closing = True
+        for version in self._versions.values():
+            version.stop()
+
+    def versions(self) -> list[VersionRuntime]:
+        """All copies that are there."""
+        return list(self._versions.values())
+
+    async def wait_closed(self) -> None:
+        """After `close`: until every version has ended."""
+        await self._store.wait_for(lambda _: not self.unfinished())
+
+    def unfinished(self) -> list[VersionRuntime]:
+        """Those that have not ended."""
+        return [version for version in self._versions.values() if version.phase not in (Phase.FAILED, Phase.UNLOADED)]
+
+    def _perform(self, action: Action, nursery: trio.Nursery) -> None:
+        if isinstance(action, Load):
+            invariant(action.key not in self._versions, f"{action.key} is there already")
+            version = VersionRuntime(action.key, action.model, action.version, self._plant)
+            self._versions[action.key] = version
+            nursery.start_soon(version.run, name=f"{action.key.model} version {action.key.version}")
+        elif isinstance(action, Resize):
+            self._versions[action.key].resize(action.model)
+        elif isinstance(action, Unload):
+            self._versions[action.key].stop()
+        elif isinstance(action, Forget):
+            del self._versions[action.key]
+            self._plant.writer.forget(action.key)

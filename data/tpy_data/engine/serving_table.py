@@ -1,0 +1,101 @@
+"""ServingTable: which version answers for a name. Looked up with each request, changed when a version comes or goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from tpy.config import ModelConfig
+from tpy.ids import ModelId, Version
+from tpy.messages import ModelDescription
+from tpy_data.engine.version_engine import VersionEngine
+
+
+class Served(Protocol):
+    """A version that is switched in."""
+
+    @property
+    def id(self) -> ModelId: ...
+    @property
+    def version(self) -> Version: ...
+    @property
+    def ready(self) -> bool:
+        """False while none of its instances is alive."""
+        ...
+
+    @property
+    def config(self) -> ModelConfig: ...
+    @property
+    def description(self) -> ModelDescription: ...
+    @property
+    def engine(self) -> VersionEngine: ...
+    @property
+    def load_duration_ns(self) -> int: ...
+
+
+class ServedModel:
+    """The versions of a model that are switched in; `newest` is what a request without version gets. Immutable: a change makes
+    a new one, so that a switch is one assignment."""
+
+    __slots__ = ("newest", "versions")
+
+    def __init__(self, versions: Mapping[int, Served]) -> None:
+        self.versions = dict(sorted(versions.items()))
+        ready = [served for served in self.versions.values() if served.ready]
+        self.newest: Served | None = ready[-1] if ready else None
+
+
+class ServingTable:
+    """By model, and by bare name for the names that only one model has."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, ServedModel] = {}
+        """Read by the request path. A name that several namespaces serve is not in it."""
+        self._by_id: dict[ModelId, ServedModel] = {}
+
+    def switch_in(self, served: Served) -> Served | None:
+        """`served` answers for its version from now on. Returns what did before."""
+        versions = self._versions(served.id)
+        before = versions.get(served.version)
+        versions[served.version] = served
+        self._set(served.id, versions)
+        return before
+
+    def switch_out(self, served: Served) -> None:
+        """`served` answers no more. No-op when another one has taken its place."""
+        versions = self._versions(served.id)
+        if versions.get(served.version) is served:
+            del versions[served.version]
+            self._set(served.id, versions)
+
+    def refresh(self, served: Served) -> None:
+        """`served.ready` has changed."""
+        if served.id in self._by_id:
+            self._set(served.id, self._versions(served.id))
+
+    def models(self) -> Iterator[tuple[ModelId, ServedModel]]:
+        """All, by name."""
+        return iter(sorted(self._by_id.items(), key=lambda item: item[0]))
+
+    def named(self, name: str) -> list[ModelId]:
+        """The models of this name that have a version."""
+        return sorted(model for model in self._by_id if model.name == name)
+
+    def model(self, model: ModelId) -> ServedModel | None:
+        """The versions of a model, None when it has none."""
+        return self._by_id.get(model)
+
+    def _versions(self, model: ModelId) -> dict[int, Served]:
+        known = self._by_id.get(model)
+        return {} if known is None else dict(known.versions)
+
+    def _set(self, model: ModelId, versions: Mapping[int, Served]) -> None:
+        if versions:
+            self._by_id[model] = ServedModel(versions)
+        else:
+            self._by_id.pop(model, None)
+        same_name = self.named(model.name)
+        if len(same_name) == 1:
+            self.by_name[model.name] = self._by_id[same_name[0]]
+        else:
+            self.by_name.pop(model.name, None)

@@ -1,0 +1,65 @@
+"""What of a configuration this data plane does not do, and what it takes without doing anything. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tpy.config import ModelConfig
+from tpy.config.model_config import ModelPriority
+from tpy.errors import Unsupported
+
+
+def refuse_unsupported(config: ModelConfig) -> None:
+    """Raises Unsupported, naming every field that asks for something that is not done."""
+    fields = list(_unsupported(config))
+    if fields:
+        named = ", ".join(f"'{field}'" for field in fields)
+        raise Unsupported(f"model '{config.name}' asks for what this server does not support: {named}")
+
+
+def without_effect(config: ModelConfig) -> tuple[str, ...]:
+    """Fields that are set, are accepted, and change nothing here. A warning names them."""
+    return tuple(_without_effect(config))
+
+
+def _unsupported(config: ModelConfig) -> Iterator[str]:
+    if config.ensemble_scheduling is not None or config.platform == "ensemble":
+        yield "ensemble_scheduling"
+    if config.sequence_batching is not None:
+        yield "sequence_batching"
+    if config.decoupled:
+        yield "model_transaction_policy.decoupled"
+    for index, entry in enumerate(config.input):
+        if entry.allow_ragged_batch:
+            yield f"input[{index}].allow_ragged_batch"
+    if config.batch_input:
+        yield "batch_input"
+    if config.batch_output:
+        yield "batch_output"
+    if config.model_repository_agents is not None and config.model_repository_agents.agents:
+        yield "model_repository_agents"
+    if config.parameter("TRITON_BATCH_STRATEGY_PATH"):
+        yield 'parameters["TRITON_BATCH_STRATEGY_PATH"]'
+
+
+def _without_effect(config: ModelConfig) -> Iterator[str]:
+    # Triton does the same for these two unless it was started with --cache-config or --rate-limit, which tpy does not have yet.
+    if config.response_cache is not None and config.response_cache.enable:
+        yield "response_cache"
+    for index, group in enumerate(config.instance_group):
+        if group.rate_limiter is not None:
+            yield f"instance_group[{index}].rate_limiter"
+        if group.host_policy:
+            yield f"instance_group[{index}].host_policy"
+        if group.secondary_devices:
+            yield f"instance_group[{index}].secondary_devices"
+    optimization = config.optimization
+    if optimization is not None:
+        if optimization.priority is not ModelPriority.PRIORITY_DEFAULT:
+            yield "optimization.priority"
+        if optimization.cuda is not None:
+            yield "optimization.cuda"
+        if optimization.gather_kernel_buffer_threshold:
+            yield "optimization.gather_kernel_buffer_threshold"
+        if optimization.eager_batching:
+            yield "optimization.eager_batching"

@@ -1,0 +1,178 @@
+"""VersionEngine: the request path of one model version, from submission to answer. All of it runs on the Trio thread, on the
+caller's stack; the only thing that happens elsewhere is `BatchRun.run`, in the thread of an instance."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import cast
+
+import trio
+
+from tpy.clock import Clock
+from tpy.config import ModelConfig
+from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
+from tpy.messages import InferenceRequest, InferenceResponse, Tensor
+from tpy.services import ResponseSink
+from tpy_data.engine.admission import Admission, request_prefix
+from tpy_data.engine.batch_run import BatchRun, InstanceSlot
+from tpy_data.engine.outputs import OutputSelection
+from tpy_data.engine.statistics import VersionStatistics
+from tpy_data.engine.ticket import RequestTicket
+from tpy_data.schedulers.core import CoreSnapshot, Outcome, Phase, SchedulerCore, Ticket
+from tpy_data.schedulers.driver import SchedulerDriver
+
+_log = logging.getLogger(__name__)
+
+
+class VersionEngine:
+    """Admits requests, schedules them, runs batches on instances, answers. `run` is a task of its owner's nursery."""
+
+    def __init__(self, config: ModelConfig, version: int, core: SchedulerCore, clock: Clock) -> None:
+        self.statistics = VersionStatistics()
+        self._name = config.name
+        self._version = version
+        self._clock = clock
+        self._admission = Admission(config)
+        self._outputs = OutputSelection(config)
+        self._driver = SchedulerDriver(core, clock, self)
+        self._slots: dict[int, InstanceSlot] = {}
+        self._batches_running = 0
+        self._drained: trio.Event | None = None
+
+    async def run(self) -> None:
+        """Keep deadlines. Runs until cancelled."""
+        await self._driver.run()
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestTicket:
+        """As `InferenceService.submit`, for this version."""
+        try:
+            inputs, batch_size, signature = self._admission.admit(request)
+            ticket = RequestTicket(request, inputs, batch_size=batch_size, signature=signature, sink=sink, owner=self)
+            self._driver.submit(ticket)
+        except InvalidArgument:
+            self.statistics.refused_admission()
+            raise
+        except Unavailable as refusal:
+            self.statistics.refused_admission()
+            raise Unavailable(f"{request_prefix(request.id)}{refusal}") from None
+        return ticket
+
+    def cancel(self, ticket: RequestTicket) -> None:
+        """Forget a request: its sink is not called again. No-op for one that was answered."""
+        if ticket.phase is Phase.ENDED:
+            return
+        ticket.abandoned = True
+        self._driver.cancel(ticket)
+        self.statistics.cancelled(ticket, self._clock.now_ns())
+        self._check_drained()
+
+    def add_instance(self, slot: InstanceSlot) -> None:
+        """Give work to this instance from now on."""
+        self._slots[slot.number] = slot
+        self._driver.add_instance(slot.number)
+
+    def remove_instance(self, number: int) -> None:
+        """Give it no more work. A batch that it runs is still answered. Absent numbers are fine."""
+        if self._slots.pop(number, None) is not None:
+            self._driver.remove_instance(number)
+
+    def snapshot(self) -> CoreSnapshot:
+        """How many requests wait and run now."""
+        return self._driver.snapshot()
+
+    def stop(self) -> None:
+        """Refuse what is queued and what still comes."""
+        self._driver.stop()
+        self._check_drained()
+
+    async def wait_drained(self) -> None:
+        """Until no request waits and no batch runs. The owner must have seen to it that no new ones come."""
+        if self._drained is None:
+            self._drained = trio.Event()
+        self._check_drained()
+        await self._drained.wait()
+
+    # What the driver's core decides.
+
+    def dispatch(self, instance: int, tickets: Sequence[Ticket]) -> None:
+        """Hand a batch to the instance's thread."""
+        slot = self._slots[instance]
+        self._batches_running += 1
+        # The driver gives back the tickets that `submit` gave it.
+        slot.worker.put(BatchRun(slot, cast("Sequence[RequestTicket]", tickets), self._clock, self))
+
+    def respond(self, tickets: Sequence[Ticket]) -> None:
+        """Answer requests whose batch was executed."""
+        now_ns = self._clock.now_ns()
+        for ticket in cast("Sequence[RequestTicket]", tickets):
+            result, execution = ticket.result, ticket.execution
+            if result is None or execution is None:
+                error: TpyError | None = Internal("the request has no result")
+            elif (error := result.error) is None:
+                try:
+                    outputs = self._outputs.select(result.outputs, ticket.requested_outputs)
+                except Internal as fault:
+                    error = fault
+            if error is None and result is not None and execution is not None:
+                self.statistics.succeeded(ticket, execution, now_ns)
+                self._answer(ticket, outputs=outputs)
+            else:
+                self.statistics.failed_in_backend(ticket, now_ns)
+                self._answer(ticket, error=error)
+
+    def refuse(self, ticket: Ticket, outcome: Outcome) -> None:
+        """Answer a request that got no result in time."""
+        request = cast(RequestTicket, ticket)
+        request.abandoned = True
+        if outcome is Outcome.TIMED_OUT:
+            self.statistics.timed_out(request, self._clock.now_ns())
+        else:
+            self.statistics.stopped(request, self._clock.now_ns())
+        self._answer(request, error=Unavailable(outcome.value))
+        self._check_drained()
+
+    def batch_finished(self, run: BatchRun) -> None:
+        """A batch came back from its thread."""
+        self._batches_running -= 1
+        execution = run.execution()
+        rows = 0
+        for ticket, result in zip(run.tickets, run.results, strict=True):
+            ticket.result = result
+            ticket.execution = execution
+            rows += ticket.batch_size
+        self.statistics.executed(rows, execution, self._clock.wall_ms())
+        slot = run.slot
+        if run.failure is None:
+            slot.worked()
+        else:
+            # Before `completed`, or the core would give the dead instance its next batch.
+            self.remove_instance(slot.number)
+        self._driver.completed(slot.number)
+        if run.failure is not None:
+            slot.failed(run.failure)
+        if self._drained is not None:
+            self._check_drained()
+
+    def _answer(self, ticket: RequestTicket, *, outputs: tuple[Tensor, ...] = (), error: TpyError | None = None) -> None:
+        result = ticket.result
+        response = InferenceResponse(
+            model_name=self._name,
+            model_version=self._version,
+            id=ticket.id,
+            outputs=outputs,
+            parameters={} if result is None or error is not None else result.parameters,
+            error=error,
+        )
+        try:
+            ticket.sink.deliver(response)
+        except Exception:
+            # A sink must not raise. If one does, that is its own request's loss and not the model's.
+            _log.exception("a response could not be delivered")
+
+    def _check_drained(self) -> None:
+        if self._drained is None or self._batches_running:
+            return
+        snapshot = self._driver.snapshot()
+        if not snapshot.queued and not snapshot.executing:
+            self._drained.set()

@@ -1,0 +1,286 @@
+"""VersionRuntime: one copy of a model version from its load to its unload. One task, one nursery, one life."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import NamedTuple
+
+import msgspec
+import trio
+
+from tpy.clock import Clock
+from tpy.config import ModelConfig
+from tpy.errors import Internal, TpyError
+from tpy.ids import ModelId, Version
+from tpy.limits import INSTANCE_CLOSE_S_MAX, LOAD_SLOW_S
+from tpy.messages import ModelDescription, ModelState
+from tpy.state import DesiredModel, DesiredVersion, ObservedKey, ObservedVersion, ObservedWriter
+from tpy_data.engine.core import Phase, Running
+from tpy_data.engine.executor import Executor, Worker, call, see_through
+from tpy_data.engine.instances import InstanceRecipe, InstanceSet
+from tpy_data.engine.loading import LoadedVersion, Loader
+from tpy_data.engine.serving_table import ServingTable
+from tpy_data.engine.version_engine import VersionEngine
+
+_log = logging.getLogger(__name__)
+
+UNLOADED = "unloaded"
+"""The reason of a version that was unloaded on purpose, in Triton's word."""
+
+
+class Plant(NamedTuple):
+    """What all versions of a data plane share. `loaders` run load and auto-complete, `unloaders` release: apart, so that loads
+    that hang do not keep anything from being unloaded."""
+
+    loader: Loader
+    loaders: Worker
+    unloaders: Worker
+    executor: Executor
+    table: ServingTable
+    writer: ObservedWriter
+    clock: Clock
+
+
+class VersionRuntime:
+    """A copy of a version. `run` is started by the reconciler, in its nursery; everything else only says what is wanted.
+
+    `config`, `description` and `engine` are there from SERVING on.
+    """
+
+    def __init__(self, key: ObservedKey, model: DesiredModel, version: DesiredVersion, plant: Plant) -> None:
+        self.key = key
+        self.phase = Phase.LOADING
+        self.ready = False
+        self.load_duration_ns = 0
+        self._model = model
+        self._desired_version = version
+        self._plant = plant
+        self._loaded: LoadedVersion | None = None
+        self._engine: VersionEngine | None = None
+        self._instances: InstanceSet | None = None
+        self._applied_revision = model.config_revision
+        self._applied_error = ""
+        self._resize_to: DesiredModel | None = None
+        self._stopping = False
+        self._wake = trio.Event()
+        plant.writer.move(ObservedVersion(key=key, state=ModelState.LOADING, config_revision=model.config_revision))
+
+    @property
+    def id(self) -> ModelId:
+        """The model."""
+        return self.key.model
+
+    @property
+    def version(self) -> Version:
+        """The version."""
+        return self.key.version
+
+    @property
+    def config(self) -> ModelConfig:
+        """Normalised and auto-completed."""
+        return self._require_loaded().config
+
+    @property
+    def description(self) -> ModelDescription:
+        """What frontends see."""
+        return self._require_loaded().description
+
+    @property
+    def engine(self) -> VersionEngine:
+        """The request path."""
+        if self._engine is None:
+            raise Internal(f"{self.key} is not loaded")
+        return self._engine
+
+    def running(self) -> Running:
+        """This copy as the plan sees it."""
+        return Running(key=self.key, phase=self.phase, config_revision=self._model.config_revision)
+
+    def stop(self) -> None:
+        """Drain and unload; a load under way is unloaded when it is over. Idempotent."""
+        self._stopping = True
+        self._wake.set()
+
+    def resize(self, model: DesiredModel) -> None:
+        """Apply the instance groups of a newer configuration."""
+        self._model = model
+        self._resize_to = model
+        self._wake.set()
+
+    def abandon(self) -> None:
+        """Refuse what still waits in its queue: the server ends before its turn comes."""
+        if self._engine is not None:
+            self._engine.stop()
+
+    async def run(self) -> None:
+        """Load, serve until stopped, unload. Returns when nothing of it is left; then `phase` is FAILED or UNLOADED.
+
+        Cancelling gives up waiting, after a short grace for each instance to close. A bug of ours in here (anything but
+        TpyError) ends this version, with the reason in the store, and nothing else.
+        """
+        try:
+            await self._live()
+        except* Exception as bugs:
+            _log.exception("a model version ended on a bug", extra={"context": self._context()})
+            self._plant.table.switch_out(self)
+            self._end(Internal(f"{bugs.exceptions[0]!r}"))
+
+    async def _live(self) -> None:
+        started_ns = self._plant.clock.now_ns()
+        try:
+            self._loaded = loaded = await self._load()
+        except TpyError as error:
+            self._end(error)
+            return
+        failure: TpyError | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                self._engine = engine = VersionEngine(loaded.config, self.version, loaded.core, self._plant.clock)
+                recipe = InstanceRecipe(loaded.model, loaded.samples, self._plant.executor, engine)
+                self._instances = instances = InstanceSet(recipe, nursery, self._on_instances_changed)
+                nursery.start_soon(engine.run, name=f"deadlines of {self.key.model}")
+                try:
+                    await instances.resize(loaded.instances)
+                except TpyError as error:
+                    failure = error
+                else:
+                    self.load_duration_ns = self._plant.clock.now_ns() - started_ns
+                    await self._serve()
+                    await self._drain(engine, instances)
+                nursery.cancel_scope.cancel()
+        finally:
+            await see_through(self._plant.unloaders, loaded.model.unload, grace_s=INSTANCE_CLOSE_S_MAX)
+        self._end(failure)
+
+    async def _load(self) -> LoadedVersion:
+        load = functools.partial(_load, self._plant.loader, self._model, self._desired_version)
+        failure: TpyError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tell_slow_load)
+            try:
+                loaded = await call(self._plant.loaders, load, release=_unload)
+            except TpyError as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        return loaded
+
+    async def _tell_slow_load(self) -> None:
+        waited_s = LOAD_SLOW_S
+        while True:
+            await trio.sleep(waited_s)
+            _log.warning("still loading; it may hang and holds one of the load threads", extra={"context": self._context()})
+            waited_s *= 2
+
+    async def _serve(self) -> None:
+        """Answer requests until `stop`."""
+        if self._stopping:
+            return
+        self.ready = True
+        self._plant.table.switch_in(self)
+        self._move(ModelState.READY, phase=Phase.SERVING)
+        _log.info("loaded", extra={"context": self._context()})
+        while not self._stopping:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            model, self._resize_to = self._resize_to, None
+            if model is not None and not self._stopping:
+                await self._apply(model)
+
+    async def _apply(self, model: DesiredModel) -> None:
+        """Have the instances of this configuration; keep the old ones when that fails."""
+        loaded, instances = self._require_loaded(), self._instances
+        if instances is None:
+            raise Internal(f"{self.key} has no instances to resize")
+        try:
+            config, wanted = self._plant.loader.resized(loaded.config, model.config)
+            await instances.resize(wanted)
+        except TpyError as error:
+            self._applied_error = error.reason()
+            _log.error("new instance groups cannot be applied", extra={"context": {**self._context(), "reason": error.reason()}})
+        else:
+            self._loaded = msgspec.structs.replace(loaded, config=config)
+            self._applied_revision = model.config_revision
+            self._applied_error = ""
+            _log.info("instances changed", extra={"context": {**self._context(), **instances.counts()}})
+        if not self._on_instances_changed():
+            self._move_serving()
+
+    async def _drain(self, engine: VersionEngine, instances: InstanceSet) -> None:
+        """Take no new requests, finish those that are there, close the instances."""
+        if self.phase is Phase.SERVING:
+            self._plant.table.switch_out(self)
+            self._move(ModelState.UNLOADING, phase=Phase.STOPPING)
+        await engine.wait_drained()
+        engine.stop()
+        await instances.close()
+
+    def _on_instances_changed(self) -> bool:
+        """READY while one instance is alive; UNAVAILABLE, with the reason, while none is. Whether that changed."""
+        instances = self._instances
+        if self.phase is not Phase.SERVING or instances is None or instances.alive() is self.ready:
+            return False
+        self.ready = not self.ready
+        self._plant.table.refresh(self)
+        self._move_serving()
+        return True
+
+    def _move_serving(self) -> None:
+        """READY, or why not."""
+        if self.ready:
+            self._move(ModelState.READY)
+        else:
+            reason = "" if self._instances is None else self._instances.reason()
+            self._move(ModelState.UNAVAILABLE, Internal(reason).reason())
+
+    def _end(self, failure: TpyError | None) -> None:
+        """Nothing of the version is left."""
+        if failure is None or self._stopping:
+            self._move(ModelState.UNAVAILABLE, UNLOADED, phase=Phase.UNLOADED)
+            _log.info("unloaded", extra={"context": self._context()})
+        else:
+            self._move(ModelState.UNAVAILABLE, failure.reason(), phase=Phase.FAILED)
+            _log.error("failed to load", extra={"context": {**self._context(), "reason": failure.reason()}})
+
+    def _move(self, state: ModelState, reason: str = "", *, phase: Phase | None = None) -> None:
+        """Both what the plan sees and what everyone else sees."""
+        if phase is not None:
+            self.phase = phase
+        loaded = self._loaded
+        self._plant.writer.move(
+            ObservedVersion(
+                key=self.key,
+                state=state,
+                reason=reason,
+                config=None if loaded is None else loaded.config,
+                config_revision=self._applied_revision,
+                description=None if loaded is None else loaded.description,
+                applied_error=self._applied_error,
+            )
+        )
+
+    def _require_loaded(self) -> LoadedVersion:
+        if self._loaded is None:
+            raise Internal(f"{self.key} is not loaded")
+        return self._loaded
+
+    def _context(self) -> dict[str, object]:
+        return {"model": str(self.key.model), "version": self.key.version, "generation": self.key.generation}
+
+
+def _load(loader: Loader, model: DesiredModel, version: DesiredVersion) -> LoadedVersion:
+    """In a loader thread. What is not a TpyError is a bug of a backend, and this version's reason."""
+    try:
+        return loader.load(model, version)
+    except TpyError:
+        raise
+    except Exception as error:
+        _log.exception("loading raised", extra={"context": {"model": str(model.id), "version": version.version}})
+        raise Internal(f"{type(error).__name__}: {error}") from error
+
+
+def _unload(loaded: LoadedVersion) -> None:
+    """In a loader thread, for a load that nobody waits for any more."""
+    loaded.model.unload()
