@@ -22,7 +22,7 @@ from functools import partial
 import msgspec
 import trio
 from hypercorn.config import Config
-from hypercorn.events import RawData
+from hypercorn.events import Event, RawData
 from hypercorn.trio.lifespan import Lifespan
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.typing import ConnectionState
@@ -41,6 +41,7 @@ _BACKLOG = 1024
 """As Triton's; the kernel may allow less."""
 
 _UNIX = "unix:"
+_REPORT_S_MAX = 5.0
 
 
 class BoundAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,9 +78,18 @@ def hypercorn_config(options: HttpOptions) -> Config:
 
 
 class _StockServer(TCPServer):
-    """Hypercorn's connection, for a client whose first bytes have been read already."""
+    """Hypercorn's connection, also for a client whose first bytes have been read already."""
 
     beginning = b""
+
+    async def protocol_send(self, event: Event) -> None:
+        if isinstance(event, RawData):
+            await super().protocol_send(event)
+            return
+        # "Idle again" and "closed" are reported by the application's task at the end of its response, when Quart-Trio has
+        # just cancelled it: without the shield they are lost, and an idle connection outlives its time-out and the stop.
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + _REPORT_S_MAX):
+            await super().protocol_send(event)
 
     async def _read_data(self) -> None:
         if self.beginning:

@@ -1,0 +1,220 @@
+"""Services that a test scripts: an engine that answers at once or when told, and a repository of one model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import trio
+
+from tpy.config import ModelConfig
+from tpy.errors import InvalidArgument, NotFound, TpyError, Unsupported
+from tpy.messages import (
+    DataType,
+    IndexEntry,
+    InferenceRequest,
+    InferenceResponse,
+    LoadRequest,
+    LogSettings,
+    ModelDescription,
+    ModelState,
+    ModelStatistics,
+    ServerMetadata,
+    Tensor,
+    TensorDescription,
+)
+from tpy.messages.statistics import BatchStatistics, Duration, InferenceStatistics, MemoryUsage
+from tpy.services import RequestHandle, ResponseSink, Services
+
+
+def describe(name: str, *, datatype: DataType = DataType.FP32, decoupled: bool = False) -> ModelDescription:
+    """A batching model with INPUT0 and OUTPUT0 of any length."""
+    inputs = (TensorDescription(name="INPUT0", datatype=datatype, shape=(-1, -1)),)
+    outputs = (TensorDescription(name="OUTPUT0", datatype=datatype, shape=(-1, -1), labels=("zero", "one", "two")),)
+    return ModelDescription(
+        name=name,
+        version=1,
+        platform="identity",
+        max_batch_size=8,
+        decoupled=decoupled,
+        inputs=inputs,
+        outputs=outputs,
+        input_by_name={tensor.name: tensor for tensor in inputs},
+        output_by_name={tensor.name: tensor for tensor in outputs},
+    )
+
+
+class Submitted:
+    """One submitted request, and its handle."""
+
+    def __init__(self, request: InferenceRequest, sink: ResponseSink) -> None:
+        self.request = request
+        self.sink = sink
+        self.cancelled = False
+        self.ended = trio.Event()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        self.ended.set()
+
+    def answer(self, error: TpyError | None = None) -> None:
+        """Answer with the inputs as outputs, or with `error`."""
+        if self.cancelled:
+            return
+        outputs = tuple(
+            Tensor(tensor.name.replace("INPUT", "OUTPUT"), tensor.datatype, tensor.array) for tensor in self.request.inputs
+        )
+        self.sink.deliver(
+            InferenceResponse(
+                model_name=self.request.model_name,
+                model_version=1,
+                id=self.request.id,
+                outputs=() if error else outputs,
+                error=error,
+            )
+        )
+
+
+class FakeInference:
+    """Models m, text (BYTES), and flow (decoupled). With `immediate` requests are answered inside `submit`."""
+
+    def __init__(self) -> None:
+        self.immediate = True
+        self.submitted: list[Submitted] = []
+        self.arrived = trio.Event()
+        self.raises: Exception | None = None
+        self.models = {
+            "m": describe("m"),
+            "text": describe("text", datatype=DataType.BYTES),
+            "flow": describe("flow", decoupled=True),
+        }
+
+    def describe(self, model_name: str, version: int | None = None) -> ModelDescription:
+        if model_name not in self.models:
+            raise NotFound(f"Request for unknown model: '{model_name}' is not found")
+        if version not in (None, 1):
+            raise NotFound(f"Request for unknown model: '{model_name}' version {version} is not found")
+        return self.models[model_name]
+
+    def ready_versions(self, model_name: str) -> tuple[int, ...]:
+        self.describe(model_name)
+        return (1,)
+
+    def config(self, model_name: str, version: int | None = None) -> ModelConfig:
+        self.describe(model_name, version)
+        return ModelConfig(name=model_name, backend="identity", max_batch_size=8)
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
+        if self.raises is not None:
+            raise self.raises
+        submitted = Submitted(request, sink)
+        self.submitted.append(submitted)
+        if self.immediate:
+            submitted.answer()
+        self.arrived.set()
+        self.arrived = trio.Event()
+        return submitted
+
+    async def wait_submitted(self, count: int) -> None:
+        """Wait until `count` requests have been submitted."""
+        while len(self.submitted) < count:
+            await self.arrived.wait()
+
+
+class FakeRepository:
+    """Records loads; `load` waits while `gate` is set to an event that is not."""
+
+    def __init__(self) -> None:
+        self.live = self.ready = self.model_is_ready = True
+        self.loads: list[LoadRequest] = []
+        self.unloads: list[tuple[str, bool]] = []
+        self.gate: trio.Event | None = None
+        self.load_began = trio.Event()
+        self.raises: Exception | None = None
+
+    def server_live(self) -> bool:
+        return self.live
+
+    def server_ready(self) -> bool:
+        return self.ready
+
+    async def model_ready(self, model_name: str, version: int | None = None) -> bool:
+        if model_name != "m":
+            raise NotFound(f"Request for unknown model: '{model_name}' is not found")
+        return self.model_is_ready
+
+    def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
+        entries = [
+            IndexEntry(name="broken", version=1, state=ModelState.UNAVAILABLE, reason="Internal: no"),
+            IndexEntry(name="m", version=1, state=ModelState.READY),
+            IndexEntry(name="never"),
+        ]
+        return [entry for entry in entries if entry.state is ModelState.READY or not ready_only]
+
+    async def load(self, request: LoadRequest) -> None:
+        self.load_began.set()
+        if self.raises is not None:
+            raise self.raises
+        if self.gate is not None:
+            await self.gate.wait()
+        self.loads.append(request)
+
+    async def unload(self, model_name: str, *, unload_dependents: bool = False) -> None:
+        self.unloads.append((model_name, unload_dependents))
+
+
+class FakeDiagnostics:
+    def __init__(self) -> None:
+        self.settings = LogSettings()
+
+    def server_metadata(self) -> ServerMetadata:
+        return ServerMetadata(name="triton", version="1.2.3", extensions=("statistics", "logging"))
+
+    def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
+        if model_name not in ("", "m"):
+            raise InvalidArgument(f"requested model '{model_name}' is not available")
+        some = Duration(count=2, ns=7)
+        return [
+            ModelStatistics(
+                name="m",
+                version=1,
+                last_inference_ms=123,
+                inference_count=3,
+                execution_count=2,
+                inference=InferenceStatistics(success=some, queue=some),
+                batches=(BatchStatistics(batch_size=2, compute_input=some, compute_infer=some, compute_output=some),),
+                memory_usage=(MemoryUsage(kind="CPU", id=0, byte_size=9),),
+            )
+        ]
+
+    def log_settings(self) -> LogSettings:
+        return self.settings
+
+    def update_log_settings(self, settings: LogSettings) -> None:
+        self.settings = settings
+
+
+class FakeSharedMemory:
+    def require_enabled(self) -> None:
+        raise Unsupported("Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.")
+
+
+class FakeServices(Services):
+    """All four, with their own types."""
+
+    inference: FakeInference
+    repository: FakeRepository
+    diagnostics: FakeDiagnostics
+
+    def __init__(self) -> None:
+        super().__init__(
+            inference=FakeInference(),
+            repository=FakeRepository(),
+            diagnostics=FakeDiagnostics(),
+            shared_memory=FakeSharedMemory(),
+        )
+
+
+def floats(count: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """0, 1, 2, ... as FP32."""
+    return np.arange(count, dtype=np.float32)

@@ -1,0 +1,62 @@
+"""What request headers decide: restricted APIs and forwarded headers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tpy.errors import InvalidArgument
+from tpy.frontends.http import parse_restricted_apis
+
+from .fakes import FakeServices
+from .harness import INFER, get, infer, infer_body, post, running
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_restricted_apis_need_their_header(fast_path: bool) -> None:
+    restricted = parse_restricted_apis(["inference,model-repository:X-Key=secret=1", "health:probe=yes"])
+    async with running(FakeServices(), restricted=restricted, fast_path=fast_path) as server:
+        client = await server.connect()
+        for request in (infer(1), post("/v2/repository/index", "")):
+            answer = await client.ask(request)
+            assert (answer.status, answer.error) == (403, "This API is restricted, expecting header 'X-Key'")
+        answer = await client.ask(get("/v2/models/m/ready", "Probe: no"))
+        assert (answer.status, answer.error) == (403, "This API is restricted, expecting header 'probe'")
+        assert (await client.ask(post(INFER, infer_body(1), "x-key: secret=1"))).status == 200
+        assert (await client.ask(post("/v2/repository/index", "", "X-Key: secret=1"))).status == 200
+        assert (await client.ask(get("/v2/health/live", "Probe: yes"))).status == 200
+        assert (await client.ask(get("/v2"))).status == 200
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("inference", "expects"),
+        ("inference:key", "expects"),
+        ("inferences:k=v", "unknown API 'inferences'"),
+        ("trace,trace:k=v", "can not be specified in multiple groups"),
+    ],
+)
+def test_wrong_restrictions_are_refused(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidArgument, match=complaint):
+        parse_restricted_apis([text])
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_matching_headers_become_parameters(fast_path: bool) -> None:
+    services = FakeServices()
+    async with running(services, header_forward_pattern="x-.*|priority|triton_.*", fast_path=fast_path) as server:
+        client = await server.connect()
+        assert (await client.ask(post(INFER, infer_body(1), "X-Tenant: a", "Not-X-This: b"))).status == 200
+        assert dict(services.inference.submitted[0].request.parameters) == {"X-Tenant": "a"}
+        for header in ("priority", "triton_x"):
+            answer = await client.ask(post(INFER, infer_body(1), f"{header}: 1"))
+            assert (answer.status, answer.error) == (
+                400,
+                f"Header '{header}' is reserved for Triton usage and cannot be forwarded.",
+            )
+
+
+async def test_a_pattern_that_is_no_regular_expression_is_refused() -> None:
+    with pytest.RaisesGroup(pytest.RaisesExc(InvalidArgument, match="not a regular expression"), flatten_subgroups=True):
+        async with running(FakeServices(), header_forward_pattern="("):
+            pass

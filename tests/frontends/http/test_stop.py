@@ -1,0 +1,103 @@
+"""The orderly stop: no new connections, idle ones closed, the others until their last answer or the drain deadline."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from .fakes import FakeServices
+from .harness import get, infer, post, running
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_idle_connections_are_closed_and_no_new_ones_accepted(fast_path: bool) -> None:
+    async with running(FakeServices(), fast_path=fast_path) as server:
+        idle = await server.connect()
+        assert (await idle.ask(get("/v2/health/live"))).status == 200
+        untouched = await server.connect()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        server.stop.set()
+        with trio.fail_after(5):
+            await idle.expect_end()
+            await untouched.expect_end()
+        with pytest.raises(OSError, match="."):
+            await server.connect()
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_requests_in_flight_finish_with_connection_close(fast_path: bool) -> None:
+    services = FakeServices()
+    services.inference.immediate = False
+    async with running(services, fast_path=fast_path) as server:
+        client = await server.connect()
+        await client.send(infer(1))
+        await services.inference.wait_submitted(1)
+        server.stop.set()
+        await trio.testing.wait_all_tasks_blocked()
+        services.inference.submitted[0].answer()
+        answer = await client.answer()
+        assert answer.status == 200
+        if fast_path:  # Hypercorn closes without saying so
+            assert answer.headers["connection"] == "close"
+        await client.expect_end()
+
+
+async def test_pipelined_requests_in_flight_are_all_answered() -> None:
+    services = FakeServices()
+    services.inference.immediate = False
+    async with running(services) as server:
+        client = await server.connect()
+        await client.send(infer(1) + infer(2))
+        await services.inference.wait_submitted(2)
+        server.stop.set()
+        await trio.testing.wait_all_tasks_blocked()
+        for submitted in services.inference.submitted:
+            submitted.answer()
+        first, second = await client.answer(), await client.answer()
+        assert "connection" not in first.headers
+        assert second.headers["connection"] == "close"
+        await client.expect_end()
+
+
+async def test_a_request_that_arrives_while_stopping_is_refused() -> None:
+    async with running(FakeServices()) as server:
+        client = await server.connect()
+        request = infer(1)
+        await client.send(request[:40])
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        server.stop.set()
+        await trio.testing.wait_all_tasks_blocked()
+        answer = await client.ask(request[40:])
+        assert (answer.status, answer.error, answer.headers["connection"]) == (503, "Server exiting", "close")
+        await client.expect_end()
+
+
+@pytest.mark.parametrize("fast_path", [True, False])
+async def test_what_outlasts_the_drain_deadline_is_cancelled(fast_path: bool) -> None:
+    services = FakeServices()
+    services.inference.immediate = False
+    services.repository.gate = trio.Event()
+    async with running(services, fast_path=fast_path, drain_timeout_s=0.05) as server:
+        inferring, loading = await server.connect(), await server.connect()
+        await inferring.send(infer(1))
+        await loading.send(post("/v2/repository/models/m/load", ""))
+        await services.inference.wait_submitted(1)
+        await services.repository.load_began.wait()
+        server.stop.set()
+        with trio.fail_after(5):
+            await services.inference.submitted[0].ended.wait()
+    assert services.repository.loads == []
+
+
+async def test_cancelling_the_server_ends_it_at_once() -> None:
+    services = FakeServices()
+    services.inference.immediate = False
+    with trio.CancelScope() as scope, trio.fail_after(5):
+        async with running(services, drain_timeout_s=3600) as server:
+            client = await server.connect()
+            await client.send(infer(1))
+            await services.inference.wait_submitted(1)
+            scope.cancel()
+            await trio.lowlevel.checkpoint()
+    assert services.inference.submitted[0].cancelled

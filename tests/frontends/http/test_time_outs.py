@@ -1,0 +1,115 @@
+"""Deadlines of a connection, in virtual time on in-memory streams, and slow readers."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from tpy import limits
+from tpy.clock import SystemClock
+from tpy.frontends.http.connection import Http1Connection
+from tpy.frontends.http.serving import create_port
+from tpy.frontends.http.wire import StreamWire
+
+from .fakes import FakeServices
+from .harness import INFER, get, in_memory, infer, options, running
+
+
+async def test_a_slow_head_is_refused_however_steadily_it_drips(autojump_clock: trio.testing.MockClock) -> None:
+    async with in_memory(FakeServices(), header_timeout_s=10) as client:
+        began = trio.current_time()
+        with pytest.raises(trio.BrokenResourceError):
+            for byte in get("/v2/health/live", "X: " + "a" * 100):
+                await client.send(bytes([byte]))
+                await trio.sleep(0.5)
+        answer = await client.answer()
+        assert answer.status == 408
+        assert 10 <= trio.current_time() - began < 20
+
+
+async def test_a_stalled_head_is_refused_in_time(autojump_clock: trio.testing.MockClock) -> None:
+    async with in_memory(FakeServices(), header_timeout_s=10, keep_alive_timeout_s=100) as client:
+        assert (await client.ask(get("/v2/health/live"))).status == 200
+        await trio.sleep(50)
+        began = trio.current_time()
+        await client.send(b"GET /v2/hea")
+        answer = await client.answer()
+        assert (answer.status, answer.headers["connection"]) == (408, "close")
+        assert trio.current_time() - began == pytest.approx(10)
+
+
+async def test_a_slow_body_has_the_time_that_its_bytes_need(autojump_clock: trio.testing.MockClock) -> None:
+    async with in_memory(FakeServices(), body_timeout_s=10, body_bytes_per_s_min=100) as client:
+        began = trio.current_time()
+        await client.send(f"POST {INFER} HTTP/1.1\r\nHost: t\r\nContent-Length: 100000\r\n\r\n".encode())
+        for _ in range(20):
+            await client.send(b"x" * 200)
+            await trio.sleep(1)
+        assert (await client.answer()).status == 408
+        assert trio.current_time() - began == pytest.approx(10 + 4000 / 100)
+
+
+async def test_an_idle_connection_is_closed_and_a_used_one_is_not(autojump_clock: trio.testing.MockClock) -> None:
+    async with in_memory(FakeServices(), keep_alive_timeout_s=60) as client:
+        for _ in range(5):
+            await trio.sleep(50)
+            assert (await client.ask(infer(1))).status == 200
+        began = trio.current_time()
+        await client.expect_end()
+        assert trio.current_time() - began == pytest.approx(60)
+
+
+async def test_a_request_may_take_as_long_as_it_takes(autojump_clock: trio.testing.MockClock) -> None:
+    services = FakeServices()
+    services.inference.immediate = False
+    services.repository.gate = trio.Event()
+    async with in_memory(services, keep_alive_timeout_s=60) as client:
+        await client.send(infer(1))
+        await trio.sleep(10_000)
+        services.inference.submitted[0].answer()
+        assert (await client.answer()).status == 200
+        await client.send(b"POST /v2/repository/models/m/load HTTP/1.1\r\nHost: t\r\n\r\n")
+        await trio.sleep(10_000)
+        services.repository.gate.set()
+        assert (await client.answer()).status == 200
+        assert len(services.repository.loads) == 1
+
+
+async def test_a_reader_that_takes_nothing_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+    services = FakeServices()
+    port = create_port(options(write_timeout_s=30), services, SystemClock())
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    connection = Http1Connection(port, StreamWire(theirs), client=None, server=None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        await ours.send_all(infer(1))
+        began = trio.current_time()
+        services.inference.immediate = False
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(services.inference.submitted) == 1
+    assert trio.current_time() - began == pytest.approx(30)
+
+
+async def test_the_requests_of_a_slow_reader_are_not_read() -> None:
+    services = FakeServices()
+    wanted = 400
+    request = infer(*range(5000))
+    async with running(services) as server:
+        client = await server.connect()
+        async with trio.open_nursery() as nursery:
+
+            async def send_all() -> None:
+                for _ in range(wanted):
+                    await client.send(request)
+
+            nursery.start_soon(send_all)
+            seen = -1
+            while seen < len(services.inference.submitted):  # until the socket buffers of both ways are full
+                seen = len(services.inference.submitted)
+                await trio.testing.wait_all_tasks_blocked(0.02)
+            assert 0 < seen < wanted
+            for _ in range(wanted):
+                assert (await client.answer()).status == 200
+        assert len(services.inference.submitted) == wanted
+        assert limits.HTTP_PIPELINED_REQUESTS_MAX < wanted
