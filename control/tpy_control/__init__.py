@@ -1,5 +1,27 @@
-"""The control plane: decides *what should be served* and never how.
+"""The control plane: decides what should be served, and writes the desired half of the model-state store.
 
-It reads model repositories, applies version policies and load / unload requests, and writes the desired half of the
-model-state store (`tpy.state`). It never imports `tpy_data` or a backend, and never touches a model's weights.
+It looks at model repositories (`sources`), decides (`core`, without I/O), and answers for the repository (`ControlPlane`, an
+implementation of tpy.services.RepositoryService). It never loads a model and never imports `tpy_data` or a backend.
+
+Read `core/control.py` for the rule, `plane.py` for what happens when, `run.py` for the tasks.
 """
+
+from tpy_control.check import ModelCheck, check_repository
+from tpy_control.options import ControlMode, ControlOptions
+from tpy_control.plane import StartupReport
+from tpy_control.run import run_control_plane
+from tpy_control.service import ControlPlane
+from tpy_control.sources import DiskSource, MemorySource, RepositorySource
+
+__all__ = [
+    "ControlMode",
+    "ControlOptions",
+    "ControlPlane",
+    "DiskSource",
+    "MemorySource",
+    "ModelCheck",
+    "RepositorySource",
+    "StartupReport",
+    "check_repository",
+    "run_control_plane",
+]

@@ -1,0 +1,124 @@
+"""Checks repositories without loading anything: what `tpy check` prints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from tpy.config import ConfigError, ModelConfig, Problem, Severity, check_text, normalise, parse_pbtxt
+from tpy.errors import InvalidArgument
+from tpy_control.core.agents import mismatches, required_md5s
+from tpy_control.core.candidate import DUPLICATE_TEXT, components_of, select_versions
+from tpy_control.core.picture import CONFIG_FILENAME, ModelPicture
+from tpy_control.sources.disk import DiskRepositories
+
+
+class ModelCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found about one model directory: errors and warnings, in the order of the file."""
+
+    name: str
+    repository: str
+    problems: tuple[Problem, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the model can be loaded, as far as can be told without loading it."""
+        return not any(problem.is_error for problem in self.problems)
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """A model directory with what its configuration says, as far as it could be read."""
+
+    picture: ModelPicture
+    path: str
+    config: ModelConfig | None
+
+
+def check_repository(
+    paths: Sequence[Path], *, model_config_name: str = "", auto_complete: bool = True, namespacing: bool = False
+) -> list[ModelCheck]:
+    """Check every model of the repositories; one entry per model directory, sorted. Blocks: reads files.
+
+    Raises Unavailable for a repository that cannot be read. Options mean what they mean for the server.
+    """
+    disk = DiskRepositories(paths)
+    seen: list[_Seen] = []
+    for location in disk.list_models():
+        picture = disk.picture(location, model_config_name)
+        if picture is not None:
+            seen.append(_read(picture))
+    names = Counter(one.picture.location.name for one in seen)
+    return [
+        ModelCheck(
+            name=one.picture.location.name,
+            repository=one.picture.location.repository,
+            problems=tuple(
+                _problems(disk, one, names, auto_complete=auto_complete, duplicate=not namespacing),
+            ),
+        )
+        for one in seen
+    ]
+
+
+def _read(picture: ModelPicture) -> _Seen:
+    path = f"{picture.directory}/{picture.config_path or CONFIG_FILENAME}"
+    try:
+        config = normalise(parse_pbtxt(picture.config_text or "", path=path).config)
+    except ConfigError:
+        return _Seen(picture, path, None)
+    return _Seen(picture, path, config)
+
+
+def _problems(disk: DiskRepositories, seen: _Seen, names: Counter[str], *, auto_complete: bool, duplicate: bool) -> list[Problem]:
+    picture, path = seen.picture, seen.path
+    name = picture.location.name
+    if picture.error:
+        return [Problem(path=str(picture.directory), message=picture.error)]
+    problems: list[Problem] = []
+    if duplicate and names[name] > 1:
+        problems.append(Problem(path=str(picture.directory), message=DUPLICATE_TEXT, expected="one directory of this name"))
+    problems.extend(Problem(path=str(picture.directory), message=text, severity=Severity.WARNING) for text in picture.warnings)
+    if picture.config_text is None and not auto_complete:
+        message = "there is no configuration, and automatic completion is disabled"
+        return [*problems, Problem(path=path, message=message, expected=f"a {CONFIG_FILENAME}")]
+    problems.extend(
+        check_text(
+            picture.config_text or "",
+            path=path,
+            directory_name=name,
+            version_files=picture.first_version_names,
+            complete=not auto_complete,
+        )
+    )
+    if seen.config is not None:
+        problems.extend(_beyond_the_text(disk, seen, seen.config, names))
+    return problems
+
+
+def _beyond_the_text(disk: DiskRepositories, seen: _Seen, config: ModelConfig, names: Counter[str]) -> list[Problem]:
+    """What the configuration says about other files and models."""
+    picture, path = seen.picture, seen.path
+    name = picture.location.name
+    problems: list[Problem] = []
+    present = [version.version for version in picture.versions]
+    if not select_versions(config.version_policy, present):
+        found = ", ".join(map(str, present)) or "no version folder"
+        message = f"at least one version must be available under the version policy of model '{name}'"
+        expected = f"a folder named by a number that the policy selects, found {found}"
+        problems.append(Problem(path=str(picture.directory), field="version_policy", message=message, expected=expected))
+    for component in components_of(config):
+        if component not in names:
+            message = f"ensemble '{name}' depends on '{component}', which no repository has"
+            problems.append(Problem(path=path, field="ensemble_scheduling.step", message=message))
+    try:
+        required = required_md5s(config)
+    except InvalidArgument as error:
+        return [*problems, Problem(path=path, field="model_repository_agents", message=error.message)]
+    found_md5s = {file: disk.md5(picture.location, file) for file in required}
+    problems.extend(
+        Problem(path=path, field="model_repository_agents", message=text) for text in mismatches(required, found_md5s)
+    )
+    return problems

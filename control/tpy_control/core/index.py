@@ -1,0 +1,191 @@
+"""What callers see of both halves of the store: index entries, readiness, and whether a load has come to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from tpy.errors import InvalidArgument, NotFound, TpyError, Unavailable
+from tpy.ids import ModelId, Version
+from tpy.messages import IndexEntry, ModelState
+from tpy.state import DesiredModel, DesiredVersion, ObservedKey, ObservedVersion, Snapshot
+from tpy_control.core.candidate import DUPLICATE_TEXT, RefusalKind, Refused, load_failure_text
+from tpy_control.core.picture import ModelLocation
+
+UNLOADED_REASON = "unloaded"
+"""The reason of a version that was unloaded on purpose."""
+
+
+class VersionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One version, all its generations merged: the state that requests meet, and what is wrong, if anything."""
+
+    version: Version
+    state: ModelState
+    reason: str = ""
+
+
+def model_id(location: ModelLocation, *, namespacing: bool) -> ModelId:
+    """The identity of the model in a directory."""
+    return ModelId(location.name, location.repository if namespacing else "")
+
+
+def statuses(snapshot: Snapshot, model: ModelId) -> list[VersionStatus]:
+    """The versions of a model that are desired or observed, ascending."""
+    return _merge(snapshot.desired.get(model), snapshot.versions_of(model))
+
+
+def _merge(desired: DesiredModel | None, entries: Iterable[ObservedVersion]) -> list[VersionStatus]:
+    wanted = {} if desired is None else desired.versions
+    observed: dict[Version, list[ObservedVersion]] = {}
+    for entry in sorted(entries, key=lambda entry: entry.key):
+        observed.setdefault(entry.key.version, []).append(entry)
+    return [_status(version, wanted.get(version), observed.get(version, [])) for version in sorted(wanted.keys() | observed)]
+
+
+def _observed_by_model(snapshot: Snapshot) -> dict[ModelId, list[ObservedVersion]]:
+    groups: dict[ModelId, list[ObservedVersion]] = {}
+    for key, entry in snapshot.observed.items():
+        groups.setdefault(key.model, []).append(entry)
+    return groups
+
+
+def _status(version: Version, wanted: DesiredVersion | None, observed: Sequence[ObservedVersion]) -> VersionStatus:
+    """READY as long as one generation serves; then its reason is what went wrong with the newest one."""
+    newest = observed[-1] if observed else None
+    if wanted is not None:
+        newest = next((entry for entry in observed if entry.key.generation == wanted.generation), None)
+    serving = next((entry for entry in reversed(observed) if entry.state is ModelState.READY), None)
+    if serving is not None:
+        failed = newest is not None and newest.state is ModelState.UNAVAILABLE
+        reason = newest.reason if newest is not None and failed else serving.applied_error
+        return VersionStatus(version=version, state=ModelState.READY, reason=reason)
+    if newest is not None:
+        return VersionStatus(version=version, state=newest.state, reason=newest.reason)
+    return VersionStatus(version=version, state=ModelState.UNKNOWN)
+
+
+def index_entries(
+    snapshot: Snapshot,
+    *,
+    locations: Iterable[ModelLocation],
+    refusals: Mapping[ModelId, Refused],
+    namespacing: bool,
+) -> list[IndexEntry]:
+    """The whole repository index, sorted by name, then version. A model that was never loaded has its name only."""
+    seen: dict[ModelId, int] = {}
+    for location in locations:
+        model = model_id(location, namespacing=namespacing)
+        seen[model] = seen.get(model, 0) + 1
+    observed = _observed_by_model(snapshot)
+    wanted = {model for model, desired in snapshot.desired.items() if desired.versions}
+    entries: list[IndexEntry] = []
+    for model in sorted(seen.keys() | wanted | refusals.keys() | observed.keys()):
+        found = _merge(snapshot.desired.get(model), observed.get(model, ()))
+        if model not in seen and model not in wanted:
+            # Its directory is gone: shown only as long as something of it still runs.
+            found = [status for status in found if status.state is not ModelState.UNAVAILABLE]
+            if not found and model not in refusals:
+                continue
+        refused = refusals.get(model)
+        reason = refused.reason if refused is not None else DUPLICATE_TEXT if seen.get(model, 0) > 1 else ""
+        entries.extend(_entries(model, found, reason, refused))
+    return entries
+
+
+def _entries(model: ModelId, found: Sequence[VersionStatus], reason: str, refused: Refused | None) -> Iterator[IndexEntry]:
+    for status in found:
+        # What was refused is newer than what is served or was unloaded: a refusal ends with the next good load or unload.
+        told = reason if status.state in (ModelState.READY, ModelState.UNAVAILABLE) else ""
+        yield IndexEntry(
+            name=model.name,
+            namespace=model.namespace,
+            version=status.version,
+            state=status.state,
+            reason=told or status.reason,
+        )
+    if found:
+        return
+    versions: Sequence[Version | None] = refused.versions if refused is not None and refused.versions else (None,)
+    for version in versions:
+        yield IndexEntry(
+            name=model.name,
+            namespace=model.namespace,
+            version=version,
+            state=ModelState.UNAVAILABLE if reason else None,
+            reason=reason,
+        )
+
+
+def strictly_ready(snapshot: Snapshot, refusals: Iterable[Refused]) -> bool:
+    """Whether every version that should serve does. What was unloaded on purpose does not count, what is being unloaded does."""
+    ready: dict[ModelId, set[Version]] = {}
+    for key, observed in snapshot.observed.items():
+        if observed.state is ModelState.READY:
+            ready.setdefault(key.model, set()).add(key.version)
+    if any(desired.versions.keys() - ready.get(model, set()) for model, desired in snapshot.desired.items()):
+        return False
+    for key, observed in snapshot.observed.items():
+        if observed.state is ModelState.UNLOADING and key.version not in ready.get(key.model, set()):
+            return False
+    return all(refused.id in ready for refused in refusals)
+
+
+def is_settled(snapshot: Snapshot, desired: DesiredModel) -> bool:
+    """Whether the data plane has come to an end with everything in `desired`: each version READY with this configuration, or
+    failed."""
+    return all(_is_settled(snapshot, desired, version) for version in desired.versions.values())
+
+
+def _is_settled(snapshot: Snapshot, desired: DesiredModel, version: DesiredVersion) -> bool:
+    observed = snapshot.observed.get(ObservedKey(desired.id, version.version, version.generation))
+    if observed is None:
+        return False
+    if observed.state is ModelState.READY:
+        return observed.config_revision >= desired.config_revision or bool(observed.applied_error)
+    return observed.state is ModelState.UNAVAILABLE
+
+
+def failed_versions(snapshot: Snapshot, desired: DesiredModel | None) -> dict[Version, str]:
+    """The desired versions whose desired generation is UNAVAILABLE, with the reason."""
+    failed: dict[Version, str] = {}
+    for version in () if desired is None else desired.versions.values():
+        observed = snapshot.observed.get(ObservedKey(desired.id, version.version, version.generation)) if desired else None
+        if observed is not None and observed.state is ModelState.UNAVAILABLE:
+            failed[version.version] = observed.reason
+    return failed
+
+
+def load_error(snapshot: Snapshot, desired: DesiredModel) -> TpyError | None:
+    """Why a settled load is no success, in Triton's words; None when it is."""
+    failures = [(version, "UNAVAILABLE", reason) for version, reason in failed_versions(snapshot, desired).items()]
+    for version in desired.versions.values():
+        observed = snapshot.observed.get(ObservedKey(desired.id, version.version, version.generation))
+        if observed is not None and observed.state is ModelState.READY and observed.applied_error:
+            failures.append((version.version, "READY", observed.applied_error))
+    return InvalidArgument(load_failure_text(desired.id, sorted(failures))) if failures else None
+
+
+def require_served(snapshot: Snapshot, model: ModelId, version: int | None) -> bool:
+    """Whether the version (None: the newest that is READY) would serve. Raises NotFound or Unavailable with Triton's texts."""
+    unknown = f"Request for unknown model: '{model.name}'"
+    found = {status.version: status for status in statuses(snapshot, model)}
+    if not found and model not in snapshot.desired:
+        raise NotFound(f"{unknown} is not found")
+    loaded = {number for number, status in found.items() if status.state is ModelState.READY}
+    if version is None:
+        if not loaded:
+            raise NotFound(f"{unknown} has no available versions")
+        return True
+    status = found.get(Version(version))
+    if status is None:
+        raise NotFound(f"{unknown} version {version} is not found")
+    if status.state is not ModelState.READY:
+        raise Unavailable(f"{unknown} version {version} is not at ready state")
+    return True
+
+
+def counts_for_readiness(refused: Refused, *, explicit: bool, at_start: Iterable[str]) -> bool:
+    """Whether a refused model makes a strict server unready: it should be served, but is not. In explicit mode a model that was
+    asked for by a call and never got as far as its versions is not yet known to the server, as in Triton."""
+    return not explicit or refused.kind in (RefusalKind.CONFIG, RefusalKind.NO_VERSIONS) or refused.id.name in set(at_start)

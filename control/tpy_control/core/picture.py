@@ -1,0 +1,172 @@
+"""A picture of one model directory: everything that decisions are made from, frozen at one moment.
+
+Sources take pictures; `assemble` sorts what they found into versions, so that every source follows the same rules:
+
+* a version is a folder whose name is a number without leading zero ("0" itself is one);
+* `configs`, `warmup` and `initial_state` belong to all versions;
+* any other folder is no version, with a warning, and belongs to all versions too. Stricter than Triton, which reads `1abc` as
+  version 1 and fails to load it.
+
+Left out everywhere, because they come and go without the model changing: hidden files and folders, `__pycache__`, and
+editors' copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import msgspec
+
+from tpy.ids import Version
+
+CONFIG_FILENAME: Final = "config.pbtxt"
+CONFIGS_FOLDER: Final = "configs"
+_SHARED_FOLDERS: Final = frozenset({CONFIGS_FOLDER, "warmup", "initial_state"})
+_PASSING_NAMES: Final = frozenset({"__pycache__"})
+_PASSING_SUFFIXES: Final = ("~", ".swp", ".pyc")
+_VERSION_MAX: Final = 2**63 - 1  # versions are signed 64-bit numbers in the protocol
+
+
+class FileFingerprint(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of a model: `path` relative to the model's directory with "/" between names; `digest` of its content, or ""
+    where the file is too large to be read at each look (then a new time or inode counts as a change)."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+    inode: int
+    digest: str = ""
+
+    @property
+    def content(self) -> tuple[str | int, ...]:
+        """Equal for two fingerprints exactly when the model must not be loaded anew for this file."""
+        if self.digest:
+            return (self.path, self.size_bytes, self.digest)
+        return (self.path, self.size_bytes, self.mtime_ns, self.inode)
+
+    @property
+    def trace(self) -> tuple[str | int, ...]:
+        """Changes with every write, also with one of the same content."""
+        return (self.path, self.size_bytes, self.mtime_ns, self.inode)
+
+
+class Glance(msgspec.Struct, frozen=True, kw_only=True):
+    """What one look at a directory shows without opening a file. Equal glances: nobody has touched anything."""
+
+    traces: tuple[tuple[str | int, ...], ...] = ()
+    folders: tuple[str, ...] = ()
+    error: str = ""
+
+
+class ModelLocation(msgspec.Struct, frozen=True, order=True):
+    """A directory of a repository that holds a model."""
+
+    repository: str
+    name: str
+
+
+class VersionPicture(msgspec.Struct, frozen=True, kw_only=True):
+    """A version folder and the files in it."""
+
+    version: Version
+    directory: Path
+    files: tuple[FileFingerprint, ...]
+
+    @property
+    def content(self) -> frozenset[tuple[str | int, ...]]:
+        """Equal for two pictures exactly when the version need not be loaded anew."""
+        return frozenset(file.content for file in self.files)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names in the folder itself, those of folders with a "/" at the end."""
+        below = (PurePosixPath(file.path).parts[1:] for file in self.files)
+        return frozenset(parts[0] if len(parts) == 1 else f"{parts[0]}/" for parts in below)
+
+
+class ModelPicture(msgspec.Struct, frozen=True, kw_only=True):
+    """A model directory. `config_text` is None without a configuration file; `config_path` names the file that was read.
+    `shared` are the files that belong to all versions (labels, warmup data), configurations excepted. `error` not "": the
+    directory could not be read, and nothing else in the picture means anything."""
+
+    location: ModelLocation
+    directory: Path
+    glance: Glance
+    versions: tuple[VersionPicture, ...] = ()
+    shared: tuple[FileFingerprint, ...] = ()
+    config_path: str = ""
+    config_text: str | None = None
+    warnings: tuple[str, ...] = ()
+    error: str = ""
+
+    @property
+    def first_version_names(self) -> frozenset[str] | None:
+        """The names in the version folder that sorts first as text; None without any. Backends are guessed from them."""
+        if not self.versions:
+            return None
+        return min(self.versions, key=lambda version: str(version.version)).names
+
+
+def is_passing(name: str) -> bool:
+    """Whether a file or folder of this name comes and goes without the model changing."""
+    return name.startswith(".") or name in _PASSING_NAMES or name.endswith(_PASSING_SUFFIXES)
+
+
+def version_of(folder: str) -> Version | str:
+    """The version that a folder of this name holds, or why it holds none."""
+    if not (folder.isascii() and folder.isdigit()):
+        return f"folder '{folder}' is skipped: a version folder's name must be a number"
+    if len(folder) > 1 and folder.startswith("0"):
+        return f"folder '{folder}' is skipped: a version folder's name must not begin with '0'"
+    if int(folder) > _VERSION_MAX:
+        return f"folder '{folder}' is skipped: a version must be at most {_VERSION_MAX}"
+    return Version(int(folder))
+
+
+def glance_of(files: Iterable[FileFingerprint], folders: Iterable[str]) -> Glance:
+    """The glance that shows these files and top-level folders, in whatever order they were found."""
+    return Glance(traces=tuple(sorted(file.trace for file in files)), folders=tuple(sorted(folders)))
+
+
+def assemble(
+    location: ModelLocation,
+    directory: Path,
+    *,
+    files: Iterable[FileFingerprint],
+    folders: Iterable[str],
+    config_path: str,
+    config_text: str | None,
+) -> ModelPicture:
+    """Sort what is in a model directory. `folders` are the top-level ones, also empty ones; `files` all files below."""
+    files, folders = tuple(files), tuple(folders)
+    warnings: list[str] = []
+    version_of_folder: dict[str, Version] = {}
+    for folder in sorted(set(folders) - _SHARED_FOLDERS):
+        version = version_of(folder)
+        if isinstance(version, str):
+            warnings.append(version)
+        else:
+            version_of_folder[folder] = version
+    files_of: dict[str, list[FileFingerprint]] = {folder: [] for folder in version_of_folder}
+    shared: list[FileFingerprint] = []
+    for file in files:
+        top = PurePosixPath(file.path).parts[0]
+        if file.path in (CONFIG_FILENAME, config_path) or top == CONFIGS_FOLDER:
+            continue
+        files_of.get(top, shared).append(file)
+    versions = [
+        VersionPicture(version=version, directory=directory / folder, files=tuple(files_of[folder]))
+        for folder, version in version_of_folder.items()
+    ]
+    return ModelPicture(
+        location=location,
+        directory=directory,
+        glance=glance_of(files, folders),
+        versions=tuple(sorted(versions, key=lambda picture: picture.version)),
+        shared=tuple(shared),
+        config_path=config_path,
+        config_text=config_text,
+        warnings=tuple(warnings),
+    )

@@ -1,0 +1,42 @@
+"""What an operator chooses about the control plane."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+
+import msgspec
+
+from tpy.units import NS_PER_MS, NS_PER_S
+
+
+class ControlMode(enum.Enum):
+    """--model-control-mode."""
+
+    NONE = "none"
+    """All models are loaded at the start; later changes on disk and load calls are not followed."""
+    POLL = "poll"
+    """All models are loaded at the start, and what changes on disk is followed."""
+    EXPLICIT = "explicit"
+    """Models are loaded and unloaded by calls; at the start, those named by --load-model."""
+
+
+class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The control plane's settings, checked by `tpy_control.plane.require_sound`.
+
+    `load_models` are the --load-model names; ("*",) is all. `model_config_name` "" is config.pbtxt. `auto_complete` is false
+    under --disable-auto-complete-config. `settle_ns`: in poll mode a directory is used only after it has not changed for so
+    long, so that a half-copied model is not loaded. `scratch_directory`: where the directories of `file:` overrides are made;
+    None is the system's place for temporary files.
+    """
+
+    repositories: tuple[Path, ...]
+    mode: ControlMode = ControlMode.NONE
+    poll_interval_ns: int = 15 * NS_PER_S
+    load_models: tuple[str, ...] = ()
+    strict_readiness: bool = True
+    model_config_name: str = ""
+    auto_complete: bool = True
+    namespacing: bool = False
+    settle_ns: int = 1000 * NS_PER_MS
+    scratch_directory: Path | None = None

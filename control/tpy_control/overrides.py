@@ -1,0 +1,136 @@
+"""Model directories made of the `file:` parameters of load calls.
+
+Each lives in a folder of its own under one scratch directory, as `<number>/<model name>/<version>/<file>`, from the load call
+until nothing desired and nothing loaded uses it.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path, PurePosixPath
+
+import trio
+
+from tpy import limits
+from tpy.errors import InvalidArgument
+from tpy.messages import ModelState
+from tpy.state import DesiredModel, ModelStateStore, ObservedKey, Snapshot
+
+_CLEANUP_S_MAX = 10
+
+
+class OverrideDirectories:
+    """Makes the directories and removes them when they are out of use."""
+
+    def __init__(self, parent: Path | None) -> None:
+        """`parent`: where the scratch directory is made, None for the system's place. Nothing is made before it is needed."""
+        self._parent = parent
+        self._root: Path | None = None
+        self._making_root = trio.Lock()
+        self._count = 0
+        self._being_loaded: set[Path] = set()
+        self._used_by: dict[Path, set[ObservedKey]] = {}
+
+    @asynccontextmanager
+    async def create(self, model_name: str, files: Mapping[str, bytes]) -> AsyncIterator[Path]:
+        """A repository with one model, made of `files` (`<version>/<path>` to content). It stays while the context is open, and
+        afterwards as long as a desired model that was `keep`-ed uses it.
+
+        Raises InvalidArgument for paths that leave the model's directory, clash, or hold too much.
+        """
+        content = _checked(model_name, files)
+        self._count += 1
+        repository = await self._scratch() / str(self._count)
+        self._used_by[repository] = set()
+        self._being_loaded.add(repository)
+        try:
+            await trio.to_thread.run_sync(_write, repository / model_name, content)
+            yield repository
+        except OSError as error:
+            text = f"cannot write the files of the override: {error.strerror or error}"
+            raise _refusal(model_name, text) from None
+        finally:
+            self._being_loaded.discard(repository)
+            if not self._used_by[repository]:  # refused, or the call was cancelled before anything was desired
+                del self._used_by[repository]
+                await _remove(repository)
+
+    def keep(self, desired: DesiredModel) -> None:
+        """Note which generations are loaded from one of the directories."""
+        repository = desired.directory.parent
+        if repository in self._used_by:
+            versions = desired.versions.values()
+            self._used_by[repository].update(ObservedKey(desired.id, v.version, v.generation) for v in versions)
+
+    async def remove_unused_forever(self, store: ModelStateStore) -> None:
+        """Remove directories soon after their last use; runs until cancelled."""
+        seen = -1
+        while True:
+            snapshot = await store.wait_for(functools.partial(_is_newer, seen))
+            seen = snapshot.revision
+            for repository in self._unused(snapshot):
+                del self._used_by[repository]
+                await _remove(repository)
+
+    async def aclose(self) -> None:
+        """Remove everything, at the end of the server's life."""
+        if self._root is not None:
+            root, self._root = self._root, None
+            await _remove(root)
+
+    def _unused(self, snapshot: Snapshot) -> list[Path]:
+        desired = {model.directory.parent for model in snapshot.desired.values() if model.versions}
+        alive = {key for key, seen in snapshot.observed.items() if seen.state is not ModelState.UNAVAILABLE}
+        candidates = self._used_by.keys() - self._being_loaded - desired
+        return [repository for repository in candidates if not self._used_by[repository] & alive]
+
+    async def _scratch(self) -> Path:
+        async with self._making_root:
+            if self._root is None:
+                make = functools.partial(tempfile.mkdtemp, prefix="tpy-override-", dir=self._parent)
+                self._root = Path(await trio.to_thread.run_sync(make))
+            return self._root
+
+
+def _write(directory: Path, content: Mapping[PurePosixPath, bytes]) -> None:
+    for path, data in content.items():
+        file = directory / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
+
+
+def _is_newer(seen: int, snapshot: Snapshot) -> bool:
+    return snapshot.revision > seen
+
+
+def _checked(model_name: str, files: Mapping[str, bytes]) -> dict[PurePosixPath, bytes]:
+    size_bytes = sum(len(data) for data in files.values())
+    if size_bytes > limits.LOAD_OVERRIDE_BYTES_MAX:
+        most = limits.LOAD_OVERRIDE_BYTES_MAX
+        raise _refusal(model_name, f"the files of the override have {size_bytes} bytes; expected at most {most}")
+    content: dict[PurePosixPath, bytes] = {}
+    for name, data in files.items():
+        parts = name.split("/")
+        if any(part in ("", ".", "..") or "\0" in part for part in parts):
+            raise _refusal(model_name, f"file override '{name}' is not a path inside the model; expected <version>/<path>")
+        content[PurePosixPath(name)] = data
+    for path in content:
+        clash = next((parent for parent in path.parents if parent in content), None)
+        if clash is not None:
+            raise _refusal(model_name, f"file override '{path}' needs a folder '{clash}', which is a file in the same override")
+    return content
+
+
+def _refusal(model_name: str, reason: str) -> InvalidArgument:
+    return InvalidArgument(f"failed to load '{model_name}', failed to poll from model repository: {reason}")
+
+
+async def _remove(directory: Path) -> None:
+    # Shielded, because it also runs while its caller is cancelled; a disk that hangs may keep the caller no longer than this.
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLEANUP_S_MAX):
+        remove = functools.partial(shutil.rmtree, directory, ignore_errors=True)
+        await trio.to_thread.run_sync(remove, abandon_on_cancel=True)

@@ -1,0 +1,266 @@
+"""The control plane's driver: the tasks around the core, and the service that callers use."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import trio
+
+from tpy.clock import Clock
+from tpy.errors import Unavailable
+from tpy.ids import ModelId
+from tpy.messages import IndexEntry, ModelState
+from tpy.state import DesiredWriter, ModelStateStore
+from tpy.units import NS_PER_S
+from tpy_control.core.candidate import DUPLICATE_TEXT, Candidate, Override, RefusalKind, Refused
+from tpy_control.core.control import Action, ControlCore, Put, Reject, Remove, Withdraw
+from tpy_control.core.index import counts_for_readiness, failed_versions, index_entries, is_settled, model_id
+from tpy_control.core.picture import ModelLocation
+from tpy_control.core.settling import Settling, Sight
+from tpy_control.options import ControlMode, ControlOptions
+from tpy_control.overrides import OverrideDirectories
+from tpy_control.preparation import Preparation, Prepared
+from tpy_control.sources.protocol import RepositorySource
+
+_log = logging.getLogger(__name__)
+
+ALL_MODELS = ("*",)
+
+
+class StartupReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How the models that are loaded at the start came out. `entries` for the table of models; `failed` those of them that are
+    not READY, for --exit-on-error."""
+
+    entries: tuple[IndexEntry, ...]
+    failed: tuple[IndexEntry, ...]
+
+
+class Plane:
+    """Owns the core and performs its actions. All methods are for the Trio thread."""
+
+    def __init__(
+        self,
+        options: ControlOptions,
+        *,
+        store: ModelStateStore,
+        writer: DesiredWriter,
+        source: RepositorySource,
+        preparation: Preparation,
+        overrides: OverrideDirectories,
+        clock: Clock,
+    ) -> None:
+        self.options = options
+        self.store = store
+        self.core = ControlCore(next_generation=writer.next_generation, auto_complete=options.auto_complete)
+        self.source = source
+        self.preparation = preparation
+        self.overrides = overrides
+        self.locations: Sequence[ModelLocation] = ()
+        self._writer = writer
+        self._clock = clock
+        self._settling = Settling(options.settle_ns)
+        self._woken = trio.Event()
+
+    def id_of(self, location: ModelLocation) -> ModelId:
+        """The identity of the model in a directory."""
+        return model_id(location, namespacing=self.options.namespacing)
+
+    def wake(self) -> None:
+        """Something in a repository has changed: look soon."""
+        self._woken.set()
+
+    async def relist(self) -> Sequence[ModelLocation]:
+        """List the models anew. Raises Unavailable."""
+        self.locations = await self.source.list_models()
+        return self.locations
+
+    async def start(self) -> None:
+        """The first look: desires what is to be loaded at the start. Raises Unavailable for a repository that cannot be read."""
+        await self.relist()
+        chosen = self._groups(self.locations)
+        if self.options.mode is ControlMode.EXPLICIT and self.options.load_models != ALL_MODELS:
+            known = chosen
+            chosen = {model: places for model, places in known.items() if model.name in self.options.load_models}
+            for name in sorted(set(self.options.load_models) - {model.name for model in chosen}):
+                self.perform(self.core.refuse(self.missing(ModelId(name))))
+        for model, places in sorted(chosen.items()):
+            candidate = await self._take(model, places, why="startup")
+            if candidate is not None and self.options.mode is ControlMode.EXPLICIT:
+                await self.take_components(candidate, why="startup")
+
+    async def take_components(self, candidate: Candidate, *, why: str) -> list[ModelId]:
+        """Desire the models that an ensemble is made of, at any depth, as they are on disk now; those that are there, deepest
+        first. One that is missing or refused is told by the ensemble, which cannot be served without it."""
+        taken: dict[ModelId, None] = {}
+        waiting = list(candidate.components)
+        seen = {candidate.id.name}
+        groups = self._groups(self.locations)
+        while waiting:
+            name = waiting.pop()
+            for model in [model for model in groups if model.name == name and name not in seen]:
+                component = await self._take(model, groups[model], why=why, by_name=False)
+                if component is not None:
+                    taken[model] = None
+                    waiting.extend(component.components)
+            seen.add(name)
+        return list(reversed(taken))
+
+    async def poll_forever(self) -> None:
+        """Follow the repositories: looks every `poll_interval_ns`, sooner when woken, and when a changed model has settled."""
+        next_look_ns = self._clock.now_ns() + self.options.poll_interval_ns
+        could_look = True
+        while True:
+            # A sight that has settled while the repositories cannot be read waits for the next look, or this loop would spin.
+            settled_ns = self._settling.next_deadline_ns() if could_look else None
+            deadline_ns = next_look_ns if settled_ns is None else min(settled_ns, next_look_ns)
+            now_ns = await self._wait_until(deadline_ns)
+            could_look = await self._look_at_all(now_ns)
+            next_look_ns = now_ns + self.options.poll_interval_ns
+
+    async def follow_listing_forever(self) -> None:
+        """Keep the listing of models fresh, for the index, where loads and unloads are explicit."""
+        while True:
+            await self._wait_until(self._clock.now_ns() + self.options.poll_interval_ns)
+            try:
+                await self.relist()
+            except Unavailable as error:
+                _log.warning("a model repository cannot be read", extra={"context": {"reason": error.message}})
+                continue
+            present = {self.id_of(location) for location in self.locations}
+            for model in sorted(set(self.core.models()) - present):
+                if not self.core.is_wanted(model) and model.name not in self.options.load_models:
+                    self.perform(self.core.forget(model))
+
+    async def prepare(
+        self,
+        location: ModelLocation,
+        *,
+        source: RepositorySource | None = None,
+        model: ModelId | None = None,
+        override: Override | None = None,
+    ) -> Prepared | None:
+        """What could be served from a directory; None where there is none. Without `override` one that is kept goes on."""
+        source = self.source if source is None else source
+        model = self.id_of(location) if model is None else model
+        picture = await source.picture(location, config_name=self.options.model_config_name)
+        if picture is None:
+            return None
+        if override is None:
+            override = self.core.kept_override(model, picture.glance)
+        return await self.preparation.prepare(source, picture, model, override=override)
+
+    def use(self, outcome: Candidate | Refused, *, why: str, by_name: bool = True, retry: bool = False) -> None:
+        """Desire a candidate, or write why it is refused. With `retry`, versions that have failed are loaded again."""
+        if isinstance(outcome, Refused):
+            self.perform(self.core.refuse(outcome))
+            return
+        for warning in outcome.warnings:
+            _log.warning(
+                "a model's directory or configuration", extra={"context": {"model": str(outcome.id), "warning": warning}}
+            )
+        before = self.core.desired(outcome.id)
+        failed = failed_versions(self.store.snapshot(), before) if retry else ()
+        self.perform(self.core.apply(outcome, why=why, by_name=by_name, failed=failed))
+
+    def perform(self, actions: Iterable[Action]) -> None:
+        """Write what the core decided."""
+        for action in actions:
+            match action:
+                case Put(desired):
+                    self._writer.put(desired)
+                    self.overrides.keep(desired)
+                    context = {"model": str(desired.id), "versions": list(desired.versions), "why": desired.why}
+                    _log.info("desired state of a model changed", extra={"context": context})
+                case Reject(model, reason):
+                    self._writer.reject(model, reason)
+                    _log.error("a model cannot be loaded", extra={"context": {"model": str(model), "reason": reason}})
+                case Withdraw(model):
+                    self._writer.withdraw_rejection(model)
+                case Remove(model):
+                    self._writer.remove(model)
+                    _log.info("a model was forgotten", extra={"context": {"model": str(model)}})
+
+    def missing(self, model: ModelId) -> Refused:
+        """The refusal of a name that no repository has."""
+        places = ", ".join(str(path) for path in self.options.repositories)
+        return Refused(id=model, kind=RefusalKind.POLL, message=f"no model repository has a directory '{model.name}': {places}")
+
+    def refused_that_count(self) -> list[Refused]:
+        """The refusals that keep a strict server from being ready."""
+        explicit = self.options.mode is ControlMode.EXPLICIT
+        names = self.options.load_models
+        return [r for r in self.core.refusals.values() if counts_for_readiness(r, explicit=explicit, at_start=names)]
+
+    def index(self) -> list[IndexEntry]:
+        """The repository index."""
+        return index_entries(
+            self.store.snapshot(),
+            locations=self.locations,
+            refusals=self.core.refusals,
+            namespacing=self.options.namespacing,
+        )
+
+    async def wait_startup_settled(self) -> StartupReport:
+        """Wait until every desired version is READY or has failed."""
+        await self.store.wait_for(lambda s: all(is_settled(s, desired) for desired in s.desired.values()))
+        entries = tuple(entry for entry in self.index() if entry.state is not None)
+        return StartupReport(entries=entries, failed=tuple(e for e in entries if e.state is not ModelState.READY))
+
+    async def _wait_until(self, deadline_ns: int) -> int:
+        """Sleep until the deadline or `wake`; the time to decide by, never before a deadline that has passed."""
+        seconds = max(0, deadline_ns - self._clock.now_ns()) / NS_PER_S
+        with trio.move_on_after(seconds) as scope:
+            await self._woken.wait()
+        self._woken = trio.Event()
+        now_ns = self._clock.now_ns()
+        return max(now_ns, deadline_ns) if scope.cancelled_caught else now_ns
+
+    async def _look_at_all(self, now_ns: int) -> bool:
+        """Look at every model once; false when the repositories could not be read."""
+        try:
+            await self.relist()
+        except Unavailable as error:
+            # Nothing is known now; in particular not that the models are gone. They go on.
+            _log.warning("a model repository cannot be read", extra={"context": {"reason": error.message}})
+            return False
+        groups = self._groups(self.locations)
+        for model in sorted(groups.keys() | self._settling.models()):
+            places = groups.get(model, ())
+            glance = await self.source.glance(places[0]) if len(places) == 1 else None
+            if len(places) == 1 and glance is None:
+                places = ()
+            if self._settling.look(model, Sight(places, glance), now_ns):
+                await self._take(model, places, why="file change")
+        return True
+
+    async def _take(
+        self, model: ModelId, places: tuple[ModelLocation, ...], *, why: str, by_name: bool = True
+    ) -> Candidate | None:
+        """Use what the repositories have of a model now; the candidate, if it is one."""
+        if not places:
+            self._settling.use(model, Sight())
+            self.perform(self.core.forget(model))
+            return None
+        if len(places) > 1:
+            self._settling.use(model, Sight(places))
+            self.use(self.duplicate(model), why=why)
+            return None
+        prepared = await self.prepare(places[0])
+        if prepared is None:
+            return None  # gone since it was listed; the next look finds that
+        self._settling.use(model, Sight(places, prepared.glance))
+        self.use(prepared.outcome, why=why, by_name=by_name)
+        return prepared.outcome if isinstance(prepared.outcome, Candidate) else None
+
+    def duplicate(self, model: ModelId) -> Refused:
+        """The refusal of a name that several repositories have."""
+        return Refused(id=model, kind=RefusalKind.DUPLICATE, message=DUPLICATE_TEXT)
+
+    def _groups(self, locations: Iterable[ModelLocation]) -> dict[ModelId, tuple[ModelLocation, ...]]:
+        groups: dict[ModelId, tuple[ModelLocation, ...]] = {}
+        for location in locations:
+            model = self.id_of(location)
+            groups[model] = (*groups.get(model, ()), location)
+        return groups

@@ -1,0 +1,78 @@
+"""Runs the control plane: the page that shows its tasks."""
+
+from __future__ import annotations
+
+import trio
+
+from tpy.clock import Clock, SystemClock
+from tpy.errors import InvalidArgument
+from tpy.state import DesiredWriter, ModelStateStore
+from tpy_control.offload import Offload, in_thread
+from tpy_control.options import ControlMode, ControlOptions
+from tpy_control.overrides import OverrideDirectories
+from tpy_control.plane import ALL_MODELS, Plane
+from tpy_control.preparation import Preparation
+from tpy_control.service import ControlPlane
+from tpy_control.sources.disk import DiskSource
+from tpy_control.sources.protocol import RepositorySource
+
+
+async def run_control_plane(
+    options: ControlOptions,
+    store: ModelStateStore,
+    writer: DesiredWriter,
+    *,
+    source: RepositorySource | None = None,
+    clock: Clock | None = None,
+    offload: Offload = in_thread,
+    task_status: trio.TaskStatus[ControlPlane] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Look at the repositories, write what is desired, and keep it so until cancelled.
+
+    Started when the first look is done and everything to be loaded at the start is desired (not yet loaded: see
+    `ControlPlane.wait_startup_settled`); hands out the service. `writer` is the one of `store`. `source` None is the disk.
+    Opens one nursery for its own tasks. The directories of `file:` overrides are removed at the end, so it is to end after the
+    data plane has unloaded.
+
+    Raises InvalidArgument for options that contradict each other, Unavailable for a repository that cannot be read at the start.
+    """
+    require_sound(options)
+    source = DiskSource(options.repositories) if source is None else source
+    overrides = OverrideDirectories(options.scratch_directory)
+    plane = Plane(
+        options,
+        store=store,
+        writer=writer,
+        source=source,
+        preparation=Preparation(auto_complete=options.auto_complete, offload=offload),
+        overrides=overrides,
+        clock=SystemClock() if clock is None else clock,
+    )
+    await plane.relist()  # a repository that cannot be read is told before any task runs
+    try:
+        async with trio.open_nursery() as nursery:
+            if options.mode is not ControlMode.NONE:
+                # Before the first look, so that no change can fall between the two.
+                nursery.start_soon(source.watch, plane.wake)
+            await plane.start()
+            task_status.started(ControlPlane(plane))
+            if options.mode is ControlMode.POLL:
+                nursery.start_soon(plane.poll_forever)
+            elif options.mode is ControlMode.EXPLICIT:
+                nursery.start_soon(plane.follow_listing_forever)
+                nursery.start_soon(overrides.remove_unused_forever, store)
+            await trio.sleep_forever()
+    finally:
+        await overrides.aclose()
+
+
+def require_sound(options: ControlOptions) -> None:
+    """Raise InvalidArgument for options that contradict each other."""
+    if not options.repositories:
+        raise InvalidArgument("--model-repository must be specified")
+    if options.load_models and options.mode is not ControlMode.EXPLICIT:
+        raise InvalidArgument("--load-model needs --model-control-mode=explicit")
+    if "*" in options.load_models and options.load_models != ALL_MODELS:
+        raise InvalidArgument("--load-model=* loads all models; it cannot stand beside names")
+    if options.mode is ControlMode.POLL and options.poll_interval_ns <= 0:
+        raise InvalidArgument("--repository-poll-secs must be greater than 0 in mode poll")

@@ -1,0 +1,208 @@
+"""The model repository extension and readiness, as frontends see them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+
+from tpy.errors import InvalidArgument, NotFound, Unavailable
+from tpy.ids import ModelId
+from tpy.messages import IndexEntry, LoadRequest, ModelState
+from tpy.state import Snapshot
+from tpy_control.core.candidate import Candidate, Override, Refused
+from tpy_control.core.index import is_settled, load_error, require_served, strictly_ready
+from tpy_control.core.picture import ModelLocation
+from tpy_control.options import ControlMode
+from tpy_control.plane import Plane, StartupReport
+from tpy_control.preparation import Prepared
+from tpy_control.sources.disk import DiskSource
+
+_NOT_EXPLICIT_TEXT = "explicit model load / unload is not allowed if polling is enabled"
+
+
+class ControlPlane:
+    """Implements tpy.services.RepositoryService. Made by `run_control_plane`, valid while that runs."""
+
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self._stopping = False
+        self._turns: dict[str, _Turn] = {}
+        self._readiness: tuple[Snapshot, bool] | None = None
+
+    def server_live(self) -> bool:
+        """True: whoever can ask has passed the start."""
+        return True
+
+    def server_ready(self) -> bool:
+        """See RepositoryService. Cheap: answers from the last result until the store changes."""
+        if self._stopping or not self._plane.options.strict_readiness:
+            return not self._stopping
+        snapshot = self._plane.store.snapshot()
+        if self._readiness is None or self._readiness[0] is not snapshot:
+            self._readiness = snapshot, strictly_ready(snapshot, self._plane.refused_that_count())
+        return self._readiness[1]
+
+    async def model_ready(self, model_name: str, version: int | None = None) -> bool:
+        """See RepositoryService."""
+        await trio.lowlevel.checkpoint()
+        snapshot = self._plane.store.snapshot()
+        known = {*snapshot.desired, *(key.model for key in snapshot.observed)}
+        return require_served(snapshot, self._known_id(model_name, known), version)
+
+    def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """See RepositoryService. Names come from the newest listing, which follows the disk within a moment."""
+        return [entry for entry in self._plane.index() if not ready_only or entry.state is ModelState.READY]
+
+    async def load(self, request: LoadRequest) -> None:
+        """See RepositoryService. Loads of one model take turns, those of different models run at the same time.
+
+        Raises InvalidArgument or Internal with Triton's texts and the reason behind them, Unavailable when an unload overtook it.
+        """
+        self._require_explicit()
+        name = _checked_name(request.model_name)
+        async with self._turn(name):
+            models = await self._desire(request)
+            await self._wait_loaded(name, models)
+
+    async def unload(self, model_name: str, *, unload_dependents: bool = False) -> None:
+        """See RepositoryService."""
+        self._require_explicit()
+        name = _checked_name(model_name)
+        await trio.lowlevel.checkpoint()
+        core = self._plane.core
+        try:
+            model = self._known_id(name, core.models())
+        except NotFound:
+            return
+        self._plane.perform(core.unload(model, why="unload request", components=unload_dependents))
+        if all(location.name != name for location in self._plane.locations):
+            self._plane.perform(core.forget(model))  # made of a call's files only: nothing is left that an index could show
+
+    def stop(self) -> None:
+        """The server is stopping: from now on it is not ready, and nothing is loaded or unloaded. Idempotent."""
+        self._stopping = True
+
+    async def wait_startup_settled(self) -> StartupReport:
+        """Wait until every version that is loaded at the start is READY or has failed."""
+        return await self._plane.wait_startup_settled()
+
+    def _require_explicit(self) -> None:
+        if self._plane.options.mode is not ControlMode.EXPLICIT:
+            raise Unavailable(_NOT_EXPLICIT_TEXT)
+        if self._stopping:
+            raise Unavailable("Server is stopping, models are neither loaded nor unloaded any more")
+
+    def _known_id(self, name: str, known: Iterable[ModelId]) -> ModelId:
+        """The one known model of this name. Raises NotFound (under namespacing InvalidArgument, as Triton), InvalidArgument for two."""
+        found = sorted({model for model in known if model.name == name})
+        unknown = f"Request for unknown model: '{name}' is not found"
+        if len(found) > 1:
+            places = ", ".join(model.namespace for model in found)
+            raise InvalidArgument(f"model name '{name}' is ambiguous, several namespaces have it: {places}")
+        if not found:
+            raise InvalidArgument(unknown) if self._plane.options.namespacing else NotFound(unknown)
+        return found[0]
+
+    @asynccontextmanager
+    async def _turn(self, name: str) -> AsyncIterator[None]:
+        """Held by one load of this name at a time."""
+        turn = self._turns.setdefault(name, _Turn())
+        turn.users += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.users -= 1
+            if not turn.users:
+                del self._turns[name]
+
+    async def _desire(self, request: LoadRequest) -> list[ModelId]:
+        """Desire what a load call asks for; the models to wait for, components of ensembles first."""
+        plane, name = self._plane, request.model_name
+        places = [location for location in await plane.relist() if location.name == name]
+        if request.files:
+            outcome = await self._prepare_files(request, places)
+        else:
+            outcome = await self._prepare_directory(request, places)
+        if isinstance(outcome, Refused):
+            if places or plane.core.is_wanted(outcome.id):  # names that nobody has are not remembered
+                plane.use(outcome, why="load request")
+            raise outcome.error()
+        components = await plane.take_components(outcome, why="load request")
+        return [*components, outcome.id]
+
+    async def _prepare_directory(self, request: LoadRequest, places: Sequence[ModelLocation]) -> Candidate | Refused:
+        plane = self._plane
+        if not places:
+            return plane.missing(self._wanted_id(request.model_name, places))
+        if len(places) > 1:
+            if not plane.options.namespacing:
+                return plane.duplicate(plane.id_of(places[0]))
+            found = ", ".join(location.repository for location in places)
+            raise InvalidArgument(f"model name '{request.model_name}' is ambiguous, several repositories have it: {found}")
+        override = None if request.config_json is None else Override(config_json=request.config_json)
+        prepared = await plane.prepare(places[0], override=override)
+        if prepared is None:
+            return plane.missing(plane.id_of(places[0]))
+        return self._used(prepared)
+
+    async def _prepare_files(self, request: LoadRequest, places: Sequence[ModelLocation]) -> Candidate | Refused:
+        name = request.model_name
+        if request.config_json is None:
+            text = "files are given without a configuration; expected the parameter 'config' beside them"
+            raise InvalidArgument(f"failed to load '{name}', failed to poll from model repository: {text}")
+        model = self._wanted_id(name, places)
+        async with self._plane.overrides.create(name, request.files) as repository:
+            location = ModelLocation(str(repository), name)
+            override = Override(config_json=request.config_json, directory=repository)
+            source = DiskSource((repository,))
+            prepared = await self._plane.prepare(location, source=source, model=model, override=override)
+            return self._plane.missing(model) if prepared is None else self._used(prepared)
+
+    def _used(self, prepared: Prepared) -> Candidate | Refused:
+        """Desire a candidate before anything else can happen to what it was made from."""
+        if isinstance(prepared.outcome, Candidate):
+            self._plane.use(prepared.outcome, why="load request", retry=True)
+        return prepared.outcome
+
+    def _wanted_id(self, name: str, places: Sequence[ModelLocation]) -> ModelId:
+        """The identity of a model that is loaded, or that one repository has, or that only a call describes."""
+        plane = self._plane
+        wanted = [model for model in plane.core.models() if model.name == name and plane.core.is_wanted(model)]
+        if len(wanted) == 1:
+            return wanted[0]
+        return plane.id_of(places[0]) if len(places) == 1 else ModelId(name)
+
+    async def _wait_loaded(self, name: str, models: Sequence[ModelId]) -> None:
+        """Wait until the data plane has come to an end with the newest desired state of the models; raise what failed."""
+        snapshot = await self._plane.store.wait_for(lambda newest: all(_has_ended(newest, model) for model in models))
+        for model in models:
+            desired = snapshot.desired.get(model)
+            if desired is None or not desired.versions:
+                raise Unavailable(f"load of model '{name}' was overtaken by an unload of '{model.name}'")
+            error = load_error(snapshot, desired)
+            if error is not None:
+                raise error
+
+
+class _Turn:
+    """The lock of one name, and how many loads hold it or wait for it."""
+
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = trio.Lock()
+        self.users = 0
+
+
+def _has_ended(snapshot: Snapshot, model: ModelId) -> bool:
+    desired = snapshot.desired.get(model)
+    return desired is None or is_settled(snapshot, desired)
+
+
+def _checked_name(name: str) -> str:
+    if not name or "/" in name or ".." in name or "\0" in name or name == ".":
+        raise InvalidArgument(f"invalid model name '{name}'; expected the name of a directory in a model repository")
+    return name
