@@ -46,9 +46,9 @@ def model(
     outputs: Sequence[onnx.ValueInfoProto],
     initializers: Sequence[onnx.TensorProto] = (),
 ) -> bytes:
-    """A serialised model of opset 16."""
+    """A serialised model of opset 16 (and 2 of ai.onnx.ml)."""
     graph = helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), list(initializers))
-    built = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)])
+    built = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16), helper.make_opsetid("ai.onnx.ml", 2)])
     built.ir_version = _IR_VERSION
     content: bytes = built.SerializeToString()
     return content
@@ -69,16 +69,6 @@ def matmul(batch: int | str = "N") -> bytes:
         [value("INPUT", DataType.FP32, [batch, 3])],
         [value("OUTPUT", DataType.FP32, [batch, 2])],
         [weights],
-    )
-
-
-def reshaping() -> bytes:
-    """INPUT [N, K] and SHAPE [2] -> OUTPUT: INPUT reshaped to SHAPE, which fails at run time when sizes do not agree."""
-    node = helper.make_node("Reshape", ["INPUT", "SHAPE"], ["OUTPUT"])
-    return model(
-        [node],
-        [value("INPUT", DataType.FP32, ["N", "K"]), value("SHAPE", DataType.INT64, [2])],
-        [value("OUTPUT", DataType.FP32, ["A", "B"])],
     )
 
 
@@ -128,6 +118,27 @@ def bf16_sum() -> bytes:
         [value("A", DataType.BF16, ["N", 2]), value("B", DataType.FP32, ["N", 2])],
         [value("SUM", DataType.BF16, ["N", 2]), value("WIDE", DataType.FP32, ["N", 2])],
     )
+
+
+def encoding() -> bytes:
+    """INPUT [N, 1] of texts -> OUTPUT [N, 1]: 2 for "two", 3 for "drei", else -1."""
+    node = helper.make_node(
+        "LabelEncoder",
+        ["INPUT"],
+        ["OUTPUT"],
+        domain="ai.onnx.ml",
+        keys_strings=["two", "drei"],
+        values_int64s=[2, 3],
+        default_int64=-1,
+    )
+    return model([node], [value("INPUT", DataType.BYTES, ["N", 1])], [value("OUTPUT", DataType.INT64, ["N", 1])])
+
+
+def first_row() -> bytes:
+    """INPUT [N, 2] -> OUTPUT: its first row only, although declared as [N, 2]."""
+    bounds = [onnx.numpy_helper.from_array(np.array([bound]), name) for name, bound in (("zero", 0), ("one", 1))]
+    node = helper.make_node("Slice", ["INPUT", "zero", "one", "zero"], ["OUTPUT"])
+    return model([node], [value("INPUT", DataType.FP32, ["N", 2])], [value("OUTPUT", DataType.FP32, ["M", 2])], bounds)
 
 
 def sequence_output() -> bytes:
