@@ -23,6 +23,16 @@ LOG_TEXT_MAX = 64 * 1024
 """Characters of one log message; longer ones are cut."""
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
+_decoder = json.JSONDecoder()
+
+
+def _decode(header: memoryview) -> Any:
+    return _decoder.decode(str(header, "utf-8"))
+
+
+def _speakable(text: str) -> str:
+    """Text that JSON can carry: half characters, as undecodable file names have them, become question marks."""
+    return text.encode("utf-8", "replace").decode()
 
 
 class LogPipe:
@@ -34,7 +44,7 @@ class LogPipe:
 
     def log(self, level: str, message: str) -> None:
         """Write one line; lost when the server is gone."""
-        line = (_encode({"level": level, "message": message[:LOG_TEXT_MAX]}) + "\n").encode()
+        line = (_encode({"level": level, "message": _speakable(message[:LOG_TEXT_MAX])}) + "\n").encode()
         with self._lock:
             try:
                 while line:
@@ -59,7 +69,7 @@ class Worker:
 
     def run(self) -> None:
         """Serve until FINALIZE. Raises Closed when the server is gone."""
-        self._load(json.loads(bytes(self._expect(Kind.LOAD).header)))
+        self._load(_decode(self._expect(Kind.LOAD).header))
         while True:
             frame = self._channel.receive()
             if frame.kind is Kind.EXECUTE:
@@ -92,7 +102,7 @@ class Worker:
                 self._runner = runner.ModelRunner(source, order["name"], order["arguments"], self._run_coroutine)
                 self._say(Kind.READY, None)
         except ModelFailure as failure:
-            self._say(Kind.FAILED, str(failure))
+            self._say(Kind.FAILED, _speakable(str(failure)))
             raise SystemExit(0) from None
         except (TypeError, ValueError) as error:
             # What auto_complete_config left in the configuration cannot be written as JSON.
@@ -100,7 +110,7 @@ class Worker:
             raise SystemExit(0) from None
 
     def _execute(self, frame: Frame) -> None:
-        order = json.loads(bytes(frame.header))
+        order = _decode(frame.header)
         self._borrower.drop(order["d"])
         self._lender.take_back(order["r"])
         requests = self._requests(order, frame.data)
@@ -112,7 +122,7 @@ class Worker:
             answers: Any = [_answer(response, names, layout) for response, names in zip(responses, wanted, strict=False)]
             responses = ()
         except ModelFailure as failure:
-            answers = str(failure)
+            answers = _speakable(str(failure))
             layout = Layout()
         del requests
         self._send_result(answers, layout)
@@ -161,7 +171,7 @@ class Worker:
             if batch != self._batch:
                 return False
             self._say(Kind.IS_CANCELLED, index)
-            return bool(json.loads(bytes(self._expect(Kind.CANCELLED).header)))
+            return bool(_decode(self._expect(Kind.CANCELLED).header))
 
     def _finalize(self) -> None:
         if self._runner is not None:
@@ -204,14 +214,14 @@ def _answer(response: InferenceResponse, wanted: Sequence[str] | None, layout: L
     """`[error code or -1, error text or "", parameters, output descriptors]`; outputs nobody asked for stay here."""
     error = response.error()
     if error is not None:
-        return [int(error.code()), error.message(), "", []]
+        return [int(error.code()), _speakable(error.message()), "", []]
     outputs = [
         layout.add(name, number, array)
         for name, number, array in map(storage_of, response.output_tensors())
         if wanted is None or name in wanted
     ]
     parameters = response.parameters()
-    return [-1, "", "" if parameters == "{}" else parameters, outputs]
+    return [-1, "", "" if parameters == "{}" else _speakable(parameters), outputs]
 
 
 def serve(channel: Channel, log_descriptor: int) -> None:
