@@ -235,18 +235,18 @@ class SyntaxWalk:
             if token.is_punctuation("{<["):
                 self._skip_value()
             return
-        fault = enum_fault(token, kind) if isinstance(kind, EnumSchema) else scalar_fault(token, kind)
-        if fault:
-            expected = "one of " + ", ".join(kind.by_name) if isinstance(kind, EnumSchema) else EXPECTED[kind]
-            self._problem(token.place, path, fault, expected="" if "did you mean" in fault else expected)
-        self._take_scalar()
+        for token in self._take_scalar():
+            fault = enum_fault(token, kind) if isinstance(kind, EnumSchema) else scalar_fault(token, kind)
+            if fault:
+                expected = "one of " + ", ".join(kind.by_name) if isinstance(kind, EnumSchema) else EXPECTED[kind]
+                self._problem(token.place, path, fault, expected="" if "did you mean" in fault else expected)
 
-    def _take_scalar(self) -> None:
-        """Take one value without braces; adjacent string literals are one value."""
-        token = self._tokens.take()
-        if token.kind is TokenKind.STRING:
-            while self._tokens.peek().kind is TokenKind.STRING:
-                self._tokens.take()
+    def _take_scalar(self) -> list[Token]:
+        """Take one value without braces: one token, or adjacent string literals, which are one string."""
+        tokens = [self._tokens.take()]
+        while tokens[0].kind is TokenKind.STRING and self._tokens.peek().kind is TokenKind.STRING:
+            tokens.append(self._tokens.take())
+        return tokens
 
     def _skip_value(self) -> None:
         """Step over the value of a field that cannot be read."""

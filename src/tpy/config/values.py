@@ -14,6 +14,10 @@ from tpy.config.tokens import Token, TokenKind
 
 _INTEGER: Final = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _FLOAT: Final = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fF]?|-?(?:inf|infinity|nan)f?", re.IGNORECASE)
+_STRING: Final = re.compile(
+    r"""(?:[^\\]|\\(?:[abfnrtv\\'"]|[0-3]?[0-7]{1,2}|x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}))*"""
+)
+"""What may stand between quotes. protobuf's Python parser takes more escapes than its C++ one, with a warning; we do not."""
 _BOOLEANS: Final = frozenset({"true", "True", "t", "1", "false", "False", "f", "0"})
 _DATA_TYPE_ALIASES: Final = {"TYPE_BYTES": "TYPE_STRING", "TYPE_FLOAT": "TYPE_FP32", "TYPE_DOUBLE": "TYPE_FP64"}
 
@@ -41,6 +45,8 @@ def integer_of(text: str) -> int | None:
 
 def string_of(token: Token) -> str | None:
     """The text of a string literal; None when an escape in it is wrong or it is not UTF-8."""
+    if _STRING.fullmatch(token.text, 1, len(token.text) - 1) is None:
+        return None
     try:
         unescaped: bytes = text_encoding.CUnescape(token.text[1:-1])
         return unescaped.decode("utf-8")

@@ -14,7 +14,10 @@ _BATCH_STRATEGY = "TRITON_BATCH_STRATEGY_PATH"
 def check_effects(report: Report) -> None:
     """Refuse custom batching libraries; warn about settings without effect."""
     if _BATCH_STRATEGY in report.config.parameters:
-        text = f"{_BATCH_STRATEGY} names a native batching library for {report.config.name}, which this server cannot load"
+        if report.config.sequence_batching is not None:
+            text = f"{_BATCH_STRATEGY} cannot be specified with sequence batcher, using default batching strategy"
+        else:
+            text = f"{_BATCH_STRATEGY} names a native batching library for {report.config.name}, which this server cannot load"
         report.error(entry("parameters", _BATCH_STRATEGY), text, expected="the parameter to be left out")
     for path in _without_effect(report.config):
         report.warning(path, f"'{path.rpartition('.')[2].partition('[')[0]}' has no effect in this server")

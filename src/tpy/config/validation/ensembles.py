@@ -43,9 +43,12 @@ def check_ensemble(report: Report) -> None:
     if not scheduling.step:
         report.error("ensemble_scheduling", f"must specify 'step' for ensemble '{config.name}'")
         return
-    tensors = _connect(report, scheduling)
-    _mark_ready(report, tensors)
-    _check_outputs(report, tensors)
+    for index, step in enumerate(scheduling.step):
+        _check_step(report, step, index)
+    if all(step.input_map and step.output_map for step in scheduling.step):
+        tensors = _connect(report, scheduling)
+        _mark_ready(report, tensors)
+        _check_outputs(report, tensors)
 
 
 def _connect(report: Report, scheduling: EnsembleScheduling) -> dict[str, _Tensor]:
@@ -53,7 +56,6 @@ def _connect(report: Report, scheduling: EnsembleScheduling) -> dict[str, _Tenso
     tensors: dict[str, _Tensor] = {}
     for index, step in enumerate(scheduling.step):
         path = f"ensemble_scheduling.step[{index}]"
-        _check_step(report, step, index, path)
         written = []
         for key, name in step.output_map.items():
             place = entry(f"{path}.output_map", key)
@@ -71,7 +73,8 @@ def _connect(report: Report, scheduling: EnsembleScheduling) -> dict[str, _Tenso
     return tensors
 
 
-def _check_step(report: Report, step: EnsembleStep, index: int, path: str) -> None:
+def _check_step(report: Report, step: EnsembleStep, index: int) -> None:
+    path = f"ensemble_scheduling.step[{index}]"
     of_ensemble = f"in step {index} of ensemble '{report.config.name}'"
     if not step.model_name:
         report.error(path, f"must specify 'model_name' {of_ensemble}")

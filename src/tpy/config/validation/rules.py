@@ -43,9 +43,8 @@ def _check_identity(report: Report) -> None:
     if not config.name:
         report.error("name", "model configuration must specify 'name'")
     if not config.backend and config.platform != ENSEMBLE_PLATFORM:
-        report.error("platform", f"unexpected platform type '{config.platform}' for {config.name}")
-        if not config.platform:
-            report.error("backend", f"must specify 'platform' or 'backend' for '{config.name}'")
+        text = f"unexpected platform type '{config.platform}' for {config.name}"
+        report.error("platform", text, expected="a platform or backend that is known")
     if config.backend and config.platform == ENSEMBLE_PLATFORM:
         text = f"Ensemble model '{config.name}' must have platform type '{config.platform}' and empty backend type"
         report.error("backend", text)
