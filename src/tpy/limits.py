@@ -91,3 +91,15 @@ INSTANCE_CLOSE_S_MAX: Final = 5
 
 LOAD_SLOW_S: Final = 60
 """A load that takes longer is reported, and again whenever it has taken twice as long: it may hang."""
+
+GRPC_MESSAGE_BYTES_MAX: Final = 2_147_483_647
+"""One gRPC message either way: Triton's limit, and protobuf's."""
+
+GRPC_HEADER_BYTES_MAX: Final = 16 * KIB
+"""Headers of one call, counted as HTTP/2 does. gRPC's own hard limit."""
+
+GRPC_STREAMS_PER_CONNECTION_MAX: Final = 1024
+"""Calls of one connection at the same time. Clients hold back what is beyond; far above what a load generator uses."""
+
+GRPC_STREAM_SEND_BYTES_MAX: Final = 1 * MIB
+"""Response messages queued on one stream before its sender waits: keeps a fast reader busy, and bounds what a slow one costs."""

@@ -1,0 +1,1 @@
+"""The gRPC frontend: Triton's gRPC API on Trio."""

@@ -1,0 +1,35 @@
+"""The gRPC transport: HTTP/2 and gRPC's wire protocol on Trio. It knows calls, messages (as bytes) and statuses, and nothing of
+protobuf or of what a method does.
+
+Read in this order: call.py (what handlers see), serving.py (a port, its connections, the stop), connection.py (one connection);
+below them core/ (HTTP/2 and the call rules as state machines without I/O).
+"""
+
+from tpy.frontends.grpc.transport.address import BoundAddress
+from tpy.frontends.grpc.transport.call import (
+    CallContext,
+    Handlers,
+    Metadata,
+    Parts,
+    StreamCall,
+    StreamHandler,
+    UnaryCall,
+    UnaryHandler,
+)
+from tpy.frontends.grpc.transport.options import CompressionLevel, GrpcOptions
+from tpy.frontends.grpc.transport.serving import serve_grpc
+
+__all__ = [
+    "BoundAddress",
+    "CallContext",
+    "CompressionLevel",
+    "GrpcOptions",
+    "Handlers",
+    "Metadata",
+    "Parts",
+    "StreamCall",
+    "StreamHandler",
+    "UnaryCall",
+    "UnaryHandler",
+    "serve_grpc",
+]
