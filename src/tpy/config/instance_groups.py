@@ -21,15 +21,15 @@ def normalise_instance_groups(
     *,
     gpus: Sequence[int],
     supported: Collection[InstanceKind],
-    default_kind: InstanceKind = InstanceKind.KIND_AUTO,
+    default_kind: InstanceKind = InstanceKind.KIND_CPU,
     default_count: int = 1,
     source: Source = NO_SOURCE,
 ) -> tuple[ModelConfig, tuple[Problem, ...]]:
     """The configuration with every group's name, kind, count and GPUs filled in, and warnings.
 
-    `gpus` are the device ids of this machine. `supported` are the kinds that the backend can run; `default_kind` is that of a
-    missing instance_group (KIND_AUTO: GPU where the backend can use one, else CPU) and `default_count` the count of a CPU group
-    that gives none. Ensembles have no groups.
+    `gpus` are the device ids of this machine. `supported` are the kinds that the backend can run. A missing instance_group is one
+    group on the GPUs where the backend can use them, else of `default_kind`; `default_count` is the count of a CPU group that
+    gives none. Ensembles have no groups.
 
     KIND_GPU without a GPU that the backend can use goes to the CPU, with a warning. Raises ConfigError with all problems: GPUs
     that are not there, GPUs for a kind that has none, a kind that the backend cannot run.
@@ -37,7 +37,8 @@ def normalise_instance_groups(
     if config.ensemble_scheduling is not None or config.platform == ENSEMBLE_PLATFORM:
         return config, ()
     usable = tuple(gpus) if InstanceKind.KIND_GPU in supported else ()
-    given = config.instance_group or (InstanceGroup(name=config.name, kind=default_kind),)
+    missing = InstanceGroup(name=config.name, kind=InstanceKind.KIND_GPU if usable else default_kind)
+    given = config.instance_group or (missing,)
     problems = check_instance_groups(config, source)
     groups = []
     for index, group in enumerate(given):

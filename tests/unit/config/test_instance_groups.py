@@ -17,7 +17,7 @@ def groups(
     *given: InstanceGroup,
     gpus: tuple[int, ...] = (),
     supported: tuple[InstanceKind, ...] = (CPU, GPU),
-    default_kind: InstanceKind = AUTO,
+    default_kind: InstanceKind = CPU,
     default_count: int = 1,
 ) -> tuple[InstanceGroup, ...]:
     config, _ = normalise_instance_groups(
@@ -35,9 +35,8 @@ def test_no_group() -> None:
     assert groups(default_count=2) == (InstanceGroup(name="m", kind=CPU, count=2),)
     assert groups(gpus=(0, 1), default_count=2) == (InstanceGroup(name="m", kind=GPU, count=1, gpus=(0, 1)),)
     assert groups(gpus=(0, 1), supported=(CPU,)) == (InstanceGroup(name="m", kind=CPU, count=1),)
-    assert groups(gpus=(0,), default_kind=CPU) == (InstanceGroup(name="m", kind=CPU, count=1),)
     assert groups(gpus=(0,), default_kind=MODEL, supported=(MODEL,)) == (InstanceGroup(name="m", kind=MODEL, count=1),)
-    assert groups(supported=(MODEL,)) == (InstanceGroup(name="m", kind=MODEL, count=1),)
+    assert groups(supported=(MODEL,), default_kind=AUTO) == (InstanceGroup(name="m", kind=MODEL, count=1),)
 
 
 def test_given_groups() -> None:
