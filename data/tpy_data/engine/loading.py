@@ -90,7 +90,7 @@ class Loader:
         if desired.auto_complete:
             config = normalise(backend.auto_complete(context), default_model_filename=filename)
         config = self._placed(config, backend)
-        _require(validate(config))
+        self._require(validate(config))
         refuse_unsupported(config)
         instances = _scheduled(config)
         self._tell_without_effect(config)
@@ -119,7 +119,7 @@ class Loader:
             version_policy=desired.version_policy or current.version_policy,
         )
         config = self._placed(changed, self._backends.get(current.backend))
-        _require(validate(config))
+        self._require(validate(config))
         return config, _scheduled(config)
 
     def _placed(self, config: ModelConfig, backend: Backend) -> ModelConfig:
@@ -131,9 +131,16 @@ class Loader:
             default_kind=capabilities.default_kind,
             default_count=capabilities.default_count,
         )
-        for warning in warnings:
-            self._log("warning", warning.message)
+        self._require(warnings)
         return config
+
+    def _require(self, problems: Sequence[Problem]) -> None:
+        """Log warnings; raise ConfigError when there are errors."""
+        errors = errors_of(problems)
+        if errors:
+            raise ConfigError(problems, message="; ".join(problem.message for problem in errors))
+        for warning in problems:
+            self._log("warning", warning.message)
 
     def _tell_without_effect(self, config: ModelConfig) -> None:
         fields = without_effect(config)
@@ -161,9 +168,3 @@ def _scheduled(config: ModelConfig) -> tuple[PlacedInstance, ...]:
     if all(instance.passive for instance in placed):
         raise InvalidArgument(f"every instance group of model '{config.name}' is passive: nothing would run its requests")
     return placed
-
-
-def _require(problems: Sequence[Problem]) -> None:
-    errors = errors_of(problems)
-    if errors:
-        raise ConfigError(problems, message="; ".join(problem.message for problem in errors))

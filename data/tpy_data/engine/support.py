@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tpy.config import ModelConfig
-from tpy.config.model_config import ModelPriority
 from tpy.errors import Unsupported
 
 
@@ -18,7 +17,7 @@ def refuse_unsupported(config: ModelConfig) -> None:
 
 
 def without_effect(config: ModelConfig) -> tuple[str, ...]:
-    """Fields that are set, are accepted, and change nothing here. A warning names them."""
+    """Fields that are set, are accepted, and change nothing here, besides those that `tpy.config.validate` warns of."""
     return tuple(_without_effect(config))
 
 
@@ -43,23 +42,9 @@ def _unsupported(config: ModelConfig) -> Iterator[str]:
 
 
 def _without_effect(config: ModelConfig) -> Iterator[str]:
-    # Triton does the same for these two unless it was started with --cache-config or --rate-limit, which tpy does not have yet.
+    # Triton does the same unless it was started with --cache-config, which tpy does not have yet.
     if config.response_cache is not None and config.response_cache.enable:
         yield "response_cache"
     for index, group in enumerate(config.instance_group):
-        if group.rate_limiter is not None:
-            yield f"instance_group[{index}].rate_limiter"
         if group.host_policy:
             yield f"instance_group[{index}].host_policy"
-        if group.secondary_devices:
-            yield f"instance_group[{index}].secondary_devices"
-    optimization = config.optimization
-    if optimization is not None:
-        if optimization.priority is not ModelPriority.PRIORITY_DEFAULT:
-            yield "optimization.priority"
-        if optimization.cuda is not None:
-            yield "optimization.cuda"
-        if optimization.gather_kernel_buffer_threshold:
-            yield "optimization.gather_kernel_buffer_threshold"
-        if optimization.eager_batching:
-            yield "optimization.eager_batching"

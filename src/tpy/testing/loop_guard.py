@@ -1,0 +1,40 @@
+"""LoopGuard: finds code that blocks the Trio loop."""
+
+from __future__ import annotations
+
+import time
+
+import trio
+
+from tpy.units import NS_PER_MS
+
+STEP_CPU_NS_MAX = 50 * NS_PER_MS
+"""CPU time of the loop's thread in one task step. CPU and not wall time: a busy machine must not fail a test."""
+
+
+class LoopGuard(trio.abc.Instrument):
+    """Measures every task step of a run; `slow` names the steps that took too much. Work that threads hand in with
+    `run_sync_soon` counts as steps of Trio's own entry-queue task.
+
+    Add it with `trio.lowlevel.add_instrument`, at the end call `check`.
+    """
+
+    def __init__(self, step_cpu_ns_max: int = STEP_CPU_NS_MAX) -> None:
+        self.slow: list[str] = []
+        self._step_cpu_ns_max = step_cpu_ns_max
+        self._began_ns = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        """A task gets the loop."""
+        self._began_ns = time.thread_time_ns()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """It gave the loop back."""
+        took_ns = time.thread_time_ns() - self._began_ns
+        if took_ns > self._step_cpu_ns_max:
+            self.slow.append(f"{task.name}: {took_ns / NS_PER_MS:.0f} ms")
+
+    def check(self) -> None:
+        """Raises AssertionError when any step took too much."""
+        if self.slow:
+            raise AssertionError(f"the Trio loop was blocked by: {'; '.join(self.slow)}")

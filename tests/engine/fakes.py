@@ -1,0 +1,272 @@
+"""A data plane to test: a scripted backend, sinks that remember, models on short notice."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import trio
+
+from tpy.backend import (
+    Backend,
+    BackendCapabilities,
+    ExecutionBatch,
+    ExecutionResult,
+    InstancePlacement,
+    LoadedModel,
+    ModelContext,
+    ModelInstance,
+)
+from tpy.clock import TrioClock
+from tpy.config import ModelConfig
+from tpy.config.model_config import (
+    DynamicBatching,
+    InstanceGroup,
+    InstanceKind,
+    ModelInput,
+    ModelOutput,
+)
+from tpy.errors import InvalidArgument
+from tpy.ids import Generation, ModelId, Version
+from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelState, Tensor
+from tpy.state import DesiredModel, DesiredVersion, ModelStateStore
+from tpy.state.store import DesiredWriter
+from tpy.units import NS_PER_MS, NS_PER_S
+from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
+from tpy_data.engine.batch_run import BatchRun
+from tpy_data.engine.executor import Executor, Job
+from tpy_data.engine.virtual_executor import VirtualExecutor
+
+Execute = Callable[[ExecutionBatch], Sequence[ExecutionResult]]
+
+
+def identity(batch: ExecutionBatch) -> list[ExecutionResult]:
+    """OUT is IN."""
+    return [
+        ExecutionResult([Tensor("OUT", tensor.datatype, tensor.array) for tensor in request.inputs.values()])
+        for request in batch.requests
+    ]
+
+
+class ScriptedBackend:
+    """Does what the test says: `execute` per batch, `on_load` and `on_create` may raise. Counts what is alive."""
+
+    capabilities = BackendCapabilities(name="fake", default_model_filename="model.fake")
+
+    def __init__(self, execute: Execute = identity) -> None:
+        self.execute = execute
+        self.on_load: Callable[[ModelContext], None] = lambda context: None
+        self.on_create: Callable[[InstancePlacement], None] = lambda placement: None
+        self.loaded: list[tuple[str, int, int]] = []
+        self.instances: list[str] = []
+        self.batches: list[ExecutionBatch] = []
+        self.log: list[str] = []
+
+    def get(self, name: str) -> Backend:
+        """This backend is the registry, too."""
+        if name != "fake":
+            raise InvalidArgument(f"unable to find backend library for backend '{name}'")
+        return self
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        return context.config
+
+    def load(self, context: ModelContext) -> LoadedModel:
+        self.on_load(context)
+        return ScriptedModel(self, (context.name, context.version, context.generation))
+
+    def close(self) -> None:
+        pass
+
+
+class ScriptedModel:
+    def __init__(self, backend: ScriptedBackend, identity: tuple[str, int, int]) -> None:
+        self.backend = backend
+        self.identity = identity
+        backend.loaded.append(identity)
+
+    def create_instance(self, placement: InstancePlacement) -> ModelInstance:
+        self.backend.on_create(placement)
+        return ScriptedInstance(self.backend, placement.name)
+
+    def unload(self) -> None:
+        self.backend.log.append(f"unload {self.identity[2]}")
+        self.backend.loaded.remove(self.identity)
+
+
+class ScriptedInstance:
+    def __init__(self, backend: ScriptedBackend, name: str) -> None:
+        self.backend = backend
+        self.name = name
+        backend.instances.append(name)
+
+    def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
+        self.backend.batches.append(batch)
+        return self.backend.execute(batch)
+
+    def close(self) -> None:
+        self.backend.instances.remove(self.name)
+
+
+class RecordingSink:
+    """Remembers the answer and when it came."""
+
+    def __init__(self) -> None:
+        self.responses: list[InferenceResponse] = []
+        self.at_ms: float = -1
+        self.answered = trio.Event()
+
+    def deliver(self, response: InferenceResponse) -> None:
+        self.responses.append(response)
+        self.at_ms = round(trio.current_time() * 1000, 6)
+        self.answered.set()
+
+    @property
+    def response(self) -> InferenceResponse:
+        assert len(self.responses) == 1, self.responses
+        return self.responses[0]
+
+    @property
+    def error(self) -> str:
+        assert self.response.error is not None
+        return self.response.error.reason()
+
+    async def wait(self) -> InferenceResponse:
+        await self.answered.wait()
+        return self.response
+
+
+def config(name: str = "m", **changes: Any) -> ModelConfig:
+    """IN and OUT, FP32 [2], batches up to 8."""
+    fields: dict[str, Any] = {
+        "name": name,
+        "backend": "fake",
+        "max_batch_size": 8,
+        "input": (ModelInput(name="IN", data_type=DataType.FP32, dims=(2,)),),
+        "output": (ModelOutput(name="OUT", data_type=DataType.FP32, dims=(2,)),),
+    }
+    return ModelConfig(**{**fields, **changes})
+
+
+def dynamic(delay_ms: int = 0, **changes: Any) -> DynamicBatching:
+    return DynamicBatching(max_queue_delay_microseconds=delay_ms * 1000, **changes)
+
+
+def instances(count: int) -> tuple[InstanceGroup, ...]:
+    return (InstanceGroup(kind=InstanceKind.KIND_CPU, count=count),)
+
+
+def tensor(*shape: int, name: str = "IN", datatype: DataType = DataType.FP32, value: float = 1) -> Tensor:
+    if datatype is DataType.BYTES:
+        return Tensor(name, datatype, np.full(shape, b"a", dtype=object))
+    return Tensor(name, datatype, np.full(shape, value, datatype.numpy))
+
+
+def request(*shape: int, model: str = "m", value: float = 1, **fields: Any) -> InferenceRequest:
+    return InferenceRequest(model_name=model, inputs=(tensor(*(shape or (1, 2)), value=value),), **fields)
+
+
+class Rig:
+    """A running data plane with the writer of its desired half."""
+
+    def __init__(self, plane: DataPlane, store: ModelStateStore, writer: DesiredWriter, backend: ScriptedBackend) -> None:
+        self.plane = plane
+        self.store = store
+        self.writer = writer
+        self.backend = backend
+        self.revision = 0
+
+    def want(
+        self,
+        model_config: ModelConfig,
+        versions: Mapping[int, int] | Sequence[int] = (1,),
+        *,
+        directory: Path = Path("repository/m"),
+        namespace: str = "",
+    ) -> None:
+        """Desire these versions; a mapping gives their generations, else they get a new one."""
+        model = ModelId(model_config.name, namespace)
+        if not isinstance(versions, Mapping):
+            generation = self.writer.next_generation(model) if versions else 0
+            versions = dict.fromkeys(versions, generation)
+        self.revision += 1
+        wanted = {
+            Version(version): DesiredVersion(
+                version=Version(version), generation=Generation(generation), directory=directory / str(version)
+            )
+            for version, generation in versions.items()
+        }
+        self.writer.put(
+            DesiredModel(id=model, directory=directory, config=model_config, config_revision=self.revision, versions=wanted)
+        )
+
+    def states(self) -> dict[tuple[int, int], tuple[str, str]]:
+        """(version, generation) to (state, reason)."""
+        return {
+            (key.version, key.generation): (observed.state.value, observed.reason)
+            for key, observed in sorted(self.store.snapshot().observed.items(), key=lambda item: item[0])
+        }
+
+    async def wait_state(self, version: int, generation: int, state: ModelState) -> None:
+        def reached(_: object) -> bool:
+            return self.states().get((version, generation), ("", ""))[0] == state.value
+
+        await self.store.wait_for(reached)
+
+    async def serve(self, model_config: ModelConfig, **fields: Any) -> None:
+        """Desire version 1 anew and wait until it is READY."""
+        self.want(model_config, **fields)
+        model = ModelId(model_config.name, fields.get("namespace", ""))
+        generation = self.writer._newest_generation[model]
+        await self.wait_state(1, generation, ModelState.READY)
+
+    def submit(self, sent: InferenceRequest | None = None) -> RecordingSink:
+        sink = RecordingSink()
+        self.plane.inference.submit(sent or request(), sink)
+        return sink
+
+
+@asynccontextmanager
+async def rig(
+    *,
+    backend: ScriptedBackend | None = None,
+    latency_ms: Callable[[str], int] | int = 0,
+    executor: Executor | None = None,
+    exit_timeout_ms: int = 30_000,
+    load_ms: Callable[[str], int] | int = 0,
+    **options: Any,
+) -> AsyncIterator[Rig]:
+    """A data plane in virtual time: batches take `latency_ms` (of their instance), other work `load_ms` (of its worker)."""
+    backend = backend or ScriptedBackend()
+
+    def latency_ns(worker: str, job: Job) -> int:
+        chosen = latency_ms if isinstance(job, BatchRun) else load_ms
+        return (chosen(worker) if callable(chosen) else chosen) * NS_PER_MS
+
+    async with trio.open_nursery() as nursery:
+        clock = TrioClock(trio.lowlevel.current_clock())
+        store = ModelStateStore(clock)
+        async with open_data_plane(
+            DataPlaneOptions(exit_timeout_ns=exit_timeout_ms * NS_PER_MS, **options),
+            store,
+            store.observed_writer(),
+            backend,
+            clock,
+            executor=executor or VirtualExecutor(nursery, latency_ns),
+        ) as plane:
+            yield Rig(plane, store, store.desired_writer(), backend)
+        nursery.cancel_scope.cancel()
+
+
+def values(response: InferenceResponse) -> list[Any]:
+    """The first output."""
+    assert response.error is None, response.error
+    return list(response.outputs[0].array.ravel().tolist())
+
+
+SECOND = NS_PER_S
+replace = msgspec.structs.replace
