@@ -1,0 +1,1 @@
+"""The rows of the table: each measures one kind of work on all contenders."""

@@ -1,0 +1,38 @@
+"""Which rows there are, in the order in which they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from benchmarks.bench import Bench
+from benchmarks.rows import memory, onnx, start, tiny
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A part of the table that can be run alone. `needs_models`: it serves models of the demo repository."""
+
+    name: str
+    about: str
+    measure: Callable[[Bench], None]
+    needs_models: bool = False
+
+
+ROWS: tuple[Row, ...] = (
+    Row("json", "tiny identity model, HTTP JSON, by wrk", tiny.measure_json),
+    Row("binary", "tiny identity model, HTTP binary, by wrk", tiny.measure_binary),
+    Row("perf_analyzer", "tiny identity model, HTTP binary, by perf_analyzer", tiny.measure_perf_analyzer),
+    Row("onnx", "EfficientNet against a plain onnxruntime loop", onnx.measure, needs_models=True),
+    Row("memory", "peak memory of one 12 MB tensor", memory.measure),
+    Row("start", "start-up time and idle memory", start.measure, needs_models=True),
+)
+
+
+def rows_named(names: str) -> tuple[Row, ...]:
+    """The rows of a comma-separated list, in the program's order. Raises ValueError for a name that no row has."""
+    wanted = {name.strip() for name in names.split(",") if name.strip()}
+    unknown = wanted - {row.name for row in ROWS}
+    if unknown or not wanted:
+        raise ValueError(f"no row {', '.join(sorted(unknown))!r}; rows: {', '.join(row.name for row in ROWS)}")
+    return tuple(row for row in ROWS if row.name in wanted)

@@ -1,0 +1,154 @@
+"""Tiny requests: an identity model and 16 floats. What is measured is everything around the model."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from benchmarks.bench import Bench
+from benchmarks.http_exchange import HttpRequest
+from benchmarks.load import Load, perf_analyzer, wrk
+from benchmarks.measurement import Measurement
+from benchmarks.servers.models import (
+    IDENTITY_INPUT,
+    write_builtin_identity,
+    write_mlserver_identity,
+    write_python_identity,
+)
+from benchmarks.servers.plans import MlserverPlan, TpyPlan, TritonPlan
+from benchmarks.servers.process import Server, ServerPlan, running
+from benchmarks.tensors import FloatArray, binary_request, check_identity, json_request
+
+VALUES: FloatArray = np.arange(16, dtype=np.float32) * np.float32(0.25) + np.float32(0.125)
+"""Exact in binary and short in decimal: every server writes the same digits, so formatting floats does not decide the row."""
+
+BASELINE = "Triton python"
+WARM_UP_S = 1
+
+
+class Contender(msgspec.Struct, frozen=True):
+    """A model on a running server. `binary`: the server takes binary tensors over HTTP."""
+
+    name: str
+    server: Server
+    model: str
+    binary: bool = True
+
+
+def measure_json(bench: Bench) -> None:
+    """HTTP with JSON tensors, wrk."""
+    _measure_wrk(bench, "HTTP JSON, 16 floats", json_request, binary=False)
+
+
+def measure_binary(bench: Bench) -> None:
+    """HTTP with binary tensors, wrk."""
+    _measure_wrk(bench, "HTTP binary, 16 floats", binary_request, binary=True)
+
+
+def measure_perf_analyzer(bench: Bench) -> None:
+    """HTTP with binary tensors, perf_analyzer."""
+    program = bench.peers.perf_analyzer
+    if program is None:
+        bench.say("perf_analyzer is missing: its row is left out")
+        return
+    shape = f"{IDENTITY_INPUT}:{VALUES.size}"
+    with fleet(bench) as contenders:
+        able = [contender for contender in contenders if contender.binary]
+
+        def drive(contender: Contender, concurrency: int, seconds: int) -> Load:
+            port = contender.server.ports.http
+            return perf_analyzer.drive(
+                program, port, contender.model, shape=shape, protocol="http", concurrency=concurrency, seconds=seconds
+            )
+
+        row = "HTTP binary, 16 floats (perf_analyzer)"
+        _measure_rounds(bench, row, able, bench.effort.cases((1, 16, 32), (16,)), drive, whole_run=False)
+
+
+def _measure_wrk(bench: Bench, row: str, build: Callable[[str, str, FloatArray], HttpRequest], *, binary: bool) -> None:
+    program = bench.peers.wrk
+    if program is None:
+        bench.say(f"wrk is missing: row '{row}' is left out")
+        return
+    with fleet(bench) as contenders:
+        able = [contender for contender in contenders if contender.binary or not binary]
+        requests = {contender.name: build(contender.model, IDENTITY_INPUT, VALUES) for contender in able}
+        for contender in able:
+            check_identity(contender.server.ports.http, requests[contender.name], VALUES)
+
+        def drive(contender: Contender, connections: int, seconds: int) -> Load:
+            port = contender.server.ports.http
+            return wrk.drive(program, port, requests[contender.name], connections=connections, seconds=seconds)
+
+        for contender in able:
+            drive(contender, 16, WARM_UP_S)
+        _measure_rounds(bench, row, able, (1, 16, 64), drive, whole_run=True)
+
+
+def _measure_rounds(
+    bench: Bench,
+    row: str,
+    contenders: Sequence[Contender],
+    cases: Sequence[int],
+    drive: Callable[[Contender, int, int], Load],
+    *,
+    whole_run: bool,
+) -> None:
+    """Interleaved. CPU time per request only when `whole_run`: when the generator reports every request that it sent."""
+    for number in bench.rounds():
+        for connections in cases:
+            for contender in contenders:
+                before_s = contender.server.cpu_s()
+                load = drive(contender, connections, bench.effort.seconds)
+                cpu_us = (contender.server.cpu_s() - before_s) / load.answered * 1e6
+                values = [("throughput", "requests/s", load.per_s), ("p99 latency", "ms", load.latency_p99_ms)]
+                if whole_run:
+                    values.append(("CPU of the server's processes", "us/request", cpu_us))
+                for metric, unit, value in values:
+                    bench.note(
+                        Measurement(
+                            row=row,
+                            case=f"{connections} connection{'s' * (connections > 1)}",
+                            metric=metric,
+                            unit=unit,
+                            contender=contender.name,
+                            baseline=BASELINE,
+                            round=number,
+                            value=value,
+                        )
+                    )
+
+
+@contextlib.contextmanager
+def fleet(bench: Bench) -> Iterator[Sequence[Contender]]:
+    """Every server that is installed, running and ready, with its identity models; all run at once, one is driven at a time."""
+    with contextlib.ExitStack() as stack:
+
+        def launch(plan: ServerPlan) -> Server:
+            return stack.enter_context(running(plan, bench.fresh(f"{plan.name}.log")))
+
+        repository = bench.fresh("tpy")
+        write_python_identity(repository, "worker")
+        write_python_identity(repository, "thread", in_thread=True)
+        write_builtin_identity(repository, "builtin")
+        tpy = launch(TpyPlan(repository=repository))
+        contenders = [
+            Contender("tpy python worker", tpy, "worker"),
+            Contender("tpy python thread", tpy, "thread"),
+            Contender("tpy built-in", tpy, "builtin"),
+        ]
+        if bench.peers.triton is not None:
+            repository = bench.fresh("triton")
+            write_python_identity(repository, "identity")
+            contenders.append(
+                Contender(BASELINE, launch(TritonPlan(triton=bench.peers.triton, repository=repository)), "identity")
+            )
+        if bench.peers.mlserver is not None:
+            repository = bench.fresh("mlserver")
+            write_mlserver_identity(repository, "identity")
+            server = launch(MlserverPlan(program=bench.peers.mlserver, repository=repository, model="identity"))
+            contenders.append(Contender("MLServer", server, "identity", binary=False))
+        yield contenders

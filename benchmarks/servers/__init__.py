@@ -1,0 +1,1 @@
+"""The servers that are measured: how each is started, what it serves, how it is ended."""

@@ -1,0 +1,83 @@
+"""The models that are served, written into a folder as a model repository."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+IDENTITY_INPUT = "INPUT0"
+IDENTITY_OUTPUT = "OUTPUT0"
+
+_PYTHON_IDENTITY = f"""\
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            values = pb_utils.get_input_tensor_by_name(request, "{IDENTITY_INPUT}").as_numpy()
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("{IDENTITY_OUTPUT}", values)]))
+        return responses
+"""
+
+_IDENTITY_CONFIG = """\
+name: "{name}"
+backend: "{backend}"
+max_batch_size: 0
+input [ {{ name: "{input}" data_type: TYPE_FP32 dims: [ -1 ] }} ]
+output [ {{ name: "{output}" data_type: TYPE_FP32 dims: [ -1 ] }} ]
+instance_group [ {{ kind: KIND_CPU count: 1 }} ]
+{more}"""
+
+_THREAD = 'parameters { key: "TPY_PYTHON_ISOLATION" value: { string_value: "thread" } }\n'
+
+_MLSERVER_IDENTITY = f"""\
+from mlserver import MLModel
+from mlserver.codecs import NumpyCodec
+from mlserver.types import InferenceResponse
+
+
+class Identity(MLModel):
+    async def load(self):
+        return True
+
+    async def predict(self, payload):
+        values = NumpyCodec.decode_input(payload.inputs[0])
+        outputs = [NumpyCodec.encode_output(name="{IDENTITY_OUTPUT}", payload=values)]
+        return InferenceResponse(model_name=self.name, outputs=outputs)
+"""
+
+
+def write_python_identity(repository: Path, name: str, *, in_thread: bool = False) -> None:
+    """A model.py that copies FP32 of any length; `in_thread` asks tpy to run it inside the server."""
+    version = _write_identity_config(repository, name, "python", _THREAD if in_thread else "")
+    (version / "model.py").write_text(_PYTHON_IDENTITY)
+
+
+def write_builtin_identity(repository: Path, name: str) -> None:
+    """The same with the backend `identity`."""
+    _write_identity_config(repository, name, "identity", "")
+
+
+def _write_identity_config(repository: Path, name: str, backend: str, more: str) -> Path:
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    config = _IDENTITY_CONFIG.format(name=name, backend=backend, input=IDENTITY_INPUT, output=IDENTITY_OUTPUT, more=more)
+    (repository / name / "config.pbtxt").write_text(config)
+    return version
+
+
+def write_mlserver_identity(folder: Path, name: str) -> None:
+    """The same as a runtime of MLServer; `folder` is its model repository."""
+    folder.mkdir(parents=True)
+    (folder / "identity_runtime.py").write_text(_MLSERVER_IDENTITY)
+    (folder / "model-settings.json").write_text(f'{{"name": "{name}", "implementation": "identity_runtime.Identity"}}\n')
+
+
+def write_onnx_model(repository: Path, name: str, file: Path, config: str) -> None:
+    """A copy of an ONNX file with `config` as its config.pbtxt, without the name."""
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    shutil.copy(file, version / "model.onnx")
+    (repository / name / "config.pbtxt").write_text(f'name: "{name}"\n{config}')

@@ -1,0 +1,69 @@
+"""Inference requests over HTTP, JSON and binary, and whether what came back is what was sent."""
+
+from __future__ import annotations
+
+import http.client
+import json
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.http_exchange import HttpRequest
+from benchmarks.servers.process import HOST
+
+_HEADER_LENGTH = "Inference-Header-Content-Length"
+_TIMEOUT_S = 60
+
+FloatArray = npt.NDArray[np.float32]
+
+
+class WrongAnswer(Exception):
+    """A server answered a request with an error or with other values than expected."""
+
+
+def json_request(model: str, name: str, values: FloatArray) -> HttpRequest:
+    """One FP32 input, and no word about outputs: all of them come back as JSON."""
+    entry = {"name": name, "shape": list(values.shape), "datatype": "FP32", "data": values.ravel().tolist()}
+    body = json.dumps({"inputs": [entry]}, separators=(",", ":")).encode()
+    return HttpRequest(path=_path(model), headers={"Content-Type": "application/json"}, body=body)
+
+
+def binary_request(model: str, name: str, values: FloatArray) -> HttpRequest:
+    """One FP32 input behind the JSON; the outputs come back binary too."""
+    entry = {
+        "name": name,
+        "shape": list(values.shape),
+        "datatype": "FP32",
+        "parameters": {"binary_data_size": values.nbytes},
+    }
+    head = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}, separators=(",", ":")).encode()
+    headers = {"Content-Type": "application/octet-stream", _HEADER_LENGTH: str(len(head))}
+    return HttpRequest(path=_path(model), headers=headers, body=head + values.tobytes())
+
+
+def _path(model: str) -> str:
+    return f"/v2/models/{model}/infer"
+
+
+def ask(port: int, request: HttpRequest) -> FloatArray:
+    """Send `request` once and return its first output, flat. Raises WrongAnswer for any status but 200."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=_TIMEOUT_S)
+    try:
+        connection.request("POST", request.path, request.body, request.headers)
+        response = connection.getresponse()
+        body = response.read()
+        if response.status != http.client.OK:
+            raise WrongAnswer(f"{request.path}: status {response.status}, {body[:500].decode(errors='replace')}")
+        length = response.getheader(_HEADER_LENGTH)
+    finally:
+        connection.close()
+    if length is not None:
+        return np.frombuffer(body, np.float32, offset=int(length))
+    return np.array(json.loads(body)["outputs"][0]["data"], np.float32).ravel()
+
+
+def check_identity(port: int, request: HttpRequest, values: FloatArray) -> None:
+    """Raises WrongAnswer unless the server gives `values` back."""
+    answer = ask(port, request)
+    if not np.array_equal(answer, values.ravel()):
+        raise WrongAnswer(f"{request.path}: sent {values.size} values, got other {answer.size} back")
