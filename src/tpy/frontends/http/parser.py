@@ -149,7 +149,7 @@ class RequestParser:
 
     def on_message_begin(self) -> None:
         if not self._replaying:
-            self._reset()
+            self._raw_bytes = 0
             self.begun += 1
             self.phase = Phase.HEAD
 
