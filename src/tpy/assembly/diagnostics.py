@@ -1,0 +1,58 @@
+"""The services that belong to no plane: statistics and settings, and shared memory with clients (which is off)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tpy import __version__
+from tpy.errors import Unsupported
+from tpy.messages import LogSettings, ModelStatistics, ServerMetadata
+from tpy.telemetry.logs import LogController
+from tpy_data.engine import DataPlane
+
+EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "logging",
+)
+"""The protocol extensions that this server has: Triton's, without shared memory and trace."""
+
+
+class Diagnostics:
+    """Implements tpy.services.DiagnosticsService."""
+
+    def __init__(self, data: DataPlane, logs: LogController, *, server_id: str) -> None:
+        self._data = data
+        self._logs = logs
+        self._metadata = ServerMetadata(name=server_id, version=__version__, extensions=EXTENSIONS)
+
+    def server_metadata(self) -> ServerMetadata:
+        """See DiagnosticsService."""
+        return self._metadata
+
+    def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
+        """See DiagnosticsService."""
+        return self._data.statistics(model_name, version)
+
+    def log_settings(self) -> LogSettings:
+        """See DiagnosticsService."""
+        return self._logs.settings
+
+    def update_log_settings(self, settings: LogSettings) -> None:
+        """See DiagnosticsService."""
+        self._logs.update(settings)
+
+
+class NoSharedMemory:
+    """Implements tpy.services.SharedMemoryService for a server that offers none."""
+
+    def require_enabled(self) -> None:
+        """Always raises, with Triton's text for a server without --allow-client-shm."""
+        raise Unsupported("Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.")

@@ -1,0 +1,220 @@
+"""The whole server. Its nursery tree, outermost first; it ends from the inside out:
+
+    run_server
+    +-- control plane       run_control_plane: watches repositories, writes what is desired
+    +-- data plane          open_data_plane: one nursery for all model versions; leaving it finishes requests and unloads
+        +-- machine         samples CPU and memory for the metrics
+        +-- metrics port    serve_metrics: answers to the end of the drain
+            +-- HTTP port   serve_http: on stop no new connections, requests in flight finish
+
+A stop (Ctrl-C, SIGTERM, a failed start) sets `Stop.asked`; everything after that is leaving these blocks, under one deadline.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from tpy.assembly.announcement import failures, tables
+from tpy.assembly.diagnostics import Diagnostics, NoSharedMemory
+from tpy.assembly.options import BackendOptions, MetricsOptions, ServerOptions
+from tpy.clock import Clock, SystemClock
+from tpy.frontends.http import BoundAddress, serve_http
+from tpy.frontends.metrics_http import serve_metrics
+from tpy.services import Services
+from tpy.state import ModelStateStore
+from tpy.telemetry.host import HostSampler
+from tpy.telemetry.logs import LogController
+from tpy.telemetry.metrics import render
+from tpy.units import NS_PER_S
+from tpy_control import ControlPlane, StartupReport, run_control_plane
+from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
+from tpy_data.registry import BackendRegistry
+
+_log = logging.getLogger(__name__)
+
+_LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+Announce = Callable[[str], None]
+"""Takes text that people are to see at the start, whatever the log settings."""
+
+
+class Outcome(enum.Enum):
+    """How a server ended; the value is the process's exit code."""
+
+    STOPPED = 0
+    FAILED = 1
+    """Models failed to load and --exit-on-error is set, or the exit time-out ran out."""
+
+
+class Stop:
+    """Asks a running server to stop, from anywhere on its Trio thread."""
+
+    def __init__(self) -> None:
+        self.asked = trio.Event()
+        self.reason = ""
+
+    def ask(self, reason: str) -> None:
+        """Stop in order. Only the first reason counts."""
+        if not self.asked.is_set():
+            self.reason = reason
+            self.asked.set()
+
+
+async def run_server(
+    options: ServerOptions,
+    *,
+    logs: LogController,
+    announce: Announce,
+    stop: Stop,
+    gpus: tuple[int, ...] = (),
+    clock: Clock | None = None,
+    task_status: trio.TaskStatus[dict[str, BoundAddress]] = trio.TASK_STATUS_IGNORED,
+) -> Outcome:
+    """Serve until `stop` is asked. Started when the models that load at the start have settled; hands out the addresses by name
+    ("HTTP", "metrics"). Raises TpyError (inside exception groups) when a repository cannot be read or a port not be bound.
+    """
+    clock = clock or SystemClock()
+    store = ModelStateStore(clock)
+    registry = _registry(options)
+    outcome = Outcome.STOPPED
+    with trio.CancelScope() as everything:
+        async with trio.open_nursery() as control_nursery:
+            control: ControlPlane = await control_nursery.start(
+                partial(run_control_plane, options.control, store, store.desired_writer(), clock=clock)
+            )
+            async with open_data_plane(_data_options(options, gpus), store, store.observed_writer(), registry, clock) as data:
+                services = Services(
+                    inference=data.inference,
+                    repository=control,
+                    diagnostics=Diagnostics(data, logs, server_id=options.server_id),
+                    shared_memory=NoSharedMemory(),
+                )
+                async with _frontends(options, services, clock, stop) as addresses:
+                    loaded = await _wait_loaded(options, control, registry, stop, announce)
+                    if loaded:
+                        for name, address in addresses.items():
+                            announce(f"Started {name} service at {address}")
+                        task_status.started(addresses)
+                        await stop.asked.wait()
+                    outcome = Outcome.STOPPED if loaded or stop.asked.is_set() else Outcome.FAILED
+                    stop.ask("models failed to load")
+                    everything.deadline = trio.current_time() + options.exit_timeout_s
+                    _begin_stop(control, data, stop.reason)
+            control_nursery.cancel_scope.cancel()
+    if everything.cancelled_caught:
+        _log.error("Exit timeout expired. Exiting immediately.")
+        return Outcome.FAILED
+    await trio.to_thread.run_sync(registry.close)
+    return outcome
+
+
+def _begin_stop(control: ControlPlane, data: DataPlane, reason: str) -> None:
+    _log.info("stopping", extra={"context": {"reason": reason}})
+    control.stop()
+    data.stop_accepting()
+
+
+async def _wait_loaded(
+    options: ServerOptions, control: ControlPlane, registry: BackendRegistry, stop: Stop, announce: Announce
+) -> bool:
+    """Wait until the models of the start have settled and show the tables; false when the server is not to go on."""
+    settled: list[StartupReport] = []
+    async with trio.open_nursery() as nursery:
+
+        async def give_up() -> None:
+            await stop.asked.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(give_up)
+        settled.append(await control.wait_startup_settled())
+        nursery.cancel_scope.cancel()
+    if not settled:
+        return False
+    report = settled[0]
+    announce(tables(options, registry, report.entries))
+    for warning in options.warnings:
+        _log.warning("%s", warning)
+    if report.failed and options.exit_on_error:
+        for line in failures(report.failed):
+            announce(f"error: model {line}")
+        announce("error: creating server: Internal - failed to load all models")
+        return False
+    return True
+
+
+@asynccontextmanager
+async def _frontends(
+    options: ServerOptions, services: Services, clock: Clock, stop: Stop
+) -> AsyncIterator[dict[str, BoundAddress]]:
+    """The ports. Leaving the block waits until each has drained; the metrics port goes last."""
+    addresses: dict[str, BoundAddress] = {}
+    drained = trio.Event()
+    async with trio.open_nursery() as outer:
+        if options.metrics is not None:
+            show = await _metrics_page(options.metrics, options, services, outer)
+            addresses["metrics"] = await outer.start(partial(serve_metrics, options.metrics.http, show, stop=drained))
+        async with trio.open_nursery() as inner:
+            if options.http is not None:
+                addresses["HTTP"] = await inner.start(partial(serve_http, options.http, services, clock, stop=stop.asked))
+            yield dict(sorted(addresses.items()))
+        drained.set()
+        outer.cancel_scope.deadline = trio.current_time() + 1.0
+
+
+async def _metrics_page(
+    metrics: MetricsOptions, options: ServerOptions, services: Services, nursery: trio.Nursery
+) -> Callable[[], bytes]:
+    """What the metrics port shows; the sampling task runs in `nursery`."""
+    sampler = HostSampler()
+    if metrics.machine:
+
+        async def sample_forever() -> None:
+            while True:
+                sampler.sample()
+                await trio.sleep(metrics.interval_ms / 1000)
+
+        nursery.start_soon(sample_forever)
+
+    def show() -> bytes:
+        return render(
+            services.diagnostics.statistics(),
+            sampler.families,
+            counter_latencies=metrics.counter_latencies,
+            namespacing=options.control.namespacing,
+        )
+
+    return show
+
+
+def _data_options(options: ServerOptions, gpus: tuple[int, ...]) -> DataPlaneOptions:
+    return DataPlaneOptions(
+        load_threads_max=options.load_threads,
+        exit_timeout_ns=round(options.exit_timeout_s * NS_PER_S),
+        gpus=gpus,
+        server_id=options.server_id,
+        model_namespacing=options.control.namespacing,
+    )
+
+
+def _registry(options: ServerOptions) -> BackendRegistry:
+    backends: BackendOptions = options.backends
+    return BackendRegistry(
+        backend_directory=backends.directory,
+        repository_backend_directories=[Path(repository) / "backends" for repository in options.control.repositories],
+        backend_config=backends.config,
+        global_config=backends.config_of_all,
+        log=_log_from_thread,
+    )
+
+
+def _log_from_thread(level: str, message: str) -> None:
+    """For backends; logging is safe in any thread."""
+    extra = {"verbose": 1} if level == "verbose" else None
+    _log.log(_LEVELS.get(level, logging.INFO), "%s", message, extra=extra)

@@ -1,0 +1,58 @@
+"""`tpy check`: the findings about a repository, as text or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import orjson
+
+from tpy.config import Problem
+from tpy_control import ModelCheck, check_repository
+
+
+def report(
+    repositories: Sequence[Path], *, as_json: bool, model_config_name: str, auto_complete: bool, namespacing: bool
+) -> tuple[str, bool]:
+    """The text to print, and whether every model is sound. Raises Unavailable for a repository that cannot be read."""
+    checks = check_repository(
+        repositories, model_config_name=model_config_name, auto_complete=auto_complete, namespacing=namespacing
+    )
+    sound = all(check.ok for check in checks)
+    return (_json(checks) if as_json else _text(checks)), sound
+
+
+def _text(checks: Sequence[ModelCheck]) -> str:
+    lines = [str(problem) for check in checks for problem in check.problems]
+    wrong = sum(1 for check in checks if not check.ok)
+    models = "1 model" if len(checks) == 1 else f"{len(checks)} models"
+    lines.append(f"{models} checked, {wrong} with errors")
+    return "\n".join(lines)
+
+
+def _json(checks: Sequence[ModelCheck]) -> str:
+    document = {
+        "ok": all(check.ok for check in checks),
+        "models": [
+            {
+                "name": check.name,
+                "repository": check.repository,
+                "ok": check.ok,
+                "problems": [_problem(problem) for problem in check.problems],
+            }
+            for check in checks
+        ],
+    }
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+
+
+def _problem(problem: Problem) -> dict[str, object]:
+    return {
+        "severity": problem.severity.value,
+        "file": None if problem.path is None else str(problem.path),
+        "line": problem.line,
+        "column": problem.column,
+        "field": problem.field,
+        "message": problem.message,
+        "expected": problem.expected,
+    }

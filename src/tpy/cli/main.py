@@ -1,0 +1,97 @@
+"""`tpy`: serve, check, demo.
+
+Exit codes: 0 done; 1 wrong flags, a server that could not start or stop in order, or a repository with errors; 130 when a
+second Ctrl-C ended the server at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from tpy import __version__
+from tpy.cli.parsing import UsageError, collect, serve_options
+
+_FAILURE = 1
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(__version__, prog_name="tpy")
+def cli() -> None:
+    """A Triton-compatible inference server. Start with: tpy serve --model-repository DIRECTORY"""
+
+
+@cli.command()
+@serve_options()
+def serve(**given: tuple[str, ...]) -> None:
+    """Serve the models of a repository. Takes Triton's flags; those without a meaning here are accepted with a warning."""
+    from tpy.cli.serve import serve as run
+    from tpy.cli.serve_options import server_options
+
+    values, warnings = collect(given, os.environ)
+    sys.exit(run(server_options(values, warnings)))
+
+
+@cli.command()
+@click.argument("repository", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Write the findings as one JSON document.")
+@click.option("--model-config-name", default="", metavar="NAME", help="As for tpy serve.")
+@click.option("--disable-auto-complete-config", "complete", is_flag=True, help="As for tpy serve.")
+@click.option("--model-namespacing", "namespacing", is_flag=True, help="As for tpy serve.")
+def check(repository: tuple[Path, ...], as_json: bool, model_config_name: str, complete: bool, namespacing: bool) -> None:
+    """Check every model's configuration without loading anything. Exit status 1 when something is wrong."""
+    from tpy.cli.check import report
+
+    text, sound = report(
+        repository,
+        as_json=as_json,
+        model_config_name=model_config_name,
+        auto_complete=not complete,
+        namespacing=namespacing,
+    )
+    click.echo(text)
+    sys.exit(0 if sound else _FAILURE)
+
+
+@cli.command()
+@click.argument("file", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where the server is.")
+@click.option("--port", default=8000, show_default=True, help="Its HTTP port.")
+def demo(file: tuple[Path, ...], host: str, port: int) -> None:
+    """Ask a running demo server (make serve) what a file is, and what is on it if it is a picture."""
+    from tpy.cli.demo import DemoClient, DemoError, describe_file
+
+    client = DemoClient(host, port)
+    try:
+        for path in file:
+            click.echo("\n".join(describe_file(client, path)))
+    except DemoError as error:
+        _fail(str(error))
+
+
+def main() -> None:
+    """The entry point: every mistake of the user ends in one line on standard error and exit code 1."""
+    sys.exit(_guarded(lambda: cli.main(standalone_mode=False)))
+
+
+def _guarded(run: Callable[[], object]) -> int:
+    from tpy.errors import TpyError
+
+    try:
+        result = run()
+    except click.exceptions.Abort:
+        return 130
+    except click.ClickException as error:
+        return _fail(error.format_message())
+    except (UsageError, TpyError) as error:
+        return _fail(str(error))
+    return result if isinstance(result, int) else 0
+
+
+def _fail(message: str) -> int:
+    click.echo(f"tpy: error: {message}", err=True)
+    sys.exit(_FAILURE)

@@ -1,0 +1,88 @@
+"""Runs the server in this process: logs, signals, exit code."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import trio
+
+from tpy.assembly import ServerOptions, Stop, run_server
+from tpy.errors import TpyError
+from tpy.telemetry.logs import LogController
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+_SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may hold the interpreter while others wait. Instance threads and the loop hand each other every batch;
+Python's 5 ms is what a request would wait for at every hand-over (measured: design page, section 3)."""
+
+
+def serve(options: ServerOptions) -> int:
+    """Serve until a signal; returns the exit code. The second signal ends the process at once."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    try:
+        logs = LogController(options.log)
+    except OSError as error:
+        return _complain(f"--log-file: cannot write '{options.log.log_file}': {error.strerror}")
+    logs.install()
+    try:
+        return trio.run(_serve, options, logs)
+    except BaseExceptionGroup as group:
+        told = list(_leaves(group))
+        if not all(isinstance(error, TpyError) for error in told):
+            raise
+        return _complain("; ".join(str(error) for error in told))
+    except TpyError as error:
+        return _complain(str(error))
+    finally:
+        logs.remove()
+
+
+async def _serve(options: ServerOptions, logs: LogController) -> int:
+    stop = Stop()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_watch_signals, stop)
+        outcome = await run_server(options, logs=logs, announce=_announce, stop=stop, gpus=visible_gpus())
+        nursery.cancel_scope.cancel()
+    return outcome.value
+
+
+async def _watch_signals(stop: Stop, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    with trio.open_signal_receiver(*_SIGNALS) as received:
+        task_status.started()
+        async for number in received:
+            if stop.asked.is_set():
+                # Workers see the end of their connection and end themselves; nothing else outlives the process.
+                os._exit(128 + number)
+            stop.ask(signal.Signals(number).name)
+
+
+def visible_gpus() -> tuple[int, ...]:
+    """The device ids that backends may use: CUDA_VISIBLE_DEVICES where it is set, else one per NVIDIA device file."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    present = sum(1 for path in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))
+    if chosen is not None:
+        present = min(present, len([part for part in chosen.split(",") if part.strip() and not part.startswith("-")]))
+    return tuple(range(present))
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+def _announce(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _complain(message: str) -> int:
+    print(f"tpy: error: {message}", file=sys.stderr)
+    return 1
