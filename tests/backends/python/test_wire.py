@@ -1,0 +1,268 @@
+"""The protocol between server and worker without a socket: framing, legal moves, layout; then segments and the channel."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import socket
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tpy_data.backends.python.worker import datatypes
+from tpy_data.backends.python.worker.channel import Channel, Closed
+from tpy_data.backends.python.worker.core.batch import INLINE_BYTES_MAX, INLINE_TOTAL_BYTES_MAX, Descriptor, Layout, read
+from tpy_data.backends.python.worker.core.frames import (
+    ALIGNMENT,
+    DATA_BYTES_MAX,
+    HEADER_BYTES_MAX,
+    MAGIC,
+    FrameDecoder,
+    Kind,
+    ProtocolViolation,
+    encode,
+)
+from tpy_data.backends.python.worker.core.session import LEGAL_MOVES, Session, State
+from tpy_data.backends.python.worker.segments import SEGMENT_BYTES_MIN, Borrower, Lender
+
+frames = st.tuples(
+    st.sampled_from(Kind), st.binary(max_size=200).map(lambda raw: raw.replace(b" ", b"_")), st.binary(max_size=200)
+)
+
+
+@given(st.lists(frames, max_size=6), st.integers(1, 64))
+def test_frames_come_out_as_they_went_in_however_they_are_cut(sent: list[tuple[Kind, bytes, bytes]], step: int) -> None:
+    stream = b"".join(b"".join(encode(kind, header, [data], len(data))) for kind, header, data in sent)
+    decoder = FrameDecoder()
+    got = []
+    for begin in range(0, len(stream), step):
+        decoder.feed(stream[begin : begin + step])
+        while (frame := decoder.next_frame()) is not None:
+            got.append((frame.kind, bytes(frame.header).rstrip(b" "), bytes(frame.data)))
+            assert not len(frame.header) % ALIGNMENT
+    assert got == sent
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_frames_or_a_violation(raw: bytes) -> None:
+    decoder = FrameDecoder()
+    decoder.feed(raw)
+    taken = 0
+    with contextlib.suppress(ProtocolViolation):
+        while (frame := decoder.next_frame()) is not None:
+            taken += 16 + len(frame.header) + len(frame.data)
+    assert taken <= len(raw)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "text"),
+    [
+        ((MAGIC + 1, 1, 1, 0, 0, 0), "not a frame"),
+        ((MAGIC, 1, 9, 0, 0, 0), "not a frame"),
+        ((MAGIC, 1, 1, 0, 0, 5), "not a frame"),
+        ((MAGIC, 33, 1, 0, 0, 0), "unknown kind of frame: 33"),
+        ((MAGIC, 1, 1, HEADER_BYTES_MAX + 16, 0, 0), "frame too long"),
+        ((MAGIC, 1, 1, 0, DATA_BYTES_MAX + 1, 0), "frame too long"),
+        ((MAGIC, 1, 1, 7, 0, 0), "not padded"),
+    ],
+)
+def test_a_wrong_prefix_is_refused_before_the_rest_comes(prefix: tuple[int, ...], text: str) -> None:
+    decoder = FrameDecoder()
+    decoder.feed(struct.pack("<HBBIII", *prefix))
+    with pytest.raises(ProtocolViolation, match=text):
+        decoder.next_frame()
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("kind", Kind)
+def test_only_what_the_table_says_may_be_said(state: State, kind: Kind) -> None:
+    session = Session()
+    session.state = state
+    after = LEGAL_MOVES.get((state, kind))
+    if after is None:
+        with pytest.raises(ProtocolViolation, match=f"{kind.name} while {state.value}"):
+            session.apply(kind)
+        assert session.state is State.BROKEN
+    else:
+        session.apply(kind)
+        assert session.state is after
+
+
+def _layout(*arrays: np.ndarray) -> tuple[Layout, list[Descriptor], memoryview, np.ndarray]:
+    """What a peer would see of these arrays: descriptors, data area, segment."""
+    layout = Layout()
+    descriptors = []
+    for index, array in enumerate(arrays):
+        number = datatypes.number_of(array.dtype)
+        assert number is not None
+        descriptors.append(layout.add(str(index), number, array))
+    segment = np.zeros(layout.segment_bytes, np.uint8)
+    for item in layout.placed:
+        segment[item.offset : item.offset + len(item.data)] = np.frombuffer(item.data, np.uint8)
+    data = memoryview(bytearray(b"".join(layout.data)))
+    assert len(data) == layout.data_bytes
+    return layout, descriptors, data, segment
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(sorted(set(datatypes.STORAGE_OF_NUMBER) - {datatypes.BF16})),
+            st.lists(st.integers(0, 70), max_size=3).map(tuple),
+            st.booleans(),
+        ),
+        max_size=12,
+    )
+)
+def test_tensors_come_out_as_they_went_in(wanted: list[tuple[int, tuple[int, ...], bool]]) -> None:
+    arrays = []
+    for number, shape, reversed_order in wanted:
+        array = np.arange(int(np.prod(shape))).reshape(shape).astype(datatypes.STORAGE_OF_NUMBER[number])
+        arrays.append(array.T if reversed_order else array)
+    layout, descriptors, data, segment = _layout(*arrays)
+    assert layout.data_bytes <= INLINE_TOTAL_BYTES_MAX + ALIGNMENT
+    for array, descriptor in zip(arrays, descriptors, strict=True):
+        got = read(descriptor, data, segment)
+        assert got.dtype == array.dtype
+        assert got.shape == array.shape
+        assert got.tolist() == array.tolist()
+        assert got.flags.aligned
+
+
+def test_small_tensors_lie_in_the_frame_and_large_ones_in_the_segment() -> None:
+    small = np.zeros(INLINE_BYTES_MAX, np.uint8)
+    large = np.zeros(INLINE_BYTES_MAX + 1, np.uint8)
+    _, descriptors, _, _ = _layout(small, large, *[small] * 4)
+    assert [descriptor[3] for descriptor in descriptors] == [0, 1, 0, 0, 0, 1]
+
+
+@given(st.lists(st.binary(max_size=20), max_size=8))
+def test_bytes_elements_come_out_as_they_went_in(elements: list[bytes]) -> None:
+    array = np.empty(len(elements), object)
+    array[:] = elements
+    encoded = datatypes.serialize(array)
+    assert datatypes.deserialize(encoded, len(elements)).tolist() == elements
+    for count in (len(elements) + 1, len(elements) - 1, 10**12):
+        if count >= 0:
+            with pytest.raises(ValueError, match=r"string element|bytes after"):
+                datatypes.deserialize(encoded, count)
+
+
+@pytest.mark.parametrize(
+    "descriptor",
+    [
+        ("x", 11, (2,), 0, 0, 4),
+        ("x", 11, (-2,), 0, 0, 8),
+        ("x", 11, (2,), 0, 24, 16),
+        ("x", 11, (2,), 0, -16, 8),
+        ("x", 11, (2,), 0, 4, 8),
+        ("x", 11, (2,), 1, 0, 8),
+        ("x", 11, (2,), 7, 0, 8),
+        ("x", 99, (2,), 0, 0, 8),
+        ("x", 13, (10**9,), 0, 0, 8),
+        ("x", 13, (1,), 0, 0, 8),
+        ("x", 11, (1,) * 65, 0, 0, 4),
+        ("x", 11, (2**62, 2**62), 0, 0, 8),
+    ],
+)
+def test_descriptors_that_do_not_add_up(descriptor: Descriptor) -> None:
+    with pytest.raises(ProtocolViolation, match="tensor 'x'"):
+        read(descriptor, memoryview(b"\xff" * 32), None)
+
+
+def _lent(lender: Lender, size: int) -> tuple[int, int, int]:
+    layout = Layout()
+    layout.add("x", 2, np.full(size, 7, np.uint8))
+    loan = lender.lend(layout.placed, layout.segment_bytes)
+    return loan.number, loan.size, loan.descriptor
+
+
+def test_a_segment_is_used_again_when_nobody_looks_at_it() -> None:
+    lender, borrower = Lender(), Borrower(writable=False)
+    number, size, file = _lent(lender, 100_000)
+    assert (size, file >= 0) == (SEGMENT_BYTES_MIN, True)
+    whole = borrower.borrow(number, size, file)
+    part = whole[10:20].view(np.uint16)[1:]
+    assert part.tolist() == [0x0707] * 4
+    assert not whole.flags.writeable
+    del whole
+    assert borrower.take_released() == []
+    other, _, file = _lent(lender, 100_000)
+    assert other != number
+    borrower.borrow(other, size, file)
+    del part
+    gc.collect()
+    assert sorted(borrower.take_released()) == [number, other]
+    lender.take_back([number, other])
+    assert _lent(lender, 100_000)[2] == -1
+
+
+def test_segments_that_are_too_many_are_dropped() -> None:
+    lender, borrower = Lender(), Borrower(writable=True)
+    lent = [_lent(lender, size) for size in (100_000, 5_000_000, 2_000_000)]
+    for number, size, file in lent:
+        borrower.borrow(number, size, file)[0] = 1
+    lender.take_back(borrower.take_released())
+    dropped = lender.take_dropped()
+    assert dropped == [lent[0][0]]
+    borrower.drop(dropped)
+    with pytest.raises(ProtocolViolation, match="is not known"):
+        borrower.borrow(lent[0][0], lent[0][1], None)
+    with pytest.raises(ProtocolViolation, match="was not lent"):
+        lender.take_back([99])
+
+
+def test_segments_that_are_none() -> None:
+    borrower = Borrower(writable=False)
+    unsealed = os.memfd_create("x")
+    os.ftruncate(unsealed, 4096)
+    with pytest.raises(ProtocolViolation, match="is not sealed memory of 4096 bytes"):
+        borrower.borrow(1, 4096, unsealed)
+    with open(__file__, "rb") as file, pytest.raises(ProtocolViolation, match="is not sealed memory"):
+        borrower.borrow(1, 100, os.dup(file.fileno()))
+    number, size, file_number = _lent(Lender(), 100_000)
+    with pytest.raises(ProtocolViolation, match="is not sealed memory"):
+        borrower.borrow(number, size * 2, os.dup(file_number))
+    for wrong in (0, -1, 1 << 40):
+        with pytest.raises(ProtocolViolation, match="is said to have"):
+            borrower.borrow(number, wrong, os.dup(file_number))
+    borrower.borrow(number, size, os.dup(file_number))
+    with pytest.raises(ProtocolViolation, match="was sent twice"):
+        borrower.borrow(number, size, file_number)
+
+
+def test_a_channel_carries_frames_and_files() -> None:
+    left, right = (Channel(end) for end in socket.socketpair())
+    file = os.memfd_create("x")
+    left.send(Kind.EXECUTE, b"{}", [b"12345678" * 2] * 100, 1600, file)
+    os.close(file)
+    frame = right.receive()
+    assert (frame.kind, bytes(frame.data)) == (Kind.EXECUTE, b"12345678" * 200)
+    os.close(right.take_file())
+    with pytest.raises(ProtocolViolation, match="without its file"):
+        right.take_file()
+    left.close()
+    with pytest.raises(Closed, match="end of stream"):
+        right.receive()
+    with pytest.raises(Closed):
+        right.send(Kind.RESULT, b"{}", [], 0)
+    right.close()
+
+
+def test_files_that_nobody_takes_are_closed() -> None:
+    ours, theirs = socket.socketpair()
+    channel = Channel(theirs)
+    before = len(os.listdir("/proc/self/fd"))
+    file = os.memfd_create("x")
+    socket.send_fds(ours, [b"\0"], [file] * 6)
+    os.close(file)
+    with pytest.raises(ProtocolViolation, match="too many files"):
+        channel.receive()
+    channel.close()
+    ours.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 2
