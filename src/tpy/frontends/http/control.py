@@ -13,7 +13,7 @@ import orjson
 import trio
 
 from tpy import limits
-from tpy.config.json_form import to_json
+from tpy.config import to_json
 from tpy.errors import InvalidArgument, NotFound, Unsupported
 from tpy.frontends.http.codec.document import NON_BOOLEAN, NON_STRING, NON_UNSIGNED, is_unsigned, load_document
 from tpy.frontends.http.infer import parse_version
