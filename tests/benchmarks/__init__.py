@@ -1,0 +1,1 @@
+"""The pure parts of the benchmark program: what it reads and what it computes. No speed is asserted."""
