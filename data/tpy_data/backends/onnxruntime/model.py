@@ -19,7 +19,7 @@ _CPU = -1
 
 class OnnxModel:
     """Sessions are shared by the instances of a device. Triton makes one for each instance; measured on two cores, two instances
-    answered a fifth to a half more requests with one session, and its memory exists once."""
+    answered a tenth to a half more requests with one session, and its memory exists once."""
 
     def __init__(self, context: ModelContext, config: BackendConfig) -> None:
         """Opens nothing yet. Raises InvalidArgument for a wrong parameter."""
