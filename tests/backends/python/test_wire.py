@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import gc
 import os
 import socket
 import struct
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tpy_data.backends.python.worker import channel as channel_module
 from tpy_data.backends.python.worker import datatypes
 from tpy_data.backends.python.worker.channel import Channel, Closed
 from tpy_data.backends.python.worker.core.batch import INLINE_BYTES_MAX, INLINE_TOTAL_BYTES_MAX, Descriptor, Layout, read
@@ -122,7 +126,7 @@ def _layout(*arrays: np.ndarray) -> tuple[Layout, list[Descriptor], memoryview, 
 def test_tensors_come_out_as_they_went_in(wanted: list[tuple[int, tuple[int, ...], bool]]) -> None:
     arrays = []
     for number, shape, reversed_order in wanted:
-        array = np.arange(int(np.prod(shape))).reshape(shape).astype(datatypes.STORAGE_OF_NUMBER[number])
+        array = (np.arange(int(np.prod(shape))) % 100).reshape(shape).astype(datatypes.STORAGE_OF_NUMBER[number])
         arrays.append(array.T if reversed_order else array)
     layout, descriptors, data, segment = _layout(*arrays)
     assert layout.data_bytes <= INLINE_TOTAL_BYTES_MAX + ALIGNMENT
@@ -266,3 +270,15 @@ def test_files_that_nobody_takes_are_closed() -> None:
     channel.close()
     ours.close()
     assert len(os.listdir("/proc/self/fd")) == before - 2
+
+
+def test_the_worker_imports_nothing_of_the_server() -> None:
+    """It runs under interpreters that have numpy and nothing else."""
+    folder = Path(channel_module.__file__).parent
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            modules = [name.name for name in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                modules = [node.module or ""]
+            for module in modules:
+                assert module.split(".")[0] in {*sys.stdlib_module_names, "numpy"}, f"{path.name}: {module}"

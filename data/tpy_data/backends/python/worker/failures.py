@@ -6,7 +6,11 @@ import enum
 import os
 import types
 
-_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_NOT_THE_MODELS = (
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    os.path.join(os.path.dirname(os.__file__), "asyncio") + os.sep,
+)
+"""Folders whose frames say nothing about the model: this one, and the loop under an async execute."""
 
 
 class TritonModelException(Exception):
@@ -64,7 +68,7 @@ class ModelFailure(Exception):
 def describe(error: BaseException, boundary: types.FrameType | None) -> str:
     """Type, text and call stack of an exception, innermost call first, as Triton's clients know it.
 
-    `boundary` is the frame that caught it: it and its callers are left out, and so is this package.
+    `boundary` is the frame that caught it: it and its callers are left out, and so is what lies between them and the model.
     """
     text = str(error) or "<EMPTY MESSAGE>"
     lines = []
@@ -75,7 +79,7 @@ def describe(error: BaseException, boundary: types.FrameType | None) -> str:
         frame: types.FrameType | None = trace.tb_frame
         while frame is not None and frame is not boundary:
             code = frame.f_code
-            if not code.co_filename.startswith(_OWN_FOLDER):
+            if not code.co_filename.startswith(_NOT_THE_MODELS):
                 lines.append(f"  {code.co_filename}({frame.f_lineno}): {code.co_name}\n")
             frame = frame.f_back
     where = "\n\nAt:\n" + "".join(lines) if lines else ""

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tpy_data.backends.python.worker import datatypes
-
+from .. import datatypes  # noqa: TID252  # this package has another name inside a worker
 from .frames import ALIGNMENT, DATA_BYTES_MAX, Buffer, ProtocolViolation
 
 Array = np.ndarray[Any, Any]
