@@ -95,7 +95,7 @@ class ControlPlane:
             raise Unavailable("Server is stopping, models are neither loaded nor unloaded any more")
 
     def _known_id(self, name: str, known: Iterable[ModelId]) -> ModelId:
-        """The one known model of this name. Raises NotFound (under namespacing InvalidArgument, as Triton), InvalidArgument for two."""
+        """The one known model of this name. Raises NotFound, or, under namespacing as Triton and for two, InvalidArgument."""
         found = sorted({model for model in known if model.name == name})
         unknown = f"Request for unknown model: '{name}' is not found"
         if len(found) > 1:
