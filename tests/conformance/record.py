@@ -27,6 +27,7 @@ def record(address: str) -> dict[str, Answer]:
             # The real server is known to hang or hang up on some malformed requests: part of the record.
             answers[case.name] = Answer(status=0, headers={}, text=type(error).__name__)
             connection.close()
+    connection.close()
     return answers
 
 

@@ -1,0 +1,1 @@
+"""End to end: `tpy serve` as a subprocess, stock clients, real models."""
