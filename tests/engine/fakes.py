@@ -204,16 +204,17 @@ class Rig:
             DesiredModel(id=model, directory=directory, config=model_config, config_revision=self.revision, versions=wanted)
         )
 
-    def states(self) -> dict[tuple[int, int], tuple[str, str]]:
+    def states(self, model: str = "m") -> dict[tuple[int, int], tuple[str, str]]:
         """(version, generation) to (state, reason)."""
         return {
             (key.version, key.generation): (observed.state.value, observed.reason)
             for key, observed in sorted(self.store.snapshot().observed.items(), key=lambda item: item[0])
+            if key.model.name == model
         }
 
-    async def wait_state(self, version: int, generation: int, state: ModelState) -> None:
+    async def wait_state(self, version: int, generation: int, state: ModelState, model: str = "m") -> None:
         def reached(_: object) -> bool:
-            return self.states().get((version, generation), ("", ""))[0] == state.value
+            return self.states(model).get((version, generation), ("", ""))[0] == state.value
 
         await self.store.wait_for(reached)
 
@@ -222,7 +223,7 @@ class Rig:
         self.want(model_config, **fields)
         model = ModelId(model_config.name, fields.get("namespace", ""))
         generation = self.writer._newest_generation[model]
-        await self.wait_state(1, generation, ModelState.READY)
+        await self.wait_state(1, generation, ModelState.READY, model_config.name)
 
     def submit(self, sent: InferenceRequest | None = None) -> RecordingSink:
         sink = RecordingSink()

@@ -141,7 +141,7 @@ class VersionRuntime:
                 self._instances = instances = InstanceSet(recipe, nursery, self._on_instances_changed)
                 nursery.start_soon(engine.run, name=f"deadlines of {self.key.model}")
                 try:
-                    await instances.resize(loaded.instances)
+                    await instances.resize(() if self._stopping else loaded.instances)
                 except TpyError as error:
                     failure = error
                 else:

@@ -13,7 +13,7 @@ STEP_CPU_NS_MAX = 50 * NS_PER_MS
 
 
 class LoopGuard(trio.abc.Instrument):
-    """Measures every task step of a run; `slow` names the steps that took too much. Work that threads hand in with
+    """Measures every task step of a run; `steps` counts them, `slow` names those that took too much. Work that threads hand in with
     `run_sync_soon` counts as steps of Trio's own entry-queue task.
 
     Add it with `trio.lowlevel.add_instrument`, at the end call `check`.
@@ -21,8 +21,9 @@ class LoopGuard(trio.abc.Instrument):
 
     def __init__(self, step_cpu_ns_max: int = STEP_CPU_NS_MAX) -> None:
         self.slow: list[str] = []
+        self.steps = 0
         self._step_cpu_ns_max = step_cpu_ns_max
-        self._began_ns = 0
+        self._began_ns = time.thread_time_ns()  # of the step that adds it
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         """A task gets the loop."""
@@ -30,6 +31,7 @@ class LoopGuard(trio.abc.Instrument):
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         """It gave the loop back."""
+        self.steps += 1
         took_ns = time.thread_time_ns() - self._began_ns
         if took_ns > self._step_cpu_ns_max:
             self.slow.append(f"{task.name}: {took_ns / NS_PER_MS:.0f} ms")

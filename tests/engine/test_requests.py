@@ -1,0 +1,328 @@
+"""Requests in virtual time: answers, deadlines, cancellation, batch mates, order, errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from tests.engine.fakes import (
+    RecordingSink,
+    ScriptedBackend,
+    config,
+    dynamic,
+    identity,
+    instances,
+    request,
+    rig,
+    tensor,
+    values,
+)
+from tpy.backend import ExecutionBatch, ExecutionResult
+from tpy.config.model_config import ModelInput, ModelOutput, QueuePolicy, TensorReshape
+from tpy.errors import Internal, NotFound, Unavailable
+from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
+from tpy.testing.loop_guard import LoopGuard
+from tpy.units import NS_PER_MS
+
+
+async def test_an_idle_instance_answers(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with rig(latency_ms=7) as r:
+        await r.serve(config())
+        sink = r.submit(request(3, 2, value=4, id="abc"))
+        response = await sink.wait()
+        assert values(response) == [4.0] * 6
+        assert response.outputs[0].array.shape == (3, 2)
+        assert (response.id, response.model_name, response.model_version, response.final) == ("abc", "m", 1, True)
+        assert sink.at_ms == 7
+
+
+async def test_the_timeout_is_kept_to_the_millisecond_in_the_queue(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with rig(latency_ms=1000) as r:
+        await r.serve(config())
+        first = r.submit()
+        late = r.submit(request(timeout_us=123_000))
+        await late.wait()
+        assert late.at_ms == 123
+        assert late.error == "Unavailable: Request timeout expired"
+        await first.wait()
+        assert first.at_ms == 1000
+    assert len(r.backend.batches) == 1, "a request that expired in the queue never runs"
+
+
+async def test_the_timeout_is_kept_while_executing_and_the_late_answer_dropped(
+    autojump_clock: MockClock, loop_guard: LoopGuard
+) -> None:
+    async with rig(latency_ms=1000) as r:
+        await r.serve(config())
+        sink = r.submit(request(timeout_us=50_000))
+        behind = r.submit()
+        await sink.wait()
+        assert sink.at_ms == 50
+        assert r.backend.batches == []
+        await behind.wait()
+        assert behind.at_ms == 2000
+        assert len(sink.responses) == 1
+        assert r.backend.batches[0].requests[0].is_cancelled()
+        assert not r.backend.batches[1].requests[0].is_cancelled()
+
+
+async def test_the_transports_deadline_counts_like_a_timeout(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with rig(latency_ms=1000) as r:
+        await r.serve(config())
+        sink = r.submit(request(timeout_us=90_000, deadline_ns=30 * NS_PER_MS))
+        await sink.wait()
+        assert sink.at_ms == 30
+
+
+async def test_the_queue_policys_default_timeout(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    policy = QueuePolicy(default_timeout_microseconds=20_000)
+    async with rig(latency_ms=1000) as r:
+        await r.serve(config(dynamic_batching=dynamic(50, preferred_batch_size=(8,), default_queue_policy=policy)))
+        sink = r.submit()
+        await sink.wait()
+        assert sink.at_ms == 20
+
+
+async def test_many_deadlines_each_on_time(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with rig(latency_ms=10_000) as r:
+        await r.serve(config())
+        r.submit()
+        # Given in an order in which the next deadline moves both ways.
+        sinks = {ms: r.submit(request(timeout_us=ms * 1000)) for ms in (500, 20, 900, 21, 10, 600, 22)}
+        for ms, sink in sinks.items():
+            await sink.wait()
+            assert sink.at_ms == ms
+
+
+async def test_a_batch_waits_its_delay_and_no_longer(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with rig(latency_ms=5) as r:
+        await r.serve(config(dynamic_batching=dynamic(100, preferred_batch_size=(8,))))
+        one = r.submit()
+        await trio.sleep(0.04)
+        two = r.submit(request(2, 2))
+        await two.wait()
+        assert (one.at_ms, two.at_ms) == (105, 105)
+        assert [len(batch.requests) for batch in r.backend.batches] == [2]
+
+
+async def test_cancelling_one_of_a_batch_leaves_the_others(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with rig(latency_ms=100) as r:
+        await r.serve(config(dynamic_batching=dynamic(10, preferred_batch_size=(3,))))
+        sinks = [RecordingSink() for _ in range(3)]
+        handles = [r.plane.inference.submit(request(value=i), sink) for i, sink in enumerate(sinks)]
+        await trio.sleep(0.05)
+        handles[1].cancel()
+        handles[1].cancel()
+        await sinks[2].wait()
+        assert [len(sink.responses) for sink in sinks] == [1, 0, 1]
+        assert values(sinks[2].response) == [2.0, 2.0]
+        assert [asked.is_cancelled() for asked in r.backend.batches[0].requests] == [False, True, False]
+        handles[0].cancel()  # after the end: nothing
+        (statistics,) = r.plane.statistics("m")
+        assert (statistics.failures.canceled, statistics.inference.success.count) == (1, 2)
+
+
+async def test_a_cancelled_request_leaves_its_queue_at_once(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    policy = QueuePolicy(max_queue_size=1)
+    async with rig(latency_ms=100) as r:
+        await r.serve(config(max_batch_size=1, dynamic_batching=dynamic(default_queue_policy=policy)))
+        r.submit()
+        handle = r.plane.inference.submit(request(), RecordingSink())
+        with pytest.raises(Unavailable, match=r"^\[request id: x\] Exceeds maximum queue size$"):
+            r.submit(request(id="x"))
+        handle.cancel()
+        sink = r.submit()
+        await sink.wait()
+        assert sink.at_ms == 200
+        (statistics,) = r.plane.statistics("m")
+        assert statistics.failures.refused_admission == 1
+        assert statistics.inference.fail.count == 1
+
+
+async def test_answers_keep_the_order_of_arrival_when_asked_to(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    order: list[float] = []
+
+    class Ordered(RecordingSink):
+        def deliver(self, response: InferenceResponse) -> None:
+            super().deliver(response)
+            order.append(values(response)[0])
+
+    slow_then_fast = iter([300, 20, 20, 20])
+    async with rig(latency_ms=lambda worker: next(slow_then_fast)) as r:
+        await r.serve(config(max_batch_size=1, dynamic_batching=dynamic(preserve_ordering=True), instance_group=instances(2)))
+        sinks = [Ordered() for _ in range(4)]
+        for number, sink in enumerate(sinks):
+            r.plane.inference.submit(request(value=number), sink)
+        await sinks[-1].wait()
+        assert order == [0, 1, 2, 3]
+        assert sinks[1].at_ms == 300
+
+
+async def test_a_sink_may_submit_and_a_sink_that_raises_hurts_only_itself(
+    autojump_clock: MockClock, loop_guard: LoopGuard
+) -> None:
+    async with rig(latency_ms=10) as r:
+        await r.serve(config())
+        second = RecordingSink()
+
+        class Chain(RecordingSink):
+            def deliver(self, response: InferenceResponse) -> None:
+                r.plane.inference.submit(request(value=2), second)
+                raise ValueError("not allowed")
+
+        r.plane.inference.submit(request(), Chain())
+        assert values(await second.wait()) == [2, 2]
+        assert second.at_ms == 20
+
+
+def boom(batch: ExecutionBatch) -> list[ExecutionResult]:
+    raise ValueError("nope")
+
+
+def exit_now(batch: ExecutionBatch) -> list[ExecutionResult]:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("execute", "reason"),
+    [
+        (boom, "Internal: Failed to process the request(s) for model 'm_0', message: ValueError: nope"),
+        (exit_now, "Internal: Failed to process the request(s) for model 'm_0', message: SystemExit: 3"),
+        (lambda batch: [], "Internal: instance 'm_0' gave 0 results for 1 requests"),
+        (lambda batch: [ExecutionResult(error=NotFound("gone"))], "Not found: gone"),
+    ],
+)
+async def test_an_error_of_the_model_is_the_requests_and_the_instance_goes_on(
+    autojump_clock: MockClock, loop_guard: LoopGuard, execute: object, reason: str
+) -> None:
+    backend = ScriptedBackend(execute)  # type: ignore[arg-type]  # parametrize hands objects
+    async with rig(backend=backend) as r:
+        await r.serve(config())
+        sink = r.submit()
+        await sink.wait()
+        assert sink.error == reason
+        backend.execute = identity
+        assert values(await r.submit().wait()) == [1, 1]
+
+
+async def test_only_requested_outputs_in_the_configurations_order(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    def three(batch: ExecutionBatch) -> list[ExecutionResult]:
+        return [ExecutionResult([tensor(1, 2, name=name) for name in ("C", "UNKNOWN", "A", "B")])]
+
+    outputs = tuple(ModelOutput(name=name, data_type=DataType.FP32, dims=(2,)) for name in ("A", "B", "C", "NOT_MADE"))
+    async with rig(backend=ScriptedBackend(three)) as r:
+        await r.serve(config(output=outputs))
+        everything = await r.submit().wait()
+        assert [output.name for output in everything.outputs] == ["A", "B", "C"]
+        some = await r.submit(request(requested_outputs=("C", "A", "NOT_MADE"))).wait()
+        assert [output.name for output in some.outputs] == ["A", "C"]
+
+
+async def test_reshape_there_and_back(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def watch(batch: ExecutionBatch) -> list[ExecutionResult]:
+        array = batch.requests[0].inputs["IN"].array
+        seen.append(array.shape)
+        made = array if len(seen) == 1 else np.zeros((1, 5), np.float32)
+        return [ExecutionResult([Tensor("OUT", DataType.FP32, made)])]
+
+    reshape = TensorReshape(shape=(-1, 2, 2))
+    entry = {"data_type": DataType.FP32, "dims": (-1, 4), "reshape": reshape}
+    async with rig(backend=ScriptedBackend(watch)) as r:
+        await r.serve(config(input=(ModelInput(name="IN", **entry),), output=(ModelOutput(name="OUT", **entry),)))  # type: ignore[arg-type]  # mixed values
+        response = await r.submit(request(1, 3, 4)).wait()
+        assert response.outputs[0].array.shape == (1, 3, 4)
+        wrong = r.submit(request(1, 3, 4))
+        await wrong.wait()
+        assert wrong.error == (
+            "Internal: output 'OUT' of model 'm' cannot be returned: "
+            "shape [1, 5] does not fit the configured reshape [-1, -1, 2, 2]"
+        )
+    assert seen == [(1, 3, 2, 2)] * 2
+
+
+async def test_the_answers_to_whom_nothing_is_known(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with rig() as r:
+        await r.serve(config())
+        inference = r.plane.inference
+        with pytest.raises(NotFound, match=r"^Request for unknown model: 'x' is not found$"):
+            inference.submit(request(model="x"), RecordingSink())
+        with pytest.raises(NotFound, match=r"^Request for unknown model: 'm' version 7 is not found$"):
+            inference.submit(request(model_version=7), RecordingSink())
+        assert inference.describe("m").version == 1
+        assert inference.config("m", 1).instance_group[0].count == 1
+        assert inference.ready_versions("m") == (1,)
+        r.want(config(), ())
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(NotFound, match=r"^Request for unknown model: 'm' has no available versions$"):
+            inference.describe("m")
+        with pytest.raises(Unavailable, match=r"^Request for unknown model: 'm' version 1 is not at ready state$"):
+            inference.describe("m", 1)
+        assert inference.ready_versions("m") == ()
+        with pytest.raises(NotFound):
+            inference.ready_versions("x")
+
+
+async def test_statistics_identities(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    def some_fail(batch: ExecutionBatch) -> list[ExecutionResult]:
+        batch.times.input_end_ns = batch.times.start_ns + 10
+        batch.times.output_start_ns = batch.times.start_ns + 30
+        return [
+            ExecutionResult(error=Internal("neg")) if asked.inputs["IN"].array[0, 0] < 0 else good
+            for asked, good in zip(batch.requests, identity(batch), strict=True)
+        ]
+
+    async with rig(backend=ScriptedBackend(some_fail), latency_ms=40) as r:
+        await r.serve(config(dynamic_batching=dynamic(10, preferred_batch_size=(4,))))
+        sinks = [r.submit(request(2, 2, value=value)) for value in (1, -1)]
+        for sink in sinks:
+            await sink.wait()
+        await r.submit(request(4, 2)).wait()
+        with pytest.raises(Exception, match="batch-size"):
+            r.submit(request(9, 2))
+        (s,) = r.plane.statistics("m", 1)
+    inference = s.inference
+    assert inference.success.count == inference.queue.count == inference.compute_infer.count == 2
+    assert inference.fail.count == s.failures.backend == 1
+    assert s.failures.refused_admission == 1
+    assert s.inference_count == 2 + 4
+    assert s.execution_count == sum(row.compute_infer.count for row in s.batches) == 2
+    assert [row.batch_size for row in s.batches] == [4]
+    # Of a batch of two, one answered well: the batch's time counts once for it, and once in the batch's own row.
+    assert inference.compute_input.ns == s.batches[0].compute_input.ns == 20
+    assert inference.compute_infer.ns == s.batches[0].compute_infer.ns == 40
+    assert inference.compute_output.ns == 2 * (40 * NS_PER_MS - 30)
+    assert inference.success.ns == inference.queue.ns + 2 * 40 * NS_PER_MS
+    assert inference.fail.ns == 40 * NS_PER_MS
+    assert s.last_inference_ms == 80
+    assert s.pending_requests == 0
+
+
+async def test_statistics_of_the_queue_and_of_nobody(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with rig(latency_ms=1000) as r:
+        await r.serve(config())
+        await r.serve(config("other"))
+        for _ in range(4):
+            r.submit()
+        assert r.plane.statistics("m")[0].pending_requests == 3
+        assert [(s.name, s.version) for s in r.plane.statistics()] == [("m", 1), ("other", 1)]
+        with pytest.raises(Exception, match=r"^requested model 'x' is not available$"):
+            r.plane.statistics("x")
+        with pytest.raises(Exception, match=r"^requested model version is not available for model 'm'$"):
+            r.plane.statistics("m", 2)
+
+
+async def test_a_request_beyond_any_deadline_does_not_keep_the_loop_busy(
+    autojump_clock: MockClock, loop_guard: LoopGuard
+) -> None:
+    async with rig(latency_ms=3_600_000) as r:
+        await r.serve(config())
+        sink = r.submit(InferenceRequest(model_name="m", inputs=(tensor(1, 2),), timeout_us=10**15))
+        before = loop_guard.steps
+        await sink.wait()
+        assert sink.at_ms == 3_600_000
+        assert loop_guard.steps - before < 20
