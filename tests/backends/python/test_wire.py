@@ -141,8 +141,9 @@ def test_tensors_come_out_as_they_went_in(wanted: list[tuple[int, tuple[int, ...
 def test_small_tensors_lie_in_the_frame_and_large_ones_in_the_segment() -> None:
     small = np.zeros(INLINE_BYTES_MAX, np.uint8)
     large = np.zeros(INLINE_BYTES_MAX + 1, np.uint8)
-    _, descriptors, _, _ = _layout(small, large, *[small] * 4)
-    assert [descriptor[3] for descriptor in descriptors] == [0, 1, 0, 0, 0, 1]
+    fitting = INLINE_TOTAL_BYTES_MAX // INLINE_BYTES_MAX
+    _, descriptors, _, _ = _layout(large, *[small] * fitting, small, np.zeros(0, np.uint8))
+    assert [descriptor[3] for descriptor in descriptors] == [1, *[0] * fitting, 1, 0]
 
 
 @given(st.lists(st.binary(max_size=20), max_size=8))

@@ -19,6 +19,10 @@ LOST = (Closed, ProtocolViolation, msgspec.DecodeError)
 """What says that the worker is dead or not to be trusted."""
 
 
+EXIT_GRACE_S = 5
+"""Between the end of finalize and of the process: interpreters run exit handlers and wait for threads of the model."""
+
+
 def unhealthy(name: str) -> str:
     """What clients read when a worker died."""
     return f"Stub process '{name}' is not healthy."
@@ -92,7 +96,7 @@ class Conversation:
         except LOST:
             return self.give_up()
         self._channel.close()
-        return self._process.end(finalize_timeout_s)
+        return self._process.end(EXIT_GRACE_S)
 
     def give_up(self) -> str:
         """End the worker at once. Returns how it ended, in words."""

@@ -163,7 +163,7 @@ class IsolatedInstance:
             raise InstanceFailure(unhealthy(self._name)) from error
 
     def close(self) -> None:
-        """Finalize the model and end its process; bounded by finalize-timeout-seconds, twice."""
+        """Finalize the model and end its process; bounded by finalize-timeout-seconds and EXIT_GRACE_S."""
         if self._talk is not None:
             talk, self._talk = self._talk, None
             how = talk.stop(self._settings.finalize_timeout_s)
