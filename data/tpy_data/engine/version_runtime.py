@@ -125,6 +125,7 @@ class VersionRuntime:
             _log.exception("a model version ended on a bug", extra={"context": self._context()})
             self._plant.table.switch_out(self)
             self._end(Internal(f"{bugs.exceptions[0]!r}"))
+            self.abandon()
 
     async def _live(self) -> None:
         started_ns = self._plant.clock.now_ns()

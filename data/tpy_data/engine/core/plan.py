@@ -4,7 +4,7 @@ Level-triggered: it looks at what is, never at what happened, and may be asked a
 answered before and is under way shows in `running`. It answers as long as something can be done *now*; what has to wait
 (unloading the old copy until the new one is READY) is answered when it is asked again, after the next change.
 
-Rules
+Rules:
 * A desired version in its generation that is not there is loaded, beside whatever is there.
 * An older generation of a version is unloaded once the desired generation serves. If that one failed, the old one goes on.
 * A version that is desired no more is unloaded at once when its model has no desired version left, else once every desired
