@@ -13,8 +13,8 @@ STEP_CPU_NS_MAX = 50 * NS_PER_MS
 
 
 class LoopGuard(trio.abc.Instrument):
-    """Measures every task step of a run; `steps` counts them, `slow` names those that took too much. Work that threads hand in with
-    `run_sync_soon` counts as steps of Trio's own entry-queue task.
+    """Measures every task step of a run; `steps` counts them, `slow` names those that took too much. Work that threads hand in
+    with `run_sync_soon` counts as steps of Trio's own entry-queue task.
 
     Add it with `trio.lowlevel.add_instrument`, at the end call `check`.
     """
