@@ -210,7 +210,7 @@ FLAGS: tuple[Flag, ...] = (
         metavar="API[,API]:HEADER=VALUE",
     ),
     # gRPC
-    _flag("gRPC", "allow-grpc", True, "Serve gRPC.", why=_NO_GRPC, standing=Standing.IGNORED),
+    _flag("gRPC", "allow-grpc", True, "Serve gRPC."),
     _flag("gRPC", "grpc-address", "0.0.0.0", "Address to listen on.", why=_NO_GRPC, standing=Standing.IGNORED),
     _flag("gRPC", "grpc-port", 8001, "Port to listen on.", why=_NO_GRPC, standing=Standing.IGNORED, minimum=0, maximum=_PORT_MAX),
     _flag("gRPC", "reuse-grpc-port", False, "Share the port with other processes.", standing=Standing.REFUSED, why=_NO_GRPC),

@@ -21,6 +21,17 @@ from tpy.errors import InvalidArgument, Unavailable, Unsupported
 from tpy.messages import LogSettings
 
 LOG_FORMATS = ("default", "ISO8601", "json")
+_OURS = ("tpy", "tpy_control", "tpy_data")
+_LIBRARIES = ("hypercorn", "quart")
+_LOGGERS = {
+    "tpy": logging.DEBUG,
+    "tpy_control": logging.DEBUG,
+    "tpy_data": logging.DEBUG,
+    "hypercorn": logging.WARNING,
+    "quart": logging.WARNING,
+}
+"""Our three import packages, and the libraries whose warnings concern an operator."""
+
 _LETTERS = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "F"}
 
 
@@ -93,7 +104,7 @@ class _Filter(logging.Filter):
 
 
 class LogController:
-    """Owns the handler of the `tpy` loggers. One per process; `install` and `remove` are its lifetime."""
+    """Owns the handler of our loggers. One per process; `install` and `remove` are its lifetime."""
 
     def __init__(self, settings: LogSettings, *, stream: TextIO | None = None) -> None:
         self._filter = _Filter()
@@ -109,15 +120,15 @@ class LogController:
 
     def install(self) -> None:
         """Attach to the loggers: ours, and the warnings of the HTTP libraries."""
-        for name in ("tpy", "hypercorn", "quart"):
+        for name in (*_OURS, *_LIBRARIES):
             logger = logging.getLogger(name)
             logger.addHandler(self._handler)
-            logger.setLevel(logging.DEBUG if name == "tpy" else logging.WARNING)
+            logger.setLevel(logging.DEBUG if name in _OURS else logging.WARNING)
             logger.propagate = False
 
     def remove(self) -> None:
         """Detach and close."""
-        for name in ("tpy", "hypercorn", "quart"):
+        for name in (*_OURS, *_LIBRARIES):
             logger = logging.getLogger(name)
             logger.removeHandler(self._handler)
             logger.propagate = True
