@@ -36,6 +36,12 @@ def test_default_format_is_tritons(controller: LogController, stream: io.StringI
     assert re.fullmatch(r'W\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ test_logs\.py:\d+\] "model loaded model=m version=1"\n', line)
 
 
+@pytest.mark.parametrize("name", ["tpy_control.plane", "tpy_data.engine"])
+def test_every_package_of_ours_is_heard(controller: LogController, stream: io.StringIO, name: str) -> None:
+    logging.getLogger(name).info("loaded")
+    assert stream.getvalue().endswith('"loaded"\n')
+
+
 def test_iso8601_format(controller: LogController, stream: io.StringIO) -> None:
     controller.update(with_changes(controller.settings, log_format="ISO8601"))
     LOG.error("x")
