@@ -156,19 +156,21 @@ async def _frontends(
     """The ports. Leaving the block waits until each has drained; the metrics port goes last."""
     addresses: dict[str, BoundAddress] = {}
     drained = trio.Event()
-    async with trio.open_nursery() as outer:
-        if options.metrics is not None:
-            show = await _metrics_page(options.metrics, options, services, outer)
-            addresses["metrics"] = await outer.start(partial(serve_metrics, options.metrics.http, show, stop=drained))
-        async with trio.open_nursery() as inner:
-            if options.http is not None:
-                addresses["HTTP"] = await inner.start(partial(serve_http, options.http, services, clock, stop=stop.asked))
-            yield dict(sorted(addresses.items()))
-        drained.set()
-        outer.cancel_scope.deadline = trio.current_time() + 1.0
+    async with trio.open_nursery() as sampling:
+        async with trio.open_nursery() as outer:
+            if options.metrics is not None:
+                show = _metrics_page(options.metrics, options, services, sampling)
+                addresses["metrics"] = await outer.start(partial(serve_metrics, options.metrics.http, show, stop=drained))
+            async with trio.open_nursery() as inner:
+                if options.http is not None:
+                    addresses["HTTP"] = await inner.start(partial(serve_http, options.http, services, clock, stop=stop.asked))
+                yield dict(sorted(addresses.items()))
+            drained.set()
+            outer.cancel_scope.deadline = trio.current_time() + 1.0
+        sampling.cancel_scope.cancel()
 
 
-async def _metrics_page(
+def _metrics_page(
     metrics: MetricsOptions, options: ServerOptions, services: Services, nursery: trio.Nursery
 ) -> Callable[[], bytes]:
     """What the metrics port shows; the sampling task runs in `nursery`."""
