@@ -23,14 +23,7 @@ from tpy.messages import LogSettings
 LOG_FORMATS = ("default", "ISO8601", "json")
 _OURS = ("tpy", "tpy_control", "tpy_data")
 _LIBRARIES = ("hypercorn", "quart")
-_LOGGERS = {
-    "tpy": logging.DEBUG,
-    "tpy_control": logging.DEBUG,
-    "tpy_data": logging.DEBUG,
-    "hypercorn": logging.WARNING,
-    "quart": logging.WARNING,
-}
-"""Our three import packages, and the libraries whose warnings concern an operator."""
+"""Their warnings concern an operator, the rest does not."""
 
 _LETTERS = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "F"}
 
