@@ -35,8 +35,6 @@ def _unsupported(config: ModelConfig) -> Iterator[str]:
         yield "batch_input"
     if config.batch_output:
         yield "batch_output"
-    if config.model_repository_agents is not None and config.model_repository_agents.agents:
-        yield "model_repository_agents"
     if config.parameter("TRITON_BATCH_STRATEGY_PATH"):
         yield 'parameters["TRITON_BATCH_STRATEGY_PATH"]'
 
