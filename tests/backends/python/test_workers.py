@@ -294,3 +294,35 @@ def test_workers_die_with_the_server(tmp_path: Path) -> None:
         if server.stdout is not None:
             server.stdout.close()
     assert _wait_gone(pid)
+
+
+def test_a_model_may_use_multiprocessing(make: Serve) -> None:
+    served = make("""
+        import multiprocessing
+        def double(number):
+            return 2 * number
+        class TritonPythonModel:
+            def initialize(self, args):
+                self.pool = multiprocessing.get_context("spawn").Pool(1)
+            def execute(self, requests):
+                return [answer(tensor(np.array(self.pool.map(double, given(r).tolist())))) for r in requests]
+            def finalize(self):
+                self.pool.terminate()
+                self.pool.join()
+    """)
+    assert served.output().tolist() == [0, 2, 4]
+
+
+def test_texts_that_are_too_long_fail_their_batch_only(make: Serve) -> None:
+    served = make("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                if requests[0].request_id() == "long":
+                    return [pb_utils.InferenceResponse(error=pb_utils.TritonError("x" * 10_000_000))]
+                return [answer(tensor(given(r))) for r in requests]
+    """)
+    with pytest.raises(Internal, match=r"^a batch with \d+ bytes of request ids, parameters and names is too long to be sent$"):
+        served.run(request(id="x" * 10_000_000))
+    with pytest.raises(Internal, match=r"^answers with \d+ bytes of error texts, parameters and names are too long to be sent$"):
+        served.run(request(id="long"))
+    served.output()

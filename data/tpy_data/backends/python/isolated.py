@@ -16,7 +16,7 @@ from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.process import Spawner, WorkerProcess
 from tpy_data.backends.python.settings import PythonSettings
 from tpy_data.backends.python.worker.core.batch import Array, Descriptor, Layout, read
-from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
+from tpy_data.backends.python.worker.core.frames import HEADER_BYTES_MAX, Frame, Kind, ProtocolViolation
 from tpy_data.backends.python.worker.core.session import State
 from tpy_data.backends.python.worker.loader import ModelSource
 from tpy_data.backends.python.worker.segments import Borrower, Lender
@@ -36,8 +36,8 @@ class _Result(msgspec.Struct, frozen=True):
     s: tuple[int, int, bool] | None
     r: tuple[int, ...]
     d: tuple[int, ...]
-    a: tuple[_Answer, ...] | None
-    e: str | None
+    a: tuple[_Answer, ...] | str
+    """One answer per request, or why the whole batch failed."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -188,6 +188,9 @@ class IsolatedInstance:
                     ],
                 )
             )
+        text = _encode(queue)
+        if len(text) > HEADER_BYTES_MAX // 2:
+            raise Internal(f"a batch with {len(text)} bytes of request ids, parameters and names is too long to be sent")
         loan = None
         if layout.segment_bytes:
             try:
@@ -198,7 +201,7 @@ class IsolatedInstance:
             "s": None if loan is None else (loan.number, loan.size, loan.descriptor >= 0),
             "r": self._borrower.take_released(),
             "d": self._lender.take_dropped(),
-            "q": queue,
+            "q": msgspec.Raw(text),
         }
         talk.say(Kind.EXECUTE, _encode(header), layout, loan)
 
@@ -212,10 +215,12 @@ class IsolatedInstance:
         said = _decode_result(frame.header)
         self._borrower.drop(said.d)
         self._lender.take_back(said.r)
-        if said.e is not None:
-            raise Internal(said.e)
-        if said.a is None or len(said.a) != count:
-            raise ProtocolViolation(f"a result for {0 if said.a is None else len(said.a)} of {count} requests")
+        if isinstance(said.a, str):
+            if said.s is not None:
+                raise ProtocolViolation("a segment came with an error")
+            raise Internal(said.a)
+        if len(said.a) != count:
+            raise ProtocolViolation(f"a result for {len(said.a)} of {count} requests")
         segment: Array | None = None
         if said.s is not None:
             number, size, is_new = said.s

@@ -1,17 +1,12 @@
-"""Starts a worker: `python <this file> <control descriptor> <log descriptor> <server's process id>`.
+"""Starts a worker: `python <this file> <control descriptor> <log descriptor> <server's process id>`."""
 
-This file's folder is imported as package `tpy_python_worker`, whatever interpreter runs it, and does not stay on sys.path,
-where its modules would shadow the model's.
-"""
-
-import importlib.util
+import importlib
 import json
 import os
 import signal
 import socket
 import sys
 
-PACKAGE = "tpy_python_worker"
 PR_SET_PDEATHSIG = 1
 
 
@@ -20,22 +15,17 @@ def main() -> None:
     control, log, server = map(int, sys.argv[1:4])
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != folder]
+    sys.path.append(os.path.join(folder, "importable"))
     sys.argv[:] = [""]
-    spec = importlib.util.spec_from_file_location(
-        PACKAGE, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    package = importlib.util.module_from_spec(spec)
-    sys.modules[PACKAGE] = package
-    spec.loader.exec_module(package)
-    channel_module = importlib.import_module(PACKAGE + ".channel")
-    frames = importlib.import_module(PACKAGE + ".core.frames")
+    package = importlib.import_module("tpy_worker_package")
+    package.load()
+    channel_module = importlib.import_module(package.NAME + ".channel")
+    frames = importlib.import_module(package.NAME + ".core.frames")
     channel = channel_module.Channel(socket.socket(fileno=control))
     channel.send(frames.Kind.HELLO, b"{}", [], 0)
     try:
         die_with(server)
-        worker = importlib.import_module(PACKAGE + ".main")
+        worker = importlib.import_module(package.NAME + ".main")
     except Exception as error:
         reason = f"{sys.executable} cannot run a worker of the python backend: {type(error).__name__}: {error}"
         channel.send(frames.Kind.FAILED, json.dumps(reason).encode(), [], 0)
@@ -54,4 +44,6 @@ def die_with(server: int) -> None:
     faulthandler.enable()
 
 
-main()
+# Processes that a model starts with multiprocessing run this file too, under another name.
+if __name__ == "__main__":
+    main()

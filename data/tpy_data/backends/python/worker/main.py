@@ -12,7 +12,7 @@ from typing import Any
 from . import context, loader, runner
 from .channel import Channel, Closed
 from .core.batch import Array, Layout, read
-from .core.frames import Frame, Kind, ProtocolViolation
+from .core.frames import HEADER_BYTES_MAX, Frame, Kind, ProtocolViolation
 from .failures import ModelFailure
 from .request import InferenceRequest, received, watch
 from .response import InferenceResponse
@@ -143,25 +143,25 @@ class Worker:
         return requests
 
     def _send_result(self, answers: Any, layout: Layout) -> None:
+        text = _encode(answers)
+        if len(text) > HEADER_BYTES_MAX // 2:
+            text = _encode(f"answers with {len(text)} bytes of error texts, parameters and names are too long to be sent")
+            layout = Layout()
         loan = None
         if layout.segment_bytes:
             try:
                 loan = self._lender.lend(layout.placed, layout.segment_bytes)
             except OSError as error:
-                answers = f"no shared memory for {layout.segment_bytes} bytes of outputs: {error}"
+                text = _encode(f"no shared memory for {layout.segment_bytes} bytes of outputs: {error}")
                 layout = Layout()
         layout.placed.clear()
-        header = {
-            "s": None if loan is None else [loan.number, loan.size, loan.descriptor >= 0],
-            "r": self._borrower.take_released(),
-            "d": self._lender.take_dropped(),
-            "a": None if isinstance(answers, str) else answers,
-            "e": answers if isinstance(answers, str) else None,
-        }
+        segment = None if loan is None else [loan.number, loan.size, loan.descriptor >= 0]
+        header = _encode({"s": segment, "r": self._borrower.take_released(), "d": self._lender.take_dropped()})
+        header = f'{header[:-1]},"a":{text}}}'
         with self._speaking:
             self._batch += 1
             file = -1 if loan is None else loan.descriptor
-            self._channel.send(Kind.RESULT, _encode(header).encode(), layout.data, layout.data_bytes, file)
+            self._channel.send(Kind.RESULT, header.encode(), layout.data, layout.data_bytes, file)
         if loan is not None:
             loan.sent()
 
