@@ -60,6 +60,17 @@ def identity(datatype: DataType = DataType.FP32, shape: Shape = ("N", 3)) -> byt
     return model([node], [value("INPUT", datatype, shape)], [value("OUTPUT", datatype, shape)])
 
 
+def affine(scale: float, offset: float) -> bytes:
+    """INPUT [N, 3] -> OUTPUT [N, 3] = INPUT * scale + offset."""
+    constants = [
+        onnx.numpy_helper.from_array(np.array([number], np.float32), name)
+        for name, number in (("scale", scale), ("offset", offset))
+    ]
+    nodes = [helper.make_node("Mul", ["INPUT", "scale"], ["scaled"]), helper.make_node("Add", ["scaled", "offset"], ["OUTPUT"])]
+    shape = ["N", 3]
+    return model(nodes, [value("INPUT", DataType.FP32, shape)], [value("OUTPUT", DataType.FP32, shape)], constants)
+
+
 def matmul(batch: int | str = "N") -> bytes:
     """INPUT [batch, 3] -> OUTPUT [batch, 2]: times [[1, 2], [3, 4], [5, 6]]."""
     weights = onnx.numpy_helper.from_array(np.arange(1, 7, dtype=np.float32).reshape(3, 2), "weights")

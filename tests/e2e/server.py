@@ -8,53 +8,64 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from .waiting import wait_until
+
 _START_S_MAX = 120.0
 _STOP_S_MAX = 60.0
+_PRESET = ("--http-address=127.0.0.1", "--http-port=0", "--metrics-port=0", "--allow-grpc=false")
 
 
 class ServerProcess:
-    """Starts the server and waits until it says where it serves. Use it as a context manager; leaving it stops the server with
-    SIGTERM and checks that it ended in order."""
+    """Starts the server and waits until it says where it serves, or has ended. Use it as a context manager; leaving it stops the
+    server with SIGTERM and checks that it ended in order: with exit code `expect_exit` and without a traceback in its log."""
 
-    def __init__(self, *flags: str, repositories: Sequence[Path] = (), expect_exit: int = 0) -> None:
+    def __init__(
+        self,
+        *flags: str,
+        repositories: Sequence[Path] = (),
+        expect_exit: int = 0,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._flags = [*(f"--model-repository={path}" for path in repositories), *flags]
         self._expect_exit = expect_exit
+        self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
         self._ready = threading.Event()
         self._lines: list[str] = []
         self._addresses: dict[str, str] = {}
         self._process: subprocess.Popen[str] | None = None
+        self._reader = threading.Thread(target=self._read, daemon=True)
 
     def __enter__(self) -> ServerProcess:
         self.start()
         if not self._ready.wait(_START_S_MAX):
             self._kill()
             raise TimeoutError(f"tpy serve did not start:\n{self.log}")
-        if self.process.poll() is not None and self._expect_exit == 0:
-            raise RuntimeError(f"tpy serve ended with {self.process.returncode}:\n{self.log}")
+        if "metrics" not in self._addresses and self._expect_exit == 0:
+            code = self.process.wait(_STOP_S_MAX)
+            raise RuntimeError(f"tpy serve ended with {code}:\n{self.log}")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         code = self.stop()
         if kind is None:
             assert code == self._expect_exit, f"exit code {code}:\n{self.log}"
+            assert "Traceback" not in self.log, self.log
 
     def start(self) -> None:
         """Start the process; do not wait."""
-        command = [sys.executable, "-m", "tpy", "serve", "--http-address=127.0.0.1", "--http-port=0", "--metrics-port=0"]
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         self._process = subprocess.Popen(
-            [*command, *self._flags],
+            [sys.executable, "-m", "tpy", "serve", *_PRESET, *self._flags],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
-            env=environment,
+            env=self._environment,
             start_new_session=True,
         )
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader.start()
 
     @property
     def process(self) -> subprocess.Popen[str]:
@@ -77,15 +88,30 @@ class ServerProcess:
         """All that the server has written so far."""
         return "".join(self._lines)
 
+    def wait_log(self, pattern: str, *, within_s: float = 30.0) -> re.Match[str]:
+        """Wait until the log has a match."""
+        compiled = re.compile(pattern)
+        return wait_until(lambda: compiled.search(self.log), within_s=within_s)
+
+    def children(self) -> list[int]:
+        """The process ids of its running child processes: the workers of python models."""
+        return child_processes(self.process.pid)
+
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal and wait for the end; the exit code."""
+        """Send a signal and wait for the end; the exit code. The log is complete afterwards."""
         if self.process.poll() is None:
             self.process.send_signal(number)
+        return self.wait_end()
+
+    def wait_end(self, within_s: float = _STOP_S_MAX) -> int:
+        """Wait until the process has ended; the exit code. The log is complete afterwards."""
         try:
-            return self.process.wait(_STOP_S_MAX)
+            code = self.process.wait(within_s)
         except subprocess.TimeoutExpired:
             self._kill()
             raise
+        self._reader.join(_STOP_S_MAX)
+        return code
 
     def _kill(self) -> None:
         self.process.kill()
@@ -102,3 +128,43 @@ class ServerProcess:
                     if found[1] == "metrics":
                         self._ready.set()
         self._ready.set()
+
+
+def child_processes(pid: int) -> list[int]:
+    """The children of a process, of all its threads; none if it has ended."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            found.extend(int(child) for child in (task / "children").read_text().split())
+        except OSError:
+            continue
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def run_tpy(*arguments: str, timeout_s: float = _START_S_MAX, environment: Mapping[str, str] | None = None) -> RunOutcome:
+    """Run `tpy` with these arguments to its end."""
+    command = [sys.executable, "-m", "tpy", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **(environment or {})}, check=False
+    )
+    return RunOutcome(done.returncode, done.stdout, done.stderr)
+
+
+class RunOutcome:
+    """Exit code and output of a command that has ended."""
+
+    __slots__ = ("code", "err", "out")
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code = code
+        self.out = out
+        self.err = err

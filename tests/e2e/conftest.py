@@ -1,0 +1,47 @@
+"""Servers that tests share: they only ask."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tritonclient.http import InferenceServerClient
+
+from .server import ServerProcess
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def demo_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo models, built as `make demo` builds them; a build that is there is used."""
+    built = ROOT / "demo" / "models"
+    if not built.exists():
+        built = tmp_path_factory.mktemp("demo") / "models"
+    subprocess.run([sys.executable, ROOT / "docs" / "examples" / "demo" / "build.py", built], check=True)
+    return built
+
+
+@pytest.fixture(scope="session")
+def demo_server(demo_repository: Path) -> Iterator[ServerProcess]:
+    """A server of the demo models."""
+    with ServerProcess(repositories=[demo_repository]) as server:
+        yield server
+
+
+@pytest.fixture
+def demo(demo_server: ServerProcess) -> Iterator[InferenceServerClient]:
+    """The stock client, connected to the demo server."""
+    with InferenceServerClient(demo_server.http, concurrency=4) as client:
+        yield client
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """An empty model repository."""
+    path = tmp_path / "models"
+    path.mkdir()
+    return path

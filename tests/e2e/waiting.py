@@ -1,0 +1,26 @@
+"""Waiting for a fact that only another process knows: ask it again until it says so."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_PAUSE_S = 0.02
+"""Between two questions: two cores also have to do what is waited for."""
+
+
+def wait_until(ask: Callable[[], T], *, within_s: float = 30.0) -> T:
+    """The first answer of `ask` that is true. Raises TimeoutError with the last answer."""
+    deadline_s = time.monotonic() + within_s
+    pause = threading.Event()
+    while True:
+        answer = ask()
+        if answer:
+            return answer
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"not so within {within_s} s; the last answer was {answer!r}")
+        pause.wait(_PAUSE_S)
