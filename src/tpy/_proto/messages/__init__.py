@@ -1,0 +1,1 @@
+"""What betterproto2 makes of proto/*.proto: one package per protobuf package. Written by proto/generate.py."""
