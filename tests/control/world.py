@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ import trio
 from tpy.clock import TrioClock
 from tpy.ids import ModelId
 from tpy.messages import ModelState
-from tpy.state import ModelStateStore, ObservedKey, ObservedVersion
+from tpy.state import ModelStateStore, ObservedKey, ObservedVersion, Snapshot
 from tpy_control import ControlMode, ControlOptions, ControlPlane, MemorySource, run_control_plane
 from tpy_control.core.picture import ModelLocation
 from tpy_control.offload import at_once
@@ -40,8 +41,7 @@ class FakeDataPlane:
         async with trio.open_nursery() as nursery:
             seen = -1
             while True:
-                last = seen
-                snapshot = await self._store.wait_for(lambda newest: newest.revision > last)
+                snapshot = await self._store.wait_for(functools.partial(_is_newer, seen))
                 seen = snapshot.revision
                 self._reconcile(nursery)
 
@@ -94,6 +94,10 @@ class FakeDataPlane:
     async def _unload(self, key: ObservedKey) -> None:
         await trio.sleep(self.unload_seconds.get(key.model.name, 0))
         self._move(key, ModelState.UNAVAILABLE, "unloaded")
+
+
+def _is_newer(seen: int, snapshot: Snapshot) -> bool:
+    return snapshot.revision > seen
 
 
 class World:

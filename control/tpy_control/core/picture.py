@@ -120,7 +120,7 @@ def version_of(folder: str) -> Version | str:
         return f"folder '{folder}' is skipped: a version folder's name must be a number"
     if len(folder) > 1 and folder.startswith("0"):
         return f"folder '{folder}' is skipped: a version folder's name must not begin with '0'"
-    if int(folder) > _VERSION_MAX:
+    if len(folder) > len(str(_VERSION_MAX)) or int(folder) > _VERSION_MAX:
         return f"folder '{folder}' is skipped: a version must be at most {_VERSION_MAX}"
     return Version(int(folder))
 

@@ -1,0 +1,232 @@
+"""The pure parts of the control plane: pictures, candidates, settling, the merged index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from tpy.clock import SystemClock
+from tpy.config import ModelConfig
+from tpy.config.model_config import VersionPolicy, VersionPolicyAll, VersionPolicyLatest, VersionPolicySpecific
+from tpy.ids import Generation, ModelId, Version
+from tpy.messages import ModelState
+from tpy.state import DesiredModel, DesiredVersion, ModelStateStore, ObservedKey, ObservedVersion, Snapshot
+from tpy_control.core.candidate import select_versions
+from tpy_control.core.index import VersionStatus, is_settled, load_error, statuses, strictly_ready
+from tpy_control.core.picture import FileFingerprint, Glance, ModelLocation, assemble, is_passing, version_of
+from tpy_control.core.settling import Settling, Sight
+
+M = ModelId("m")
+
+
+@pytest.mark.parametrize(("folder", "version"), [("0", 0), ("1", 1), ("10", 10), (str(2**63 - 1), 2**63 - 1)])
+def test_folders_that_are_versions(folder: str, version: int) -> None:
+    assert version_of(folder) == version
+
+
+@pytest.mark.parametrize("folder", ["01", "00", "1abc", "abc", "-1", "+1", "1.0", " 1", "\u0661", str(2**63), "1" * 5000])
+def test_folders_that_are_not(folder: str) -> None:
+    assert "is skipped" in str(version_of(folder))
+
+
+def test_passing_names() -> None:
+    assert [name for name in (".git", "__pycache__", "a~", "x.swp", "m.pyc", "model.py", "1") if is_passing(name)] == [
+        ".git",
+        "__pycache__",
+        "a~",
+        "x.swp",
+        "m.pyc",
+    ]
+
+
+def fingerprint(path: str, *, digest: str = "d", mtime_ns: int = 0, inode: int = 0) -> FileFingerprint:
+    return FileFingerprint(path=path, size_bytes=1, mtime_ns=mtime_ns, inode=inode, digest=digest)
+
+
+def test_a_picture_sorts_what_belongs_to_versions_and_what_to_all() -> None:
+    paths = ["config.pbtxt", "configs/a.pbtxt", "labels.txt", "warmup/w", "1/model.onnx", "1/sub/x", "10/model.onnx", "old/y"]
+    picture = assemble(
+        ModelLocation("r", "m"),
+        Path("r/m"),
+        files=[fingerprint(path) for path in paths],
+        folders=["configs", "warmup", "1", "10", "9", "old", "02"],
+        config_path="config.pbtxt",
+        config_text="",
+    )
+    assert [version.version for version in picture.versions] == [1, 9, 10]
+    assert [version.names for version in picture.versions] == [{"model.onnx", "sub/"}, set(), {"model.onnx"}]
+    assert [file.path for file in picture.shared] == ["labels.txt", "warmup/w", "old/y"]
+    assert picture.first_version_names == {"model.onnx", "sub/"}, "sorted as text: 1, 10, 9"
+    assert [warning.split("'")[1] for warning in picture.warnings] == ["02", "old"]
+
+
+def test_small_files_are_compared_by_content_and_large_ones_by_their_traces() -> None:
+    assert fingerprint("a", mtime_ns=1).content == fingerprint("a", mtime_ns=2, inode=5).content
+    assert fingerprint("a", digest="x").content != fingerprint("a", digest="y").content
+    assert fingerprint("a", digest="", mtime_ns=1).content != fingerprint("a", digest="", mtime_ns=2).content
+    assert fingerprint("a", digest="", inode=1).content != fingerprint("a", digest="", inode=2).content
+    assert fingerprint("a", mtime_ns=1).trace != fingerprint("a", mtime_ns=2).trace
+
+
+@pytest.mark.parametrize(
+    ("policy", "selected"),
+    [
+        (None, (10,)),
+        (VersionPolicy(), (10,)),
+        (VersionPolicy(latest=VersionPolicyLatest(num_versions=2)), (3, 10)),
+        (VersionPolicy(latest=VersionPolicyLatest(num_versions=9)), (1, 3, 10)),
+        (VersionPolicy(latest=VersionPolicyLatest()), (10,)),
+        (VersionPolicy(all=VersionPolicyAll()), (1, 3, 10)),
+        (VersionPolicy(specific=VersionPolicySpecific(versions=(3, 7))), (3,)),
+        (VersionPolicy(specific=VersionPolicySpecific(versions=(7,))), ()),
+    ],
+)
+def test_version_policies(policy: VersionPolicy | None, selected: tuple[int, ...]) -> None:
+    assert select_versions(policy, [Version(10), Version(1), Version(3)]) == selected
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), max_size=30), st.integers(0, 10))
+def test_settling_is_the_same_sight_for_long_enough(looks: list[tuple[int, int]], settle_ns: int) -> None:
+    """Against the rule: use a sight when all looks since some moment `settle_ns` ago showed it, and it is not the used one."""
+    settling = Settling(settle_ns)
+    sights = [Sight(), *(Sight((ModelLocation("r", "m"),), Glance(error=str(number))) for number in range(3))]
+    history: list[tuple[int, Sight]] = []
+    used = Sight()
+    now_ns = 0
+    for which, step_ns in looks:
+        now_ns += step_ns
+        sight = sights[which]
+        history.append((now_ns, sight))
+        same_since = now_ns
+        for when, seen in reversed(history):
+            if seen != sight:
+                break
+            same_since = when
+        expected = sight != used and now_ns - same_since >= settle_ns
+        assert settling.look(M, sight, now_ns) == expected
+        deadline_ns = settling.next_deadline_ns()
+        assert (deadline_ns is None) == (sight == used)
+        if deadline_ns is not None:
+            assert expected == (deadline_ns <= now_ns)
+        if expected:
+            settling.use(M, sight)
+            used = sight
+            history.clear()
+
+
+class Halves:
+    """A store that tests write as both planes."""
+
+    def __init__(self) -> None:
+        self.store = ModelStateStore(SystemClock())
+        self.desire = self.store.desired_writer()
+        self.observe = self.store.observed_writer()
+
+    def want(self, versions: dict[int, int], *, revision: int = 1) -> DesiredModel:
+        desired = DesiredModel(
+            id=M,
+            directory=Path("m"),
+            config=ModelConfig(name="m"),
+            config_revision=revision,
+            versions={
+                Version(v): DesiredVersion(version=Version(v), generation=Generation(g), directory=Path("m"))
+                for v, g in versions.items()
+            },
+        )
+        self.desire.put(desired)
+        return desired
+
+    def see(
+        self, version: int, generation: int, *states: ModelState, reason: str = "", revision: int = 1, error: str = ""
+    ) -> None:
+        key = ObservedKey(M, Version(version), Generation(generation))
+        for state in states:
+            told = reason if state is ModelState.UNAVAILABLE else ""
+            self.observe.move(ObservedVersion(key=key, state=state, reason=told, config_revision=revision, applied_error=error))
+
+    def snapshot(self) -> Snapshot:
+        return self.store.snapshot()
+
+
+L, R, U, N = ModelState.LOADING, ModelState.READY, ModelState.UNLOADING, ModelState.UNAVAILABLE
+
+
+def status(version: int, state: ModelState, reason: str = "") -> VersionStatus:
+    return VersionStatus(version=Version(version), state=state, reason=reason)
+
+
+def test_a_version_is_ready_as_long_as_one_generation_serves() -> None:
+    halves = Halves()
+    desired = halves.want({1: 1})
+    assert statuses(halves.snapshot(), M) == [status(1, ModelState.UNKNOWN)]
+    assert not is_settled(halves.snapshot(), desired)
+    halves.see(1, 1, L)
+    assert statuses(halves.snapshot(), M) == [status(1, L)]
+    assert not strictly_ready(halves.snapshot(), [])
+    halves.see(1, 1, R)
+    assert is_settled(halves.snapshot(), desired)
+    assert load_error(halves.snapshot(), desired) is None
+    newer = halves.want({1: 2})
+    halves.see(1, 2, L)
+    assert statuses(halves.snapshot(), M) == [status(1, R)]
+    assert not is_settled(halves.snapshot(), newer)
+    halves.see(1, 2, N, reason="Internal: boom")
+    assert statuses(halves.snapshot(), M) == [status(1, R, "Internal: boom")]
+    assert strictly_ready(halves.snapshot(), [])
+    assert is_settled(halves.snapshot(), newer)
+    assert str(load_error(halves.snapshot(), newer)) == (
+        "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: boom;\n"
+    )
+
+
+def test_an_old_generation_that_unloads_beside_a_new_one_does_not_show() -> None:
+    halves = Halves()
+    halves.want({1: 1})
+    halves.see(1, 1, L, R)
+    halves.want({1: 2})
+    halves.see(1, 2, L, R)
+    halves.see(1, 1, U)
+    assert statuses(halves.snapshot(), M) == [status(1, R)]
+    assert strictly_ready(halves.snapshot(), [])
+    halves.see(1, 1, N, reason="unloaded")
+    assert statuses(halves.snapshot(), M) == [status(1, R)]
+
+
+def test_a_resize_has_settled_when_its_revision_was_applied_or_refused() -> None:
+    halves = Halves()
+    halves.want({1: 1})
+    halves.see(1, 1, L, R)
+    desired = halves.want({1: 1}, revision=2)
+    assert not is_settled(halves.snapshot(), desired)
+    halves.see(1, 1, R, revision=1, error="Invalid argument: no such GPU")
+    assert is_settled(halves.snapshot(), desired)
+    assert "version 1 is at READY state: Invalid argument: no such GPU;" in str(load_error(halves.snapshot(), desired))
+    assert statuses(halves.snapshot(), M) == [status(1, R, "Invalid argument: no such GPU")]
+    halves.see(1, 1, R, revision=2)
+    assert load_error(halves.snapshot(), desired) is None
+
+
+def test_what_was_unloaded_on_purpose_leaves_the_server_ready() -> None:
+    halves = Halves()
+    halves.want({1: 1})
+    halves.see(1, 1, L, R)
+    halves.want({})
+    halves.see(1, 1, U)
+    assert not strictly_ready(halves.snapshot(), [])
+    halves.see(1, 1, N, reason="unloaded")
+    assert strictly_ready(halves.snapshot(), [])
+    assert statuses(halves.snapshot(), M) == [status(1, N, "unloaded")]
+
+
+def test_a_dead_version_makes_the_server_unready_until_it_is_back() -> None:
+    halves = Halves()
+    desired = halves.want({1: 1})
+    halves.see(1, 1, L, R)
+    halves.see(1, 1, N, reason="Internal: the worker died")
+    assert not strictly_ready(halves.snapshot(), [])
+    assert is_settled(halves.snapshot(), desired)
+    halves.see(1, 1, R)
+    assert strictly_ready(halves.snapshot(), [])
