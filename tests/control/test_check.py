@@ -11,13 +11,12 @@ from tests.control.world import CONFIG
 from tpy.errors import Unavailable
 from tpy_control import check_repository
 
-
 ENSEMBLE = """platform: "ensemble" ensemble_scheduling { step [{ model_name: "nobody" model_version: -1
 input_map { key: "I" value: "IN" } output_map { key: "O" value: "OUT" } }] }"""
 
 
-def texts(path: Path, name: str, **options: bool) -> list[str]:
-    (found,) = [check for check in check_repository([path], **options) if check.name == name]
+def texts(path: Path, name: str, *, auto_complete: bool = True) -> list[str]:
+    (found,) = [check for check in check_repository([path], auto_complete=auto_complete) if check.name == name]
     return [str(problem) for problem in found.problems]
 
 

@@ -59,7 +59,7 @@ def test_a_picture_sorts_what_belongs_to_versions_and_what_to_all() -> None:
     assert [version.version for version in picture.versions] == [1, 9, 10]
     assert [version.names for version in picture.versions] == [{"model.onnx", "sub/"}, set(), {"model.onnx"}]
     assert [file.path for file in picture.shared] == ["labels.txt", "warmup/w", "old/y"]
-    assert picture.first_version_names == {"model.onnx", "sub/"}, "sorted as text: 1, 10, 9"
+    assert picture.first_version_names == frozenset({"model.onnx", "sub/"}), "sorted as text: 1, 10, 9"
     assert [warning.split("'")[1] for warning in picture.warnings] == ["02", "old"]
 
 

@@ -68,7 +68,7 @@ async def test_a_picture_shows_what_is_there(tmp_path: Path) -> None:
     picture = await picture_of(tmp_path)
     assert picture is not None
     assert [version.version for version in picture.versions] == [1, 2, 10]
-    assert picture.first_version_names == {"model.bin", "sub/"}
+    assert picture.first_version_names == frozenset({"model.bin", "sub/"})
     assert [file.path for file in picture.shared] == ["labels.txt"]
     assert (picture.config_path, picture.config_text) == ("config.pbtxt", CONFIG)
     assert picture.shared[0].digest == hashlib.blake2b(b"cat").hexdigest()
@@ -130,7 +130,7 @@ async def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
     picture = await picture_of(repository)
     assert picture is not None
     assert not picture.error
-    assert {version.version: {file.path for file in version.files} for version in picture.versions}[2] == {"2/model.bin"}
+    assert {int(version.version): {file.path for file in version.files} for version in picture.versions}[2] == {"2/model.bin"}
 
 
 async def test_md5_stays_inside_the_model(tmp_path: Path) -> None:
