@@ -205,7 +205,8 @@ class Plane:
     async def wait_startup_settled(self) -> StartupReport:
         """Wait until every desired version is READY or has failed."""
         await self.store.wait_for(lambda s: all(is_settled(s, desired) for desired in s.desired.values()))
-        entries = tuple(entry for entry in self.index() if entry.state is not None)
+        asked_for = set(self.core.models())
+        entries = tuple(entry for entry in self.index() if ModelId(entry.name, entry.namespace) in asked_for)
         return StartupReport(entries=entries, failed=tuple(e for e in entries if e.state is not ModelState.READY))
 
     async def _wait_until(self, deadline_ns: int) -> int:

@@ -39,6 +39,8 @@ async def test_nothing_is_loaded_at_the_start_but_all_names_are_listed(autojump_
         assert world.index() == [("a", None, None, ""), ("twice", None, "UNAVAILABLE", duplicate)]
         assert control.index(ready_only=True) == []
         assert control.server_ready()
+        report = await control.wait_startup_settled()
+        assert (report.entries, report.failed) == ((), ()), "nobody asked for them"
         with pytest.raises(NotFound, match="Request for unknown model: 'a' is not found"):
             await control.model_ready("a")
 
