@@ -1,0 +1,276 @@
+"""Mode explicit over HTTP: load, unload, overrides, updates that keep serving, and what the index says meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.http import InferenceServerClient, InferenceServerException, InferInput
+
+from tests.backends import onnx_models
+
+from .repositories import AFFINE_CONFIG, ModelFolder
+from .server import ServerProcess
+from .waiting import wait_until
+
+COUNTING = """
+import os, pathlib
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        notes = pathlib.Path(args["model_repository"]).parent.parent / (args["model_name"] + ".initialized")
+        with open(notes, "a") as file:
+            file.write(args["model_instance_name"] + "\\n")
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_numpy())]) for r in requests]
+"""
+COUNTING_CONFIG = """
+backend: "python"
+input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
+"""
+
+
+@pytest.fixture(scope="module")
+def shared_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("explicit") / "models"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(shared_repository: Path) -> Iterator[ServerProcess]:
+    with ServerProcess("--model-control-mode=explicit", repositories=[shared_repository]) as process:
+        yield process
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[InferenceServerClient]:
+    with InferenceServerClient(server.http) as client:
+        yield client
+
+
+@pytest.fixture
+def model(shared_repository: Path) -> ModelFolder:
+    """A model of this test alone, in the repository of the server that all share."""
+    number = len(list(shared_repository.iterdir()))
+    return ModelFolder(shared_repository, f"m{number}").config(AFFINE_CONFIG)
+
+
+def scaled(client: InferenceServerClient, model: str, version: str = "") -> float:
+    """The factor by which a model multiplies."""
+    tensor = InferInput("INPUT", [1, 3], "FP32")
+    tensor.set_data_from_numpy(np.ones((1, 3), np.float32))
+    answer = client.infer(model, [tensor], model_version=version).as_numpy("OUTPUT")
+    assert answer is not None
+    return float(answer[0, 0])
+
+
+def states(client: InferenceServerClient, model: str) -> list[tuple[str, str, str]]:
+    """(version, state, reason) of each row about a model."""
+    index: list[dict[str, Any]] = client.get_model_repository_index()
+    return [(e.get("version", ""), e.get("state", ""), e.get("reason", "")) for e in index if e["name"] == model]
+
+
+def initialized(model: ModelFolder) -> list[str]:
+    """The instances that a COUNTING model has ever initialized. Noted outside of its directory: a change in there is a reload."""
+    return (model.path.parent.parent / f"{model.name}.initialized").read_text().split()
+
+
+def test_load_unload_and_load_again(model: ModelFolder, client: InferenceServerClient) -> None:
+    model.affine(1, 2)
+    client.load_model(model.name)
+    assert scaled(client, model.name) == 2
+    assert states(client, model.name) == [("1", "READY", "")]
+    client.unload_model(model.name)
+    wait_until(lambda: states(client, model.name) == [("1", "UNAVAILABLE", "unloaded")])
+    assert not client.is_model_ready(model.name)
+    with pytest.raises(InferenceServerException, match=r"^\[404\] Request for unknown model: 'm\d+' has no available versions$"):
+        scaled(client, model.name)
+    client.load_model(model.name)
+    assert scaled(client, model.name) == 2
+    client.unload_model("nosuch")
+
+
+def test_nothing_is_loaded_at_the_start(repository: Path) -> None:
+    """Models on disk are listed by name only; the server is ready."""
+    ModelFolder(repository, "m").config(AFFINE_CONFIG).affine(1, 2)
+    with (
+        ServerProcess("--model-control-mode=explicit", repositories=[repository]) as server,
+        InferenceServerClient(server.http) as client,
+    ):
+        assert client.get_model_repository_index() == [{"name": "m"}]
+        assert client.is_server_ready()
+        client.load_model("m")
+        client.unload_model("m")
+        wait_until(lambda: states(client, "m") == [("1", "UNAVAILABLE", "unloaded")])
+        assert client.is_server_ready()
+
+
+def test_an_update_switches_and_a_failed_one_keeps_the_old(model: ModelFolder, server: ServerProcess) -> None:
+    model.affine(1, 2)
+    with InferenceServerClient(server.http) as client:
+        client.load_model(model.name)
+        model.affine(1, 3)
+        client.load_model(model.name)
+        assert scaled(client, model.name) == 3
+        model.file("1/model.onnx", b"no model")
+        text = rf"^\[400\] load failed for model '{model.name}': version 1 is at UNAVAILABLE state: "
+        with pytest.raises(InferenceServerException, match=text):
+            client.load_model(model.name)
+        assert scaled(client, model.name) == 3
+        ((_, state, reason),) = states(client, model.name)
+        assert state == "READY"
+        assert "model.onnx" in reason
+        assert f"failed to load model={model.name}" in server.log
+        model.affine(1, 4)
+        client.load_model(model.name)
+        assert scaled(client, model.name) == 4
+        assert states(client, model.name) == [("1", "READY", "")]
+
+
+def test_a_broken_configuration_keeps_the_old_model(model: ModelFolder, client: InferenceServerClient) -> None:
+    model.affine(1, 2)
+    client.load_model(model.name)
+    model.config(AFFINE_CONFIG + "dims 3\n")
+    text = rf"failed to load '{model.name}', failed to poll from model repository: .*config\.pbtxt:6:"
+    with pytest.raises(InferenceServerException, match=text):
+        client.load_model(model.name)
+    assert scaled(client, model.name) == 2
+    ((_, state, reason),) = states(client, model.name)
+    assert state == "READY"
+    assert "config.pbtxt:6:" in reason
+    model.config(AFFINE_CONFIG)
+    client.load_model(model.name)
+    assert states(client, model.name) == [("1", "READY", "")]
+
+
+def test_version_policies_and_version_folders(model: ModelFolder, client: InferenceServerClient) -> None:
+    for version in (1, 2, 5):
+        model.affine(version, version)
+    for name in ("01", "latest", "3x"):
+        model.file(f"{name}/model.onnx", b"")
+    client.load_model(model.name)
+    assert client.get_model_metadata(model.name)["versions"] == ["5"]
+    for policy, versions in (
+        ("latest { num_versions: 2 }", ["2", "5"]),
+        ("all { }", ["1", "2", "5"]),
+        ("specific { versions: [ 1, 7 ] }", ["1"]),
+        ("specific { versions: [ 1, 2 ] }", ["1", "2"]),
+    ):
+        model.config(f"{AFFINE_CONFIG} version_policy {{ {policy} }}")
+        client.load_model(model.name)
+        assert client.get_model_metadata(model.name)["versions"] == versions
+        assert [scaled(client, model.name, version) for version in versions] == [float(version) for version in versions]
+        assert scaled(client, model.name) == float(versions[-1])
+    model.config(f"{AFFINE_CONFIG} version_policy {{ specific {{ versions: [ 9 ] }} }}")
+    text = rf"^\[400\] .*at least one version must be available under the version policy of model '{model.name}'"
+    with pytest.raises(InferenceServerException, match=text):
+        client.load_model(model.name)
+    assert scaled(client, model.name) == 2
+
+
+def test_configuration_override(model: ModelFolder, client: InferenceServerClient) -> None:
+    model.affine(1, 2).affine(2, 3)
+    client.load_model(model.name)
+    override = {
+        "backend": "onnxruntime",
+        "max_batch_size": 3,
+        "versionPolicy": {"specific": {"versions": ["1"]}},
+        "input": [{"name": "INPUT", "data_type": "TYPE_FP32", "dims": [3]}],
+        "output": [{"name": "OUTPUT", "data_type": "TYPE_FP32", "dims": [3]}],
+    }
+    client.load_model(model.name, config=json.dumps(override))
+    assert client.get_model_config(model.name)["max_batch_size"] == 3
+    assert client.get_model_metadata(model.name)["versions"] == ["1"]
+    for broken in ("{", '{"nosuch": 1}', json.dumps({**override, "max_batch_size": -1})):
+        with pytest.raises(InferenceServerException, match=model.name):
+            client.load_model(model.name, config=broken)
+    assert client.get_model_config(model.name)["max_batch_size"] == 3
+    assert scaled(client, model.name) == 2
+
+
+def test_file_override_and_back(model: ModelFolder, client: InferenceServerClient) -> None:
+    model.affine(1, 2)
+    config = json.dumps({"backend": "onnxruntime"})
+    client.load_model(model.name, config=config, files={"file:1/model.onnx": onnx_models.affine(7, 0)})
+    assert scaled(client, model.name) == 7
+    assert client.get_model_config(model.name)["max_batch_size"] == 4
+    client.load_model("fresh", config=config, files={"file:3/model.onnx": onnx_models.affine(8, 0)})
+    assert scaled(client, "fresh") == 8
+    assert states(client, "fresh") == [("3", "READY", "")]
+    client.load_model(model.name)
+    assert scaled(client, model.name) == 2
+    client.unload_model("fresh")
+    wait_until(lambda: not client.is_model_ready("fresh"))
+
+
+@pytest.mark.parametrize("path", ["../m/1/model.onnx", "1/../../x", "/etc/x", "1//model.onnx", ""])
+def test_file_overrides_stay_inside(client: InferenceServerClient, path: str) -> None:
+    with pytest.raises(InferenceServerException) as caught:
+        client.load_model("outside", config='{"backend": "onnxruntime"}', files={f"file:{path}": b"x"})
+    assert caught.value.status() == "400"
+    assert "not a path inside the model" in caught.value.message()
+
+
+def test_instances_change_without_loading_again(model: ModelFolder, client: InferenceServerClient) -> None:
+    model.config(COUNTING_CONFIG).python(COUNTING)
+    client.load_model(model.name)
+    assert initialized(model) == [f"{model.name}_0"]
+    model.config(COUNTING_CONFIG + "instance_group [ { count: 3 } ]\n")
+    client.load_model(model.name)
+    grown = initialized(model)
+    assert len(grown) == 3, grown  # the first one goes on
+    assert client.get_model_config(model.name)["instance_group"][0]["count"] == 3
+    model.config(COUNTING_CONFIG + "instance_group [ { count: 1 } ]\n")
+    client.load_model(model.name)
+    tensor = InferInput("INPUT", [1], "FP32")
+    tensor.set_data_from_numpy(np.ones(1, np.float32))
+    client.infer(model.name, [tensor])
+    client.load_model(model.name)
+    assert len(initialized(model)) == 3
+
+
+def test_a_touch_and_a_plain_load_do_nothing(model: ModelFolder, client: InferenceServerClient) -> None:
+    model.config(COUNTING_CONFIG).python(COUNTING)
+    client.load_model(model.name)
+    (model.path / "1" / "model.py").touch()
+    client.load_model(model.name)
+    client.load_model(model.name)
+    assert initialized(model) == [f"{model.name}_0"]
+
+
+def test_versions_that_stay_are_not_loaded_again(model: ModelFolder, client: InferenceServerClient) -> None:
+    """Statistics start anew with a load: those of the version that stays go on."""
+    model.config(AFFINE_CONFIG + "version_policy { all { } }").affine(1, 1)
+    client.load_model(model.name)
+    scaled(client, model.name)
+    model.affine(2, 2)
+    client.load_model(model.name)
+    assert scaled(client, model.name) == 2
+    assert client.get_inference_statistics(model.name, "1")["model_stats"][0]["inference_count"] == 1
+
+
+@pytest.mark.parametrize(("name", "status"), [("a..b", "400"), ("nosuch", "500")])
+def test_names_that_cannot_be_loaded(client: InferenceServerClient, name: str, status: str) -> None:
+    with pytest.raises(InferenceServerException, match=r"invalid model name 'a\.\.b'|failed to load 'nosuch'") as caught:
+        client.load_model(name)
+    assert caught.value.status() == status
+
+
+def test_a_model_that_vanishes_from_disk_stays_until_it_is_unloaded(model: ModelFolder, client: InferenceServerClient) -> None:
+    model.affine(1, 2)
+    client.load_model(model.name)
+    model.path.rename(model.path.parent.parent / "elsewhere")
+    with pytest.raises(InferenceServerException, match=f"failed to load '{model.name}', failed to poll from model repository"):
+        client.load_model(model.name)
+    assert scaled(client, model.name) == 2
+    client.unload_model(model.name)
+    wait_until(lambda: not client.is_model_ready(model.name))
