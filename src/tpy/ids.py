@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NewType
+from pathlib import Path
+from typing import NewType, TypeAlias
 
 import msgspec
 
@@ -11,6 +12,9 @@ Version = NewType("Version", int)
 
 Generation = NewType("Generation", int)
 """Counts the reloads of a model: two loads of one version differ in it. Grows, never reused within a server's life."""
+
+ModelDirectory: TypeAlias = Path
+"""Where files of a model are. Cores pass it on and join names to it; only sources and backends open what it names."""
 
 
 class ModelId(msgspec.Struct, frozen=True, order=True):
