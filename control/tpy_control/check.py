@@ -84,15 +84,16 @@ def _problems(disk: DiskRepositories, seen: _Seen, names: Counter[str], *, auto_
     if picture.config_text is None and not auto_complete:
         message = "there is no configuration, and automatic completion is disabled"
         return [*problems, Problem(path=path, message=message, expected=f"a {CONFIG_FILENAME}")]
-    problems.extend(
-        check_text(
-            picture.config_text or "",
-            path=path,
-            directory_name=name,
-            version_files=picture.first_version_names,
-            complete=not auto_complete,
-        )
+    found = check_text(
+        picture.config_text or "",
+        path=path,
+        directory_name=name,
+        version_files=picture.first_version_names,
+        complete=not auto_complete,
     )
+    if picture.config_text is None:  # there is no file that could have lines
+        found = [msgspec.structs.replace(problem, path=str(picture.directory), line=0, column=0) for problem in found]
+    problems.extend(found)
     if seen.config is not None:
         problems.extend(_beyond_the_text(disk, seen, seen.config, names))
     return problems

@@ -22,7 +22,7 @@ class ControlMode(enum.Enum):
 
 
 class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The control plane's settings, checked by `tpy_control.plane.require_sound`.
+    """The control plane's settings, checked by `tpy_control.run.require_sound`.
 
     `load_models` are the --load-model names; ("*",) is all. `model_config_name` "" is config.pbtxt. `auto_complete` is false
     under --disable-auto-complete-config. `settle_ns`: in poll mode a directory is used only after it has not changed for so

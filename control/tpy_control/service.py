@@ -21,6 +21,8 @@ from tpy_control.sources.disk import DiskSource
 
 _NOT_EXPLICIT_TEXT = "explicit model load / unload is not allowed if polling is enabled"
 
+_STOPPING_TEXT = "Server is stopping, models are neither loaded nor unloaded any more"
+
 
 class ControlPlane:
     """Implements tpy.services.RepositoryService. Made by `run_control_plane`, valid while that runs."""
@@ -29,6 +31,7 @@ class ControlPlane:
         self._plane = plane
         self._stopping = False
         self._turns: dict[str, _Turn] = {}
+        self._waiting: set[trio.CancelScope] = set()
         self._readiness: tuple[Snapshot, bool] | None = None
 
     def server_live(self) -> bool:
@@ -63,6 +66,7 @@ class ControlPlane:
         self._require_explicit()
         name = _checked_name(request.model_name)
         async with self._turn(name):
+            self._require_explicit()  # it may have waited for its turn until the stop
             models = await self._desire(request)
             await self._wait_loaded(name, models)
 
@@ -81,8 +85,11 @@ class ControlPlane:
             self._plane.perform(core.forget(model))  # made of a call's files only: nothing is left that an index could show
 
     def stop(self) -> None:
-        """The server is stopping: from now on it is not ready, and nothing is loaded or unloaded. Idempotent."""
+        """The server is stopping: from now on it is not ready, and nothing is loaded or unloaded; load calls that wait are
+        answered. Idempotent."""
         self._stopping = True
+        for scope in self._waiting:
+            scope.cancel()
 
     async def wait_startup_settled(self) -> StartupReport:
         """Wait until every version that is loaded at the start is READY or has failed."""
@@ -92,7 +99,7 @@ class ControlPlane:
         if self._plane.options.mode is not ControlMode.EXPLICIT:
             raise Unavailable(_NOT_EXPLICIT_TEXT)
         if self._stopping:
-            raise Unavailable("Server is stopping, models are neither loaded nor unloaded any more")
+            raise Unavailable(_STOPPING_TEXT)
 
     def _known_id(self, name: str, known: Iterable[ModelId]) -> ModelId:
         """The one known model of this name. Raises NotFound, or, under namespacing as Triton and for two, InvalidArgument."""
@@ -177,7 +184,14 @@ class ControlPlane:
 
     async def _wait_loaded(self, name: str, models: Sequence[ModelId]) -> None:
         """Wait until the data plane has come to an end with the newest desired state of the models; raise what failed."""
-        snapshot = await self._plane.store.wait_for(lambda newest: all(_has_ended(newest, model) for model in models))
+        with trio.CancelScope() as scope:
+            self._waiting.add(scope)
+            try:
+                snapshot = await self._plane.store.wait_for(lambda newest: all(_has_ended(newest, model) for model in models))
+            finally:
+                self._waiting.discard(scope)
+        if scope.cancelled_caught:
+            raise Unavailable(_STOPPING_TEXT)
         for model in models:
             desired = snapshot.desired.get(model)
             if desired is None or not desired.versions:

@@ -363,6 +363,26 @@ async def test_a_stopping_server_refuses(autojump_clock: MockClock, world: World
             await control.load(load("m"))
 
 
+async def test_stopping_answers_the_loads_that_wait(autojump_clock: MockClock, world: World) -> None:
+    world.put("m", 1)
+    world.data.load_seconds["m"] = 1000
+    refused: list[float] = []
+    async with world.running() as control, trio.open_nursery() as nursery:
+
+        async def loading() -> None:
+            with pytest.raises(Unavailable, match="stopping"):
+                await control.load(load("m"))
+            refused.append(trio.current_time())
+
+        nursery.start_soon(loading)
+        nursery.start_soon(loading)
+        await trio.sleep(1)
+        stopped = trio.current_time()
+        control.stop()
+        await wait_all_tasks_blocked()
+        assert refused == [stopped, stopped]
+
+
 async def test_under_namespacing_an_ambiguous_name_cannot_be_loaded(autojump_clock: MockClock, world: World) -> None:
     world.put("twice", 1)
     world.put("twice", 1, repository="other")

@@ -40,7 +40,7 @@ async def test_none_loads_everything_and_one_broken_model_stops_no_other(autojum
         reasons = {e.name: e.reason for e in report.failed}
         assert "repo/broken/config.pbtxt:1:1" in reasons["broken"]
         assert "nonsense" in reasons["broken"]
-        assert "Could not determine backend for model 'empty'" in reasons["empty"]
+        assert reasons["empty"].startswith("Internal: repo/empty: backend: Invalid model name: Could not determine backend")
         assert control.server_live()
         assert not control.server_ready(), "strict: two models that should serve do not"
 

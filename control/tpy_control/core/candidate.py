@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
@@ -17,6 +16,7 @@ from tpy.config import (
     ModelConfig,
     ParsedConfig,
     Problem,
+    Source,
     errors_of,
     normalise,
     parse_json,
@@ -26,7 +26,7 @@ from tpy.config import (
 )
 from tpy.config.model_config import VersionPolicy
 from tpy.errors import ErrorCode, Internal, InvalidArgument, TpyError
-from tpy.ids import ModelId, Version
+from tpy.ids import ModelDirectory, ModelId, Version
 from tpy_control.core.picture import CONFIG_FILENAME, Glance, ModelPicture, VersionPicture
 
 DUPLICATE_TEXT = "model appears in two or more repositories"
@@ -78,7 +78,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
     """What a load call put in place of the repository's files. `directory` is set when it brought files of its own."""
 
     config_json: str
-    directory: Path | None = None
+    directory: ModelDirectory | None = None
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     none. `shared` is what belongs to all versions; `warnings` are for the log."""
 
     id: ModelId
-    directory: Path
+    directory: ModelDirectory
     glance: Glance
     config: ModelConfig
     versions: Mapping[Version, VersionPicture]
@@ -169,7 +169,9 @@ def _parse(picture: ModelPicture, *, auto_complete: bool, override: Override | N
             expected="a config.pbtxt, or a server without --disable-auto-complete-config",
         )
         raise ConfigError([problem])
-    return parse_pbtxt(picture.config_text or "", path=f"{picture.directory}/{picture.config_path or CONFIG_FILENAME}")
+    if picture.config_text is None:
+        return ParsedConfig(config=ModelConfig(), source=Source(path=str(picture.directory)))
+    return parse_pbtxt(picture.config_text, path=f"{picture.directory}/{picture.config_path}")
 
 
 def _warnings(config: ModelConfig, picture: ModelPicture, problems: Sequence[Problem]) -> list[str]:

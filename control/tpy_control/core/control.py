@@ -92,11 +92,6 @@ class ControlCore:
         applied = self._applied.get(model)
         return applied is not None and bool(applied.desired.versions)
 
-    def glance(self, model: ModelId) -> Glance | None:
-        """What the directory of the newest applied candidate looked like."""
-        applied = self._applied.get(model)
-        return None if applied is None else applied.glance
-
     def kept_override(self, model: ModelId, glance: Glance) -> Override | None:
         """The configuration override that a plain load goes on with: that of the last load, while the model is loaded and
         nobody has touched its directory since. Files of an override are never kept."""
@@ -143,10 +138,6 @@ class ControlCore:
         known = self._applied.pop(model, None) is not None
         known = (self._refused.pop(model, None) is not None) or known
         return [Remove(model)] if known else []
-
-    def pardon(self, model: ModelId) -> list[Action]:
-        """Take back a refusal without serving anything, for example because the refused directory is gone."""
-        return [Withdraw(model)] if self._refused.pop(model, None) is not None else []
 
     def _desire(self, candidate: Candidate, before: _Applied | None, why: str, failed: Collection[Version]) -> DesiredModel:
         old = None if before is None else before.desired

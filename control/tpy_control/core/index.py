@@ -13,9 +13,6 @@ from tpy.state import DesiredModel, DesiredVersion, ObservedKey, ObservedVersion
 from tpy_control.core.candidate import DUPLICATE_TEXT, RefusalKind, Refused, load_failure_text
 from tpy_control.core.picture import ModelLocation
 
-UNLOADED_REASON = "unloaded"
-"""The reason of a version that was unloaded on purpose."""
-
 
 class VersionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One version, all its generations merged: the state that requests meet, and what is wrong, if anything."""

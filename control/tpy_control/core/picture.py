@@ -14,12 +14,12 @@ editors' copies.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Final
 
 import msgspec
 
-from tpy.ids import Version
+from tpy.ids import ModelDirectory, Version
 
 CONFIG_FILENAME: Final = "config.pbtxt"
 CONFIGS_FOLDER: Final = "configs"
@@ -71,7 +71,7 @@ class VersionPicture(msgspec.Struct, frozen=True, kw_only=True):
     """A version folder and the files in it."""
 
     version: Version
-    directory: Path
+    directory: ModelDirectory
     files: tuple[FileFingerprint, ...]
 
     @property
@@ -92,7 +92,7 @@ class ModelPicture(msgspec.Struct, frozen=True, kw_only=True):
     directory could not be read, and nothing else in the picture means anything."""
 
     location: ModelLocation
-    directory: Path
+    directory: ModelDirectory
     glance: Glance
     versions: tuple[VersionPicture, ...] = ()
     shared: tuple[FileFingerprint, ...] = ()
@@ -132,7 +132,7 @@ def glance_of(files: Iterable[FileFingerprint], folders: Iterable[str]) -> Glanc
 
 def assemble(
     location: ModelLocation,
-    directory: Path,
+    directory: ModelDirectory,
     *,
     files: Iterable[FileFingerprint],
     folders: Iterable[str],
