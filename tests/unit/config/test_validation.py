@@ -127,7 +127,7 @@ def test_warnings_do_not_refuse() -> None:
         f"""backend: "python" {IO}
 input {{ name: "IN" data_type: TYPE_FP32 dims: 4 allow_ragged_batch: true }}
 optimization {{ priority: PRIORITY_MAX cuda {{ }} eager_batching: true gather_kernel_buffer_threshold: 1 }}
-cc_model_filenames {{ key: "7.5" value: "x" }}
+model_metrics {{ metric_control {{ metric_identifier {{ family: "f" }} histogram_options {{ buckets: 1 }} }} }}
 instance_group {{ kind: KIND_CPU rate_limiter {{ }} secondary_devices {{ }} }}
 """
     )
@@ -139,7 +139,7 @@ instance_group {{ kind: KIND_CPU rate_limiter {{ }} secondary_devices {{ }} }}
         "optimization.cuda",
         "optimization.eager_batching",
         "optimization.gather_kernel_buffer_threshold",
-        "cc_model_filenames",
+        "model_metrics",
         "instance_group[0].rate_limiter",
         "instance_group[0].secondary_devices",
     ]

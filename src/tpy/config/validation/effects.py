@@ -26,8 +26,8 @@ def check_effects(report: Report) -> None:
 def _without_effect(config: ModelConfig) -> Iterator[str]:
     if config.optimization is not None:
         yield from _optimization_without_effect(config.optimization)
-    if config.cc_model_filenames:
-        yield "cc_model_filenames"
+    if config.model_metrics is not None:
+        yield "model_metrics"  # buckets of histograms, which this server does not keep
     for index, group in enumerate(config.instance_group):
         if group.secondary_devices:
             yield f"instance_group[{index}].secondary_devices"
