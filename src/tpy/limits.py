@@ -103,3 +103,43 @@ GRPC_STREAMS_PER_CONNECTION_MAX: Final = 1024
 
 GRPC_STREAM_SEND_BYTES_MAX: Final = 1 * MIB
 """Response messages queued on one stream before its sender waits: keeps a fast reader busy, and bounds what a slow one costs."""
+
+GRPC_STATUS_MESSAGE_BYTES_MAX: Final = 6 * KIB
+"""The encoded text of a status: with the other trailers below the 8 KiB from which gRPC's clients begin to refuse them."""
+
+GRPC_WHOLE_PARSE_BYTES_MAX: Final = 4 * KIB
+"""Inference requests up to this size are given to protobuf whole; in larger ones the raw tensors are found first and not copied."""
+
+GRPC_INLINE_BYTES_MAX: Final = 256 * KIB
+"""Protobuf without raw tensors, and BYTES tensors, up to this size are parsed on the loop (milliseconds); more goes to a thread."""
+
+GRPC_INLINE_ELEMENTS_MAX: Final = 32_768
+"""BYTES elements, and elements to classify, that are written into a response on the loop; more go to a thread."""
+
+GRPC_JOINED_BYTES_MAX: Final = 16 * KIB
+"""A response up to this size is joined into one piece: copying it costs less than sending its parts."""
+
+GRPC_CODEC_THREADS_MAX: Final = 4
+"""Threads that parse and encode large gRPC messages at the same time."""
+
+GRPC_STREAM_REQUESTS_MAX: Final = 256
+"""Requests of one ModelStreamInfer that are not answered yet; beyond it the stream is not read on."""
+
+GRPC_STREAM_WAITING_BYTES_MAX: Final = 64 * MIB
+"""Responses of one ModelStreamInfer that wait for a slow reader. Beyond half of it the stream is not read on; a decoupled
+request that goes on producing beyond it is cancelled, because its model cannot be told to wait."""
+
+GRPC_HEALTH_POLL_S: Final = 1
+"""How often Watch looks at the readiness when nobody tells it of changes."""
+
+GRPC_CODEC_THREADS_MAX: Final = 4
+"""Threads that compress and decompress large gRPC messages at the same time."""
+
+GRPC_SETUP_S_MAX: Final = 20
+"""How long a client may take for TLS, its HTTP/2 preface and the acknowledgement of our settings."""
+
+GRPC_GOAWAY_ANSWER_S_MAX: Final = 1
+"""How long a connection that drains waits for the client to say that it knows; calls that it begins later are refused."""
+
+GRPC_LINGER_S_MAX: Final = 1
+"""How long a connection that is ended waits for the client to close, so that the last bytes reach it."""

@@ -1,0 +1,45 @@
+"""What the metadata of a call decide beside the protocol: restricted protocols, and metadata that become request parameters."""
+
+from __future__ import annotations
+
+import re
+
+from tpy.errors import Forbidden, InvalidArgument
+from tpy.frontends.grpc.options import GrpcServiceOptions
+from tpy.frontends.grpc.transport import Metadata
+
+_RESERVED = frozenset({"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"})
+_RESERVED_PREFIX = "triton_"
+_KEY_PREFIX = "triton-grpc-protocol-"
+
+
+class MetadataPolicy:
+    """Built once from the options. Raises InvalidArgument for a pattern that is not a regular expression."""
+
+    def __init__(self, options: GrpcServiceOptions) -> None:
+        self._keys = {api: (f"{_KEY_PREFIX}{group.header}", group.value) for group in options.restricted for api in group.apis}
+        pattern = options.header_forward_pattern
+        try:
+            self._forward = re.compile(pattern) if pattern else None
+        except re.error as error:
+            raise InvalidArgument(f"--grpc-header-forward-pattern is not a regular expression: {error}") from None
+
+    def require(self, api: str, metadata: Metadata) -> None:
+        """Raise Forbidden (text 28) unless a call with this metadata may use `api`."""
+        key = self._keys.get(api)
+        # Keys arrive in lower case, whatever the flag says.
+        if key is not None and not any(name == key[0].lower() and value == key[1] for name, value in metadata):
+            raise Forbidden(f"This protocol is restricted, expecting header '{key[0]}'")
+
+    def forwarded(self, metadata: Metadata) -> dict[str, str] | None:
+        """The metadata that become request parameters; None when nothing is forwarded. Binary ones never are: a parameter is
+        text. Raises InvalidArgument (text 27) for one that would take the place of a parameter with a meaning."""
+        if self._forward is None:
+            return None
+        forwarded: dict[str, str] = {}
+        for name, value in metadata:
+            if isinstance(value, str) and self._forward.fullmatch(name):
+                if name in _RESERVED or name.startswith(_RESERVED_PREFIX):
+                    raise InvalidArgument(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
+                forwarded[name] = value
+        return forwarded

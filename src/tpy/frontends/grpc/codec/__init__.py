@@ -1,0 +1,33 @@
+"""ModelInferRequest and ModelInferResponse to and from the server's messages. No calls, no statuses, no clock.
+
+split_request -> parse_request -> decode_request      bytes of a request -> InferenceRequest, and how to answer it
+encode_response, encode_stream_response, ...          InferenceResponse -> pieces of one message
+"""
+
+from tpy.frontends.grpc.codec.plan import NO_PLAN, OutputPlan
+from tpy.frontends.grpc.codec.request import decode_request, holds_many_elements, parse_version
+from tpy.frontends.grpc.codec.response import (
+    encode_empty_final,
+    encode_response,
+    encode_stream_error,
+    encode_stream_response,
+    is_large,
+)
+from tpy.frontends.grpc.codec.wire import ParsedRequest, SplitRequest, parse_request, split_request
+
+__all__ = [
+    "NO_PLAN",
+    "OutputPlan",
+    "ParsedRequest",
+    "SplitRequest",
+    "decode_request",
+    "encode_empty_final",
+    "encode_response",
+    "encode_stream_error",
+    "encode_stream_response",
+    "holds_many_elements",
+    "is_large",
+    "parse_request",
+    "parse_version",
+    "split_request",
+]

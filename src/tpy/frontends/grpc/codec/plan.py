@@ -1,0 +1,18 @@
+"""How the answer to one request is to be written: decided while the request is decoded, used when its response is encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class OutputPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """`class_counts`: outputs that are wanted as their best classes, and how many of them. `empty_final`: whether the end of a
+    decoupled request is to be told by a message of its own (`triton_enable_empty_final_response`)."""
+
+    class_counts: Mapping[str, int] = msgspec.field(default_factory=dict)
+    empty_final: bool = False
+
+
+NO_PLAN = OutputPlan()

@@ -1,0 +1,162 @@
+"""ModelInferRequest to InferenceRequest (triton.md 2.2)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from tpy.errors import InvalidArgument
+from tpy.frontends.binary_tensor import element_count, read_binary
+from tpy.frontends.grpc.codec.contents import read_contents
+from tpy.frontends.grpc.codec.parameters import NONE, read_parameters
+from tpy.frontends.grpc.codec.plan import NO_PLAN, OutputPlan
+from tpy.frontends.grpc.codec.wire import ParsedRequest
+from tpy.frontends.shared_memory import refuse_shared_memory
+from tpy.limits import GRPC_INLINE_BYTES_MAX, TENSOR_DIMS_MAX
+from tpy.messages import DataType, InferenceRequest, ModelDescription, ParameterValue, Tensor
+from tpy.messages.datatypes import BY_WORD
+
+_VERSION_MAX = 2**63 - 1
+_LEADING_NUMBER = re.compile(r"\s*([+-]?[0-9]+)", re.ASCII)
+
+
+def parse_version(text: str) -> int | None:
+    """The version of a request; "" means the newest: None. Like Triton, takes the number that the text begins with.
+
+    Raises InvalidArgument (text 5) for a text that begins with none, and for a version that no folder can have.
+    """
+    if not text:
+        return None
+    match = _LEADING_NUMBER.match(text)
+    if match is None or len(match[1]) > len(str(_VERSION_MAX)) + 1 or abs(int(match[1])) > _VERSION_MAX:
+        raise InvalidArgument(
+            f"failed to get model version from specified version string '{text}' (details: stol), "
+            "version should be an integral value > 0"
+        )
+    version = int(match[1])
+    if version < 0:
+        raise InvalidArgument(f"invalid model version specified '{text}' , version should be an integral value > 0")
+    return version
+
+
+def holds_many_elements(parsed: ParsedRequest) -> bool:
+    """Whether decoding takes long: BYTES tensors, whose elements are looked at one by one, of many bytes."""
+    raws = parsed.raws
+    return any(len(raw) > GRPC_INLINE_BYTES_MAX for raw in raws) and any(
+        item.datatype == DataType.BYTES.value for item in parsed.head.inputs
+    )
+
+
+def decode_request(
+    parsed: ParsedRequest,
+    *,
+    description: ModelDescription,
+    version: int | None,
+    received_ns: int,
+    deadline_ns: int | None,
+    forwarded: Mapping[str, ParameterValue] | None = None,
+) -> tuple[InferenceRequest, OutputPlan]:
+    """The request and how to answer it. Raw tensors become views, which keep the message's bytes alive.
+
+    `version` is what `parse_version` made of the request's. `forwarded` are parameters made from metadata; they join the caller's
+    own and win over them. Raises InvalidArgument, or Unsupported for shared memory; nothing else, whatever the message.
+    """
+    head = parsed.head
+    parameters = read_parameters(head.parameters) if len(head.parameters) else NONE
+    inputs = _read_inputs(head, parsed.raws, description)
+    requested: tuple[str, ...] = ()
+    plan = NO_PLAN
+    if len(head.outputs):
+        requested, class_counts = _read_outputs(head.outputs)
+        if class_counts:
+            plan = OutputPlan(class_counts=class_counts, empty_final=parameters.empty_final)
+    if parameters.empty_final and not plan.empty_final:
+        plan = OutputPlan(empty_final=True)
+    request = InferenceRequest(
+        model_name=head.model_name,
+        model_version=version,
+        id=head.id,
+        inputs=inputs,
+        requested_outputs=requested,
+        parameters={**parameters.own, **forwarded} if forwarded else parameters.own,
+        sequence=parameters.sequence,
+        priority=parameters.priority,
+        timeout_us=parameters.timeout_us,
+        deadline_ns=deadline_ns,
+        received_ns=received_ns,
+    )
+    return request, plan
+
+
+def _read_inputs(head: Any, raws: Sequence[bytes | memoryview], description: ModelDescription) -> tuple[Tensor, ...]:
+    model = head.model_name
+    prefix = f"[request id: {head.id or '<id_unknown>'}] "
+    tensors: dict[str, Tensor] = {}
+    raw_at = 0
+    raw_count = len(raws)
+    for item in head.inputs:
+        name = item.name
+        if name in tensors:
+            raise InvalidArgument(f"{prefix}input '{name}' already exists in request")
+        if len(item.parameters) and "shared_memory_region" in item.parameters:
+            refuse_shared_memory()
+        datatype = BY_WORD.get(item.datatype, DataType.INVALID)
+        shape = tuple(item.shape)
+        if len(shape) > TENSOR_DIMS_MAX:
+            _refuse_shape(name, shape, f"has {len(shape)} dimensions, at most {TENSOR_DIMS_MAX} are supported")
+        if shape and min(shape) < 0 and element_count(shape) >= 0:  # an odd number of negative sizes fails by the byte size
+            _refuse_shape(name, shape, "contains one or more invalid dimensions")
+        if item.HasField("contents"):
+            if raw_count:
+                raise InvalidArgument(
+                    f"contents field must not be specified when using raw_input_contents for '{name}' for model '{model}'"
+                )
+            array = read_contents(item.contents, datatype, shape, tensor=name, model=model, prefix=prefix)
+        elif raw_at == raw_count:
+            raise InvalidArgument(f"unable to find data for input tensor '{name}' for model '{model}' in request.")
+        else:
+            if datatype is DataType.INVALID:
+                _refuse_datatype(name, description, prefix)
+            array = read_binary(raws[raw_at], datatype, shape, tensor=name, model=model, prefix=prefix)
+            raw_at += 1
+        tensors[name] = Tensor(name, datatype, array)
+    return tuple(tensors.values())
+
+
+def _read_outputs(outputs: Any) -> tuple[tuple[str, ...], dict[str, int]]:
+    """The names of the requested outputs, once each, and what is wanted as classes."""
+    names: dict[str, None] = {}
+    class_counts: dict[str, int] = {}
+    for item in outputs:
+        names[item.name] = None
+        parameters = item.parameters
+        if not len(parameters):
+            continue
+        if "shared_memory_region" in parameters:
+            if "classification" in parameters:
+                raise InvalidArgument("output can't set both 'shared_memory_region' and 'classification'")
+            refuse_shared_memory()
+        if "classification" in parameters:
+            parameter = parameters["classification"]
+            if parameter.WhichOneof("parameter_choice") != "int64_param":
+                raise InvalidArgument("invalid value type for 'classification' parameter, expected int64_param")
+            if parameter.int64_param <= 0:
+                raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
+            class_counts[item.name] = parameter.int64_param
+    return tuple(names), class_counts
+
+
+def _refuse_datatype(name: str, description: ModelDescription, prefix: str) -> NoReturn:
+    described = description.input_by_name.get(name)
+    if described is None:
+        raise InvalidArgument(f"unexpected inference input '{name}' for model '{description.name}'")
+    raise InvalidArgument(
+        f"{prefix}inference input '{name}' data-type is '<invalid>', but model '{description.name}' expects "
+        f"'{described.datatype.value}'"
+    )
+
+
+def _refuse_shape(name: str, shape: tuple[int, ...], problem: str) -> NoReturn:
+    dims = ",".join(map(str, shape))
+    raise InvalidArgument(f"invalid shape for input '{name}': shape [{dims}] {problem}")

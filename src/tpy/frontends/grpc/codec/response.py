@@ -1,0 +1,133 @@
+"""InferenceResponse to the pieces of a ModelInferResponse or ModelStreamInferResponse (triton.md 2.2 and 2.3).
+
+Tensors always travel as raw contents. A small message is one piece; in a large one the tensors are pieces of their own, views over
+the arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tpy.errors import Internal, InvalidArgument
+from tpy.frontends.binary_tensor import write_binary
+from tpy.frontends.classification import classify
+from tpy.frontends.grpc.codec.plan import OutputPlan
+from tpy.frontends.grpc.codec.wire import RESPONSE_CLASS, STREAM_RESPONSE_CLASS, infer_response, raw_output
+from tpy.limits import GRPC_INLINE_ELEMENTS_MAX, GRPC_JOINED_BYTES_MAX, GRPC_MESSAGE_BYTES_MAX
+from tpy.messages import DataType, InferenceResponse, ModelDescription, ParameterValue, Tensor
+
+Pieces = list[bytes | memoryview]
+
+_FINAL = "triton_final_response"
+_INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
+
+
+def is_large(response: InferenceResponse, plan: OutputPlan) -> bool:
+    """Whether encoding takes long: many BYTES elements, or many elements to classify."""
+    for output in response.outputs:
+        counted = output.datatype is DataType.BYTES or output.name in plan.class_counts
+        if counted and output.array.size > GRPC_INLINE_ELEMENTS_MAX:
+            return True
+    return False
+
+
+def encode_response(response: InferenceResponse, plan: OutputPlan, description: ModelDescription) -> Pieces:
+    """A ModelInferResponse. Raises the response's `error` when it has one; InvalidArgument for one that no gRPC message can hold
+    and for classification of types without an order; Internal for parameters that protobuf cannot carry."""
+    if response.error is not None:
+        raise response.error
+    return _encode(response, plan, description, response.parameters)[0]
+
+
+def encode_stream_response(response: InferenceResponse, plan: OutputPlan, description: ModelDescription) -> tuple[Pieces, int]:
+    """A ModelStreamInferResponse and its size in bytes. Raises as `encode_response`."""
+    if response.error is not None:
+        raise response.error
+    pieces, size = _encode(response, plan, description, {**response.parameters, _FINAL: response.final})
+    start = infer_response(size)
+    size += len(start)
+    return ([start + pieces[0]] if len(pieces) == 1 else [start, *pieces]), size
+
+
+def encode_empty_final(model_name: str, model_version: str, request_id: str) -> bytes:
+    """The message that only says that a decoupled request has ended. `model_version` is what the request said."""
+    message = STREAM_RESPONSE_CLASS()
+    inner = message.infer_response
+    inner.model_name, inner.model_version, inner.id = model_name, model_version, request_id
+    inner.parameters[_FINAL].bool_param = True
+    return _serialised(message)
+
+
+def encode_stream_error(text: str, *, request_id: str, response: InferenceResponse | None = None) -> bytes:
+    """A failure inside the stream: at the door, or in a `response` of the model, which then also names it and says whether it was
+    the last one."""
+    message = STREAM_RESPONSE_CLASS(error_message=text)
+    inner = message.infer_response
+    inner.SetInParent()
+    inner.id = request_id
+    if response is not None:
+        inner.model_name = response.model_name
+        inner.parameters[_FINAL].bool_param = response.final
+    return _serialised(message)
+
+
+def _encode(
+    response: InferenceResponse, plan: OutputPlan, description: ModelDescription, parameters: Mapping[str, ParameterValue]
+) -> tuple[Pieces, int]:
+    message = RESPONSE_CLASS(model_name=response.model_name, model_version=str(response.model_version), id=response.id)
+    for key, value in parameters.items():
+        _set_parameter(message.parameters[key], key, value)
+    blobs: Pieces = []
+    size = 0
+    for tensor in response.outputs:
+        class_count = plan.class_counts.get(tensor.name, 0) if plan.class_counts else 0
+        if class_count:
+            tensor = _classified(tensor, class_count, description)
+        message.outputs.add(name=tensor.name, datatype=tensor.datatype.value, shape=tensor.array.shape)
+        before, blob = raw_output(_blob(tensor))
+        blobs += before, blob
+        size += len(before) + len(blob)
+    head = _serialised(message)
+    size += len(head)
+    if size > GRPC_MESSAGE_BYTES_MAX:
+        raise InvalidArgument(f"Response has byte size {size} which exceeds gRPC's byte size limit {GRPC_MESSAGE_BYTES_MAX}.")
+    if size <= GRPC_JOINED_BYTES_MAX:
+        return [b"".join((head, *blobs))], size
+    return [head, *blobs], size
+
+
+def _blob(tensor: Tensor) -> bytes | memoryview:
+    array = tensor.array
+    if array.nbytes <= GRPC_JOINED_BYTES_MAX and tensor.datatype is not DataType.BYTES:
+        return array.tobytes()  # copied anyway when it is joined
+    return write_binary(array, tensor.datatype)
+
+
+def _classified(tensor: Tensor, class_count: int, description: ModelDescription) -> Tensor:
+    described = description.output_by_name.get(tensor.name)
+    labels = described.labels if described is not None else ()
+    return classify(tensor, class_count=class_count, batches=description.batches, labels=labels)
+
+
+def _set_parameter(parameter: Any, key: str, value: ParameterValue) -> None:
+    if isinstance(value, bool):
+        parameter.bool_param = value
+    elif isinstance(value, str):
+        try:
+            parameter.string_param = value
+        except ValueError:  # half a surrogate pair: only model code makes them
+            raise Internal(f"response parameter '{key}' is text that UTF-8 cannot carry") from None
+    elif isinstance(value, float):
+        parameter.double_param = value
+    elif _INT64_MIN <= value <= _INT64_MAX:
+        parameter.int64_param = value
+    elif 0 <= value <= _UINT64_MAX:
+        parameter.uint64_param = value
+    else:
+        raise Internal(f"response parameter '{key}' is an integer of more than 64 bits")
+
+
+def _serialised(message: Any) -> bytes:
+    serialised: bytes = message.SerializeToString()
+    return serialised

@@ -1,0 +1,15 @@
+"""What the gRPC services are to do beside serving: frozen options. How the port is served is the transport's `GrpcOptions`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tpy.frontends.restrictions import RestrictedApi
+
+
+class GrpcServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`restricted` protocols are served only to calls that carry the metadata `triton-grpc-protocol-<header>` with its value.
+    Metadata whose key matches `header_forward_pattern` as a whole become request parameters; "" forwards nothing."""
+
+    restricted: tuple[RestrictedApi, ...] = ()
+    header_forward_pattern: str = ""

@@ -1,0 +1,51 @@
+"""Restricted APIs: which calls are served only to those who send a key. One notation for all frontends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from tpy.errors import InvalidArgument
+
+API_CATEGORIES = (
+    "health",
+    "metadata",
+    "inference",
+    "shared-memory",
+    "model-config",
+    "model-repository",
+    "statistics",
+    "trace",
+    "logging",
+)
+"""What --http-restricted-api and --grpc-restricted-protocol can name (triton.md 1.9)."""
+
+
+class RestrictedApi(msgspec.Struct, frozen=True, kw_only=True):
+    """These APIs are served only to requests whose header `header` has exactly `value`."""
+
+    apis: frozenset[str]
+    header: str
+    value: str
+
+
+def parse_restricted(values: Iterable[str], *, flag: str) -> tuple[RestrictedApi, ...]:
+    """The values of the flag `flag`, each `<api>[,<api>...]:<header>=<value>`. Raises InvalidArgument for an unknown API, for one
+    that occurs twice, and for a value without header."""
+    groups: list[RestrictedApi] = []
+    seen: set[str] = set()
+    for text in values:
+        match = re.fullmatch(r"([^:]+):([^=]+)=(.*)", text)
+        if match is None:
+            raise InvalidArgument(f"--{flag} expects '<api>[,<api>...]:<header>=<value>', got: '{text}'")
+        apis = [api.strip() for api in match[1].split(",")]
+        for api in apis:
+            if api not in API_CATEGORIES:
+                raise InvalidArgument(f"--{flag}: unknown API '{api}', expected one of {', '.join(API_CATEGORIES)}")
+            if api in seen:
+                raise InvalidArgument(f"--{flag}: API '{api}' can not be specified in multiple groups")
+            seen.add(api)
+        groups.append(RestrictedApi(apis=frozenset(apis), header=match[2].strip(), value=match[3]))
+    return tuple(groups)
