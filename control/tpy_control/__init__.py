@@ -11,9 +11,10 @@ from tpy_control.options import ControlMode, ControlOptions
 from tpy_control.plane import StartupReport
 from tpy_control.run import run_control_plane
 from tpy_control.service import ControlPlane
-from tpy_control.sources import DiskSource, MemorySource, RepositorySource
+from tpy_control.sources import BACKENDS_FOLDER, DiskSource, MemorySource, RepositorySource
 
 __all__ = [
+    "BACKENDS_FOLDER",
     "ControlMode",
     "ControlOptions",
     "ControlPlane",

@@ -29,6 +29,9 @@ from tpy_control.core.picture import (
 
 _log = logging.getLogger(__name__)
 
+BACKENDS_FOLDER = "backends"
+"""A repository may bring python-based backends along, as backends/NAME/model.py."""
+
 _WATCH_DEBOUNCE_MS = 400  # groups the events of one copy; the look that follows costs a stat per file
 _WATCH_STEP_MS = 50
 _READ_BYTES = 1024 * 1024
@@ -57,12 +60,12 @@ class DiskRepositories:
         return tuple(self._repositories.values())
 
     def list_models(self) -> Sequence[ModelLocation]:
-        """Every directory in a repository, except hidden ones. Raises Unavailable."""
+        """Every directory in a repository, except hidden ones and the folder of backends. Raises Unavailable."""
         found: list[ModelLocation] = []
         for repository, path in self._repositories.items():
             try:
                 with os.scandir(path) as entries:
-                    names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+                    names = [entry.name for entry in entries if _may_be_model(entry)]
             except OSError as error:
                 raise Unavailable(f"failed to stat file {path}: {error.strerror or error}") from None
             found.extend(ModelLocation(repository, name) for name in names)
@@ -162,6 +165,19 @@ class DiskSource:
                 ignore_permission_denied=True,
             ):
                 changed()
+
+
+def _may_be_model(entry: os.DirEntry[str]) -> bool:
+    """Hidden folders are none, nor is the folder of backends unless it has what only a model has."""
+    if entry.name.startswith(".") or not entry.is_dir():
+        return False
+    if entry.name != BACKENDS_FOLDER:
+        return True
+    try:
+        inside = os.listdir(entry.path)
+    except OSError:
+        return True  # told when the model is looked at
+    return any(name in (CONFIG_FILENAME, CONFIGS_FOLDER) or name.isdecimal() for name in inside)
 
 
 def _walk(directory: Path) -> tuple[list[_Entry], list[str]]:

@@ -26,7 +26,7 @@ def tables(options: ServerOptions, registry: BackendRegistry, models: Iterable[I
 
 def failures(models: Iterable[IndexEntry]) -> list[str]:
     """One line for each model that did not load."""
-    return [f"{_name(entry)} version {_version(entry)}: {entry.reason or _state(entry)}" for entry in models]
+    return [f"{_name(entry)}{_of_version(entry)}: {entry.reason or _state(entry)}" for entry in models]
 
 
 def _model_row(entry: IndexEntry) -> tuple[str, str, str]:
@@ -40,6 +40,10 @@ def _name(entry: IndexEntry) -> str:
 
 def _version(entry: IndexEntry) -> str:
     return "-" if entry.version is None else str(entry.version)
+
+
+def _of_version(entry: IndexEntry) -> str:
+    return "" if entry.version is None else f" version {entry.version}"
 
 
 def _state(entry: IndexEntry) -> str:

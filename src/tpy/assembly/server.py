@@ -17,7 +17,6 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 
 import trio
 
@@ -33,7 +32,7 @@ from tpy.telemetry.host import HostSampler
 from tpy.telemetry.logs import LogController
 from tpy.telemetry.metrics import render
 from tpy.units import NS_PER_S
-from tpy_control import ControlPlane, StartupReport, run_control_plane
+from tpy_control import BACKENDS_FOLDER, ControlPlane, StartupReport, run_control_plane
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
 from tpy_data.registry import BackendRegistry
 
@@ -209,7 +208,7 @@ def _registry(options: ServerOptions) -> BackendRegistry:
     backends: BackendOptions = options.backends
     return BackendRegistry(
         backend_directory=backends.directory,
-        repository_backend_directories=[Path(repository) / "backends" for repository in options.control.repositories],
+        repository_backend_directories=[repository / BACKENDS_FOLDER for repository in options.control.repositories],
         backend_config=backends.config,
         global_config=backends.config_of_all,
         log=_log_from_thread,
