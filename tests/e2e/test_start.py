@@ -1,0 +1,323 @@
+"""What `tpy serve` loads at the start, when it goes on, what it prints, and what it says about wrong flags."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tritonclient.http import InferenceServerClient, InferInput
+
+from .repositories import AFFINE_CONFIG, ModelFolder
+from .server import ServerProcess, run_tpy
+
+CONTROL_MODES = ("none", "poll", "explicit")
+
+
+def scaled(client: InferenceServerClient, model: str) -> float:
+    tensor = InferInput("INPUT", [1, 3], "FP32")
+    tensor.set_data_from_numpy(np.ones((1, 3), np.float32))
+    answer = client.infer(model, [tensor]).as_numpy("OUTPUT")
+    assert answer is not None
+    return float(answer[0, 0])
+
+
+def ready(client: InferenceServerClient) -> list[str]:
+    return [entry["name"] for entry in client.get_model_repository_index() if entry.get("state") == "READY"]
+
+
+def two_good_two_bad(repository: Path) -> None:
+    ModelFolder(repository, "a").config(AFFINE_CONFIG).affine(1, 2)
+    ModelFolder(repository, "b").config(AFFINE_CONFIG).affine(1, 3)
+    ModelFolder(repository, "no_model").config(AFFINE_CONFIG).file("1/model.onnx", b"text")
+    ModelFolder(repository, "no_config").config("max_batch_size: yes\n").affine(1, 1)
+
+
+def test_mode_none_loads_all_and_follows_nothing(repository: Path) -> None:
+    model = ModelFolder(repository, "a").config(AFFINE_CONFIG).affine(1, 2)
+    with ServerProcess(repositories=[repository]) as server, InferenceServerClient(server.http) as client:
+        assert scaled(client, "a") == 2
+        model.affine(1, 3)
+        ModelFolder(repository, "b").config(AFFINE_CONFIG).affine(1, 1)
+        assert scaled(client, "a") == 2
+        assert ready(client) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [(["--load-model=b"], ["b"]), (["--load-model", "a", "--load-model=b"], ["a", "b"]), (["--load-model=*"], ["a", "b", "c"])],
+)
+def test_load_model(repository: Path, flags: Sequence[str], expected: list[str]) -> None:
+    for name in "abc":
+        ModelFolder(repository, name).config(AFFINE_CONFIG).affine(1, 2)
+    flags = ["--model-control-mode=explicit", *flags]
+    with ServerProcess(*flags, repositories=[repository]) as server, InferenceServerClient(server.http) as client:
+        assert ready(client) == expected
+        assert client.is_server_ready()
+
+
+@pytest.mark.parametrize("mode", CONTROL_MODES)
+def test_failed_models_end_the_start(repository: Path, mode: str) -> None:
+    """The default: exit code 1, and each failed model with its reason on standard error."""
+    two_good_two_bad(repository)
+    flags = [f"--model-control-mode={mode}", *(["--load-model=*"] if mode == "explicit" else [])]
+    with ServerProcess(*flags, repositories=[repository], expect_exit=1) as server:
+        assert server.wait_end() == 1
+    told = [line for line in server.log.splitlines() if line.startswith("error: ")]
+    assert len(told) == 3
+    assert re.match(r"error: model no_config\b.*config\.pbtxt:1:17", told[0])
+    assert re.match(r"error: model no_model\b.*version 1\b.*model\.onnx", told[1])
+    assert told[2] == "error: creating server: Internal - failed to load all models"
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_failed_models_do_not_stop_the_others(repository: Path, strict: bool) -> None:
+    two_good_two_bad(repository)
+    flags = ["--exit-on-error=false", f"--strict-readiness={strict}"]
+    with ServerProcess(*flags, repositories=[repository]) as server, InferenceServerClient(server.http) as client:
+        assert scaled(client, "a") == 2
+        assert scaled(client, "b") == 3
+        assert client.is_server_live()
+        assert client.is_server_ready() is not strict
+        reasons = {entry["name"]: entry.get("reason", "") for entry in client.get_model_repository_index()}
+        assert reasons["a"] == reasons["b"] == ""
+        assert "model.onnx" in reasons["no_model"]
+        assert "config.pbtxt:1:17" in reasons["no_config"]
+    table = {tuple(cell.strip() for cell in line.split("|")[1:4]) for line in server.log.splitlines() if line.startswith("| ")}
+    assert ("a", "1", "READY") in table
+    assert ("b", "1", "READY") in table
+
+
+def test_a_missing_model_of_load_model_is_a_failure(repository: Path) -> None:
+    flags = ["--model-control-mode=explicit", "--load-model=nosuch"]
+    with ServerProcess(*flags, repositories=[repository], expect_exit=1) as server:
+        assert server.wait_end() == 1
+    assert "error: model nosuch" in server.log
+
+
+def test_an_empty_repository_is_served(repository: Path) -> None:
+    with ServerProcess(repositories=[repository]) as server, InferenceServerClient(server.http) as client:
+        assert client.is_server_ready()
+        assert client.get_model_repository_index() == []
+
+
+def test_two_repositories_with_one_name_in_both(tmp_path: Path) -> None:
+    left, right = tmp_path / "left", tmp_path / "right"
+    ModelFolder(left, "both").config(AFFINE_CONFIG).affine(1, 1)
+    ModelFolder(right, "both").config(AFFINE_CONFIG).affine(1, 2)
+    ModelFolder(left, "l").config(AFFINE_CONFIG).affine(1, 3)
+    ModelFolder(right, "r").config(AFFINE_CONFIG).affine(1, 4)
+    with ServerProcess("--exit-on-error=0", repositories=[left, right]) as server, InferenceServerClient(server.http) as client:
+        assert (scaled(client, "l"), scaled(client, "r")) == (3, 4)
+        index = {entry["name"]: entry for entry in client.get_model_repository_index()}
+        assert index["both"] == {
+            "name": "both",
+            "state": "UNAVAILABLE",
+            "reason": "model appears in two or more repositories",
+        }
+        assert not client.is_server_ready()
+
+
+def test_namespacing_keeps_both(tmp_path: Path) -> None:
+    left, right = tmp_path / "left", tmp_path / "right"
+    ModelFolder(left, "both").config(AFFINE_CONFIG).affine(1, 1)
+    ModelFolder(right, "both").config(AFFINE_CONFIG).affine(1, 2)
+    ModelFolder(left, "l").config(AFFINE_CONFIG).affine(1, 3)
+    with (
+        ServerProcess("--model-namespacing=true", repositories=[left, right]) as server,
+        InferenceServerClient(server.http) as client,
+    ):
+        assert client.is_server_ready()
+        assert ready(client) == ["both", "both", "l"]
+        assert scaled(client, "l") == 3
+        with pytest.raises(Exception, match="both"):
+            scaled(client, "both")
+
+
+def test_named_configurations(repository: Path) -> None:
+    model = ModelFolder(repository, "a").config(AFFINE_CONFIG).affine(1, 2)
+    model.file("configs/small.pbtxt", AFFINE_CONFIG.replace("max_batch_size: 8", "max_batch_size: 2"))
+    ModelFolder(repository, "b").config(AFFINE_CONFIG).affine(1, 2)
+    with (
+        ServerProcess("--model-config-name=small", repositories=[repository]) as server,
+        InferenceServerClient(server.http) as client,
+    ):
+        assert client.get_model_config("a")["max_batch_size"] == 2
+        assert client.get_model_config("b")["max_batch_size"] == 8
+
+
+@pytest.mark.parametrize("flag", ["--disable-auto-complete-config", "--strict-model-config=true"])
+def test_without_auto_complete_a_configuration_must_be_whole(repository: Path, flag: str) -> None:
+    ModelFolder(repository, "whole").config(AFFINE_CONFIG).affine(1, 2)
+    ModelFolder(repository, "part").config('backend: "onnxruntime"\n').affine(1, 2)
+    ModelFolder(repository, "none").affine(1, 2)
+    with ServerProcess(flag, "--exit-on-error=false", repositories=[repository]) as server:
+        with InferenceServerClient(server.http) as client:
+            assert ready(client) == ["whole"]
+            reasons = {entry["name"]: entry.get("reason", "") for entry in client.get_model_repository_index()}
+        assert "config.pbtxt" in reasons["none"]
+        assert reasons["part"]
+
+
+def test_strict_model_config_false_completes(repository: Path) -> None:
+    ModelFolder(repository, "none").affine(1, 2)
+    with (
+        ServerProcess("--strict-model-config=False", repositories=[repository]) as server,
+        InferenceServerClient(server.http) as client,
+    ):
+        assert scaled(client, "none") == 2
+        config = client.get_model_config("none")
+        assert (config["max_batch_size"], config["dynamic_batching"]["preferred_batch_size"]) == (4, [4])
+
+
+def test_backend_config_reaches_the_backend(repository: Path) -> None:
+    ModelFolder(repository, "a").affine(1, 2)
+    with (
+        ServerProcess("--backend-config=onnxruntime,default-max-batch-size=7", repositories=[repository]) as server,
+        InferenceServerClient(server.http) as client,
+    ):
+        assert client.get_model_config("a")["max_batch_size"] == 7
+
+
+BACKEND = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "INPUT", "data_type": "TYPE_FP32", "dims": [1, 3]})
+        config.add_output({"name": "OUTPUT", "data_type": "TYPE_FP32", "dims": [1, 3]})
+        return config
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_numpy() * 9)]) for r in requests]
+"""
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_python_based_backends(repository: Path, tmp_path: Path, inside: bool) -> None:
+    """A model.py in --backend-directory, or in the repository's own folder of backends, serves every model that names it."""
+    backends = repository / "backends" if inside else tmp_path / "backends"
+    ModelFolder(backends, "nine").file("model.py", BACKEND)
+    for name in ("m", "n"):
+        (ModelFolder(repository, name).config('backend: "nine"\n').path / "1").mkdir()
+    flags = () if inside else (f"--backend-directory={backends}",)
+    with ServerProcess(*flags, repositories=[repository]) as server, InferenceServerClient(server.http) as client:
+        assert (scaled(client, "m"), scaled(client, "n")) == (9, 9)
+        assert client.is_server_ready()
+    assert re.search(r"\| nine +\|", server.log)
+
+
+def test_log_formats_and_levels(repository: Path, tmp_path: Path) -> None:
+    ModelFolder(repository, "a").config(AFFINE_CONFIG).affine(1, 2)
+    with ServerProcess("--log-format=json", "--log-verbose=1", repositories=[repository]) as server:
+        pass
+    lines = [json.loads(line) for line in server.log.splitlines() if line.startswith("{")]
+    assert {"time", "level", "logger", "message"} <= set(lines[0])
+    assert any(line["message"] == "loaded" and line["context"]["model"] == "a" for line in lines)
+
+    file = tmp_path / "server.log"
+    with ServerProcess("--log-format=ISO8601", f"--log-file={file}", repositories=[repository]) as server:
+        pass
+    written = file.read_text()
+    assert re.search(r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ \S+:\d+\] "loaded model=a', written, re.MULTILINE)
+    assert "loaded" not in server.log
+
+    flags = ["--log-info=false", "--log-warning=0", "--log-error=no"]
+    with ServerProcess(*flags, repositories=[repository]) as server:
+        pass
+    assert not re.search(r"^[IWE]\d{4} ", server.log, re.MULTILINE)
+
+
+def test_start_prints_tables(repository: Path) -> None:
+    ModelFolder(repository, "a").config(AFFINE_CONFIG).affine(1, 2)
+    with ServerProcess("--id=mine", repositories=[repository]) as server, InferenceServerClient(server.http) as client:
+        assert client.get_server_metadata()["name"] == "mine"
+    for pattern in (r"\| onnxruntime +\|", r"\| a +\| 1 +\| READY +\|", r"\| id +\| mine +\|"):
+        assert re.search(pattern, server.log), server.log
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--nosuch=1"], "No such option"),
+        (["--http-port=x"], "--http-port: expected an integer, got 'x'"),
+        (["--http-port=70000"], "--http-port: expected at most 65535, got 70000"),
+        (["--model-control-mode=sometimes"], "--model-control-mode: expected one of none, poll, explicit, got 'sometimes'"),
+        (["--strict-readiness=maybe"], "--strict-readiness: expected true or false, got 'maybe'"),
+        (["--load-model=a"], "--load-model needs --model-control-mode=explicit"),
+        (["--model-control-mode=explicit", "--load-model=a", "--load-model=*"], "--load-model=* loads all models"),
+        (["--http-restricted-api=nosuch:k=v"], "nosuch"),
+        (["--http-restricted-api=health"], "--http-restricted-api"),
+        (["--http-header-forward-pattern=("], "--http-header-forward-pattern"),
+        (["--backend-config=nonsense"], "--backend-config: expected [<backend>,]<key>=<value>, got 'nonsense'"),
+        (["--log-file=/no/such/folder/file"], "--log-file: cannot write '/no/such/folder/file': No such file or directory"),
+        (["--http-port=8123", "--metrics-port=8123"], "--http-port and --metrics-port are both 8123"),
+        (["--allow-sagemaker=true"], "--allow-sagemaker is not supported"),
+        (["extra"], "extra"),
+    ],
+)
+def test_wrong_flags_are_one_line(repository: Path, flags: Sequence[str], message: str) -> None:
+    outcome = run_tpy("serve", f"--model-repository={repository}", *flags)
+    assert outcome.code == 1
+    assert outcome.out == ""
+    assert outcome.err.startswith("tpy: error: ")
+    assert message in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_without_a_repository() -> None:
+    outcome = run_tpy("serve")
+    assert (outcome.code, outcome.err) == (1, "tpy: error: --model-repository must be specified\n")
+
+
+@pytest.mark.parametrize("kind", ["missing", "file"])
+def test_a_repository_that_cannot_be_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "models"
+    if kind == "file":
+        path.write_text("")
+    outcome = run_tpy("serve", f"--model-repository={path}", "--http-port=0", "--metrics-port=0", "--allow-grpc=false")
+    assert outcome.code == 1
+    last = outcome.err.splitlines()[-1]
+    assert last.startswith("tpy: error: ")
+    assert str(path) in last
+    assert "Traceback" not in outcome.err
+
+
+def test_a_port_in_use(repository: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        outcome = run_tpy(
+            "serve", f"--model-repository={repository}", "--http-address=127.0.0.1", f"--http-port={port}", "--metrics-port=0"
+        )
+    assert outcome.code == 1
+    last = outcome.err.splitlines()[-1]
+    assert re.match(rf"tpy: error: .*127\.0\.0\.1:{port}", last), outcome.err
+    assert "in use" in last
+    assert "Traceback" not in outcome.err
+
+
+def test_flags_without_effect_warn(repository: Path) -> None:
+    with ServerProcess("--http-thread-count=3", "--pinned-memory-pool-byte-size=1", repositories=[repository]) as server:
+        pass
+    for name in ("http-thread-count", "pinned-memory-pool-byte-size"):
+        assert re.search(rf'^W.*"--{name} has no effect: ', server.log, re.MULTILINE)
+
+
+def test_flags_from_the_environment(repository: Path) -> None:
+    ModelFolder(repository, "a").config(AFFINE_CONFIG).affine(1, 2)
+    ModelFolder(repository, "b").config(AFFINE_CONFIG).affine(1, 2)
+    environment = {"TPY_MODEL_REPOSITORY": str(repository), "TPY_MODEL_CONTROL_MODE": "explicit", "TPY_LOAD_MODEL": "a,b"}
+    with ServerProcess(environment=environment) as server, InferenceServerClient(server.http) as client:
+        assert ready(client) == ["a", "b"]
+
+
+def test_the_server_says_that_grpc_is_not_served(repository: Path) -> None:
+    with ServerProcess("--allow-grpc=true", repositories=[repository]) as server:
+        pass
+    assert re.search(r'^W.*"gRPC is not served by this version', server.log, re.MULTILINE)
