@@ -186,6 +186,15 @@ def exit_now(batch: ExecutionBatch) -> list[ExecutionResult]:
     raise SystemExit(3)
 
 
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise Unspeakable
+
+
+def unspeakable(batch: ExecutionBatch) -> list[ExecutionResult]:
+    raise Unspeakable
+
+
 @pytest.mark.parametrize(
     ("execute", "reason"),
     [
@@ -193,6 +202,18 @@ def exit_now(batch: ExecutionBatch) -> list[ExecutionResult]:
         (exit_now, "Internal: Failed to process the request(s) for model 'm_0', message: SystemExit: 3"),
         (lambda batch: [], "Internal: instance 'm_0' gave 0 results for 1 requests"),
         (lambda batch: [ExecutionResult(error=NotFound("gone"))], "Not found: gone"),
+        (
+            unspeakable,
+            "Internal: Failed to process the request(s) for model 'm_0', message: Unspeakable: <its text cannot be read>",
+        ),
+        (lambda batch: [{}], "Internal: instance 'm_0' gave a result of type dict"),
+        (lambda batch: [None], "Internal: instance 'm_0' gave a result of type NoneType"),
+        (lambda batch: [ExecutionResult(error="gone")], "Internal: instance 'm_0' gave an error of type str"),  # type: ignore[arg-type]  # wrong on purpose
+        (lambda batch: [ExecutionResult([np.zeros(2)])], "Internal: instance 'm_0' gave an output of type ndarray"),  # type: ignore[list-item]  # wrong on purpose
+        (
+            lambda batch: [ExecutionResult([Tensor("OUT", DataType.FP32, np.zeros(2))])],
+            "Internal: instance 'm_0' gave output 'OUT' as FP32 with dtype float64",
+        ),
     ],
 )
 async def test_an_error_of_the_model_is_the_requests_and_the_instance_goes_on(

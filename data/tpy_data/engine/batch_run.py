@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, ModelInstance, PhaseTimes
 from tpy.clock import Clock
 from tpy.errors import Internal, TpyError
+from tpy.messages import Tensor
+from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.executor import Worker
 from tpy_data.engine.ticket import Execution, RequestTicket
 
@@ -55,8 +59,7 @@ class BatchRun:
         """Execute. Whatever the model raises becomes the answer of these requests, and of no others."""
         try:
             results = self.slot.instance.execute(ExecutionBatch(self.tickets, self.times))
-            if len(results) != len(self.tickets):
-                raise Internal(f"instance '{self.slot.name}' gave {len(results)} results for {len(self.tickets)} requests")
+            self._require_sound(results)
             self.results = results
         except InstanceFailure as failure:
             self.failure = str(failure)
@@ -80,8 +83,28 @@ class BatchRun:
         output_start_ns = min(max(times.output_start_ns or end_ns, input_end_ns), end_ns)
         return Execution(start_ns, input_end_ns - start_ns, output_start_ns - input_end_ns, end_ns - output_start_ns)
 
+    def _require_sound(self, results: Sequence[ExecutionResult]) -> None:
+        """Raises Internal for what breaks the contract: on the Trio thread it would take the whole server down."""
+        if len(results) != len(self.tickets):
+            raise Internal(f"instance '{self.slot.name}' gave {len(results)} results for {len(self.tickets)} requests")
+        for result in results:
+            if type(result) is not ExecutionResult:
+                raise self._unsound(f"a result of type {type(result).__name__}")
+            if result.error is not None:
+                if not isinstance(result.error, TpyError):
+                    raise self._unsound(f"an error of type {type(result.error).__name__}")
+                continue
+            for output in result.outputs:
+                if type(output) is not Tensor or not isinstance(output.array, np.ndarray):
+                    raise self._unsound(f"an output of type {type(output).__name__}")
+                if output.array.dtype != output.datatype.numpy:
+                    raise self._unsound(f"output '{output.name}' as {output.datatype.value} with dtype {output.array.dtype}")
+
+    def _unsound(self, what: str) -> Internal:
+        return Internal(f"instance '{self.slot.name}' gave {what}")
+
     def _fail(self, error: TpyError) -> None:
         self.results = [ExecutionResult(error=error)] * len(self.tickets)
 
     def _text(self, error: BaseException) -> str:
-        return f"Failed to process the request(s) for model '{self.slot.name}', message: {type(error).__name__}: {error}"
+        return f"Failed to process the request(s) for model '{self.slot.name}', message: {exception_text(error)}"

@@ -18,6 +18,7 @@ import outcome
 import trio
 
 from tpy.errors import Internal
+from tpy_data.engine.exception_text import exception_text
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -199,7 +200,7 @@ class _Call(Generic[T]):
         except Exception as error:
             self._result = outcome.Error(error)
         except BaseException as error:  # sys.exit() in model code must end neither this thread nor the server
-            self._result = outcome.Error(Internal(f"{type(error).__name__}: {error}"))
+            self._result = outcome.Error(Internal(exception_text(error)))
 
     def finished(self) -> None:
         if not self._abandoned:

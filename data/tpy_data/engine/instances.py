@@ -15,6 +15,7 @@ from tpy.backend import LoadedModel, ModelInstance
 from tpy.errors import Internal, TpyError
 from tpy.limits import INSTANCE_CLOSE_S_MAX, WORKER_RESTART_BACKOFF_S_MAX, WORKER_RESTART_BACKOFF_S_MIN
 from tpy_data.engine.batch_run import InstanceSlot
+from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.executor import Executor, Worker, call, see_through
 from tpy_data.engine.loading import PlacedInstance
 from tpy_data.engine.version_engine import VersionEngine
@@ -65,7 +66,7 @@ class SupervisedInstance:
             raise
         except Exception as error:
             worker.close()
-            raise Internal(f"{type(error).__name__}: {error}") from error
+            raise Internal(exception_text(error)) from error
         self._worker, self._instance = worker, instance
         self._failed = trio.Event()
         self.alive, self.reason = True, ""

@@ -17,6 +17,7 @@ from tpy.limits import INSTANCE_CLOSE_S_MAX, LOAD_SLOW_S
 from tpy.messages import ModelDescription, ModelState
 from tpy.state import DesiredModel, DesiredVersion, ObservedKey, ObservedVersion, ObservedWriter
 from tpy_data.engine.core import Phase, Running
+from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.executor import Executor, Worker, call, see_through
 from tpy_data.engine.instances import InstanceRecipe, InstanceSet
 from tpy_data.engine.loading import LoadedVersion, Loader
@@ -124,7 +125,7 @@ class VersionRuntime:
         except* Exception as bugs:
             _log.exception("a model version ended on a bug", extra={"context": self._context()})
             self._plant.table.switch_out(self)
-            self._end(Internal(f"{bugs.exceptions[0]!r}"))
+            self._end(Internal(exception_text(bugs.exceptions[0])))
             self.abandon()
 
     async def _live(self) -> None:
@@ -279,7 +280,7 @@ def _load(loader: Loader, model: DesiredModel, version: DesiredVersion) -> Loade
         raise
     except Exception as error:
         _log.exception("loading raised", extra={"context": {"model": str(model.id), "version": version.version}})
-        raise Internal(f"{type(error).__name__}: {error}") from error
+        raise Internal(exception_text(error)) from error
 
 
 def _unload(loaded: LoadedVersion) -> None:

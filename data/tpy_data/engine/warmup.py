@@ -18,6 +18,7 @@ from tpy.config.model_config import Warmup, WarmupInput
 from tpy.errors import InvalidArgument, TpyError
 from tpy.messages import DataType, InferenceRequest, ParameterValue, SequencePosition, Tensor
 from tpy_data.engine.admission import Admission, request_prefix
+from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.model_files import read_beside
 
 _LENGTH_BYTES = 4
@@ -73,7 +74,7 @@ def _run(instance: ModelInstance, sample: WarmupSample) -> list[str]:
     except (TpyError, InstanceFailure) as error:
         return [str(error)] * len(sample.requests)
     except Exception as error:
-        return [f"{type(error).__name__}: {error}"] * len(sample.requests)
+        return [exception_text(error)] * len(sample.requests)
     return [result.error.message for result in results if result.error is not None]
 
 
