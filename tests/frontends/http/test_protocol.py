@@ -76,6 +76,14 @@ async def test_a_request_for_quart_waits_for_those_before_it_and_holds_those_beh
         assert [(await client.answer()).status for _ in range(3)] == [200, 200, 200]
 
 
+async def test_what_is_no_http_is_refused_behind_a_request_for_quart() -> None:
+    async with running(FakeServices()) as server:
+        client = await server.connect()
+        await client.send(get("/v2/health/live") + b"no HTTP at all\r\n\r\n")
+        assert [(await client.answer()).status for _ in range(2)] == [200, 400]
+        await client.expect_end()
+
+
 async def test_at_most_so_many_pipelined_requests_are_taken_up() -> None:
     services = FakeServices()
     services.inference.immediate = False

@@ -133,6 +133,7 @@ class ReplyLine:
             raise InvariantViolation("an answer left the line before its turn")
         self._leave(place)
         self.closing = self.closing or close
+        self.flush()  # a refusal may have been filled in behind it
         self._progressed()
 
     def cancel_all(self) -> None:
