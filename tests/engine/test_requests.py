@@ -178,6 +178,25 @@ async def test_a_sink_may_submit_and_a_sink_that_raises_hurts_only_itself(
         assert second.at_ms == 20
 
 
+@pytest.mark.parametrize("preserve_ordering", [False, True])
+async def test_a_sink_may_cancel_a_batch_mate(autojump_clock: MockClock, loop_guard: LoopGuard, preserve_ordering: bool) -> None:
+    async with rig(latency_ms=10) as r:
+        await r.serve(config(dynamic_batching=dynamic(5, preserve_ordering=preserve_ordering)))
+        mate = RecordingSink()
+
+        class Canceller(RecordingSink):
+            def deliver(self, response: InferenceResponse) -> None:
+                super().deliver(response)
+                handle.cancel()
+
+        first = Canceller()
+        r.plane.inference.submit(request(), first)
+        handle = r.plane.inference.submit(request(), mate)
+        assert values(await first.wait()) == [1, 1]
+        assert mate.responses == []
+        assert values(await r.submit().wait()) == [1, 1]
+
+
 def boom(batch: ExecutionBatch) -> list[ExecutionResult]:
     raise ValueError("nope")
 

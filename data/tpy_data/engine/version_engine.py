@@ -25,6 +25,16 @@ from tpy_data.schedulers.driver import SchedulerDriver
 _log = logging.getLogger(__name__)
 
 
+class _Nobody:
+    """The sink of a request that was cancelled when its answer was already on the way."""
+
+    def deliver(self, response: InferenceResponse) -> None:
+        pass
+
+
+_NOBODY = _Nobody()
+
+
 class VersionEngine:
     """Admits requests, schedules them, runs batches on instances, answers. `run` is a task of its owner's nursery."""
 
@@ -61,6 +71,8 @@ class VersionEngine:
     def cancel(self, ticket: RequestTicket) -> None:
         """Forget a request: its sink is not called again. No-op for one that was answered."""
         if ticket.phase is Phase.ENDED:
+            # Its answer can be among the decisions that are being performed now, when a sink before it cancels it.
+            ticket.sink = _NOBODY
             return
         ticket.abandoned = True
         self._driver.cancel(ticket)
