@@ -15,6 +15,10 @@ HTTP_HEADER_BYTES_MAX: Final = 64 * KIB
 HTTP_PIPELINED_REQUESTS_MAX: Final = 16
 """Requests of one connection that may wait for their turn; the reader stops reading beyond it."""
 
+OPEN_FILES_WANTED: Final = 65_536
+"""Open files that `tpy serve` asks the system for, as far as its hard limit goes: each connection is one, and the usual soft
+limit of 1,024 is for programs that use select(2)."""
+
 HTTP_CHUNKS_MAX: Final = 65_536
 """Chunks in one chunked request body, as Triton 2.73."""
 

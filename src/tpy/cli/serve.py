@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import trio
 
+from tpy import limits
 from tpy.assembly import ServerOptions, Stop, run_server
 from tpy.errors import TpyError
 from tpy.telemetry.logs import LogController
@@ -25,6 +28,7 @@ Python's 5 ms is what a request would wait for at every hand-over (measured: des
 def serve(options: ServerOptions) -> int:
     """Serve until a signal; returns the exit code. The second signal ends the process at once."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    raise_open_files_limit()
     try:
         logs = LogController(options.log)
     except OSError as error:
@@ -60,6 +64,15 @@ async def _watch_signals(stop: Stop, task_status: trio.TaskStatus[None] = trio.T
                 # Workers see the end of their connection and end themselves; nothing else outlives the process.
                 os._exit(128 + number)
             stop.ask(signal.Signals(number).name)
+
+
+def raise_open_files_limit() -> None:
+    """Let this process open as many files as it may, up to OPEN_FILES_WANTED. Where that is not allowed nothing changes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = limits.OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(limits.OPEN_FILES_WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def visible_gpus() -> tuple[int, ...]:
