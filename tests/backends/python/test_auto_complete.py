@@ -50,7 +50,7 @@ def test_without_the_function_the_configuration_stays(make: Serve) -> None:
 
 def test_a_model_served_in_a_thread_completes_in_a_process_too(make: Serve) -> None:
     served = make(_code("        os._exit(0)"), "thread")
-    with pytest.raises(Internal, match=r"^Stub process 'm' is not healthy\.$"):
+    with pytest.raises(Internal, match=r"^Stub process 'm' is not healthy\. It exited with status 0 while loading the model$"):
         served.backend.auto_complete(served.context)
 
 

@@ -188,7 +188,7 @@ def test_a_model_that_hangs_in_initialize_is_given_up(make: Serve) -> None:
 
 def test_a_model_that_ends_its_process_in_initialize(make: Serve) -> None:
     served = make("class TritonPythonModel:\n    def initialize(self, args):\n        os._exit(2)\n")
-    with pytest.raises(Internal, match=r"^Stub process 'm_0' is not healthy\.$"):
+    with pytest.raises(Internal, match=r"^Stub process 'm_0' is not healthy\. It exited with status 2 while loading the model$"):
         served.run()
 
 

@@ -108,7 +108,6 @@ class Conversation:
         """End a worker that did not come up; the error to raise."""
         was_up = self.state is not State.STARTING
         how = self.give_up()
-        if was_up:
-            return Internal(unhealthy(self.name))
+        what = f"It {how} while loading the model" if was_up else f"Its interpreter {how} before it was up"
         last = self._process.last_error_line
-        return Internal(f"{unhealthy(self.name)} Its interpreter {how} before it was up{': ' + last if last else ''}")
+        return Internal(f"{unhealthy(self.name)} {what}{': ' + last if last else ''}")
