@@ -1,13 +1,31 @@
-"""Serves the gRPC port: sockets in, connections out, an orderly stop."""
+"""Serves the gRPC port: sockets in, connections out, an orderly stop.
+
+The nursery tree of the port:
+
+    serve_grpc
+    +-- connections         one task per connection (its own tasks are in its own nursery)
+        +-- accepting       Trio's serve_listeners, one task per listening socket
+"""
 
 from __future__ import annotations
+
+import logging
+import ssl
+from functools import partial
 
 import trio
 
 from tpy.clock import Clock
-from tpy.frontends.grpc.transport.address import BoundAddress, address_of, listen, remove_socket_file
+from tpy.frontends.grpc.transport.address import BoundAddress, address_of, listen, peer_of, remove_socket_file
 from tpy.frontends.grpc.transport.call import Handlers
+from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.options import GrpcOptions
+from tpy.frontends.grpc.transport.port import GrpcPort
+from tpy.frontends.grpc.transport.tls import ALPN, tls_context
+from tpy.frontends.grpc.transport.wire import GONE, SocketWire, SocketWireListener, StreamWire
+from tpy.limits import GRPC_SETUP_S_MAX
+
+_log = logging.getLogger(__name__)
 
 
 async def serve_grpc(
@@ -25,13 +43,52 @@ async def serve_grpc(
     was sent are still begun. Reports the bound address as soon as connections are accepted. Raises Unavailable when the address
     cannot be bound and InvalidArgument for options that cannot be served. Cancelled: stops at once, calls are cancelled.
     """
+    tls = tls_context(options)
+    port = GrpcPort(options, handlers, clock)
     sockets = await listen(options)
     address = address_of(sockets[0])
     try:
-        task_status.started(address)
-        await stop.wait()
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as accepting:
+                accepting.start_soon(
+                    partial(
+                        trio.serve_listeners,
+                        partial(_serve_connection, port, tls),
+                        [SocketWireListener(listening) for listening in sockets],
+                        handler_nursery=connections,
+                    )
+                )
+                task_status.started(address)
+                await stop.wait()
+                accepting.cancel_scope.cancel()
+            connections.cancel_scope.deadline = trio.current_time() + options.drain_timeout_s
+            port.begin_drain()
     finally:
         for listening in sockets:
             listening.close()
         if address.path:
             remove_socket_file(address.path)
+
+
+async def _serve_connection(port: GrpcPort, tls: ssl.SSLContext | None, wire: SocketWire) -> None:
+    """One connection, in the `connections` nursery. A bug in it ends this connection only."""
+    try:
+        peer = peer_of(wire.raw)
+        if tls is None:
+            await run_connection(port, wire, peer)
+            return
+        stream = trio.SSLStream(wire.as_stream(), tls, server_side=True, https_compatible=True)
+        with trio.move_on_after(GRPC_SETUP_S_MAX):
+            await stream.do_handshake()
+            if stream.selected_alpn_protocol() != ALPN:
+                return
+        if not stream.selected_alpn_protocol():
+            return
+        await run_connection(port, StreamWire(stream), peer)
+    except GONE:
+        return  # reset, or no TLS, while it was set up
+    except Exception:
+        _log.exception("gRPC connection failed unexpectedly")
+    finally:
+        with trio.CancelScope(shield=True):  # closing a socket does not wait
+            await wire.aclose()

@@ -1,0 +1,290 @@
+"""Connection: drives one Http2Server over one Wire, and makes calls of its events.
+
+Tasks, all in the nursery that `run_connection` opens: the reader, which also serves unary calls and writes what they answer at
+once; the writer, which writes everything else, woken at most once in each turn of the loop, so that whatever is answered in one
+turn leaves in one `send`; the timer, one for all deadlines of the connection; a task for each stream call's handler, and one for
+each large message that is compressed or decompressed.
+
+The end: the peer leaves, breaks a rule, does not answer a ping; or the connection drains (GOAWAY, the calls in flight, then the
+end). Calls that are open then are cancelled.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+from grpclib.const import Status
+
+from tpy.clock import Alarm
+from tpy.frontends.grpc.transport.call import StreamHandler
+from tpy.frontends.grpc.transport.core.answers import refusal
+from tpy.frontends.grpc.transport.core.codes import Http2Code
+from tpy.frontends.grpc.transport.core.deadlines import DeadlineQueue
+from tpy.frontends.grpc.transport.core.events import ConnectionEnded, DataArrived, RequestBegan, StreamEnded
+from tpy.frontends.grpc.transport.core.http2 import Http2Server
+from tpy.frontends.grpc.transport.core.lifetime import Lifetime, LifetimeStep
+from tpy.frontends.grpc.transport.core.pings import Keepalive, KeepaliveStep
+from tpy.frontends.grpc.transport.core.request_head import Refused, RequestHead
+from tpy.frontends.grpc.transport.exchange import Exchange, Waiting
+from tpy.frontends.grpc.transport.port import GrpcPort
+from tpy.frontends.grpc.transport.stream import StreamExchange
+from tpy.frontends.grpc.transport.unary import UnaryExchange
+from tpy.frontends.grpc.transport.wire import GONE, Wire
+from tpy.limits import GRPC_GOAWAY_ANSWER_S_MAX, GRPC_LINGER_S_MAX, GRPC_SETUP_S_MAX
+from tpy.units import KIB, MIB, NS_PER_S
+
+_log = logging.getLogger(__name__)
+
+_READ_BYTES = 64 * KIB
+_READ_BYTES_BULK = MIB
+"""For large messages: fewer turns of the loop."""
+
+
+async def run_connection(port: GrpcPort, wire: Wire, peer: str) -> None:
+    """Serve `wire` until it ends, and close it. Cancelled: open calls are answered UNAVAILABLE as far as that goes at once."""
+    try:
+        async with trio.open_nursery() as tasks:
+            connection = Connection(port, wire, peer, tasks.start_soon)
+            port.connections.add(connection)
+            if port.is_draining:
+                connection.begin_drain()
+            try:
+                tasks.start_soon(connection.write)
+                tasks.start_soon(connection.keep_time)
+                await connection.read()
+            finally:
+                port.connections.discard(connection)
+                connection.end()
+                tasks.cancel_scope.cancel()
+    finally:
+        with trio.CancelScope(shield=True):  # closing a socket does not wait
+            await wire.aclose()
+
+
+class Connection:
+    """Implements Link for its exchanges. One instance, one `read`, `write` and `keep_time`, whose nursery is `spawn`'s."""
+
+    def __init__(self, port: GrpcPort, wire: Wire, peer: str, spawn: Callable[..., None]) -> None:
+        now_ns = port.clock.now_ns()
+        self.server = Http2Server(port.rules, now_ns)
+        self.codec = port.codec
+        self.peer = peer
+        self.receive_bytes_max = port.options.max_receive_bytes
+        self.send_bytes_max = port.options.max_send_bytes
+        self.spawn = spawn
+        self._port = port
+        self._wire = wire
+        self._exchanges: dict[int, Exchange] = {}
+        self.behind: set[Waiting] = set()
+        self._deadlines = DeadlineQueue()
+        self._keepalive = Keepalive(port.rules.pings, now_ns)
+        self._lifetime = Lifetime(
+            now_ns=now_ns,
+            setup_ns=GRPC_SETUP_S_MAX * NS_PER_S,
+            age_ns=port.age_ns,
+            grace_ns=port.age_grace_ns,
+            goaway_ns=GRPC_GOAWAY_ANSWER_S_MAX * NS_PER_S,
+        )
+        self._alarm = Alarm(port.clock)
+        self._unsent: list[bytes | memoryview] = []
+        self._in_turn = False
+        self._writer = trio.lowlevel.ParkingLot()
+        self._reading = trio.CancelScope()
+        self._set_alarm()
+
+    # Link
+
+    def wake(self) -> None:
+        if not self._in_turn and self._writer:
+            self._writer.unpark_all()
+
+    def forget(self, stream_id: int) -> None:
+        self._exchanges.pop(stream_id, None)
+        self._deadlines.discard(stream_id)
+
+    # Reading
+
+    async def read(self) -> None:
+        """Read until nothing more can come."""
+        wire, server = self._wire, self.server
+        with self._reading:
+            try:
+                while data := await wire.receive(_READ_BYTES_BULK if server.payload_left > _READ_BYTES else _READ_BYTES):
+                    if not server.is_closed:
+                        self._take(data)
+            except GONE:
+                return
+
+    def _take(self, data: bytes) -> None:
+        """One turn: what has arrived, and what is answered at once."""
+        now_ns = self._port.clock.now_ns()
+        self._keepalive.heard(now_ns)
+        self._in_turn = True
+        try:
+            for event in self.server.receive(data, now_ns):
+                if isinstance(event, DataArrived):
+                    exchange = self._exchanges.get(event.stream_id)
+                    if exchange is not None:
+                        exchange.on_data(event.data, ended=event.ended)
+                    else:
+                        self.server.credit(event.stream_id, len(event.data))
+                elif isinstance(event, RequestBegan):
+                    self._begin(event.stream_id, event.head, now_ns)
+                elif isinstance(event, StreamEnded):
+                    exchange = self._exchanges.get(event.stream_id)
+                    if exchange is not None:
+                        exchange.cancel()
+                else:
+                    self._on_fault(event)
+        finally:
+            self._in_turn = False
+        if self.server.is_settled:
+            self._lifetime.settled()
+        if not self._unsent:
+            self._send_nowait()
+        if self._unsent or self.server.has_output or self._is_over:
+            self.wake()
+
+    def _begin(self, stream_id: int, head: RequestHead, now_ns: int) -> None:
+        handler = self._port.handlers.get(head.path)
+        if head.refused is not None:
+            self.server.finish(stream_id, refusal(head.refused))
+            return
+        if handler is None:
+            unknown = Refused(status=Status.UNIMPLEMENTED, message=f"Method not found: {head.path}")
+            self.server.finish(stream_id, refusal(unknown))
+            return
+        deadline_ns = None if head.timeout_ns is None else now_ns + head.timeout_ns
+        if deadline_ns is not None:
+            self._deadlines.add(stream_id, deadline_ns)
+            self._alarm.bring_forward(deadline_ns)
+        if isinstance(handler, StreamHandler):
+            stream = StreamExchange(self, stream_id, head, deadline_ns)
+            self._exchanges[stream_id] = stream
+            self.spawn(stream.run, handler)
+        else:
+            self._exchanges[stream_id] = UnaryExchange(self, stream_id, head, deadline_ns, handler)
+
+    def _on_fault(self, event: ConnectionEnded) -> None:
+        # The peer's doing, and possibly done on purpose: not a warning, or an abuser fills the log.
+        _log.debug(
+            "gRPC connection ended by us",
+            extra={"context": {"peer": self.peer, "code": event.code.name, "why": event.text}},
+        )
+        self._close(event.code, event.text)
+
+    # Writing
+
+    async def write(self) -> None:
+        """Write what a turn could not, until the connection is over; then give the peer time to read it."""
+        try:
+            while True:
+                if not self._unsent:
+                    self._send_nowait()
+                if self._unsent:
+                    self._drop_sent(await self._wire.send_some(self._unsent))
+                elif self.server.has_output:
+                    await trio.lowlevel.checkpoint()
+                elif self._is_over:
+                    break
+                else:
+                    await self._writer.park()
+            await self._wire.send_eof()
+            await trio.sleep(GRPC_LINGER_S_MAX)
+        except GONE:
+            pass
+        self._reading.cancel()
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing more will be written once the output is."""
+        return self.server.is_closed or self.server.is_drained
+
+    def _send_nowait(self) -> None:
+        pieces = self.server.take_output()
+        if pieces:
+            self._unsent = pieces
+            self._drop_sent(self._wire.send_nowait(pieces))
+
+    def _drop_sent(self, sent: int) -> None:
+        """`sent` bytes of `_unsent` have been written."""
+        pieces = self._unsent
+        for index, piece in enumerate(pieces):
+            if sent < len(piece):
+                self._unsent = [memoryview(piece)[sent:], *pieces[index + 1 :]]
+                break
+            sent -= len(piece)
+        else:
+            self._unsent = []
+        for exchange in tuple(self.behind):
+            exchange.on_progress()
+
+    # Time
+
+    async def keep_time(self) -> None:
+        """Do what is due when it is due."""
+        while True:
+            now_ns = await self._alarm.wait()
+            for stream_id in self._deadlines.advance(now_ns):
+                self._exchanges[stream_id].abort(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+            for step in self._lifetime.advance(now_ns):
+                self._perform(step, now_ns)
+            keepalive = self._keepalive.advance(now_ns, calls=self.server.open_streams > 0, frames_sent=self.server.frames_sent)
+            if keepalive is KeepaliveStep.PING:
+                self.server.ping()
+            elif keepalive is KeepaliveStep.CLOSE:
+                self._close(Http2Code.NO_ERROR, "keepalive watchdog timeout")
+            self.wake()
+            self._set_alarm()
+
+    def _perform(self, step: LifetimeStep, now_ns: int) -> None:
+        if step is LifetimeStep.BEGIN_GOAWAY:
+            self.server.begin_goaway()
+            self._lifetime.goaway_begun(now_ns)
+        elif step is LifetimeStep.FINISH_GOAWAY:
+            self.server.finish_goaway()
+        elif step is LifetimeStep.CLOSE_UNSETTLED:
+            self._close(Http2Code.SETTINGS_TIMEOUT, step.value)
+        else:
+            self._close(Http2Code.NO_ERROR, step.value)
+
+    def _set_alarm(self) -> None:
+        for due_ns in (
+            self._keepalive.next_deadline_ns(),
+            self._lifetime.next_deadline_ns(),
+            self._deadlines.next_deadline_ns(),
+        ):
+            if due_ns is not None:
+                self._alarm.bring_forward(due_ns)
+
+    # The end
+
+    def begin_drain(self) -> None:
+        """The server stops: end when the calls in flight have ended."""
+        self.server.begin_goaway()
+        self._lifetime.goaway_begun(self._port.clock.now_ns())
+        self._set_alarm()
+        self.wake()
+
+    def end(self) -> None:
+        """Cancel what is open, and say so to the peer if it takes it at once. Idempotent."""
+        self._abort_calls()
+        self.server.close(Http2Code.NO_ERROR, "")
+        try:
+            if not self._unsent:
+                self._send_nowait()
+        except GONE:
+            return
+
+    def _close(self, code: Http2Code, text: str) -> None:
+        """End the connection with a GOAWAY, which the peer has a moment to read."""
+        self._abort_calls()
+        self.server.close(code, text)
+        self._reading.deadline = trio.current_time() + 2 * GRPC_LINGER_S_MAX
+        self.wake()
+
+    def _abort_calls(self) -> None:
+        for exchange in tuple(self._exchanges.values()):
+            exchange.abort(Status.UNAVAILABLE, "the server closes the connection")

@@ -1,0 +1,72 @@
+"""The numbers of HTTP/2: frame types, flags, settings, error codes; and what ends a connection."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+FRAME_HEADER_BYTES: Final = 9
+WINDOW_MAX: Final = 2**31 - 1
+WINDOW_DEFAULT: Final = 65_535
+FRAME_BYTES_MIN: Final = 16_384
+"""The smallest SETTINGS_MAX_FRAME_SIZE that may be announced, and what holds until one is."""
+FRAME_BYTES_LIMIT: Final = 2**24 - 1
+STREAM_ID_MAX: Final = 2**31 - 1
+HEADER_TABLE_BYTES: Final = 4096
+"""HPACK's dynamic table until something else is agreed; we never ask for more."""
+
+# Frame types
+DATA: Final = 0
+HEADERS: Final = 1
+PRIORITY: Final = 2
+RST_STREAM: Final = 3
+SETTINGS: Final = 4
+PUSH_PROMISE: Final = 5
+PING: Final = 6
+GOAWAY: Final = 7
+WINDOW_UPDATE: Final = 8
+CONTINUATION: Final = 9
+
+# Flags
+END_STREAM: Final = 0x1
+ACK: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+WITH_PRIORITY: Final = 0x20
+
+# Settings
+HEADER_TABLE_SIZE: Final = 1
+ENABLE_PUSH: Final = 2
+MAX_CONCURRENT_STREAMS: Final = 3
+INITIAL_WINDOW_SIZE: Final = 4
+MAX_FRAME_SIZE: Final = 5
+MAX_HEADER_LIST_SIZE: Final = 6
+
+
+class Http2Code(enum.IntEnum):
+    """Why a stream or a connection ended (RFC 9113, 7)."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
+
+class ConnectionFault(Exception):
+    """The peer broke a rule in a way that ends the connection: a GOAWAY with `code` and `text` goes out, then nothing more."""
+
+    def __init__(self, code: Http2Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text

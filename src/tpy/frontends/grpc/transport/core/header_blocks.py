@@ -1,0 +1,118 @@
+"""Header blocks: HPACK in both directions, remembered.
+
+Calls of one client carry the same few headers, and after the first call their blocks are the same bytes. A block that leaves the
+dynamic table as it was means the same until something changes the table; so its meaning is remembered until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from hpack import Decoder, Encoder, HPACKError, OversizedHeaderListError
+from hpack.table import HeaderTable
+
+from tpy.frontends.grpc.transport.core.codes import HEADER_TABLE_BYTES, ConnectionFault, Http2Code
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+_REMEMBERED_MAX = 64
+"""Blocks remembered for one connection; a client has a handful."""
+
+_REMEMBERED_BYTES_MAX = 2048
+
+T = TypeVar("T")
+
+
+class _CountingTable(HeaderTable):
+    """A header table that counts its changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes = 0
+
+    def add(self, name: bytes, value: bytes) -> None:
+        self.changes += 1
+        super().add(name, value)
+
+    @property
+    def maxsize(self) -> int:
+        return self._maxsize
+
+    @maxsize.setter
+    def maxsize(self, size: int) -> None:
+        self.changes += 1
+        HeaderTable.maxsize.__set__(self, size)  # type: ignore[attr-defined]  # a property's setter has no other name
+
+
+class HeaderReader(Generic[T]):
+    """Decodes the blocks of a peer. `interpret` turns the headers of a request into what is remembered of it; it must depend on
+    nothing else. Its errors are passed on and not remembered."""
+
+    def __init__(self, interpret: Callable[[Headers], T], list_bytes_max: int) -> None:
+        self._interpret = interpret
+        self._decoder = Decoder(max_header_list_size=list_bytes_max)
+        self._table = _CountingTable()
+        self._decoder.header_table = self._table
+        self._changes = 0
+        self._known: dict[bytes, T] = {}
+
+    def request(self, block: bytes) -> T:
+        """The block that opens a stream. Raises ConnectionFault as `decode`, and what `interpret` raises."""
+        known = self._known.get(block)
+        if known is None:
+            headers = self.decode(block)
+            unchanged = self._table.changes == self._changes
+            if not unchanged:
+                self._changes = self._table.changes
+                self._known.clear()
+            known = self._interpret(headers)
+            if unchanged and len(self._known) < _REMEMBERED_MAX and len(block) <= _REMEMBERED_BYTES_MAX:
+                self._known[block] = known
+        return known
+
+    def decode(self, block: bytes) -> Headers:
+        """Any block, which must be decoded even when nobody wants it. Raises ConnectionFault: the table is of no use then."""
+        try:
+            return tuple((name, value) for name, value in self._decoder.decode(block, raw=True))
+        except OversizedHeaderListError:
+            raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, "header list too large") from None
+        except HPACKError as error:
+            raise ConnectionFault(Http2Code.COMPRESSION_ERROR, f"cannot decode a header block: {error}") from None
+        except IndexError:  # hpack lets it through for blocks that end within a number
+            raise ConnectionFault(Http2Code.COMPRESSION_ERROR, "cannot decode a header block: it is cut off") from None
+
+
+class HeaderWriter:
+    """Encodes our blocks, which must go out in the order in which they were encoded."""
+
+    def __init__(self) -> None:
+        self._encoder = Encoder()
+        self._table = _CountingTable()
+        self._encoder.header_table = self._table
+        self._changes = 0
+        self._known: dict[Headers, bytes] = {}
+
+    def limit_table(self, size_bytes: int) -> None:
+        """The peer's SETTINGS_HEADER_TABLE_SIZE."""
+        size_bytes = min(size_bytes, HEADER_TABLE_BYTES)
+        if size_bytes != self._encoder.header_table_size:
+            self._encoder.header_table_size = size_bytes
+            self._known.clear()
+
+    def constant(self, headers: Headers) -> bytes:
+        """Headers that occur again and again: kept in the peer's table."""
+        known = self._known.get(headers)
+        if known is None:
+            resized = bool(self._encoder.table_size_changes)
+            known = self._encoder.encode(headers)
+            if self._table.changes != self._changes:
+                self._changes = self._table.changes
+                self._known.clear()
+            elif not resized and len(self._known) < _REMEMBERED_MAX:
+                self._known[headers] = known
+        return known
+
+    def varying(self, headers: Headers) -> bytes:
+        """Headers of one answer only: not put into the peer's table."""
+        return self._encoder.encode([(name, value, True) for name, value in headers])

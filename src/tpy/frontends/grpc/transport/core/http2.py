@@ -1,0 +1,527 @@
+"""Http2Server: one HTTP/2 connection (RFC 9113) as its server sees it. Bytes in, events out; calls in, bytes out.
+
+Rules: the peer's bytes go into `receive`; what is done with the connection is done through the other methods, and every one
+may leave output, which is taken with `take_output`. Methods that name a stream do nothing when it is no more: an event that says
+so may still be unread. DATA is passed on as it arrives, whatever the size of its frame; all other frames are small, and kept
+until they are whole.
+
+A rule broken for one stream resets that stream; a rule broken for the connection ends it with a GOAWAY. What costs us and gives
+nothing is on budgets (budget.py): frames that carry nothing here, streams that are reset in stream_table.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ClassVar
+
+import msgspec
+
+from tpy.frontends.grpc.transport.core import codes
+from tpy.frontends.grpc.transport.core.answers import Fields
+from tpy.frontends.grpc.transport.core.budget import Budget
+from tpy.frontends.grpc.transport.core.codes import ConnectionFault, Http2Code
+from tpy.frontends.grpc.transport.core.events import ConnectionEnded, DataArrived, Event, RequestBegan, StreamEnded
+from tpy.frontends.grpc.transport.core.frames import (
+    SETTINGS_ACK,
+    goaway_frame,
+    ping_frame,
+    read_frame_header,
+    settings_frame,
+    window_update_frame,
+)
+from tpy.frontends.grpc.transport.core.header_assembly import HeaderAssembly, HeaderBlock
+from tpy.frontends.grpc.transport.core.header_blocks import HeaderReader
+from tpy.frontends.grpc.transport.core.header_rules import MalformedHeaders, check_fields
+from tpy.frontends.grpc.transport.core.outbound import Outbound, Piece
+from tpy.frontends.grpc.transport.core.pings import PingGuard, PingRules
+from tpy.frontends.grpc.transport.core.request_head import RequestHead, parse_request_head
+from tpy.frontends.grpc.transport.core.stream_table import StreamTable
+from tpy.frontends.grpc.transport.core.streams import Stream
+from tpy.units import KIB, MIB
+
+_IDLE_FRAMES_BURST = 1000
+_IDLE_FRAMES_PER_S = 10
+_IDLE_FRAMES_PER_ANSWER_FRAME = 4
+"""Frames that carry nothing (pings, settings, priorities, empty data, window updates, unknown ones): real clients send some
+because of what they receive, so that HEADERS and DATA which we send earn them back."""
+
+_SETTINGS_MAX = 64
+"""Pairs in one SETTINGS frame; there are about ten."""
+
+_SMALL_FRAME_BYTES_MAX = 16 * KIB
+"""Frames other than DATA and header blocks: GOAWAY may carry a text."""
+
+_HEADERS_OVERHEAD_BYTES = 6 + 255
+"""Priority, pad length and padding of a HEADERS frame."""
+
+_DRAIN_PING = b"draining"
+_KEEPALIVE_PING = b"tpy-live"
+
+
+class Http2Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """What we allow the peer. Bytes. `stream_window`, `connection_window`: what it may send ahead of `credit`."""
+
+    header_bytes_max: int
+    streams_max: int
+    pings: PingRules
+    stream_window: int = 4 * MIB
+    connection_window: int = 64 * MIB
+    frame_bytes_max: int = MIB
+
+
+class Http2Server:
+    """One connection. `now_ns`: monotonic."""
+
+    def __init__(self, rules: Http2Rules, now_ns: int) -> None:
+        block_bytes_max = 2 * rules.header_bytes_max  # beyond it the connection ends, below it only the call
+        self._rules = rules
+        self._now_ns = now_ns
+        self._out = Outbound()
+        self._streams = StreamTable(self._out, rules.streams_max, (rules.stream_window, rules.connection_window), now_ns)
+        self._out.on_answered = self._streams.answered
+        self._assembly = HeaderAssembly(block_bytes_max)
+        self._reader: HeaderReader[RequestHead] = HeaderReader(
+            partial(parse_request_head, header_bytes_max=rules.header_bytes_max), list_bytes_max=block_bytes_max
+        )
+        self._header_frame_bytes_max = block_bytes_max + _HEADERS_OVERHEAD_BYTES
+        self._idle_frames = Budget(_IDLE_FRAMES_BURST, _IDLE_FRAMES_PER_S, now_ns)
+        self._earned_at = 0
+        self._ping_guard = PingGuard(rules.pings)
+        self._events: list[Event] = []
+        self._stream_id_max = codes.STREAM_ID_MAX
+        """Streams beyond it are refused: what the last GOAWAY said."""
+        # Where in the bytes we are
+        self._kept = b""
+        self._greeted = False
+        self._settings_seen = False
+        self._payload_left = 0
+        self._padding_left = 0
+        self._payload_stream: Stream | None = None
+        self._payload_ends = False
+        self.is_settled = False
+        """The peer has acknowledged our settings."""
+        self.is_closed = False
+        """Nothing more is read; what is queued is all that will be sent."""
+        self._greet()
+
+    def _greet(self) -> None:
+        rules = self._rules
+        self._out.control(
+            settings_frame(
+                (
+                    (codes.MAX_CONCURRENT_STREAMS, rules.streams_max),
+                    (codes.INITIAL_WINDOW_SIZE, rules.stream_window),
+                    (codes.MAX_FRAME_SIZE, rules.frame_bytes_max),
+                    (codes.MAX_HEADER_LIST_SIZE, rules.header_bytes_max),
+                )
+            )
+        )
+        if rules.connection_window > codes.WINDOW_DEFAULT:
+            self._out.control(window_update_frame(0, rules.connection_window - codes.WINDOW_DEFAULT))
+
+    # What the driver looks at
+
+    @property
+    def open_streams(self) -> int:
+        """Requests that are not answered whole."""
+        return len(self._streams)
+
+    @property
+    def frames_sent(self) -> int:
+        """HEADERS and DATA frames so far."""
+        return self._out.frames_sent
+
+    @property
+    def has_output(self) -> bool:
+        """Whether `take_output` would give something."""
+        return self._out.waiting
+
+    @property
+    def is_drained(self) -> bool:
+        """After `finish_goaway`: every stream that was accepted is answered."""
+        return self._stream_id_max != codes.STREAM_ID_MAX and not len(self._streams)
+
+    @property
+    def payload_left(self) -> int:
+        """How many bytes of a DATA frame are still to come: a hint for the next read."""
+        return self._payload_left
+
+    def queued_bytes(self, stream_id: int) -> int:
+        """Response bytes of a stream that wait for windows or for output to be taken."""
+        stream = self._streams.get(stream_id)
+        return 0 if stream is None else stream.queued_bytes
+
+    # Calls in
+
+    def take_output(self) -> list[Piece]:
+        """What is to be written now, in order."""
+        return self._out.take()
+
+    def credit(self, stream_id: int, size: int) -> None:
+        """`size` bytes of DataArrived have been used or copied: the peer may send as many more."""
+        self._streams.credit(stream_id, size)
+
+    def send_headers(self, stream_id: int, fields: Fields) -> None:
+        """Begin a response that has messages."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._out.headers(stream, fields)
+
+    def send_data(self, stream_id: int, parts: Sequence[Piece], size: int) -> None:
+        """`size` bytes in `parts`, which must stay as they are until they are written."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._out.data(stream, parts, size)
+
+    def finish(self, stream_id: int, trailers: Fields) -> None:
+        """End a response, behind what is queued; alone, it is all of the response."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._out.finish(stream, trailers)
+
+    def respond(self, stream_id: int, headers: Fields, parts: Sequence[Piece], size: int, trailers: Fields) -> None:
+        """`send_headers`, `send_data` and `finish` in one."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._out.respond(stream, headers, parts, size, trailers)
+
+    def reset(self, stream_id: int, code: Http2Code) -> None:
+        """End a stream without (the rest of) a response. No event follows."""
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            self._streams.drop(stream, code)
+
+    def ping(self) -> None:
+        """Ask the peer for a sign of life."""
+        self._out.control(ping_frame(_KEEPALIVE_PING, ack=False))
+
+    def begin_goaway(self) -> None:
+        """Ask the peer to open no more streams; those that are under way are still accepted, until it has answered the ping that
+        goes along, or until `finish_goaway`."""
+        if not self.is_closed:
+            self._out.control(goaway_frame(codes.STREAM_ID_MAX, Http2Code.NO_ERROR))
+            self._out.control(ping_frame(_DRAIN_PING, ack=False))
+
+    def finish_goaway(self) -> None:
+        """Accept no further streams. Idempotent."""
+        if self._stream_id_max == codes.STREAM_ID_MAX and not self.is_closed:
+            self._stream_id_max = self._streams.last_id
+            self._out.control(goaway_frame(self._stream_id_max, Http2Code.NO_ERROR))
+
+    def close(self, code: Http2Code, text: str) -> None:
+        """End the connection now: a GOAWAY is the last that is sent. Streams that are open are no more; no events follow."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._out.control(goaway_frame(self._streams.last_id, code, text))
+            self._streams.clear()
+
+    # Bytes in
+
+    def receive(self, data: bytes, now_ns: int) -> list[Event]:
+        """Bytes of the peer have arrived; what they mean."""
+        self._now_ns = now_ns
+        events = self._events = []
+        if self.is_closed:
+            return events
+        try:
+            if self._out.is_overdue:
+                raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, "too many answers are not taken")
+            self._read(self._kept + data if self._kept else data)
+        except ConnectionFault as fault:
+            self.close(fault.code, fault.text)
+            events.append(ConnectionEnded(code=fault.code, text=fault.text))
+        return events
+
+    def _read(self, data: bytes) -> None:
+        self._kept = b""
+        view = memoryview(data)
+        end = len(data)
+        at = 0 if self._greeted else self._read_preface(data)
+        while at < end:
+            if self._payload_left or self._padding_left:
+                at = self._read_payload(view, at, end)
+                continue
+            if end - at < codes.FRAME_HEADER_BYTES:
+                break
+            high, low, kind, flags, stream_id = read_frame_header(data, at)
+            length = high << 8 | low
+            stream_id &= codes.STREAM_ID_MAX
+            begin = at + codes.FRAME_HEADER_BYTES
+            if length > _SMALL_FRAME_BYTES_MAX:
+                self._check_long(kind, length)
+            if kind != codes.CONTINUATION and self._assembly.stream_id:
+                raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "a header block was interrupted")
+            if not self._settings_seen and (kind != codes.SETTINGS or flags & codes.ACK):
+                raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "the first frame must be SETTINGS")
+            if kind == codes.DATA:
+                padding = 0
+                if flags & codes.PADDED:
+                    if begin == end and length:
+                        break
+                    padding = 1 + (data[begin] if length else 0)
+                    begin += 1
+                at = begin
+                self._begin_data(stream_id, flags, length, padding)
+            elif kind > codes.CONTINUATION:
+                at = begin
+                self._spend_idle_frame("unknown frames")
+                self._padding_left = length
+            elif end - begin < length:
+                break
+            else:
+                at = begin + length
+                self._HANDLERS[kind](self, flags, stream_id, data[begin:at])
+        if at < end:
+            self._kept = data[at:]
+
+    def _read_preface(self, data: bytes) -> int:
+        if not codes.PREFACE.startswith(data[: len(codes.PREFACE)]):
+            raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "the client does not begin as HTTP/2 does")
+        if len(data) < len(codes.PREFACE):
+            return 0
+        self._greeted = True
+        return len(codes.PREFACE)
+
+    def _check_long(self, kind: int, length: int) -> None:
+        if length > self._rules.frame_bytes_max:
+            raise ConnectionFault(Http2Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+        if kind == codes.DATA or kind > codes.CONTINUATION:
+            return
+        if kind not in (codes.HEADERS, codes.CONTINUATION) or length > self._header_frame_bytes_max:
+            raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, f"a frame of type {kind} with {length} bytes")
+
+    # DATA
+
+    def _begin_data(self, stream_id: int, flags: int, length: int, padding: int) -> None:
+        """The header of a DATA frame has arrived; `padding` with its length byte, which is read already."""
+        if padding > length:
+            raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "more padding than frame")
+        self._streams.take_connection_window(length)
+        stream = self._stream_for_data(stream_id, length)
+        if stream is None:
+            self._streams.credit_ignored(length)
+            self._padding_left = length - 1 if padding else length
+            return
+        self._payload_left = length - padding
+        self._payload_stream = stream
+        self._payload_ends = bool(flags & codes.END_STREAM)
+        if padding:
+            self._padding_left = padding - 1
+            self._streams.credit(stream_id, padding)
+        if not self._payload_left:
+            if self._payload_ends:
+                self._deliver(stream, memoryview(b""), ended=True)
+            else:
+                self._spend_idle_frame("empty DATA frames")
+
+    def _stream_for_data(self, stream_id: int, length: int) -> Stream | None:
+        """The stream that takes the data; None: it is to be ignored."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._streams.check_not_idle(stream_id, "DATA")
+            dropped = self._streams.was_dropped(stream_id)
+            if not (dropped and length):
+                self._spend_idle_frame("DATA on closed streams")
+            if not dropped:
+                self._streams.refuse(stream_id, Http2Code.STREAM_CLOSED)
+            return None
+        if stream.peer_ended:
+            self._fail(stream, Http2Code.STREAM_CLOSED)
+            return None
+        stream.receive_window -= length
+        if stream.receive_window < 0:
+            self._fail(stream, Http2Code.FLOW_CONTROL_ERROR)
+            return None
+        return stream
+
+    def _read_payload(self, view: memoryview, at: int, end: int) -> int:
+        if self._payload_left:
+            piece = view[at : min(end, at + self._payload_left)]
+            self._payload_left -= len(piece)
+            stream = self._payload_stream
+            if stream is not None and self._streams.get(stream.id) is stream:
+                self._deliver(stream, piece, ended=self._payload_ends and not self._payload_left)
+            return at + len(piece)
+        skipped = min(end - at, self._padding_left)
+        self._padding_left -= skipped
+        return at + skipped
+
+    def _deliver(self, stream: Stream, data: memoryview, *, ended: bool) -> None:
+        missing = stream.content_missing
+        if missing is not None:
+            missing = stream.content_missing = missing - len(data)
+            if missing < 0 or (ended and missing):
+                self._fail(stream, Http2Code.PROTOCOL_ERROR)
+                return
+        if ended:
+            stream.peer_ended = True
+        self._events.append(DataArrived(stream_id=stream.id, data=data, ended=ended))
+
+    # Headers
+
+    def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+        block = self._assembly.begin(flags, stream_id, payload)
+        if block is not None:
+            self._on_block(block)
+
+    def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id != self._assembly.stream_id:
+            raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS of its stream")
+        block = self._assembly.go_on(flags, payload)
+        if block is not None:
+            self._on_block(block)
+
+    def _on_block(self, block: HeaderBlock) -> None:
+        streams = self._streams
+        stream_id = block.stream_id
+        if stream_id <= streams.last_id:
+            self._on_trailers(block)
+            return
+        streams.last_id = stream_id
+        try:
+            head = self._reader.request(block.data)
+        except MalformedHeaders:
+            streams.spend_reset(self._now_ns)
+            streams.refuse(stream_id, Http2Code.PROTOCOL_ERROR)
+            return
+        if stream_id > self._stream_id_max or streams.is_full:
+            streams.spend_reset(self._now_ns)
+            streams.refuse(stream_id, Http2Code.REFUSED_STREAM)
+            return
+        stream = streams.open(stream_id, head.content_length)
+        self._events.append(RequestBegan(stream_id=stream_id, head=head))
+        if block.ended:
+            self._deliver(stream, memoryview(b""), ended=True)
+
+    def _on_trailers(self, block: HeaderBlock) -> None:
+        headers = self._reader.decode(block.data)
+        stream = self._streams.get(block.stream_id)
+        if stream is None:
+            if not self._streams.was_dropped(block.stream_id):
+                raise ConnectionFault(Http2Code.STREAM_CLOSED, f"HEADERS on stream {block.stream_id}, which is closed")
+            self._spend_idle_frame("HEADERS on closed streams")
+        elif stream.peer_ended:
+            self._fail(stream, Http2Code.STREAM_CLOSED)
+        elif not block.ended:
+            self._fail(stream, Http2Code.PROTOCOL_ERROR)
+        else:
+            try:
+                check_fields(headers)
+            except MalformedHeaders:
+                self._fail(stream, Http2Code.PROTOCOL_ERROR)
+                return
+            self._deliver(stream, memoryview(b""), ended=True)
+
+    # Frames of the connection and of the state of streams
+
+    def _on_priority(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id == 0:
+            raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "PRIORITY on stream 0")
+        self._spend_idle_frame("PRIORITY frames")
+        if len(payload) != 5:
+            stream = self._streams.get(stream_id)
+            if stream is None:
+                raise ConnectionFault(Http2Code.FRAME_SIZE_ERROR, f"PRIORITY of {len(payload)} bytes")
+            self._fail(stream, Http2Code.FRAME_SIZE_ERROR)
+
+    def _on_rst_stream(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise ConnectionFault(Http2Code.FRAME_SIZE_ERROR, f"RST_STREAM of {len(payload)} bytes")
+        self._streams.check_not_idle(stream_id, "RST_STREAM")
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._spend_idle_frame("RST_STREAM on closed streams")
+            return
+        self._streams.spend_reset(self._now_ns)
+        self._streams.close(stream)
+        self._events.append(StreamEnded(stream_id=stream_id, code=int.from_bytes(payload, "big"), by_peer=True))
+
+    def _on_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise ConnectionFault(Http2Code.PROTOCOL_ERROR, f"SETTINGS on stream {stream_id}")
+        self._spend_idle_frame("SETTINGS frames")
+        if flags & codes.ACK:
+            if payload:
+                raise ConnectionFault(Http2Code.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS with payload")
+            self.is_settled = True
+            return
+        if len(payload) % 6:
+            raise ConnectionFault(Http2Code.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
+        if len(payload) > 6 * _SETTINGS_MAX:
+            raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, f"SETTINGS of {len(payload)} bytes")
+        self._settings_seen = True
+        for at in range(0, len(payload), 6):
+            name, value = int.from_bytes(payload[at : at + 2], "big"), int.from_bytes(payload[at + 2 : at + 6], "big")
+            self._out.apply_setting(name, value, self._streams.all())
+        self._out.control(SETTINGS_ACK)
+
+    def _on_push_promise(self, flags: int, stream_id: int, payload: bytes) -> None:
+        raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "PUSH_PROMISE from a client")
+
+    def _on_ping(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise ConnectionFault(Http2Code.PROTOCOL_ERROR, f"PING on stream {stream_id}")
+        if len(payload) != 8:
+            raise ConnectionFault(Http2Code.FRAME_SIZE_ERROR, f"PING of {len(payload)} bytes")
+        self._spend_idle_frame("PING frames")
+        if flags & codes.ACK:
+            if payload == _DRAIN_PING:
+                self.finish_goaway()
+            return
+        if not self._ping_guard.allows(self._now_ns, calls=len(self._streams) > 0, frames_sent=self._out.frames_sent):
+            raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, "too_many_pings")  # the words that gRPC's clients look for
+        self._out.control(ping_frame(payload, ack=True))
+
+    def _on_goaway(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if stream_id:
+            raise ConnectionFault(Http2Code.PROTOCOL_ERROR, f"GOAWAY on stream {stream_id}")
+        if len(payload) < 8:
+            raise ConnectionFault(Http2Code.FRAME_SIZE_ERROR, f"GOAWAY of {len(payload)} bytes")
+        self._spend_idle_frame("GOAWAY frames")
+
+    def _on_window_update(self, flags: int, stream_id: int, payload: bytes) -> None:
+        if len(payload) != 4:
+            raise ConnectionFault(Http2Code.FRAME_SIZE_ERROR, f"WINDOW_UPDATE of {len(payload)} bytes")
+        self._spend_idle_frame("WINDOW_UPDATE frames")
+        increment = int.from_bytes(payload, "big") & codes.WINDOW_MAX
+        if stream_id == 0:
+            if not increment:
+                raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "WINDOW_UPDATE of nothing")
+            if not self._out.open_window(increment):
+                raise ConnectionFault(Http2Code.FLOW_CONTROL_ERROR, "the window of the connection grows too large")
+            return
+        self._streams.check_not_idle(stream_id, "WINDOW_UPDATE")
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return
+        if not increment:
+            self._fail(stream, Http2Code.PROTOCOL_ERROR)
+        elif not self._out.open_stream_window(stream, increment):
+            self._fail(stream, Http2Code.FLOW_CONTROL_ERROR)
+
+    _HANDLERS: ClassVar[dict[int, Callable[[Http2Server, int, int, bytes], None]]] = {
+        codes.HEADERS: _on_headers,
+        codes.PRIORITY: _on_priority,
+        codes.RST_STREAM: _on_rst_stream,
+        codes.SETTINGS: _on_settings,
+        codes.PUSH_PROMISE: _on_push_promise,
+        codes.PING: _on_ping,
+        codes.GOAWAY: _on_goaway,
+        codes.WINDOW_UPDATE: _on_window_update,
+        codes.CONTINUATION: _on_continuation,
+    }
+
+    def _fail(self, stream: Stream, code: Http2Code) -> None:
+        """The peer broke a rule on this stream."""
+        self._streams.spend_reset(self._now_ns)
+        self._streams.drop(stream, code)
+        self._events.append(StreamEnded(stream_id=stream.id, code=code, by_peer=False))
+
+    def _spend_idle_frame(self, what: str) -> None:
+        earned = self._out.frames_sent - self._earned_at
+        if earned:
+            self._earned_at += earned
+            self._idle_frames.refund(earned * _IDLE_FRAMES_PER_ANSWER_FRAME)
+        if not self._idle_frames.spend(self._now_ns):
+            raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, f"too many {what} that carry nothing")

@@ -1,0 +1,217 @@
+"""Outbound: what goes to the peer, and when.
+
+Control frames and headers go out at once, in order. Data goes out while the windows of its stream and of the connection last and
+while no more than OUTPUT_BYTES_MAX wait to be taken; what cannot go stays in its stream's queue. Streams with data take turns,
+a frame each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tpy.frontends.grpc.transport.core import codes
+from tpy.frontends.grpc.transport.core.answers import Fields
+from tpy.frontends.grpc.transport.core.codes import ConnectionFault, Http2Code
+from tpy.frontends.grpc.transport.core.frames import frame_header
+from tpy.frontends.grpc.transport.core.header_blocks import HeaderWriter
+from tpy.frontends.grpc.transport.core.streams import Stream
+from tpy.units import KIB, MIB
+
+OUTPUT_BYTES_MAX = MIB
+"""Data that waits to be taken: enough to keep a fast socket busy."""
+
+_OVERDUE_BYTES_MAX = 4 * OUTPUT_BYTES_MAX
+"""With control frames and headers, which do not wait: a peer that makes us answer and does not read has gone too far."""
+
+_JOINED_BYTES_MAX = 16 * KIB
+"""Up to this size copying pieces together is cheaper than sending them apart."""
+
+Piece = bytes | memoryview
+
+
+class Outbound:
+    """One for each connection."""
+
+    def __init__(self) -> None:
+        self.on_answered: Callable[[Stream], None] = _ignore
+        """Called with a stream when its last frame has gone out. Set once, by whoever keeps the streams."""
+        self._writer = HeaderWriter()
+        self._pieces: list[Piece] = []
+        self._size = 0
+        self._ready: dict[int, Stream] = {}
+        self._window = codes.WINDOW_DEFAULT
+        self._frame_bytes_max = codes.FRAME_BYTES_MIN
+        self.initial_window = codes.WINDOW_DEFAULT
+        self.frames_sent = 0
+        """HEADERS and DATA frames so far: pings are judged by it."""
+
+    # What the peer allows
+
+    def apply_setting(self, name: int, value: int, streams: Sequence[Stream]) -> None:
+        """One pair of the peer's SETTINGS; `streams` are open. Raises ConnectionFault for a value that may not be."""
+        if name == codes.HEADER_TABLE_SIZE:
+            self._writer.limit_table(value)
+        elif name == codes.ENABLE_PUSH:
+            if value > 1:
+                raise ConnectionFault(Http2Code.PROTOCOL_ERROR, f"ENABLE_PUSH is {value}")
+        elif name == codes.INITIAL_WINDOW_SIZE:
+            if value > codes.WINDOW_MAX:
+                raise ConnectionFault(Http2Code.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE is {value}")
+            change, self.initial_window = value - self.initial_window, value
+            for stream in streams:
+                if not self.open_stream_window(stream, change):
+                    raise ConnectionFault(Http2Code.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE makes a window too large")
+        elif name == codes.MAX_FRAME_SIZE:
+            if not codes.FRAME_BYTES_MIN <= value <= codes.FRAME_BYTES_LIMIT:
+                raise ConnectionFault(Http2Code.PROTOCOL_ERROR, f"MAX_FRAME_SIZE is {value}")
+            # Frames that are larger than what we keep ready would serve nobody.
+            self._frame_bytes_max = min(value, OUTPUT_BYTES_MAX)
+
+    def open_window(self, increment: int) -> bool:
+        """WINDOW_UPDATE of the connection. False: it grows too large."""
+        self._window += increment
+        if self._window > codes.WINDOW_MAX:
+            return False
+        self.pump()
+        return True
+
+    def open_stream_window(self, stream: Stream, increment: int) -> bool:
+        """WINDOW_UPDATE or changed initial window of a stream. False: it grows too large."""
+        stream.send_window += increment
+        if stream.send_window > codes.WINDOW_MAX:
+            return False
+        if stream.queue and stream.send_window > 0:
+            self._ready[stream.id] = stream
+            self.pump()
+        return True
+
+    # What is sent
+
+    def control(self, frame: bytes) -> None:
+        """A frame that nothing holds back."""
+        self._put(frame)
+
+    def headers(self, stream: Stream, fields: Fields) -> None:
+        """The headers of a response that has messages."""
+        self._put(self._header_frames(stream.id, fields, end_stream=False))
+
+    def data(self, stream: Stream, parts: Sequence[Piece], size: int) -> None:
+        """`size` bytes in `parts`, behind what is queued."""
+        stream.queue.extend(part for part in parts if len(part))
+        stream.queued_bytes += size
+        if stream.queue and stream.send_window > 0:
+            self._ready[stream.id] = stream
+            self.pump()
+
+    def finish(self, stream: Stream, trailers: Fields) -> None:
+        """The end of a response, behind what is queued. May also be all of it."""
+        stream.trailers = trailers
+        if not stream.queue:
+            self._end(stream)
+
+    def respond(self, stream: Stream, headers: Fields, parts: Sequence[Piece], size: int, trailers: Fields) -> None:
+        """A whole response with `size` bytes of data in `parts`: as `headers`, `data` and `finish`."""
+        fits = size <= self._window and size <= stream.send_window and size <= self._frame_bytes_max
+        if not fits or self._size >= OUTPUT_BYTES_MAX or stream.queue:
+            self.headers(stream, headers)
+            self.data(stream, parts, size)
+            self.finish(stream, trailers)
+            return
+        self._window -= size
+        self.frames_sent += 1
+        begin = self._header_frames(stream.id, headers, end_stream=False)
+        end = self._header_frames(stream.id, trailers, end_stream=True)
+        between = frame_header(size, codes.DATA, 0, stream.id)
+        if size <= _JOINED_BYTES_MAX:
+            self._put(b"".join((begin, between, *parts, end)))
+        else:
+            self._put(begin + between)
+            for part in parts:
+                self._put(part)
+            self._put(end)
+        self.on_answered(stream)
+
+    def forget(self, stream: Stream) -> None:
+        """The stream is reset: what is queued is not sent."""
+        self._ready.pop(stream.id, None)
+        stream.queue.clear()
+        stream.queued_bytes = 0
+
+    # What is taken
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether so much waits to be taken that the peer must be abusing us."""
+        return self._size > _OVERDUE_BYTES_MAX
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `take` would give something."""
+        return bool(self._pieces)
+
+    def take(self) -> list[Piece]:
+        """What is to be written now, in order; empty: nothing can go."""
+        pieces, self._pieces, self._size = self._pieces, [], 0
+        self.pump()
+        return pieces
+
+    def pump(self) -> None:
+        """Move data from queues to the output as far as it may go."""
+        ready = self._ready
+        while ready and self._window > 0 and self._size < OUTPUT_BYTES_MAX:
+            stream_id = next(iter(ready))
+            stream = ready.pop(stream_id)
+            self._send_frame(stream)
+            if not stream.queue:
+                if stream.trailers is not None:
+                    self._end(stream)
+            elif stream.send_window > 0:
+                ready[stream_id] = stream
+
+    def _send_frame(self, stream: Stream) -> None:
+        """One DATA frame, as large as may be; at least one byte may go."""
+        queue = stream.queue
+        left = min(stream.queued_bytes, stream.send_window, self._window, self._frame_bytes_max)
+        stream.queued_bytes -= left
+        stream.send_window -= left
+        self._window -= left
+        self.frames_sent += 1
+        self._put(frame_header(left, codes.DATA, 0, stream.id))
+        while left:
+            part = queue.popleft()
+            if len(part) > left:
+                view = memoryview(part)
+                queue.appendleft(view[left:])
+                part = view[:left]
+            left -= len(part)
+            self._put(part)
+
+    def _end(self, stream: Stream) -> None:
+        if stream.trailers is not None:
+            self._put(self._header_frames(stream.id, stream.trailers, end_stream=True))
+        self.on_answered(stream)
+
+    def _put(self, piece: Piece) -> None:
+        self._pieces.append(piece)
+        self._size += len(piece)
+
+    def _header_frames(self, stream_id: int, fields: Fields, *, end_stream: bool) -> bytes:
+        """HEADERS, with CONTINUATION if the peer's frames are too small."""
+        self.frames_sent += 1
+        block = self._writer.constant(fields.constant)
+        if fields.varying:
+            block += self._writer.varying(fields.varying)
+        flags = codes.END_STREAM if end_stream else 0
+        size_max = self._frame_bytes_max
+        if len(block) <= size_max:
+            return frame_header(len(block), codes.HEADERS, flags | codes.END_HEADERS, stream_id) + block
+        pieces = [frame_header(size_max, codes.HEADERS, flags, stream_id), block[:size_max]]
+        for at in range(size_max, len(block), size_max):
+            piece = block[at : at + size_max]
+            last = codes.END_HEADERS if at + size_max >= len(block) else 0
+            pieces += (frame_header(len(piece), codes.CONTINUATION, last, stream_id), piece)
+        return b"".join(pieces)
+
+
+def _ignore(stream: Stream) -> None:
+    pass
