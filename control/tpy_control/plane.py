@@ -16,7 +16,7 @@ from tpy.state import DesiredWriter, ModelStateStore
 from tpy.units import NS_PER_S
 from tpy_control.core.candidate import DUPLICATE_TEXT, Candidate, Override, RefusalKind, Refused
 from tpy_control.core.control import Action, ControlCore, Put, Reject, Remove, Withdraw
-from tpy_control.core.index import counts_for_readiness, failed_versions, index_entries, is_settled, model_id
+from tpy_control.core.index import counts_for_readiness, failed_versions, index_entries, is_refused, is_settled, model_id
 from tpy_control.core.picture import ModelLocation
 from tpy_control.core.settling import Settling, Sight
 from tpy_control.options import ControlMode, ControlOptions
@@ -152,7 +152,8 @@ class Plane:
         return await self.preparation.prepare(source, picture, model, override=override)
 
     def use(self, outcome: Candidate | Refused, *, why: str, by_name: bool = True, retry: bool = False) -> None:
-        """Desire a candidate, or write why it is refused. With `retry`, versions that have failed are loaded again."""
+        """Desire a candidate, or write why it is refused. With `retry`, versions that have failed are loaded
+        again, and instance groups that were refused are tried again."""
         if isinstance(outcome, Refused):
             self.perform(self.core.refuse(outcome))
             return
@@ -161,8 +162,10 @@ class Plane:
                 "a model's directory or configuration", extra={"context": {"model": str(outcome.id), "warning": warning}}
             )
         before = self.core.desired(outcome.id)
-        failed = failed_versions(self.store.snapshot(), before) if retry else ()
-        self.perform(self.core.apply(outcome, why=why, by_name=by_name, failed=failed))
+        snapshot = self.store.snapshot()
+        failed = failed_versions(snapshot, before) if retry else ()
+        apply_again = retry and is_refused(snapshot, before)
+        self.perform(self.core.apply(outcome, why=why, by_name=by_name, failed=failed, apply_again=apply_again))
 
     def perform(self, actions: Iterable[Action]) -> None:
         """Write what the core decided."""

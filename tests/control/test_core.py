@@ -140,12 +140,23 @@ class Halves:
         return desired
 
     def see(
-        self, version: int, generation: int, *states: ModelState, reason: str = "", revision: int = 1, error: str = ""
+        self,
+        version: int,
+        generation: int,
+        *states: ModelState,
+        reason: str = "",
+        revision: int = 1,
+        error: str = "",
+        refused: int = 0,
     ) -> None:
         key = ObservedKey(M, Version(version), Generation(generation))
         for state in states:
             told = reason if state is ModelState.UNAVAILABLE else ""
-            self.observe.move(ObservedVersion(key=key, state=state, reason=told, config_revision=revision, applied_error=error))
+            self.observe.move(
+                ObservedVersion(
+                    key=key, state=state, reason=told, config_revision=revision, applied_error=error, refused_revision=refused
+                )
+            )
 
     def snapshot(self) -> Snapshot:
         return self.store.snapshot()
@@ -201,12 +212,15 @@ def test_a_resize_has_settled_when_its_revision_was_applied_or_refused() -> None
     halves.see(1, 1, L, R)
     desired = halves.want({1: 1}, revision=2)
     assert not is_settled(halves.snapshot(), desired)
-    halves.see(1, 1, R, revision=1, error="Invalid argument: no such GPU")
+    halves.see(1, 1, R, revision=1, error="Invalid argument: no such GPU", refused=2)
     assert is_settled(halves.snapshot(), desired)
     assert "version 1 is at READY state: Invalid argument: no such GPU;" in str(load_error(halves.snapshot(), desired))
     assert statuses(halves.snapshot(), M) == [status(1, R, "Invalid argument: no such GPU")]
-    halves.see(1, 1, R, revision=2)
-    assert load_error(halves.snapshot(), desired) is None
+    newer = halves.want({1: 1}, revision=3)
+    assert not is_settled(halves.snapshot(), newer), "the refusal is of the revision before"
+    halves.see(1, 1, R, revision=3, refused=2)
+    assert is_settled(halves.snapshot(), newer)
+    assert load_error(halves.snapshot(), newer) is None
 
 
 def test_what_was_unloaded_on_purpose_leaves_the_server_ready() -> None:

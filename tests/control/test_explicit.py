@@ -204,6 +204,32 @@ async def test_a_failed_update_leaves_the_old_version(autojump_clock: MockClock,
         assert world.index()[0][:3] == ("m", 1, "READY")
 
 
+async def test_instance_groups_that_were_refused_are_tried_again_by_each_load(autojump_clock: MockClock, world: World) -> None:
+    world.put("m", 1)
+    async with world.running() as control:
+        await control.load(load("m"))
+        world.put("m", config=CONFIG + "instance_group { count: 3 kind: KIND_CPU }")
+        world.data.refusing["m"] = "Internal: no room"
+        for revision in (2, 3):
+            with pytest.raises(InvalidArgument, match="version 1 is at READY state: Internal: no room;"):
+                await control.load(load("m"))
+            assert world.revision("m") == revision
+        world.data.refusing.clear()
+        await control.load(load("m"))
+        assert world.generations("m") == {1: 1}
+        world.put("m", config=CONFIG + "instance_group { count: 2 kind: KIND_CPU }")
+        world.data.refusing["m"] = "Internal: no room"
+        with pytest.raises(InvalidArgument):
+            await control.load(load("m"))
+        world.data.refusing.clear()
+        world.put("m", config=CONFIG)
+        await control.load(load("m"))
+        assert world.index() == [("m", 1, "READY", "")]
+        revision = world.revision("m")
+        await control.load(load("m"))
+        assert world.revision("m") == revision
+
+
 async def test_different_models_load_at_once_and_one_model_takes_turns(autojump_clock: MockClock, world: World) -> None:
     for name in ("a", "b"):
         world.put(name, 1)

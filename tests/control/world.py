@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
+from msgspec.structs import replace
 
 from tpy.clock import TrioClock
 from tpy.ids import ModelId
@@ -30,6 +31,7 @@ class FakeDataPlane:
 
     def __init__(self, store: ModelStateStore) -> None:
         self.failing: dict[tuple[str, int], str] = {}
+        self.refusing: dict[str, str] = {}
         self.load_seconds: dict[str, float] = {}
         self.unload_seconds: dict[str, float] = {}
         self.loads: list[tuple[str, int]] = []
@@ -55,6 +57,12 @@ class FakeDataPlane:
         config = None if desired is None else desired.config
         self._writer.move(ObservedVersion(key=key, state=state, reason=reason, config=config, config_revision=revision))
 
+    def _resize(self, entry: ObservedVersion, revision: int) -> None:
+        error = self.refusing.get(entry.key.model.name, "")
+        applied = entry.config_revision if error else revision
+        refused = revision if error else entry.refused_revision
+        self._writer.move(replace(entry, config_revision=applied, applied_error=error, refused_revision=refused))
+
     def _reconcile(self, nursery: trio.Nursery) -> None:
         snapshot = self._store.snapshot()
         wanted = {
@@ -69,8 +77,9 @@ class FakeDataPlane:
             replaced = any(self._replaces(other, key) for other in wanted)
             model = snapshot.desired.get(key.model)
             if key in wanted:
-                if entry.state is ModelState.READY and model is not None and entry.config_revision != model.config_revision:
-                    self._move(key, ModelState.READY)
+                tried = max(entry.config_revision, entry.refused_revision)
+                if entry.state is ModelState.READY and model is not None and tried != model.config_revision:
+                    self._resize(entry, model.config_revision)
             elif entry.state is ModelState.READY and (replaced or not any(self._same(key, other) for other in wanted)):
                 self._move(key, ModelState.UNLOADING)
                 nursery.start_soon(self._unload, key)

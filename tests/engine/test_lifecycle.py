@@ -228,7 +228,8 @@ async def test_only_the_instances_change_when_only_they_are_changed(autojump_clo
         backend.on_create = lambda placement: (_ for _ in ()).throw(Internal("no room"))
         r.want(config(instance_group=instances(2)), {1: 1})
         await r.store.wait_for(lambda s: any(o.applied_error for o in s.observed.values()))
-        assert next(iter(r.store.snapshot().observed.values())).applied_error == "Internal: no room"
+        refused = next(iter(r.store.snapshot().observed.values()))
+        assert (refused.applied_error, refused.refused_revision, refused.config_revision) == ("Internal: no room", 4, 3)
         assert values(await r.submit().wait()) == [1, 1]
     assert loads == [1]
 

@@ -100,10 +100,19 @@ class ControlCore:
             return None
         return applied.override if applied.desired.versions and applied.glance == glance else None
 
-    def apply(self, candidate: Candidate, *, why: str, by_name: bool = True, failed: Collection[Version] = ()) -> list[Action]:
-        """Desire a candidate. `failed` are versions whose desired generation has failed and is to be tried again."""
+    def apply(
+        self,
+        candidate: Candidate,
+        *,
+        why: str,
+        by_name: bool = True,
+        failed: Collection[Version] = (),
+        apply_again: bool = False,
+    ) -> list[Action]:
+        """Desire a candidate. `failed` are versions whose desired generation has failed and is to be tried again;
+        `apply_again` has a configuration that could not be applied tried again, with a new revision."""
         before = self._applied.get(candidate.id)
-        desired = self._desire(candidate, before, why, failed)
+        desired = self._desire(candidate, before, why, failed, apply_again=apply_again)
         self._applied[candidate.id] = _Applied(
             desired=desired,
             glance=candidate.glance,
@@ -139,9 +148,11 @@ class ControlCore:
         known = (self._refused.pop(model, None) is not None) or known
         return [Remove(model)] if known else []
 
-    def _desire(self, candidate: Candidate, before: _Applied | None, why: str, failed: Collection[Version]) -> DesiredModel:
+    def _desire(
+        self, candidate: Candidate, before: _Applied | None, why: str, failed: Collection[Version], *, apply_again: bool
+    ) -> DesiredModel:
         old = None if before is None else before.desired
-        same_config = old is not None and old.config == candidate.config
+        same_config = old is not None and old.config == candidate.config and not apply_again
         keeps = before is not None and _keeps_loaded(before, candidate)
         versions: dict[Version, DesiredVersion] = {}
         for version, picture in candidate.versions.items():

@@ -139,7 +139,7 @@ def _is_settled(snapshot: Snapshot, desired: DesiredModel, version: DesiredVersi
     if observed is None:
         return False
     if observed.state is ModelState.READY:
-        return observed.config_revision >= desired.config_revision or bool(observed.applied_error)
+        return max(observed.config_revision, observed.refused_revision) >= desired.config_revision
     return observed.state is ModelState.UNAVAILABLE
 
 
@@ -151,6 +151,15 @@ def failed_versions(snapshot: Snapshot, desired: DesiredModel | None) -> dict[Ve
         if observed is not None and observed.state is ModelState.UNAVAILABLE:
             failed[version.version] = observed.reason
     return failed
+
+
+def is_refused(snapshot: Snapshot, desired: DesiredModel | None) -> bool:
+    """Whether a version goes on with its old instances because those that are desired cannot be had."""
+    return desired is not None and any(
+        observed.state is ModelState.READY and bool(observed.applied_error)
+        for version in desired.versions.values()
+        if (observed := snapshot.observed.get(ObservedKey(desired.id, version.version, version.generation))) is not None
+    )
 
 
 def load_error(snapshot: Snapshot, desired: DesiredModel) -> TpyError | None:

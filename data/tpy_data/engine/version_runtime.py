@@ -62,6 +62,7 @@ class VersionRuntime:
         self._instances: InstanceSet | None = None
         self._applied_revision = model.config_revision
         self._applied_error = ""
+        self._refused_revision = 0
         self._resize_to: DesiredModel | None = None
         self._stopping = False
         self._wake = trio.Event()
@@ -201,6 +202,7 @@ class VersionRuntime:
             await instances.resize(wanted)
         except TpyError as error:
             self._applied_error = error.reason()
+            self._refused_revision = model.config_revision
             _log.error("new instance groups cannot be applied", extra={"context": {**self._context(), "reason": error.reason()}})
         else:
             self._loaded = msgspec.structs.replace(loaded, config=config)
@@ -260,6 +262,7 @@ class VersionRuntime:
                 config_revision=self._applied_revision,
                 description=None if loaded is None else loaded.description,
                 applied_error=self._applied_error,
+                refused_revision=self._refused_revision,
             )
         )
 

@@ -59,8 +59,8 @@ class ObservedVersion(msgspec.Struct, frozen=True, kw_only=True):
     """A version in one generation: what it is now, why, and since when (Clock nanoseconds).
 
     `config` (normalised, auto-completed) and `description` are there from READY on. `config_revision` is the one last applied,
-    so that an instance resize has converged when it equals the desired one. `applied_error` is the reason why the newest
-    `config_revision` could not be applied (the old instances go on).
+    so that an instance resize has converged when it equals the desired one. `applied_error` is the reason why `refused_revision`,
+    the newest one that was tried, could not be applied (the old instances go on); "" when it could.
     """
 
     key: ObservedKey
@@ -71,6 +71,7 @@ class ObservedVersion(msgspec.Struct, frozen=True, kw_only=True):
     config_revision: int = 0
     description: ModelDescription | None = None
     applied_error: str = ""
+    refused_revision: int = 0
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
