@@ -12,13 +12,13 @@ from typing import Concatenate
 import trio
 from quart import Response, request
 from quart_trio import QuartTrio
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.routing import BaseConverter
 
 from tpy.errors import TpyError
 from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.control import ControlApi
-from tpy.frontends.http.infer import Gate, InferEndpoint, unexpected_error_reply
+from tpy.frontends.http.infer import Gate, InferEndpoint, is_disguised, unexpected_error_reply
 from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply, fields_of, refusal_reply
 from tpy.frontends.http.parser import too_large_reply
 
@@ -148,6 +148,8 @@ class _Routes:
         try:
             self._gate.require_open()
             message = await self._message()
+            if is_disguised(message.target):
+                return await _on_http_exception(NotFound())
             if category:
                 self._policy.require(category, message.fields)
             handler = handlers["GET" if request.method == "HEAD" else request.method]

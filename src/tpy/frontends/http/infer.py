@@ -47,10 +47,20 @@ class Gate:
             raise Unavailable("Server exiting")
 
 
+def is_disguised(target: bytes) -> bool:
+    """Whether a target's path is one of ours only to those who resolve `%2F` or drop a doubled slash at its beginning: a proxy
+    that guards our paths by their spelling would let it through. There is nothing at such a path."""
+    if b"%" not in target and not target.startswith(b"//"):
+        return False
+    path = target.partition(b"?")[0]
+    return path.startswith(b"//") or b"%2f" in path.lower()
+
+
 def match_infer(request: HttpRequest) -> re.Match[str] | None:
     """The inference route's model and version text, when `request` is for it."""
     if request.method == b"POST" and request.path.endswith("/infer"):
-        return _ROUTE.fullmatch(request.path)
+        found = _ROUTE.fullmatch(request.path)
+        return None if found is not None and is_disguised(request.target) else found
     return None
 
 
