@@ -75,7 +75,7 @@ def demo(file: tuple[Path, ...], host: str, port: int) -> None:
 
 def main() -> None:
     """The entry point: every mistake of the user ends in one line on standard error and exit code 1."""
-    sys.exit(_guarded(lambda: cli.main(standalone_mode=False)))
+    sys.exit(_guarded(lambda: cli.main(prog_name="tpy", standalone_mode=False)))
 
 
 def _guarded(run: Callable[[], object]) -> int:
@@ -85,6 +85,9 @@ def _guarded(run: Callable[[], object]) -> int:
         result = run()
     except click.exceptions.Abort:
         return 130
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return _FAILURE
     except click.ClickException as error:
         return _fail(error.format_message())
     except (UsageError, TpyError) as error:
