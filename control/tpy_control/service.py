@@ -184,6 +184,7 @@ class ControlPlane:
 
     async def _wait_loaded(self, name: str, models: Sequence[ModelId]) -> None:
         """Wait until the data plane has come to an end with the newest desired state of the models; raise what failed."""
+        self._require_explicit()  # it may have looked at the disk until the stop
         with trio.CancelScope() as scope:
             self._waiting.add(scope)
             try:

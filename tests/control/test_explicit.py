@@ -409,6 +409,26 @@ async def test_stopping_answers_the_loads_that_wait(autojump_clock: MockClock, w
         assert refused == [stopped, stopped]
 
 
+@pytest.mark.parametrize("steps", range(1, 9))
+async def test_a_load_is_answered_at_the_stop_however_far_it_has_come(
+    autojump_clock: MockClock, world: World, steps: int
+) -> None:
+    world.put("m", 1)
+    world.data.load_seconds["m"] = 1000
+    async with world.running() as control, trio.open_nursery() as nursery:
+
+        async def loading() -> None:
+            with pytest.raises(Unavailable, match="stopping"):
+                await control.load(load("m"))
+
+        nursery.start_soon(loading)
+        for _ in range(steps):
+            await trio.lowlevel.checkpoint()
+        control.stop()
+        await wait_all_tasks_blocked()
+        assert not nursery.child_tasks
+
+
 async def test_under_namespacing_an_ambiguous_name_cannot_be_loaded(autojump_clock: MockClock, world: World) -> None:
     world.put("twice", 1)
     world.put("twice", 1, repository="other")
@@ -421,7 +441,9 @@ async def test_under_namespacing_an_ambiguous_name_cannot_be_loaded(autojump_clo
 
 
 def scratch_files(directory: Path) -> list[str]:
-    return sorted(str(path.relative_to(directory)).split("/", 1)[1] for path in directory.rglob("*") if path.is_file())
+    # os.walk, because folders may be removed while this looks.
+    files = (Path(folder, name) for folder, _, names in os.walk(directory) for name in names)
+    return sorted(str(file.relative_to(directory)).split("/", 1)[1] for file in files)
 
 
 async def test_files_make_a_model_of_their_own(world: World, tmp_path: Path) -> None:
