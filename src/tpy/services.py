@@ -1,6 +1,6 @@
 """The services: the only way from a frontend into the server.
 
-Frontends see these four Protocols and the messages; never the state store or the engine. So the engine can sit in this
+Frontends see these Protocols and the messages; never the state store or the engine. So the engine can sit in this
 process, in another one, or on another host, with the same frontends.
 
 Threading: every method is called on the Trio thread. Errors: every method raises only TpyError (anything else is a bug
@@ -129,10 +129,19 @@ class SharedMemoryService(Protocol):
         ...
 
 
-class Services:
-    """The four services together, as a frontend receives them."""
+class ReadinessService(Protocol):
+    """Tells when it is worth asking for readiness again."""
 
-    __slots__ = ("diagnostics", "inference", "repository", "shared_memory")
+    async def wait_changed(self, seen: int) -> int:
+        """Wait until what `server_ready` and `model_ready` answer may have changed since this returned `seen`, and return a
+        number for the state now. Never below 0, so -1 means that nothing was seen and returns at once. Changes may be merged."""
+        ...
+
+
+class Services:
+    """The services together, as a frontend receives them. Without `readiness` a frontend that reports changes has to poll."""
+
+    __slots__ = ("diagnostics", "inference", "readiness", "repository", "shared_memory")
 
     def __init__(
         self,
@@ -141,8 +150,10 @@ class Services:
         repository: RepositoryService,
         diagnostics: DiagnosticsService,
         shared_memory: SharedMemoryService,
+        readiness: ReadinessService | None = None,
     ) -> None:
         self.inference = inference
         self.repository = repository
         self.diagnostics = diagnostics
         self.shared_memory = shared_memory
+        self.readiness = readiness
