@@ -1,1 +1,15 @@
-"""The gRPC frontend: Triton's gRPC API on Trio."""
+"""The gRPC frontend: Triton's gRPC API on Trio.
+
+transport/          HTTP/2 and gRPC's wire protocol: calls, messages as bytes, statuses
+handlers.py         who serves which method
+infer.py, stream.py inference: one call without a task, and streams
+codec/              inference messages to and from the server's own
+control.py          every other method of GRPCInferenceService
+health.py, reflection.py    gRPC's own services
+"""
+
+from tpy.frontends.grpc.handlers import create_handlers
+from tpy.frontends.grpc.options import GrpcServiceOptions
+from tpy.frontends.grpc.transport import BoundAddress, GrpcOptions, serve_grpc
+
+__all__ = ["BoundAddress", "GrpcOptions", "GrpcServiceOptions", "create_handlers", "serve_grpc"]

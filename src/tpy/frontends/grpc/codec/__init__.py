@@ -5,7 +5,7 @@ encode_response, encode_stream_response, ...          InferenceResponse -> piece
 """
 
 from tpy.frontends.grpc.codec.plan import NO_PLAN, OutputPlan
-from tpy.frontends.grpc.codec.request import decode_request, holds_many_elements, parse_version
+from tpy.frontends.grpc.codec.request import Decoded, decode_request, is_heavy, parse_version
 from tpy.frontends.grpc.codec.response import (
     encode_empty_final,
     encode_response,
@@ -17,6 +17,7 @@ from tpy.frontends.grpc.codec.wire import ParsedRequest, SplitRequest, parse_req
 
 __all__ = [
     "NO_PLAN",
+    "Decoded",
     "OutputPlan",
     "ParsedRequest",
     "SplitRequest",
@@ -25,7 +26,7 @@ __all__ = [
     "encode_response",
     "encode_stream_error",
     "encode_stream_response",
-    "holds_many_elements",
+    "is_heavy",
     "is_large",
     "parse_request",
     "parse_version",

@@ -40,10 +40,14 @@ def parse_version(text: str) -> int | None:
     return version
 
 
-def holds_many_elements(parsed: ParsedRequest) -> bool:
-    """Whether decoding takes long: BYTES tensors, whose elements are looked at one by one, of many bytes."""
-    raws = parsed.raws
-    return any(len(raw) > GRPC_INLINE_BYTES_MAX for raw in raws) and any(
+Decoded = tuple[InferenceRequest, OutputPlan]
+
+
+def is_heavy(parsed: ParsedRequest) -> bool:
+    """Whether decoding takes long: much of typed contents, or BYTES tensors, whose elements are looked at one by one."""
+    if parsed.head_bytes > GRPC_INLINE_BYTES_MAX:
+        return True
+    return any(len(raw) > GRPC_INLINE_BYTES_MAX for raw in parsed.raws) and any(
         item.datatype == DataType.BYTES.value for item in parsed.head.inputs
     )
 
@@ -56,7 +60,7 @@ def decode_request(
     received_ns: int,
     deadline_ns: int | None,
     forwarded: Mapping[str, ParameterValue] | None = None,
-) -> tuple[InferenceRequest, OutputPlan]:
+) -> Decoded:
     """The request and how to answer it. Raw tensors become views, which keep the message's bytes alive.
 
     `version` is what `parse_version` made of the request's. `forwarded` are parameters made from metadata; they join the caller's

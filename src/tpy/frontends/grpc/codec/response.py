@@ -1,7 +1,7 @@
 """InferenceResponse to the pieces of a ModelInferResponse or ModelStreamInferResponse (triton.md 2.2 and 2.3).
 
-Tensors always travel as raw contents. A small message is one piece; in a large one the tensors are pieces of their own, views over
-the arrays.
+Tensors always travel as raw contents. A small message is one piece; in a large one the tensors are pieces of their own, views
+over the arrays.
 """
 
 from __future__ import annotations
@@ -40,14 +40,13 @@ def encode_response(response: InferenceResponse, plan: OutputPlan, description: 
     return _encode(response, plan, description, response.parameters)[0]
 
 
-def encode_stream_response(response: InferenceResponse, plan: OutputPlan, description: ModelDescription) -> tuple[Pieces, int]:
-    """A ModelStreamInferResponse and its size in bytes. Raises as `encode_response`."""
+def encode_stream_response(response: InferenceResponse, plan: OutputPlan, description: ModelDescription) -> Pieces:
+    """A ModelStreamInferResponse. Raises as `encode_response`."""
     if response.error is not None:
         raise response.error
     pieces, size = _encode(response, plan, description, {**response.parameters, _FINAL: response.final})
     start = infer_response(size)
-    size += len(start)
-    return ([start + pieces[0]] if len(pieces) == 1 else [start, *pieces]), size
+    return [start, *pieces] if len(pieces) > 1 else [start + pieces[0]]
 
 
 def encode_empty_final(model_name: str, model_version: str, request_id: str) -> bytes:

@@ -40,10 +40,12 @@ class SplitRequest(NamedTuple):
 
 
 class ParsedRequest(NamedTuple):
-    """`head` is an inference.ModelInferRequest of the private pool; `raws` stand for its raw_input_contents."""
+    """`head` is an inference.ModelInferRequest of the private pool, made from `head_bytes` bytes; `raws` stand for its
+    raw_input_contents."""
 
     # Google's message classes are made while the program runs: a type checker cannot know their fields.
     head: Any
+    head_bytes: int
     raws: Sequence[bytes | memoryview]
 
 
@@ -61,7 +63,7 @@ def parse_request(split: SplitRequest) -> ParsedRequest:
         head = REQUEST_CLASS.FromString(split.head)
     except DecodeError:
         raise Internal("Unable to parse request") from None
-    return ParsedRequest(head, head.raw_input_contents if split.raws is None else split.raws)
+    return ParsedRequest(head, len(split.head), head.raw_input_contents if split.raws is None else split.raws)
 
 
 def raw_output(blob: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:

@@ -1,0 +1,42 @@
+"""What every handler needs of a call: the parts that all calls share, and how a call fails."""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from tpy import limits
+from tpy.clock import Clock
+from tpy.errors import Internal, TpyError
+from tpy.frontends.grpc.access import MetadataPolicy
+from tpy.frontends.grpc.status import GRPC_STATUS
+from tpy.frontends.grpc.transport import CallContext
+from tpy.services import Services
+
+_log = logging.getLogger(__name__)
+
+INFERENCE = "inference"
+"""The category of restricted protocols that both inference methods belong to."""
+
+
+class CallParts:
+    """What all calls of one gRPC port share. `nursery` outlives the port: tasks that serve unary calls run in it."""
+
+    def __init__(self, services: Services, clock: Clock, policy: MetadataPolicy, nursery: trio.Nursery) -> None:
+        self.services = services
+        self.clock = clock
+        self.policy = policy
+        self.nursery = nursery
+        self.threads = trio.CapacityLimiter(limits.GRPC_CODEC_THREADS_MAX)
+
+
+def fail_call(call: CallContext, error: TpyError) -> None:
+    """End a call with the status of `error`."""
+    call.fail(GRPC_STATUS[error.code], error.message)
+
+
+def unexpected_error(path: str) -> Internal:
+    """The error for the exception being handled, which is a bug of ours; the traceback goes to the log."""
+    _log.exception("gRPC call failed unexpectedly", extra={"context": {"path": path}})
+    return Internal("unexpected error in the server, its log has the details")

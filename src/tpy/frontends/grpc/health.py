@@ -1,0 +1,78 @@
+"""gRPC's health checking protocol, for the server and for each model.
+
+The service "" and every service that the port has are the server itself; `<model>` or `<model>/<version>` is a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from typing import Final
+
+import trio
+
+from tpy import limits
+from tpy._proto.messages.grpc.health import v1 as pb
+from tpy.errors import CallerError, NotFound, TpyError
+from tpy.frontends.grpc.codec import parse_version
+from tpy.frontends.grpc.service_adapter import StreamingService
+from tpy.services import Services
+
+_SERVICE: Final = "/grpc.health.v1.Health/"
+APIS: Final = {f"{_SERVICE}Check": "health", f"{_SERVICE}Watch": "health"}
+"""Which restricted protocol each method belongs to."""
+
+_Status = pb.HealthCheckResponseServingStatus
+
+
+class HealthService(StreamingService, pb.HealthBase):
+    """`own_services` are the full names of the services of the port."""
+
+    def __init__(self, services: Services, own_services: Collection[str]) -> None:
+        self._services = services
+        self._own_services = frozenset(own_services)
+
+    async def check(self, message: pb.HealthCheckRequest) -> pb.HealthCheckResponse:
+        """See Health.Check. Raises NotFound for a service that is neither ours nor a model."""
+        status = await self._status(message.service)
+        if status is _Status.SERVICE_UNKNOWN:
+            raise NotFound(f"unknown service '{message.service}': expected \"\", a service of this server, or a model")
+        return pb.HealthCheckResponse(status=status)
+
+    async def watch(self, message: pb.HealthCheckRequest) -> AsyncIterator[pb.HealthCheckResponse]:
+        """See Health.Watch."""
+        shown: pb.HealthCheckResponseServingStatus | None = None
+        seen = -1
+        while True:
+            seen = await self._wait_changed(seen)
+            status = await self._status(message.service)
+            if status is not shown:
+                shown = status
+                yield pb.HealthCheckResponse(status=status)
+
+    async def _wait_changed(self, seen: int) -> int:
+        readiness = self._services.readiness
+        if readiness is not None:
+            return await readiness.wait_changed(seen)
+        if seen >= 0:
+            await trio.sleep(limits.GRPC_HEALTH_POLL_S)
+        return seen + 1
+
+    async def _status(self, service: str) -> pb.HealthCheckResponseServingStatus:
+        repository = self._services.repository
+        if not service or service in self._own_services:
+            return _serving(repository.server_ready())
+        model, _, version = service.partition("/")
+        try:
+            return _serving(await repository.model_ready(model, parse_version(version)))
+        except NotFound:
+            # Also raised for a model that is known but not loaded.
+            known = any(entry.name == model for entry in repository.index())
+            return _Status.NOT_SERVING if known else _Status.SERVICE_UNKNOWN
+        except CallerError:
+            return _Status.SERVICE_UNKNOWN
+        except TpyError:
+            return _Status.NOT_SERVING
+
+
+def _serving(ready: bool) -> pb.HealthCheckResponseServingStatus:
+    return _Status.SERVING if ready else _Status.NOT_SERVING

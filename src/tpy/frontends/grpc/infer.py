@@ -1,0 +1,148 @@
+"""ModelInfer: one unary call from its message to its answer, without a task of its own.
+
+    handle                  checks, decodes and submits, all before it returns; a refusal is an answer like any other
+    deliver                 the engine has answered: encodes and replies, from within `handle` or later
+
+What may take long (typed contents and BYTES of many elements, classification) is done in threads, by a task in the nursery of
+`CallParts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from tpy import limits
+from tpy.errors import InvariantViolation, TpyError, Unsupported
+from tpy.frontends.grpc import codec
+from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_call, unexpected_error
+from tpy.frontends.grpc.transport import UnaryCall
+from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
+from tpy.services import RequestHandle
+
+
+class InferApi:
+    """The handler of ModelInfer."""
+
+    def __init__(self, parts: CallParts) -> None:
+        self._parts = parts
+
+    def handle(self, call: UnaryCall, message: memoryview) -> None:
+        """See transport's UnaryHandler."""
+        _UnaryInfer(self._parts, call).begin(message)
+
+
+class _UnaryInfer:
+    """One call, and the sink for its response."""
+
+    __slots__ = ("_answered", "_call", "_cancelled", "_description", "_handle", "_parts", "_plan")
+
+    def __init__(self, parts: CallParts, call: UnaryCall) -> None:
+        self._parts = parts
+        self._call = call
+        self._plan = codec.NO_PLAN
+        self._description: ModelDescription | None = None
+        self._handle: RequestHandle | None = None
+        self._answered = False
+        self._cancelled = False
+
+    def begin(self, message: memoryview) -> None:
+        """Check, decode and submit the request."""
+        try:
+            self._parts.policy.require(INFERENCE, self._call.metadata)
+            split = codec.split_request(message)
+            if len(split.head) > limits.GRPC_INLINE_BYTES_MAX:
+                self._start(lambda: self._begin_in_threads(split))
+                return
+            parsed = codec.parse_request(split)
+            if codec.is_heavy(parsed):
+                self._start(lambda: self._begin_in_threads(split))
+                return
+            self._submit(*self._decode(parsed, *self._admit(parsed)))
+        except TpyError as error:
+            self._fail(error)
+        except Exception:
+            self._fail(unexpected_error(self._call.path))
+
+    def deliver(self, response: InferenceResponse) -> None:
+        """Take the engine's response (ResponseSink). Models behind this method answer once."""
+        if self._answered or self._cancelled:
+            return
+        self._answered = True
+        try:
+            if codec.is_large(response, self._plan):
+                self._start(lambda: self._reply_from_thread(response))
+            else:
+                self._call.reply(self._encode(response))
+        except TpyError as error:
+            self._fail(error)
+        except Exception:
+            self._fail(unexpected_error(self._call.path))
+
+    def _admit(self, parsed: codec.ParsedRequest) -> tuple[ModelDescription, int | None]:
+        version = codec.parse_version(parsed.head.model_version)
+        description = self._parts.services.inference.describe(parsed.head.model_name, version)
+        if description.decoupled:
+            raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
+        self._description = description
+        return description, version
+
+    def _decode(self, parsed: codec.ParsedRequest, description: ModelDescription, version: int | None) -> codec.Decoded:
+        call, parts = self._call, self._parts
+        return codec.decode_request(
+            parsed,
+            description=description,
+            version=version,
+            received_ns=parts.clock.now_ns(),
+            deadline_ns=call.deadline_ns,
+            forwarded=parts.policy.forwarded(call.metadata),
+        )
+
+    def _submit(self, request: InferenceRequest, plan: codec.OutputPlan) -> None:
+        self._plan = plan
+        handle = self._parts.services.inference.submit(request, self)
+        if not self._answered:
+            self._handle = handle
+            self._call.on_cancel(self._cancel)
+
+    async def _begin_in_threads(self, split: codec.SplitRequest) -> None:
+        threads = self._parts.threads
+        parsed = await trio.to_thread.run_sync(codec.parse_request, split, limiter=threads)
+        description, version = self._admit(parsed)
+        decoded = await trio.to_thread.run_sync(self._decode, parsed, description, version, limiter=threads)
+        if not self._cancelled:
+            self._submit(*decoded)
+
+    def _encode(self, response: InferenceResponse) -> list[bytes | memoryview]:
+        if self._description is None:
+            raise InvariantViolation("an inference call was answered before it was admitted")
+        return codec.encode_response(response, self._plan, self._description)
+
+    async def _reply_from_thread(self, response: InferenceResponse) -> None:
+        pieces = await trio.to_thread.run_sync(self._encode, response, limiter=self._parts.threads)
+        if not self._cancelled:
+            self._call.reply(pieces)
+
+    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do a part of the call in a task. The task is not cancelled with the call: it only waits for threads, which end soon."""
+        self._call.on_cancel(self._cancel)
+        self._parts.nursery.start_soon(self._finish, work)
+
+    async def _finish(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except TpyError as error:
+            self._fail(error)
+        except Exception:
+            self._fail(unexpected_error(self._call.path))
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def _fail(self, error: TpyError) -> None:
+        self._answered = True
+        if not self._cancelled:
+            fail_call(self._call, error)

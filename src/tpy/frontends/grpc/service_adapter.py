@@ -1,0 +1,156 @@
+"""Serves the service bases that betterproto2 generates: from their `__mapping__()` to the transport's handlers.
+
+The bases were made for grpclib. What they ask of a stream is little, so ours gives them that and leaves grpclib's server out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import betterproto2
+import trio
+from betterproto2.grpclib import ServiceBase
+from grpclib import GRPCError
+from grpclib.const import Cardinality, Handler
+
+from tpy import limits
+from tpy.errors import Internal, TpyError
+from tpy.frontends.grpc.calls import CallParts, fail_call, unexpected_error
+from tpy.frontends.grpc.transport import CallContext, StreamCall, StreamHandler, UnaryCall, UnaryHandler
+
+
+class StreamingService(ServiceBase):
+    """A base for services that answer with several messages: closes what produces them, also when the call ends early."""
+
+    async def _call_rpc_handler_server_stream(
+        self, handler: Callable[[Any], AsyncIterator[betterproto2.Message]], stream: Any, request: Any
+    ) -> None:
+        async with aclosing(handler(request)) as responses:  # type: ignore[type-var]  # generated methods are generators
+            async for response in responses:
+                await stream.send_message(response)
+
+
+def service_handlers(service: ServiceBase, parts: CallParts, apis: Mapping[str, str]) -> dict[str, UnaryHandler | StreamHandler]:
+    """A handler for every method of `service`. `apis` says to which restricted protocol a method (`/package.Service/Method`)
+    belongs; a method that is not in it is never restricted.
+
+    Unary methods run as tasks in the nursery of `parts`, each cancelled with its call; the others in the task of their call.
+    """
+    mapping: Mapping[str, Handler] = service.__mapping__()  # type: ignore[attr-defined]  # every generated base has it
+    return {
+        path: _UnaryMethod(handler, parts, apis.get(path, "")).handler()
+        if handler.cardinality is Cardinality.UNARY_UNARY
+        else _StreamMethod(handler, parts, apis.get(path, "")).handler()
+        for path, handler in mapping.items()
+    }
+
+
+class _UnaryStream:
+    """What a generated unary method does with a stream: takes one message, gives one."""
+
+    def __init__(self, request: betterproto2.Message) -> None:
+        self._request = request
+        self.response = b""
+
+    async def recv_message(self) -> betterproto2.Message:
+        return self._request
+
+    async def send_message(self, message: betterproto2.Message) -> None:
+        self.response = bytes(message)
+
+
+class _UnaryMethod:
+    """One unary method."""
+
+    def __init__(self, method: Handler, parts: CallParts, api: str) -> None:
+        self._method = method
+        self._parts = parts
+        self._api = api
+
+    def handler(self) -> UnaryHandler:
+        return UnaryHandler(self._handle)
+
+    def _handle(self, call: UnaryCall, message: memoryview) -> None:
+        scope = trio.CancelScope()
+        call.on_cancel(scope.cancel)
+        self._parts.nursery.start_soon(self._run, call, message, scope)
+
+    async def _run(self, call: UnaryCall, message: memoryview, scope: trio.CancelScope) -> None:
+        with scope:
+            try:
+                self._parts.policy.require(self._api, call.metadata)
+                request_type = self._method.request_type
+                if len(message) > limits.GRPC_INLINE_BYTES_MAX:
+                    request = await trio.to_thread.run_sync(_parsed, request_type, message, limiter=self._parts.threads)
+                else:
+                    request = _parsed(request_type, message)
+                del message  # a load may take minutes: do not keep its message that long
+                stream = _UnaryStream(request)
+                del request
+                await self._method.func(stream)
+                call.reply([stream.response])
+            except Exception as error:
+                _fail(call, error)
+
+
+class _CallStream:
+    """What a generated streaming method does with a stream."""
+
+    def __init__(self, call: StreamCall, request_type: type[betterproto2.Message]) -> None:
+        self._call = call
+        self._request_type = request_type
+
+    async def recv_message(self) -> betterproto2.Message | None:
+        message = await self._call.receive_message()
+        return None if message is None else _parsed(self._request_type, message)
+
+    async def send_message(self, message: betterproto2.Message) -> None:
+        await self._call.send_message([bytes(message)])
+
+    def __aiter__(self) -> AsyncIterator[betterproto2.Message]:
+        return self
+
+    async def __anext__(self) -> betterproto2.Message:
+        message = await self.recv_message()
+        if message is None:
+            raise StopAsyncIteration
+        return message
+
+
+class _StreamMethod:
+    """One method with several requests or responses."""
+
+    def __init__(self, method: Handler, parts: CallParts, api: str) -> None:
+        self._method = method
+        self._parts = parts
+        self._api = api
+
+    def handler(self) -> StreamHandler:
+        return StreamHandler(self._handle)
+
+    async def _handle(self, call: StreamCall) -> None:
+        try:
+            self._parts.policy.require(self._api, call.metadata)
+            await self._method.func(_CallStream(call, self._method.request_type))
+        except Exception as error:
+            _fail(call, error)
+
+
+def _parsed(request_type: type[betterproto2.Message], message: memoryview) -> betterproto2.Message:
+    """The request in `message`. Raises Internal, as Triton, for bytes that are none."""
+    try:
+        return request_type.parse(bytes(message))
+    except Exception:  # whatever the parser raises: the bytes are the client's
+        raise Internal("Unable to parse request") from None
+
+
+def _fail(call: CallContext, error: Exception) -> None:
+    """End a call with `error`, which is being handled."""
+    if isinstance(error, TpyError):
+        fail_call(call, error)
+    elif isinstance(error, GRPCError):  # raised by the bases for methods that a service leaves out
+        call.fail(error.status, error.message or "")
+    else:
+        fail_call(call, unexpected_error(call.path))

@@ -1,0 +1,337 @@
+"""ModelStreamInfer: many requests and their responses on one call (triton.md 2.3).
+
+A request becomes a turn, which is the sink for its responses. Responses of ordinary models leave in the order of their requests,
+those of decoupled models as they come. What may leave is sent at once while the client takes it, else by a task that waits. A
+failure is a message in the stream, which goes on, unless the client asked for `triton_grpc_error`: then the first one ends it.
+
+The nursery of a stream, opened by `StreamInferApi.handle`:
+
+    handle
+    +-- _InferStream.run        reads requests and submits them, one after the other
+    +-- _send_forever           sends what the client did not take at once
+    +-- _end_when_stopped       ends the stream when the server stops, once everything is answered
+
+However the call ends, leaving the nursery cancels the requests that are still under way.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import trio
+
+from tpy import limits
+from tpy.errors import InvariantViolation, TpyError, Unavailable
+from tpy.frontends.grpc import codec
+from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_call, unexpected_error
+from tpy.frontends.grpc.transport import Metadata, StreamCall
+from tpy.messages import InferenceResponse, ModelDescription
+from tpy.services import RequestHandle
+
+Pieces = list[bytes | memoryview]
+
+_STOPPING_TEXT = "GRPC server is shutting down and has stopped accepting new requests."
+_GRPC_ERROR_KEY = "triton_grpc_error"
+
+
+class StreamInferApi:
+    """The handler of ModelStreamInfer. `stop` is set when the server stops."""
+
+    def __init__(self, parts: CallParts, stop: trio.Event) -> None:
+        self._parts = parts
+        self._stop = stop
+
+    async def handle(self, call: StreamCall) -> None:
+        """See transport's StreamHandler."""
+        try:
+            self._parts.policy.require(INFERENCE, call.metadata)
+        except TpyError as error:
+            fail_call(call, error)
+            return
+        async with trio.open_nursery() as nursery:
+            stream = _InferStream(self._parts, call, nursery, self._stop)
+            try:
+                await stream.run()
+            finally:
+                stream.cancel_all()
+            nursery.cancel_scope.cancel()
+
+
+class _Turn:
+    """One request of a stream. `waiting` are its responses that an earlier request holds up; `ended` once it needs no more."""
+
+    __slots__ = ("description", "ended", "handle", "id", "ordered", "plan", "stream", "version_text", "waiting")
+
+    def __init__(self, stream: _InferStream) -> None:
+        self.stream = stream
+        self.id = ""
+        self.version_text = ""
+        self.ordered = True
+        self.plan = codec.NO_PLAN
+        self.description: ModelDescription | None = None
+        self.handle: RequestHandle | None = None
+        self.ended = False
+        self.waiting: list[_Answer] = []
+
+    def deliver(self, response: InferenceResponse) -> None:
+        """Take one of the engine's responses (ResponseSink)."""
+        if not self.ended:
+            self.ended = response.final
+            self.stream.take(_Answer(self, response, response.error))
+
+
+class _Answer:
+    """What is to be sent: a response, or an error, which has no response when the request was refused at the door. `pieces` are
+    there once it is encoded. `size` is in bytes, roughly what it will be."""
+
+    __slots__ = ("error", "final", "pieces", "response", "size", "turn")
+
+    def __init__(self, turn: _Turn, response: InferenceResponse | None, error: TpyError | None) -> None:
+        self.turn = turn
+        self.response = response
+        self.error = error
+        self.final = response is None or response.final
+        self.pieces: Pieces | None = None
+        self.size = 0 if response is None else sum(output.array.nbytes for output in response.outputs)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether encoding it could hold up the loop."""
+        return self.response is not None and self.pieces is None and codec.is_large(self.response, self.turn.plan)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it is the end of a decoupled request that did not ask to be told of it."""
+        return self._is_bare_end and not self.turn.plan.empty_final
+
+    @property
+    def _is_bare_end(self) -> bool:
+        response = self.response
+        if response is None or self.error is not None or self.turn.ordered:
+            return False
+        return response.final and not response.outputs
+
+    def encode(self) -> Pieces:
+        """The message, made once. Raises TpyError for a response that cannot be sent."""
+        if self.pieces is None:
+            self.pieces = self._encoded()
+        return self.pieces
+
+    def _encoded(self) -> Pieces:
+        turn, response = self.turn, self.response
+        if self.error is not None:
+            return [codec.encode_stream_error(self.error.message, request_id=turn.id, response=response)]
+        if response is None or turn.description is None:
+            raise InvariantViolation("an answer without error needs a response of an admitted request")
+        if self._is_bare_end:
+            return [codec.encode_empty_final(response.model_name, turn.version_text, turn.id)]
+        return codec.encode_stream_response(response, turn.plan, turn.description)
+
+
+class _InferStream:
+    """The state of one call. `turns` are the requests that are not answered, `order` those of them that leave in order, `outbox`
+    the answers that may leave and that the client has not taken."""
+
+    def __init__(self, parts: CallParts, call: StreamCall, nursery: trio.Nursery, stop: trio.Event) -> None:
+        self._parts = parts
+        self._call = call
+        self._scope = nursery.cancel_scope
+        self._stop = stop
+        self._errors_end_call = _wants_grpc_errors(call.metadata)
+        self._turns: dict[_Turn, None] = {}
+        self._order: deque[_Turn] = deque()
+        self._outbox: deque[_Answer] = deque()
+        self._outbox_bytes = 0
+        self._progress = trio.lowlevel.ParkingLot()
+        self._failed = False
+        nursery.start_soon(self._send_forever)
+        nursery.start_soon(self._end_when_stopped)
+
+    async def run(self) -> None:
+        """Read and submit requests until the client says that there are no more and everything is sent."""
+        while (message := await self._call.receive_message()) is not None:
+            await self._begin(message)
+            del message  # its request keeps what it needs of it
+            while not self._has_room:
+                await self._progress.park()
+        while not self._is_idle:
+            await self._progress.park()
+
+    def cancel_all(self) -> None:
+        """Forget every request that is under way. Nothing is sent any more."""
+        self._failed = True
+        turns, self._turns = self._turns, {}
+        for turn in turns:
+            if turn.handle is not None and not turn.ended:
+                turn.handle.cancel()
+
+    def take(self, answer: _Answer) -> None:
+        """An answer, to be sent when its turn comes. Raises nothing."""
+        if self._failed:
+            return
+        turn = answer.turn
+        if not turn.ordered:
+            self._let_go(answer)
+            self._bound(turn)
+        elif self._order[0] is turn:
+            self._let_go(answer)
+            self._release()
+        else:
+            turn.waiting.append(answer)
+
+    @property
+    def _has_room(self) -> bool:
+        return (
+            len(self._turns) < limits.GRPC_STREAM_REQUESTS_MAX and self._outbox_bytes <= limits.GRPC_STREAM_WAITING_BYTES_MAX // 2
+        )
+
+    @property
+    def _is_idle(self) -> bool:
+        return not self._turns and not self._outbox
+
+    # Requests
+
+    async def _begin(self, message: memoryview) -> None:
+        """Submit a request. What is wrong with it is its answer; what is no request at all ends the call."""
+        turn = _Turn(self)
+        self._turns[turn] = None
+        self._order.append(turn)
+        split = codec.split_request(message)
+        try:
+            if len(split.head) > limits.GRPC_INLINE_BYTES_MAX:
+                parsed = await trio.to_thread.run_sync(codec.parse_request, split, limiter=self._parts.threads)
+            else:
+                parsed = codec.parse_request(split)
+        except TpyError as error:
+            self._fail(error)
+            return
+        try:
+            await self._submit(turn, parsed)
+        except TpyError as error:
+            self._refuse(turn, error)
+        except Exception:
+            self._refuse(turn, unexpected_error(self._call.path))
+
+    async def _submit(self, turn: _Turn, parsed: codec.ParsedRequest) -> None:
+        parts, call, head = self._parts, self._call, parsed.head
+        turn.id, turn.version_text = head.id, head.model_version
+        if self._stop.is_set():
+            raise Unavailable(_STOPPING_TEXT)
+        version = codec.parse_version(turn.version_text)
+        description = turn.description = parts.services.inference.describe(head.model_name, version)
+        forwarded = parts.policy.forwarded(call.metadata)
+
+        def decode() -> codec.Decoded:
+            return codec.decode_request(
+                parsed,
+                description=description,
+                version=version,
+                received_ns=parts.clock.now_ns(),
+                deadline_ns=call.deadline_ns,
+                forwarded=forwarded,
+            )
+
+        if codec.is_heavy(parsed):
+            request, turn.plan = await trio.to_thread.run_sync(decode, limiter=parts.threads)
+        else:
+            request, turn.plan = decode()
+        if description.decoupled:
+            turn.ordered = False
+            self._order.remove(turn)
+        turn.handle = parts.services.inference.submit(request, turn)
+
+    def _refuse(self, turn: _Turn, error: TpyError) -> None:
+        turn.ended = True
+        self.take(_Answer(turn, None, error))
+
+    # Answers
+
+    def _release(self) -> None:
+        """Let go what was held up, up to the first request that is not answered."""
+        order = self._order
+        while order:
+            turn = order[0]
+            for answer in turn.waiting:
+                self._let_go(answer)
+            turn.waiting.clear()
+            if turn in self._turns:
+                return
+            order.popleft()
+
+    def _let_go(self, answer: _Answer) -> None:
+        """Its turn has come: send it, or queue it behind what waits already."""
+        if answer.final:
+            self._turns.pop(answer.turn, None)
+            self._progress.unpark_all()
+        if answer.is_silent or self._failed:
+            return
+        if self._outbox or answer.is_large or not self._send_nowait(answer):
+            self._outbox.append(answer)
+            self._outbox_bytes += answer.size
+            self._progress.unpark_all()
+
+    def _send_nowait(self, answer: _Answer) -> bool:
+        """Send an answer if the client takes it now."""
+        return self._ends_call(answer) or self._call.send_nowait(self._encode(answer))
+
+    async def _send_forever(self) -> None:
+        """Send the outbox whenever there is something in it."""
+        while True:
+            while not self._outbox:
+                await self._progress.park()
+            answer = self._outbox[0]
+            if self._ends_call(answer):
+                return
+            if answer.is_large:
+                pieces = await trio.to_thread.run_sync(self._encode, answer, limiter=self._parts.threads)
+            else:
+                pieces = self._encode(answer)
+            await self._call.send_message(pieces)
+            self._outbox.popleft()
+            self._outbox_bytes -= answer.size
+            self._progress.unpark_all()
+
+    def _encode(self, answer: _Answer) -> Pieces:
+        """The message for an answer; for one that cannot be sent, the message that says why. Raises nothing."""
+        try:
+            return answer.encode()
+        except TpyError as error:
+            answer.error = error
+        except Exception:
+            answer.error = unexpected_error(self._call.path)
+        return answer.encode()
+
+    def _ends_call(self, answer: _Answer) -> bool:
+        """Whether the answer is an error that the client wants as the end of the call; it has ended then."""
+        if answer.error is None or not self._errors_end_call:
+            return False
+        self._fail(answer.error)
+        return True
+
+    def _bound(self, turn: _Turn) -> None:
+        """End a decoupled request whose responses the client does not take."""
+        if self._outbox_bytes > limits.GRPC_STREAM_WAITING_BYTES_MAX and not turn.ended:
+            turn.ended = True
+            if turn.handle is not None:
+                turn.handle.cancel()
+            waiting = f"more than {limits.GRPC_STREAM_WAITING_BYTES_MAX} bytes wait to be read"
+            self._let_go(_Answer(turn, None, Unavailable(f"request cancelled: {waiting} on this stream")))
+
+    # Ends
+
+    def _fail(self, error: TpyError) -> None:
+        """End the call; what was sent before arrives."""
+        if not self._failed:
+            self._failed = True
+            fail_call(self._call, error)
+            self._scope.cancel()
+
+    async def _end_when_stopped(self) -> None:
+        await self._stop.wait()
+        while not self._is_idle:
+            await self._progress.park()
+        self._fail(Unavailable(_STOPPING_TEXT))
+
+
+def _wants_grpc_errors(metadata: Metadata) -> bool:
+    return any(name == _GRPC_ERROR_KEY and value == "true" for name, value in metadata)
