@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,10 +22,12 @@ class ProcessTimes(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """From /proc/PID/status, bytes: resident now, and the highest since the start or the last `reset_peak`."""
+    """From /proc/PID/status, bytes: resident now, the highest since the start or the last `reset_peak`, and how much of what is
+    resident now is shared memory, which other processes may have mapped as well."""
 
     resident: int
     peak: int
+    shared: int
 
 
 def parse_stat(text: str) -> ProcessTimes:
@@ -37,7 +39,7 @@ def parse_stat(text: str) -> ProcessTimes:
 def parse_status(text: str) -> Memory:
     """Read the text of /proc/PID/status. A process that has no memory (a zombie) counts as zero."""
     sizes = {name: value for name, _, value in (line.partition(":") for line in text.splitlines())}
-    return Memory(resident=_size(sizes.get("VmRSS")), peak=_size(sizes.get("VmHWM")))
+    return Memory(resident=_size(sizes.get("VmRSS")), peak=_size(sizes.get("VmHWM")), shared=_size(sizes.get("RssShmem")))
 
 
 def _size(value: str | None) -> int:
@@ -85,6 +87,20 @@ def cpu_s(pids: Iterable[int]) -> float:
 def memory(pid: int) -> Memory:
     """Raises OSError when the process has ended."""
     return parse_status((_PROC / str(pid) / "status").read_text())
+
+
+def rise(before: Memory, after: Memory) -> int:
+    """Bytes by which the peak `after` is above what was resident `before`."""
+    return max(0, after.peak - before.resident)
+
+
+def joint_rise(before: Sequence[Memory], after: Sequence[Memory]) -> int:
+    """The same for processes that share memory with each other, in the same order: what all of them have mapped counts once.
+
+    Assumes that the memory they share is in the process that has most of it, and that it stays mapped after the peak.
+    """
+    shared = [max(0, late.shared - early.shared) for early, late in zip(before, after, strict=True)]
+    return sum(map(rise, before, after)) - sum(shared) + max(shared)
 
 
 def reset_peak(pid: int) -> bool:

@@ -64,11 +64,15 @@ def _measure_server(bench: Bench, contender: str, server: Server, number: int) -
     were_reset = [processes.reset_peak(pid) for pid in members]
     if not all(were_reset):
         bench.say("this system does not let peaks be reset: they count from each process's start")
-    idle = {pid: processes.memory(pid).resident for pid in members}
+    idle = [processes.memory(pid) for pid in members]
 
     def note_peak(case: str) -> None:
-        rise = {pid: max(0, processes.memory(pid).peak - resident) for pid, resident in idle.items()}
-        for metric, size in (("server's process", rise[server.pid]), ("all its processes", sum(rise.values()))):
+        now = [processes.memory(pid) for pid in members]
+        sizes = (
+            ("server's process", processes.rise(idle[0], now[0])),
+            ("all its processes, shared memory once", processes.joint_rise(idle, now)),
+        )
+        for metric, size in sizes:
             bench.note(
                 Measurement(
                     row=ROW,

@@ -1,6 +1,6 @@
 """Reading /proc."""
 
-from benchmarks.processes import Memory, ProcessTimes, family_of, parse_stat, parse_status
+from benchmarks.processes import Memory, ProcessTimes, family_of, joint_rise, parse_stat, parse_status, rise
 
 
 def times(parent: int, session: int) -> ProcessTimes:
@@ -14,11 +14,13 @@ def test_stat_is_read_behind_a_name_with_spaces_and_brackets() -> None:
 
 
 def test_status_is_read_in_bytes() -> None:
-    assert parse_status("Name:\tx\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\n") == Memory(resident=1 << 20, peak=2 << 20)
+    text = "Name:\tx\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\nRssShmem:\t  4 kB\n"
+
+    assert parse_status(text) == Memory(resident=1 << 20, peak=2 << 20, shared=4096)
 
 
 def test_a_process_without_memory_counts_as_zero() -> None:
-    assert parse_status("Name:\tx\nState:\tZ (zombie)\n") == Memory(resident=0, peak=0)
+    assert parse_status("Name:\tx\nState:\tZ (zombie)\n") == Memory(resident=0, peak=0, shared=0)
 
 
 def test_a_family_is_descendants_and_members_of_the_session() -> None:
@@ -29,3 +31,15 @@ def test_a_family_is_descendants_and_members_of_the_session() -> None:
 
 def test_a_family_of_one() -> None:
     assert family_of(5, {}) == (5,)
+
+
+def test_memory_that_two_processes_share_counts_once() -> None:
+    before = [Memory(resident=100, peak=100, shared=10), Memory(resident=50, peak=50, shared=10)]
+    after = [Memory(resident=130, peak=160, shared=30), Memory(resident=70, peak=75, shared=30)]
+
+    assert [rise(early, late) for early, late in zip(before, after, strict=True)] == [60, 25]
+    assert joint_rise(before, after) == 60 + 25 - 20
+
+
+def test_a_peak_below_what_was_resident_is_no_rise() -> None:
+    assert rise(Memory(resident=100, peak=100, shared=0), Memory(resident=90, peak=95, shared=0)) == 0
