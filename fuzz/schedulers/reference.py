@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tpy_data.schedulers.core.contract import Outcome, Phase, Ticket
-from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
-
 from tpy.config.model_config import TimeoutAction
 from tpy.errors import Unavailable
+from tpy_data.schedulers.core.contract import Outcome, Phase, Ticket
+from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
 
 
 @dataclass(kw_only=True, eq=False, slots=True)

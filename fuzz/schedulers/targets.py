@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from fuzz.schedulers.trial import INVARIANT, Trial
+from fuzz.target import Target
+from tpy.config.model_config import TimeoutAction
 from tpy_data.schedulers.core.contract import SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
-
-from fuzz.schedulers.trial import INVARIANT, Trial
-from fuzz.target import Target
-from tpy.config.model_config import TimeoutAction
 
 
 def random_options(chance: random.Random) -> DynamicOptions:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tpy_data.schedulers.core.contract import Dispatch, Outcome, Phase, Refuse, Respond, SchedulerCore, Ticket
-from tpy_data.schedulers.core.dynamic_options import DynamicOptions
-
 from fuzz.schedulers.reference import Decisions, ReferenceScheduler
 from fuzz.target import Violation
 from tpy.errors import Unavailable
+from tpy_data.schedulers.core.contract import Dispatch, Outcome, Phase, Refuse, Respond, SchedulerCore, Ticket
+from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 
 INVARIANT = (
     "every accepted ticket ends exactly once (answered, refused or cancelled), exactly when and where a naive scheduler says; "

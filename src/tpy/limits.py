@@ -90,8 +90,9 @@ MODEL_FILES_MAX: Final = 100_000
 INSTANCES_OF_GROUP_MAX: Final = 4096
 """`count` of an instance group: beyond any machine, stops a typo from starting threads until memory ends."""
 
-INSTANCE_CLOSE_S_MAX: Final = 5
-"""How long a cancelled load or a stopping server waits for one instance to close before it leaves it behind."""
+INSTANCE_CLOSE_S_MAX: Final = 1
+"""How long a server whose exit time-out is over still waits for one instance to close before it leaves it behind: enough for what
+closes at all, and the process ends soon after the time it was given."""
 
 LOAD_SLOW_S: Final = 60
 """A load that takes longer is reported, and again whenever it has taken twice as long: it may hang."""
@@ -124,7 +125,7 @@ GRPC_JOINED_BYTES_MAX: Final = 16 * KIB
 """A response up to this size is joined into one piece: copying it costs less than sending its parts."""
 
 GRPC_CODEC_THREADS_MAX: Final = 4
-"""Threads that parse and encode large gRPC messages at the same time."""
+"""Threads that parse, encode and compress large gRPC messages at the same time."""
 
 GRPC_STREAM_REQUESTS_MAX: Final = 256
 """Requests of one ModelStreamInfer that are not answered yet; beyond it the stream is not read on."""
@@ -135,9 +136,6 @@ request that goes on producing beyond it is cancelled, because its model cannot 
 
 GRPC_HEALTH_POLL_S: Final = 1
 """How often Watch looks at the readiness when nobody tells it of changes."""
-
-GRPC_CODEC_THREADS_MAX: Final = 4
-"""Threads that compress and decompress large gRPC messages at the same time."""
 
 GRPC_SETUP_S_MAX: Final = 20
 """How long a client may take for TLS, its HTTP/2 preface and the acknowledgement of our settings."""

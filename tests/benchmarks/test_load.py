@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from benchmarks.http_exchange import AnswerReader, BadAnswer, HttpRequest
 from benchmarks.load import LoadFailed, perf_analyzer, wrk
 

@@ -1,6 +1,7 @@
 """Tables in Markdown and the page that holds them."""
 
 import pytest
+
 from benchmarks.machine import Machine
 from benchmarks.measurement import Cell, Measurement, summarise
 from benchmarks.report import BEGIN, END, Report, cell_text, grouped, markdown, with_results

@@ -1,6 +1,7 @@
 """Which rows run, and what the ONNX row computes."""
 
 import pytest
+
 from benchmarks.rows.onnx import settings_for, without_clients
 from benchmarks.rows.registry import ROWS, rows_named
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tpy_data.schedulers.core import make_core
-from tpy_data.schedulers.core.default import DefaultCore
-from tpy_data.schedulers.core.dynamic import DynamicCore
-from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules, dynamic_options
 
 from tpy.config.model_config import (
     DynamicBatching,
@@ -18,6 +14,10 @@ from tpy.config.model_config import (
     TimeoutAction,
 )
 from tpy.errors import Unsupported
+from tpy_data.schedulers.core import make_core
+from tpy_data.schedulers.core.default import DefaultCore
+from tpy_data.schedulers.core.dynamic import DynamicCore
+from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules, dynamic_options
 
 
 def test_a_model_without_a_scheduling_block_gets_the_default_core() -> None:

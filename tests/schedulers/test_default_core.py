@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tpy_data.schedulers.core.contract import CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Ticket
-from tpy_data.schedulers.core.default import DefaultCore
 
 from tpy.errors import InvariantViolation, Unavailable
+from tpy_data.schedulers.core.contract import CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Ticket
+from tpy_data.schedulers.core.default import DefaultCore
 
 
 def core_with_instances(*instances: int) -> DefaultCore:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from tpy_data.schedulers.core.contract import Action, CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Ticket
-from tpy_data.schedulers.core.dynamic import DynamicCore
-from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
 
 from tpy.config.model_config import TimeoutAction
 from tpy.errors import Unavailable
+from tpy_data.schedulers.core.contract import Action, CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Ticket
+from tpy_data.schedulers.core.dynamic import DynamicCore
+from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
 
 DELAY = TimeoutAction.DELAY
 

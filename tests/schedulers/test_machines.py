@@ -8,13 +8,13 @@ from __future__ import annotations
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from fuzz.schedulers.trial import Trial
+from tpy.config.model_config import TimeoutAction
 from tpy_data.schedulers.core.contract import SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
-
-from fuzz.schedulers.trial import Trial
-from tpy.config.model_config import TimeoutAction
 
 BATCH_SIZE_MAX = 8
 NO_TIME_PASSES = 0

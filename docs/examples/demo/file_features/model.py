@@ -1,6 +1,7 @@
 """A file's bytes -> the input of magika: its first and last 1024 bytes without outer white space, padded with 256."""
 
 import numpy as np
+
 import triton_python_backend_utils as pb_utils
 
 BLOCK = 4096
