@@ -1,0 +1,131 @@
+"""How `tpy serve` ends: in order, at once when told twice, and never with processes left behind."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from .gated import GatedModel, asking
+from .repositories import AFFINE_CONFIG, ModelFolder
+from .server import ServerProcess, is_alive
+from .waiting import wait_until
+
+WITHOUT_DELAY_S = 10.0
+"""Far less than the exit timeout of 30 s that would otherwise pass, far more than a busy machine needs."""
+
+
+@contextmanager
+def idle_connection(server: ServerProcess) -> Iterator[socket.socket]:
+    """A keep-alive connection that has had an answer."""
+    host, port = server.http.split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+        yield connection
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_requests_in_flight_are_answered(repository: Path, number: signal.Signals) -> None:
+    """The one that executes and those that wait; then exit code 0 and no worker left."""
+    gated = GatedModel(repository, batching="")
+    with ServerProcess(repositories=[repository]) as server, asking(server, gated.name) as asker:
+        workers = server.children()
+        assert len(workers) == 1
+        executing = asker.ask("a", 1)
+        gated.wait_executing("a")
+        waiting = [asker.ask("b", 2), asker.ask("c", 3)]
+        asker.wait_queued(2)
+        server.process.send_signal(number)
+        server.wait_log(f"stopping reason={number.name}")
+        host, port = server.http.split(":")
+
+        def refused() -> bool:
+            try:
+                with socket.create_connection((host, int(port)), timeout=5) as late:
+                    late.sendall(b"GET /v2/health/ready HTTP/1.1\r\nHost: x\r\n\r\n")
+                    return not late.recv(1000).startswith(b"HTTP/1.1 200 ")
+            except OSError:
+                return True
+
+        wait_until(refused)
+        gated.open_gate("a", "b", "c")
+        assert [request.result() for request in (executing, *waiting)] == [1, 2, 3]
+        assert server.wait_end() == 0
+        assert not [pid for pid in workers if is_alive(pid)]
+
+
+def test_idle_connections_do_not_hold_the_exit(repository: Path) -> None:
+    ModelFolder(repository, "m").config(AFFINE_CONFIG).affine(1, 2)
+    with ServerProcess(repositories=[repository]) as server, idle_connection(server), idle_connection(server) as second:
+        started_s = time.monotonic()
+        assert server.stop(signal.SIGINT) == 0
+        assert time.monotonic() - started_s < WITHOUT_DELAY_S
+        assert second.recv(1000) == b""
+
+
+@pytest.mark.parametrize("numbers", [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT)])
+def test_the_second_signal_ends_at_once(repository: Path, numbers: tuple[signal.Signals, signal.Signals]) -> None:
+    gated = GatedModel(repository)
+    with ServerProcess(repositories=[repository], expect_exit=130) as server, asking(server, gated.name) as asker:
+        workers = server.children()
+        lost = asker.ask("a", 1)
+        gated.wait_executing("a")
+        server.process.send_signal(numbers[0])
+        server.wait_log("stopping reason=")
+        assert server.process.poll() is None
+        server.process.send_signal(numbers[1])
+        assert server.wait_end(WITHOUT_DELAY_S) == 130
+        assert lost.exception() is not None
+        wait_until(lambda: not [pid for pid in workers if is_alive(pid)])
+
+
+def test_the_exit_timeout(repository: Path) -> None:
+    """A model that does not return is left behind: exit code 1, told in the log."""
+    gated = GatedModel(repository)
+    with (
+        ServerProcess("--exit-timeout-secs=1", repositories=[repository], expect_exit=1) as server,
+        asking(server, gated.name) as asker,
+    ):
+        workers = server.children()
+        lost = asker.ask("a", 1)
+        gated.wait_executing("a")
+        started_s = time.monotonic()
+        assert server.stop() == 1
+        assert 1 <= time.monotonic() - started_s < WITHOUT_DELAY_S
+        assert "Exit timeout expired. Exiting immediately." in server.log
+        assert lost.exception() is not None
+        wait_until(lambda: not [pid for pid in workers if is_alive(pid)])
+
+
+def test_a_signal_during_the_start(repository: Path) -> None:
+    """Before the models are loaded: no traceback, exit code 0."""
+    ModelFolder(repository, "slow").config(
+        'backend: "identity"\ninput { name: "INPUT0" data_type: TYPE_INT32 dims: [ 1 ] }\n'
+        'output { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 1 ] }\n'
+        'parameters { key: "creation_delay_sec" value { string_value: "2" } }\n'
+    )
+    (repository / "slow" / "1").mkdir()
+    server = ServerProcess(repositories=[repository])
+    server.start()
+    server.wait_log("desired state of a model changed")
+    assert server.stop(signal.SIGTERM) == 0
+    assert "Traceback" not in server.log
+    assert "Started HTTP service" not in server.log
+
+
+def test_a_killed_server_leaves_no_workers(repository: Path) -> None:
+    gated = GatedModel(repository, batching="instance_group [ { count: 2 } ]")
+    with ServerProcess(repositories=[repository], expect_exit=-signal.SIGKILL) as server, asking(server, gated.name) as asker:
+        workers = server.children()
+        assert len(workers) == 2
+        lost = asker.ask("a", 1)  # one worker is in the middle of it, the other waits for work
+        gated.wait_executing("a")
+        assert server.stop(signal.SIGKILL) == -signal.SIGKILL
+        assert lost.exception() is not None
+        wait_until(lambda: not [pid for pid in workers if is_alive(pid)])
