@@ -12,7 +12,7 @@ from typing import NamedTuple
 import trio
 
 from tpy.backend import LoadedModel, ModelInstance
-from tpy.errors import Internal, TpyError
+from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import INSTANCE_CLOSE_S_MAX, WORKER_RESTART_BACKOFF_S_MAX, WORKER_RESTART_BACKOFF_S_MIN
 from tpy_data.engine.batch_run import InstanceSlot
 from tpy_data.engine.exception_text import exception_text
@@ -53,20 +53,25 @@ class SupervisedInstance:
         self._failures_in_row = 0
         self._failed = trio.Event()
         self._stopping = trio.Event()
+        self._starting: trio.CancelScope | None = None
 
     async def start(self) -> None:
         """Make the instance and warm it up, both in its thread, and give it work. Raises TpyError with the reason."""
         name = self.placed.placement.name
         worker = self._recipe.executor.open_worker(name)
         make = functools.partial(_make, self._recipe, self.placed)
-        try:
-            instance = await call(worker, make, release=_close)
-        except TpyError:
-            worker.close()
-            raise
-        except Exception as error:
-            worker.close()
-            raise Internal(exception_text(error)) from error
+        with trio.CancelScope() as self._starting:
+            try:
+                instance = await call(worker, make, release=_close)
+            except TpyError:
+                worker.close()
+                raise
+            except Exception as error:
+                worker.close()
+                raise Internal(exception_text(error)) from error
+        if self._starting.cancelled_caught:
+            # Its thread ends with the process; closed now it could not close the instance when that is there at last.
+            raise Unavailable(f"gave up waiting for instance '{name}': the server ends")
         self._worker, self._instance = worker, instance
         self._failed = trio.Event()
         self.alive, self.reason = True, ""
@@ -90,6 +95,11 @@ class SupervisedInstance:
         """Take no more batches; `supervise` closes the instance, after the batch that it may be running, and returns."""
         self._recipe.engine.remove_instance(self._number)
         self._stopping.set()
+
+    def give_up_starting(self) -> None:
+        """Wait no longer for an instance that is being made; it is left behind, and `start` raises."""
+        if self._starting is not None:
+            self._starting.cancel()
 
     async def discard(self) -> None:
         """Close an instance that may have been started and is not supervised."""
@@ -161,6 +171,7 @@ class InstanceSet:
         self._numbers = itertools.count()
         self._members: list[SupervisedInstance] = []
         self._supervised: list[SupervisedInstance] = []
+        self._starting: Sequence[SupervisedInstance] = ()
 
     def alive(self) -> bool:
         """Whether any instance takes batches. Passive instances never do."""
@@ -201,6 +212,11 @@ class InstanceSet:
                 member.stop()
             await self._supervised[-1].ended.wait()
 
+    def give_up_starting(self) -> None:
+        """Wait no longer for instances that are being made; they are left behind."""
+        for member in (*self._starting, *self._supervised):
+            member.give_up_starting()
+
     async def _supervise(self, member: SupervisedInstance) -> None:
         try:
             await member.supervise()
@@ -210,6 +226,7 @@ class InstanceSet:
 
     async def _start(self, missing: Sequence[PlacedInstance]) -> list[SupervisedInstance]:
         members = [SupervisedInstance(next(self._numbers), placed, self._recipe, self._on_change) for placed in missing]
+        self._starting = members
         errors: list[TpyError] = []
 
         async def start(member: SupervisedInstance) -> None:
@@ -227,6 +244,7 @@ class InstanceSet:
                 raise errors[0]
             complete = True
         finally:
+            self._starting = ()
             if not complete:
                 for member in members:
                     await member.discard()

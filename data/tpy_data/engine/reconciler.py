@@ -28,10 +28,11 @@ class Reconciler:
                 self._perform(action, nursery)
 
     def close(self) -> None:
-        """Desire nothing any more: load nothing, and unload everything at once."""
+        """Desire nothing any more: load nothing, wait for no load under way, and unload everything at once."""
         self._closing = True
         for version in self._versions.values():
             version.stop()
+            version.give_up_starting()
 
     def versions(self) -> list[VersionRuntime]:
         """All copies that are there."""

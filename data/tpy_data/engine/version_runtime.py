@@ -11,7 +11,7 @@ import trio
 
 from tpy.clock import Clock
 from tpy.config import ModelConfig
-from tpy.errors import Internal, TpyError
+from tpy.errors import Internal, TpyError, Unavailable
 from tpy.ids import ModelId, Version
 from tpy.limits import INSTANCE_CLOSE_S_MAX, LOAD_SLOW_S
 from tpy.messages import ModelDescription, ModelState
@@ -65,6 +65,7 @@ class VersionRuntime:
         self._refused_revision = 0
         self._resize_to: DesiredModel | None = None
         self._stopping = False
+        self._loading = trio.CancelScope()
         self._wake = trio.Event()
         plant.writer.move(ObservedVersion(key=key, state=ModelState.LOADING, config_revision=model.config_revision))
 
@@ -100,9 +101,19 @@ class VersionRuntime:
         return Running(key=self.key, phase=self.phase, config_revision=self._model.config_revision)
 
     def stop(self) -> None:
-        """Drain and unload; a load under way is unloaded when it is over. Idempotent."""
+        """Take no new requests from now on, drain and unload; a load under way is unloaded when it is over. Idempotent."""
         self._stopping = True
+        if self.phase is Phase.SERVING:
+            # Here and not when the task gets to it, which can be busy for minutes with making more instances.
+            self._plant.table.switch_out(self)
+            self._move(ModelState.UNLOADING, phase=Phase.STOPPING)
         self._wake.set()
+
+    def give_up_starting(self) -> None:
+        """Wait no longer for a load or for instances that are being made: the server ends. They are left behind."""
+        self._loading.cancel()
+        if self._instances is not None:
+            self._instances.give_up_starting()
 
     def resize(self, model: DesiredModel) -> None:
         """Apply the instance groups of a newer configuration."""
@@ -158,17 +169,17 @@ class VersionRuntime:
 
     async def _load(self) -> LoadedVersion:
         load = functools.partial(_load, self._plant.loader, self._model, self._desired_version)
-        failure: TpyError | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._tell_slow_load)
-            try:
-                loaded = await call(self._plant.loaders, load, release=_unload)
-            except TpyError as error:
-                failure = error
-            nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
-        return loaded
+        failure: TpyError = Unavailable("the server ends")
+        with self._loading:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._tell_slow_load)
+                try:
+                    return await call(self._plant.loaders, load, release=_unload)
+                except TpyError as error:
+                    failure = error
+                finally:
+                    nursery.cancel_scope.cancel()
+        raise failure
 
     async def _tell_slow_load(self) -> None:
         waited_s = LOAD_SLOW_S
@@ -209,14 +220,11 @@ class VersionRuntime:
             self._applied_revision = model.config_revision
             self._applied_error = ""
             _log.info("instances changed", extra={"context": {**self._context(), **instances.counts()}})
-        if not self._on_instances_changed():
+        if self.phase is Phase.SERVING and not self._on_instances_changed():
             self._move_serving()
 
     async def _drain(self, engine: VersionEngine, instances: InstanceSet) -> None:
-        """Take no new requests, finish those that are there, close the instances."""
-        if self.phase is Phase.SERVING:
-            self._plant.table.switch_out(self)
-            self._move(ModelState.UNLOADING, phase=Phase.STOPPING)
+        """Finish the requests that are there, close the instances."""
         await engine.wait_drained()
         engine.stop()
         await instances.close()
