@@ -8,8 +8,8 @@ from tpy.clock import Clock
 from tpy.errors import InvalidArgument
 from tpy.frontends.grpc.transport.call import Handlers
 from tpy.frontends.grpc.transport.compression import MessageCodec
-from tpy.frontends.grpc.transport.core.http2 import Http2Rules
 from tpy.frontends.grpc.transport.core.pings import PingRules
+from tpy.frontends.grpc.transport.core.rules import Http2Rules
 from tpy.frontends.grpc.transport.options import GrpcOptions
 from tpy.units import NS_PER_S
 

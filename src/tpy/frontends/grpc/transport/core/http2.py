@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
-import msgspec
-
 from tpy.frontends.grpc.transport.core import codes
 from tpy.frontends.grpc.transport.core.answers import Fields
 from tpy.frontends.grpc.transport.core.budget import Budget
@@ -27,18 +25,17 @@ from tpy.frontends.grpc.transport.core.frames import (
     goaway_frame,
     ping_frame,
     read_frame_header,
-    settings_frame,
-    window_update_frame,
 )
 from tpy.frontends.grpc.transport.core.header_assembly import HeaderAssembly, HeaderBlock
 from tpy.frontends.grpc.transport.core.header_blocks import HeaderReader
 from tpy.frontends.grpc.transport.core.header_rules import MalformedHeaders, check_fields
 from tpy.frontends.grpc.transport.core.outbound import Outbound, Piece
-from tpy.frontends.grpc.transport.core.pings import PingGuard, PingRules
+from tpy.frontends.grpc.transport.core.pings import PingGuard
 from tpy.frontends.grpc.transport.core.request_head import RequestHead, parse_request_head
+from tpy.frontends.grpc.transport.core.rules import Http2Rules
 from tpy.frontends.grpc.transport.core.stream_table import StreamTable
 from tpy.frontends.grpc.transport.core.streams import Stream
-from tpy.units import KIB, MIB
+from tpy.units import KIB
 
 _IDLE_FRAMES_BURST = 1000
 _IDLE_FRAMES_PER_S = 10
@@ -57,17 +54,6 @@ _HEADERS_OVERHEAD_BYTES = 6 + 255
 
 _DRAIN_PING = b"draining"
 _KEEPALIVE_PING = b"tpy-live"
-
-
-class Http2Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """What we allow the peer. Bytes. `stream_window`, `connection_window`: what it may send ahead of `credit`."""
-
-    header_bytes_max: int
-    streams_max: int
-    pings: PingRules
-    stream_window: int = 4 * MIB
-    connection_window: int = 64 * MIB
-    frame_bytes_max: int = MIB
 
 
 class Http2Server:
@@ -103,22 +89,7 @@ class Http2Server:
         """The peer has acknowledged our settings."""
         self.is_closed = False
         """Nothing more is read; what is queued is all that will be sent."""
-        self._greet()
-
-    def _greet(self) -> None:
-        rules = self._rules
-        self._out.control(
-            settings_frame(
-                (
-                    (codes.MAX_CONCURRENT_STREAMS, rules.streams_max),
-                    (codes.INITIAL_WINDOW_SIZE, rules.stream_window),
-                    (codes.MAX_FRAME_SIZE, rules.frame_bytes_max),
-                    (codes.MAX_HEADER_LIST_SIZE, rules.header_bytes_max),
-                )
-            )
-        )
-        if rules.connection_window > codes.WINDOW_DEFAULT:
-            self._out.control(window_update_frame(0, rules.connection_window - codes.WINDOW_DEFAULT))
+        self._out.control(rules.greeting())
 
     # What the driver looks at
 
@@ -235,9 +206,14 @@ class Http2Server:
 
     def _read(self, data: bytes) -> None:
         self._kept = b""
+        at = 0
+        if not self._greeted:
+            if not self._read_preface(data):
+                self._kept = data
+                return
+            at = len(codes.PREFACE)
         view = memoryview(data)
         end = len(data)
-        at = 0 if self._greeted else self._read_preface(data)
         while at < end:
             if self._payload_left or self._padding_left:
                 at = self._read_payload(view, at, end)
@@ -275,13 +251,12 @@ class Http2Server:
         if at < end:
             self._kept = data[at:]
 
-    def _read_preface(self, data: bytes) -> int:
+    def _read_preface(self, data: bytes) -> bool:
+        """Whether it is here whole."""
         if not codes.PREFACE.startswith(data[: len(codes.PREFACE)]):
             raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "the client does not begin as HTTP/2 does")
-        if len(data) < len(codes.PREFACE):
-            return 0
-        self._greeted = True
-        return len(codes.PREFACE)
+        self._greeted = len(data) >= len(codes.PREFACE)
+        return self._greeted
 
     def _check_long(self, kind: int, length: int) -> None:
         if length > self._rules.frame_bytes_max:
