@@ -76,10 +76,11 @@ class GatedModel:
 class Asker:
     """Sends requests to one model, each from a thread and a connection of its own."""
 
-    def __init__(self, server: ServerProcess, model: str, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, server: ServerProcess, model: str, pool: ThreadPoolExecutor, *, batched: bool) -> None:
         self._server = server
         self._model = model
         self._pool = pool
+        self._shape = (1, 1) if batched else (1,)
 
     def ask(self, request_id: str, number: int = 0, *, timeout_us: int | None = None, priority: int = 0) -> Future[int]:
         """Send a request; the number that it answers."""
@@ -91,20 +92,20 @@ class Asker:
         wait_until(lambda: metric(self._server, family) == count)
 
     def _infer(self, request_id: str, number: int, timeout_us: int | None, priority: int) -> int:
-        tensor = InferInput("INPUT0", [1, 1], "INT32")
-        tensor.set_data_from_numpy(np.full((1, 1), number, np.int32))
+        tensor = InferInput("INPUT0", self._shape, "INT32")
+        tensor.set_data_from_numpy(np.full(self._shape, number, np.int32))
         with InferenceServerClient(self._server.http) as client:
             answer = client.infer(self._model, [tensor], request_id=request_id, timeout=timeout_us, priority=priority)
         array = answer.as_numpy("OUTPUT0")
         assert array is not None
-        return int(array[0, 0])
+        return int(array.item())
 
 
 @contextmanager
-def asking(server: ServerProcess, model: str) -> Iterator[Asker]:
-    """An Asker; leaving it waits for its requests."""
+def asking(server: ServerProcess, model: str, *, batched: bool = True) -> Iterator[Asker]:
+    """An Asker; leaving it waits for its requests. `batched`: the model's inputs have a batch dimension."""
     with ThreadPoolExecutor(32) as pool:
-        yield Asker(server, model, pool)
+        yield Asker(server, model, pool, batched=batched)
 
 
 def metrics(server: ServerProcess) -> dict[str, float]:
