@@ -92,6 +92,7 @@ class Http1Connection:
                         self._scope.cancel()
         finally:
             self._port.connections.discard(self)
+            self._parser.drop()
             if not self.preface:
                 with trio.CancelScope(shield=True):  # closing a socket does not wait
                     await self._wire.aclose()

@@ -198,11 +198,14 @@ class InferCall:
         self._cancelled = True
         if self._handle is not None:
             self._handle.cancel()
+            self._handle = None
 
     def deliver(self, response: InferenceResponse) -> None:
         """Take the engine's response (ResponseSink). Models behind this route answer once."""
         if self._response is None and not self._cancelled:
             self._response = response
+            # It refers to us and to the request's tensors, which would stay until the garbage collector finds the circle.
+            self._handle = None
             self._answered(self)
 
     def render(self) -> HttpReply:
@@ -257,7 +260,9 @@ class InferCall:
 
     def _submit(self, request: InferenceRequest, plan: codec.OutputPlan) -> None:
         self._plan = plan
-        self._handle = self._endpoint.services.inference.submit(request, self)
+        handle = self._endpoint.services.inference.submit(request, self)
+        if self._response is None:
+            self._handle = handle
 
     def _refuse(self, reply: HttpReply) -> None:
         if not self._cancelled:

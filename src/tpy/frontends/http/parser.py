@@ -111,6 +111,13 @@ class RequestParser:
             self._llhttp = httptools.HttpRequestParser(self)
             self.on_message_complete()
 
+    def drop(self) -> None:
+        """The connection is over: let go of the bodies. Connection and parser refer to each other in circles, which stay until
+        the garbage collector comes by."""
+        self.complete.clear()
+        self.bulk = None
+        self._reset()
+
     def _explain(self, error: httptools.HttpParserError) -> None:
         if self.fatal is not None or self.ended:
             return

@@ -143,6 +143,7 @@ class ReplyLine:
             place = self._places.popleft()
             if place.cancel is not None:
                 place.cancel()
+                place.cancel = None
         self._unsent = []
         self._taken.set()
 
