@@ -1,0 +1,97 @@
+"""Build the model repository of an example: its configurations are beside this file, its ONNX models are made here.
+
+Use: python docs/examples/build.py EXAMPLE DIRECTORY        (the demo has a build.py of its own)
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+HERE = Path(__file__).parent
+Shape = Sequence[int | str]
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Shape],
+    outputs: Mapping[str, Shape],
+    *,
+    datatype: int = TensorProto.FLOAT,
+    constants: Sequence[onnx.TensorProto] = (),
+) -> onnx.ModelProto:
+    """An ONNX model in which all tensors have one datatype; a text in a shape is a size that varies."""
+    tensors = [[helper.make_tensor_value_info(name, datatype, shape) for name, shape in io.items()] for io in (inputs, outputs)]
+    graph = helper.make_graph(list(nodes), "example", *tensors, list(constants))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def sum_and_difference() -> onnx.ModelProto:
+    """INT32[N,16] twice -> their sum and their difference."""
+    nodes = [
+        helper.make_node("Add", ["INPUT0", "INPUT1"], ["OUTPUT0"]),
+        helper.make_node("Sub", ["INPUT0", "INPUT1"], ["OUTPUT1"]),
+    ]
+    names = ("INPUT0", "INPUT1"), ("OUTPUT0", "OUTPUT1")
+    inputs, outputs = (dict.fromkeys(group, ("N", 16)) for group in names)
+    return model(nodes, inputs, outputs, datatype=TensorProto.INT32)
+
+
+def times(factor: int) -> onnx.ModelProto:
+    """X: FP32[N,3] -> Y = factor * X."""
+    constant = numpy_helper.from_array(np.array(factor, np.float32), "factor")
+    return model([helper.make_node("Mul", ["X", "factor"], ["Y"])], {"X": ("N", 3)}, {"Y": ("N", 3)}, constants=[constant])
+
+
+def mean_of_rows() -> onnx.ModelProto:
+    """POINTS: FP32[N,points,3], any number of points -> CENTER: FP32[N,3]."""
+    node = helper.make_node("ReduceMean", ["POINTS"], ["CENTER"], axes=[1], keepdims=0)
+    return model([node], {"POINTS": ("N", "points", 3)}, {"CENTER": ("N", 3)})
+
+
+def square() -> onnx.ModelProto:
+    """X: FP32[N] -> Y: FP32[N]. Its tensors have the batch dimension only."""
+    return model([helper.make_node("Mul", ["X", "X"], ["Y"])], {"X": ("N",)}, {"Y": ("N",)})
+
+
+def softmax() -> onnx.ModelProto:
+    """X: FP32[N,3] -> PROBABILITIES: FP32[N,3]."""
+    return model([helper.make_node("Softmax", ["X"], ["PROBABILITIES"])], {"X": ("N", 3)}, {"PROBABILITIES": ("N", 3)})
+
+
+MODELS: Mapping[str, Mapping[str, onnx.ModelProto]] = {
+    "first-model": {"simple/1": sum_and_difference()},
+    "configuration": {
+        "points/1": mean_of_rows(),
+        "scalar/1": square(),
+        "labelled/1": softmax(),
+        "bare/1": times(2),
+        "instances/1": times(2),
+        "warm/1": times(2),
+        **{f"{name}/{version}": times(version) for name in ("newest", "newest_two", "all", "chosen") for version in (1, 2, 3)},
+    },
+    "batching": {},
+    "model-control": {"times/1": times(1), "bare/1": times(10)},
+    "broken": {"good/1": times(2)},
+}
+"""Example -> version folder -> model."""
+
+
+def build(example: str, repository: Path) -> None:
+    """Copy the example's configurations to `repository` and write its models."""
+    shutil.copytree(HERE / example / "models", repository, dirs_exist_ok=True)
+    for folder, proto in MODELS[example].items():
+        (repository / folder).mkdir(parents=True, exist_ok=True)
+        onnx.save(proto, repository / folder / "model.onnx")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in MODELS:
+        raise SystemExit(f"use: python build.py EXAMPLE DIRECTORY, where EXAMPLE is one of {', '.join(MODELS)}")
+    build(sys.argv[1], Path(sys.argv[2]))

@@ -1,0 +1,164 @@
+"""A reader who does what a page says: runs its commands in an empty folder, with servers on free ports."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.server import ServerProcess
+from tests.e2e.waiting import wait_until
+
+from .pages import ROOT, Block, Command, blocks, commands, matches
+
+_COMMAND_S_MAX = 60.0
+
+
+class Reader:
+    """Works through pages. `home` stands for the root of the repository: `docs` and `tests` are there, and what commands make.
+
+    Pages say localhost:8000 and localhost:8002; the reader's server is elsewhere, and commands are changed accordingly.
+    """
+
+    def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._home = home
+        self._monkeypatch = monkeypatch
+        self._server: ServerProcess | None = None
+        self._log_seen = 0
+        for name, real in (("docs", ROOT / "docs"), ("tests", ROOT / "tests"), (".venv", Path(sys.prefix))):
+            (home / name).symlink_to(real)
+        monkeypatch.chdir(home)
+        monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+        monkeypatch.setenv("COLUMNS", "120")
+
+    def follow(self, page: Path) -> None:
+        """Do everything on the page; fails the test with all that is not as the page says."""
+        printed = ""
+        problems: list[str] = []
+        try:
+            for block in blocks(page):
+                try:
+                    printed = self._do(block, printed)
+                except AssertionError as problem:
+                    problems.append(f"{page.relative_to(ROOT)}:{block.line}: {problem}")
+        finally:
+            log = self._log()
+            self.stop()
+        if problems:
+            pytest.fail("\n".join([*problems, "--- log of the last server", log]), pytrace=False)
+
+    def stop(self) -> None:
+        """Ctrl-C, if a server is running."""
+        server, self._server = self._server, None
+        if server is not None:
+            code = server.stop(signal.SIGINT)
+            assert code == 0, f"the server ended with {code}:\n{server.log}"
+
+    def _do(self, block: Block, printed: str) -> str:
+        """Do one block; `printed` is what the script before it printed, and so is the result."""
+        notes = block.notes
+        if "write" in notes:
+            target = self._home / notes["write"]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(block.text + "\n", encoding="utf-8")
+        elif "prints" in notes:
+            _compare("the script", block.text, printed)
+        elif block.language == "stop":
+            self.stop()
+        elif "not run" in notes or "file" in notes or "part of" in notes or "config" in notes:
+            pass
+        elif block.language == "console":
+            self._run_all(commands(block), notes)
+        elif block.language == "python":
+            code, printed = self._execute([sys.executable, "-c", self._changed(block.text)])
+            assert code == 0, f"the script failed:\n{printed}"
+        elif block.language not in ("text", "mermaid"):
+            raise AssertionError(f"a block of {block.language!r} needs a comment that says what to do with it")
+        return printed
+
+    def _run_all(self, todo: list[Command], notes: dict[str, str]) -> None:
+        for command in todo:
+            last = command is todo[-1]
+            status = int(notes.get("exit", "0")) if last else 0
+            if status == 0 and self._serves(command):
+                continue
+            code, printed = self._ask(command, float(notes.get("within", "0 s").removesuffix(" s")) if last else 0.0)
+            _compare(command.text, command.prints, printed)
+            assert code == status, f"$ {command.text}\nended with {code}, not {status}; it printed:\n{printed}"
+
+    def _ask(self, command: Command, within_s: float) -> tuple[int, str]:
+        """Run a command, again and again for so long until it prints what the page shows."""
+        last = 0, ""
+
+        def ask() -> bool:
+            nonlocal last
+            last = self._execute(["bash", "-c", self._changed(command.text)])
+            return matches(command.prints, last[1])
+
+        with suppress(TimeoutError):
+            wait_until(ask, within_s=within_s)
+        return last
+
+    def _serves(self, command: Command) -> bool:
+        """Start a server, if that is what the command does."""
+        text = command.text.replace("\\\n", " ")
+        if text == "make serve":
+            steps = subprocess.run(["make", "-n", "serve"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+            text = steps.splitlines()[-1].replace(".venv/bin/", "")
+        words = shlex.split(text)
+        while words and "=" in words[0]:
+            name, _, value = words.pop(0).partition("=")
+            self._monkeypatch.setenv(name, value)
+        if words[:2] != ["tpy", "serve"]:
+            return False
+        self.stop()
+        self._server = ServerProcess(*words[2:])
+        self._server.__enter__()
+        _compare(text, f"...\n{command.prints}...", self._unchanged(self._server.log))
+        return True
+
+    def _execute(self, command: list[str]) -> tuple[int, str]:
+        # A server that the page says to fail must not be kept from it by a port that is taken.
+        environment = {**os.environ, "TPY_HTTP_PORT": "0", "TPY_METRICS_PORT": "0", "TPY_HTTP_ADDRESS": "127.0.0.1"}
+        done = subprocess.run(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            text=True,
+            timeout=_COMMAND_S_MAX,
+        )
+        return done.returncode, self._unchanged(done.stdout)
+
+    def _addresses(self) -> list[tuple[str, str]]:
+        if self._server is None:
+            return []
+        return [("localhost:8000", self._server.http), ("localhost:8002", self._server.metrics)]
+
+    def _changed(self, text: str) -> str:
+        for shown, real in self._addresses():
+            text = text.replace(shown, real)
+        if self._server is not None:
+            text = text.replace("tpy demo ", f"tpy demo --port {self._server.http.rpartition(':')[2]} ")
+        return text
+
+    def _unchanged(self, text: str) -> str:
+        for shown, real in self._addresses():
+            text = text.replace(f"service at {real}", f"service at {shown.replace('localhost', '0.0.0.0')}").replace(real, shown)
+        return text
+
+    def _log(self) -> str:
+        return "" if self._server is None else re.sub(r"(?m)^[|+].*\n", "", self._server.log)
+
+
+def _compare(what: str, shown: str, printed: str) -> None:
+    assert matches(shown, printed), f"$ {what}\nthe page shows:\n{shown}\nbut it printed:\n{printed}"

@@ -1,0 +1,81 @@
+"""The pages do what they say: every command and script on them is run, files are shown as they are, links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .pages import ROOT, Block, blocks, matches, pages
+from .reader import Reader
+
+RUN = [*pages("docs/tutorial", "docs/how-to"), ROOT / "docs" / "explanation" / "security.md"]
+ALL = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    *pages("docs/tutorial", "docs/how-to", "docs/reference", "docs/explanation", "docs/adr"),
+]
+
+
+def _name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.usefixtures("demo_models")
+def test_the_readme(reader: Reader, tmp_path: Path) -> None:
+    (tmp_path / "README.md").symlink_to(ROOT / "README.md")
+    reader.follow(ROOT / "README.md")
+
+
+@pytest.mark.parametrize("page", RUN, ids=_name)
+def test_a_page_does_what_it_says(page: Path, reader: Reader) -> None:
+    reader.follow(page)
+
+
+def _shown_files() -> list[tuple[Path, Block]]:
+    return [(page, block) for page in ALL for block in blocks(page) if {"file", "part of"} & block.notes.keys()]
+
+
+@pytest.mark.parametrize(
+    ("page", "block"), _shown_files(), ids=lambda one: _name(one) if isinstance(one, Path) else str(one.line)
+)
+def test_a_file_is_shown_as_it_is(page: Path, block: Block) -> None:
+    name = block.notes.get("file") or block.notes["part of"]
+    text = (ROOT / name).read_text(encoding="utf-8")
+    if "file" in block.notes:
+        assert text.rstrip("\n") == block.text
+    else:
+        assert f"\n{block.text}\n" in f"\n{text}\n", f"{name} has no such lines"
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", ALL, ids=_name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        place = (page.parent / path).resolve() if path else page
+        assert place.exists(), f"{_name(page)} links to {target}"
+        assert not anchor or anchor in _anchors(place), f"{_name(page)} links to {target}, which has no such heading"
+
+
+@pytest.mark.parametrize("room", ["tutorial", "how-to", "reference", "explanation", "adr"])
+def test_each_room_has_a_door_to_every_page(room: str) -> None:
+    index = (ROOT / "docs" / room / "README.md").read_text(encoding="utf-8")
+    missing = [page.name for page in pages(f"docs/{room}") if page.name != "README.md" and f"]({page.name})" not in index]
+    assert not missing
+
+
+def test_dots_stand_for_what_varies() -> None:
+    assert matches("took ... ms\n", "took 12.5 ms\n")
+    assert matches("first\n...\nlast", "first\nany\nnumber\nlast\n")
+    assert matches("first\n...\nlast", "first\nlast\n")
+    assert not matches("first\nlast", "first\nother\nlast\n")
+    assert not matches("a.c", "abc\n")

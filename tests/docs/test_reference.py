@@ -1,0 +1,112 @@
+"""The reference names what is there, all of it, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from tpy import limits
+from tpy.config import ModelConfig
+from tpy.errors import ErrorCode
+from tpy.frontends.http.app import create_app
+from tpy.frontends.http.codec.status import HTTP_STATUS
+from tpy.telemetry.host import HostSampler
+from tpy.telemetry.metrics import FAMILIES
+
+from .pages import ROOT
+
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def _text(name: str) -> str:
+    return (REFERENCE / name).read_text(encoding="utf-8")
+
+
+def _rows(text: str) -> Iterator[list[str]]:
+    """The cells of every table row that begins with code."""
+    for line in text.splitlines():
+        if line.startswith("| `"):
+            yield [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+
+
+def _codes(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def _fields(message: type[msgspec.Struct], prefix: str = "") -> Iterator[str]:
+    """The paths of all fields of a configuration message; maps and lists count as their values."""
+    for field in msgspec.structs.fields(message):
+        inner = next(_messages(field.type), None)
+        path = f"{prefix}{field.encode_name}"
+        if inner is None or not msgspec.structs.fields(inner) or (field.name == "parameters" and not prefix):
+            yield path
+        else:
+            yield from _fields(inner, f"{path}.")
+
+
+def _messages(annotation: object) -> Iterator[type[msgspec.Struct]]:
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        yield annotation
+    elif typing.get_origin(annotation) in (tuple, types.UnionType, Mapping):
+        for part in typing.get_args(annotation):
+            yield from _messages(part)
+
+
+def test_every_field_of_the_configuration_has_its_standing() -> None:
+    rows = list(_rows(_text("model-configuration.md")))
+    named = [path for row in rows for path in _codes(row[0])]
+    whole = tuple(path.removesuffix("*") for path in named if path.endswith(".*"))
+    fields = [path for path in _fields(ModelConfig) if not path.startswith(whole)]
+    assert sorted(path for path in named if not path.endswith(".*")) == sorted(fields)
+    for row in rows:
+        assert re.match(r"yes|backend|no effect|refused", row[2]), row
+
+
+def test_every_route_is_described() -> None:
+    described: dict[str, set[str]] = {}
+    for row in _rows(_text("http-api.md")):
+        for path in _codes(row[1]):
+            if path.startswith("/v2"):
+                described.setdefault(path, set()).update(_codes(row[0]))
+    assert described == _routes()
+
+
+def _routes() -> dict[str, set[str]]:
+    """Path, as the page writes it, to its methods."""
+    routes: dict[str, set[str]] = {}
+    # The routes only: nothing is served.
+    for rule in create_app(typing.cast(typing.Any, _Anything())).url_map.iter_rules():
+        path = re.sub(r"<(?:\w+:)?(\w+)>", r"<\1>", rule.rule)
+        routes.setdefault(path, set()).update((rule.methods or set()) - {"HEAD", "OPTIONS"})
+    return routes
+
+
+class _Anything:
+    """Stands in for the parts of the application that routes only hold on to."""
+
+    def __getattr__(self, name: str) -> object:
+        return self
+
+
+def test_every_error_code_has_its_status() -> None:
+    rows = {row[0].strip("`"): row for row in _rows(_text("errors.md"))}
+    for code in ErrorCode:
+        assert str(HTTP_STATUS[code]) in rows[code.name][1], code
+
+
+def test_every_metric_family_is_described() -> None:
+    sampler = HostSampler()
+    sampler.sample()
+    named = {path for row in _rows(_text("metrics.md")) for path in _codes(row[0])}
+    assert named == {family.name for family in (*FAMILIES, *sampler.families)}
+
+
+def test_every_bound_that_is_named_exists() -> None:
+    text = (ROOT / "docs" / "explanation" / "security.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([A-Z_]+_M(?:AX|IN))`", text))
+    assert named
+    assert not {name for name in named if not hasattr(limits, name)}
