@@ -50,8 +50,8 @@ def _problem(problem: Problem) -> dict[str, object]:
     return {
         "severity": problem.severity.value,
         "file": None if problem.path is None else str(problem.path),
-        "line": problem.line,
-        "column": problem.column,
+        "line": problem.line or None,  # of no line: a folder, a missing file
+        "column": problem.column or None,
         "field": problem.field,
         "message": problem.message,
         "expected": problem.expected,
