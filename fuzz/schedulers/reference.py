@@ -119,6 +119,12 @@ class ReferenceScheduler:
     def advance(self, now_ns: int) -> None:
         self.settle(now_ns)
 
+    def refuse_waiting(self, now_ns: int) -> None:
+        self.refuse_what_is_over(now_ns)
+        for entry in self.in_queue():
+            self.refuse(entry, Outcome.NO_INSTANCE)
+        self.settle(now_ns)
+
     def stop(self, now_ns: int) -> None:
         self.refuse_what_is_over(now_ns)
         self.stopped = True

@@ -74,8 +74,10 @@ def _random_rule(chance: random.Random, trial: Trial) -> None:
         trial.advance()
     elif rule < 0.97 and trial.members:
         trial.remove_instance(chance.choice(trial.members))
-    elif rule < 0.995:
+    elif rule < 0.99:
         trial.add_instance()
+    elif rule < 0.995:
+        trial.refuse_waiting()
     else:
         trial.stop()
 

@@ -101,6 +101,9 @@ class Trial:
             self.now_ns = max(self.now_ns, deadline_ns)
         self.advance()
 
+    def refuse_waiting(self) -> None:
+        self._verb(lambda side: side.refuse_waiting(self.now_ns), "refuse_waiting", None)
+
     def stop(self) -> None:
         self._verb(lambda side: side.stop(self.now_ns), "stop", None)
 

@@ -7,8 +7,9 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from tests.engine.fakes import config, instances, rig, values
-from tpy.errors import NotFound
+from tests.engine.fakes import ScriptedBackend, config, identity, instances, rig, values
+from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, InstancePlacement
+from tpy.errors import Internal, NotFound
 from tpy.messages import ModelState
 from tpy.testing.loop_guard import LoopGuard
 
@@ -56,3 +57,63 @@ async def test_shutdown_waits_for_no_new_instances_but_for_requests(autojump_clo
     assert values(sink.response) == [1, 1]
     assert trio.current_time() < 2
     assert (r.backend.instances, r.backend.loaded) == ([], [])
+
+
+class Dying(ScriptedBackend):
+    """Every batch kills its instance; `healthy` says whether another one can be made then."""
+
+    def __init__(self) -> None:
+        super().__init__(self.die)
+        self.healthy = False
+        self.on_create = self.create
+
+    def die(self, batch: ExecutionBatch) -> list[ExecutionResult]:
+        raise InstanceFailure("lost")
+
+    def create(self, placement: InstancePlacement) -> None:
+        if self.batches and not self.healthy:
+            raise Internal("no room")
+
+
+async def test_nobody_waits_for_an_instance_that_cannot_be_made_again(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    backend = Dying()
+    async with rig(backend=backend, latency_ms=10) as r:
+        await r.serve(config())
+        running, waiting = r.submit(), r.submit()
+        await running.wait()
+        assert (running.at_ms, running.error) == (10, "Internal: lost")
+        await waiting.wait()
+        assert waiting.at_ms == 1010, "the first attempt is made after one second"
+        assert waiting.error == (
+            "Unavailable: no instance of the model is left to run the request, and none could be started again"
+        )
+        assert r.plane.statistics("m")[0].inference.fail.count == 2
+        backend.healthy, backend.execute = True, identity
+        await r.wait_state(1, 1, ModelState.READY)
+        assert values(await r.submit().wait()) == [1, 1]
+
+
+async def test_a_dead_version_can_be_unloaded_with_requests_in_its_queue(
+    autojump_clock: MockClock, loop_guard: LoopGuard
+) -> None:
+    async with rig(backend=Dying(), latency_ms=10) as r:
+        await r.serve(config())
+        sinks = [r.submit() for _ in range(3)]
+        await sinks[0].wait()
+        r.want(config(), ())
+        await r.wait_state(1, 1, UNAVAILABLE)
+        await trio.sleep(1.5)
+        assert r.states() == {(1, 1): ("UNAVAILABLE", "unloaded")}
+        assert [sink.at_ms for sink in sinks] == [10, 1010, 1010]
+
+
+async def test_one_instance_that_lives_is_enough_for_the_queue(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    backend = Dying()
+    async with rig(backend=backend, latency_ms=lambda worker: 10 if worker == "m_0_0" else 5000) as r:
+        await r.serve(config(instance_group=instances(2)))
+        backend.execute = lambda batch: backend.die(batch) if len(backend.batches) == 1 else identity(batch)
+        sinks = [r.submit() for _ in range(3)]
+        await trio.sleep(4)
+        assert [len(sink.responses) for sink in sinks] == [1, 0, 0]
+        await sinks[2].wait()
+        assert values(sinks[2].response) == [1, 1]

@@ -188,3 +188,16 @@ def test_forgotten_deadlines_do_not_pile_up() -> None:
         core.take_actions()
     assert len(core._deadlines._heap) < 200
     assert core.next_deadline_ns() is None
+
+
+def test_what_waits_is_refused_and_what_comes_later_is_not() -> None:
+    core = core_with_instances(0)
+    running, waiting, later = Ticket(), Ticket(timeout_ns=50), Ticket()
+    core.submit(running, 0)
+    core.submit(waiting, 0)
+    core.take_actions()
+    core.refuse_waiting(1)
+    assert core.take_actions() == [Refuse(waiting, Outcome.NO_INSTANCE)]
+    core.submit(later, 2)
+    core.completed(0, 3)
+    assert core.take_actions() == [Respond((running,)), Dispatch(0, (later,))]

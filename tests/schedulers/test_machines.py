@@ -108,6 +108,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     def remove_instance(self, data: st.DataObject) -> None:
         self.running.remove_instance(data.draw(st.sampled_from(self.running.members)))
 
+    @precondition(lambda self: self.trial and self.trial.submitted > 10)
+    @rule()
+    def refuse_waiting(self) -> None:
+        self.running.refuse_waiting()
+
     @precondition(lambda self: self.trial and self.trial.submitted > 20)
     @rule()
     def stop(self) -> None:

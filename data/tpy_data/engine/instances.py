@@ -37,12 +37,14 @@ class SupervisedInstance:
     """One instance, in a thread of its own, and its replacements.
 
     `start` makes it; then `supervise` must run, in a nursery of the caller's, until `stop` was called. `alive` says that it
-    takes batches; `on_change` is called when that changes while it is supervised.
+    takes batches, `beyond_help` that it failed and could not be started again either; `on_change` is called when one of them
+    changes while it is supervised, and after each attempt.
     """
 
     def __init__(self, number: int, placed: PlacedInstance, recipe: InstanceRecipe, on_change: Callable[[], object]) -> None:
         self.placed = placed
         self.alive = False
+        self.beyond_help = False
         self.reason = ""
         self.ended = trio.Event()
         self._number = number
@@ -74,7 +76,7 @@ class SupervisedInstance:
             raise Unavailable(f"gave up waiting for instance '{name}': the server ends")
         self._worker, self._instance = worker, instance
         self._failed = trio.Event()
-        self.alive, self.reason = True, ""
+        self.alive, self.beyond_help, self.reason = True, False, ""
         if not self.placed.passive:
             self._recipe.engine.add_instance(
                 InstanceSlot(self._number, name, instance, worker, worked=self._worked, failed=self._fail)
@@ -129,8 +131,9 @@ class SupervisedInstance:
             try:
                 await self.start()
             except TpyError as error:
-                self.reason = error.message
+                self.reason, self.beyond_help = error.message, True
                 _log.error("instance could not be started again", extra={"context": self._context()})
+                self._on_change()
                 continue
             _log.info("instance started again", extra={"context": {"instance": self.placed.placement.name}})
             if self._stopping.is_set():
@@ -176,6 +179,11 @@ class InstanceSet:
     def alive(self) -> bool:
         """Whether any instance takes batches. Passive instances never do."""
         return any(member.alive for member in self._members if not member.placed.passive)
+
+    def beyond_help(self) -> bool:
+        """Whether none takes batches, and none of them could be started again so far."""
+        active = [member for member in self._members if not member.placed.passive]
+        return bool(active) and all(member.beyond_help for member in active)
 
     def reason(self) -> str:
         """Why none is alive: what the one that failed last in order said."""

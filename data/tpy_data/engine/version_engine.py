@@ -93,6 +93,11 @@ class VersionEngine:
         """How many requests wait and run now."""
         return self._driver.snapshot()
 
+    def refuse_waiting(self) -> None:
+        """Refuse what is queued: no instance can be had."""
+        self._driver.refuse_waiting()
+        self._check_drained()
+
     def stop(self) -> None:
         """Refuse what is queued and what still comes."""
         self._driver.stop()

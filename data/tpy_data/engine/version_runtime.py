@@ -232,6 +232,8 @@ class VersionRuntime:
     def _on_instances_changed(self) -> bool:
         """READY while one instance is alive; UNAVAILABLE, with the reason, while none is. Whether that changed."""
         instances = self._instances
+        if instances is not None and instances.beyond_help():
+            self.engine.refuse_waiting()
         if self.phase is not Phase.SERVING or instances is None or instances.alive() is self.ready:
             return False
         self.ready = not self.ready

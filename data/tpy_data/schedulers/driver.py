@@ -73,6 +73,11 @@ class SchedulerDriver:
         self._core.remove_instance(instance, self._now())
         self._perform()
 
+    def refuse_waiting(self) -> None:
+        """Refuse what is queued."""
+        self._core.refuse_waiting(self._now())
+        self._perform()
+
     def stop(self) -> None:
         """Refuse what is queued, and every later submit."""
         self._core.stop(self._now())

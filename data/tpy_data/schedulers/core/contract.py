@@ -21,6 +21,8 @@ class Outcome(enum.Enum):
     """Its deadline passed: in the queue (then it never runs) or executing (then its answer is dropped)."""
     STOPPING = "Server is stopping, scheduler for model has stopped accepting new inference requests"
     """The model version is unloaded before the ticket's turn came, and the drain time is over."""
+    NO_INSTANCE = "no instance of the model is left to run the request, and none could be started again"
+    """It waited for instances that failed; nobody knows when there will be one again."""
 
 
 class Phase(enum.Enum):
@@ -126,6 +128,10 @@ class SchedulerCore(Protocol):
 
     def advance(self, now_ns: int) -> None:
         """Time has passed. `now_ns` never goes backwards."""
+        ...
+
+    def refuse_waiting(self, now_ns: int) -> None:
+        """Refuse (NO_INSTANCE) everything that is queued; what comes later is accepted."""
         ...
 
     def stop(self, now_ns: int) -> None:

@@ -90,14 +90,16 @@ class DefaultCore:
         """Refuse whatever is due."""
         self._expire(now_ns)
 
+    def refuse_waiting(self, now_ns: int) -> None:
+        """Refuse everything that waits."""
+        self._expire(now_ns)
+        self._refuse_waiting(Outcome.NO_INSTANCE)
+
     def stop(self, now_ns: int) -> None:
         """Refuse everything that waits, and accept nothing more."""
         self._stopped = True
         self._expire(now_ns)
-        while self._waiting:
-            ticket, _ = self._waiting.popitem(last=False)
-            self._deadlines.discard(ticket)
-            self._refuse(ticket, Outcome.STOPPING)
+        self._refuse_waiting(Outcome.STOPPING)
 
     def take_actions(self) -> list[Action]:
         """The decisions since the last call."""
@@ -113,6 +115,12 @@ class DefaultCore:
         while (ticket := self._deadlines.pop_due(now_ns)) is not None:
             self._leave(ticket)
             self._actions.append(Refuse(ticket, Outcome.TIMED_OUT))
+
+    def _refuse_waiting(self, outcome: Outcome) -> None:
+        while self._waiting:
+            ticket, _ = self._waiting.popitem(last=False)
+            self._deadlines.discard(ticket)
+            self._refuse(ticket, outcome)
 
     def _run_waiting(self) -> None:
         while self._waiting and self._pool.idle:

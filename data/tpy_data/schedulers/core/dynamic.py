@@ -111,16 +111,16 @@ class DynamicCore:
         self._expire(now_ns)
         self._dispatch(now_ns)
 
+    def refuse_waiting(self, now_ns: int) -> None:
+        """Refuse everything that waits."""
+        self._expire(now_ns)
+        self._refuse_waiting(Outcome.NO_INSTANCE)
+
     def stop(self, now_ns: int) -> None:
         """Refuse everything that waits, and accept nothing more."""
         self._stopped = True
         self._expire(now_ns)
-        self._forming.reset()
-        for ticket in self._queue.drain():
-            self._forget(ticket)
-            self._queue_timeouts.discard(ticket)
-            self._refuse(ticket, Outcome.STOPPING)
-        self._release()
+        self._refuse_waiting(Outcome.STOPPING)
 
     def take_actions(self) -> list[Action]:
         """The decisions since the last call."""
@@ -180,6 +180,14 @@ class DynamicCore:
             self._actions.append(Dispatch(self._pool.start(tickets), tickets))
         if forming.looked:
             forming.reset()
+
+    def _refuse_waiting(self, outcome: Outcome) -> None:
+        self._forming.reset()
+        for ticket in self._queue.drain():
+            self._forget(ticket)
+            self._queue_timeouts.discard(ticket)
+            self._refuse(ticket, outcome)
+        self._release()
 
     def _expire(self, now_ns: int) -> None:
         """Apply every time limit that has passed. End-to-end deadlines first: what they refuse need not be moved back."""
