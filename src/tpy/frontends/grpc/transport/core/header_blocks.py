@@ -114,5 +114,6 @@ class HeaderWriter:
         return known
 
     def varying(self, headers: Headers) -> bytes:
-        """Headers of one answer only: not put into the peer's table."""
-        return self._encoder.encode([(name, value, True) for name, value in headers])
+        """Headers of one answer only: not put into the peer's table, and not in Huffman's code, whose encoder takes milliseconds
+        for a long text."""
+        return self._encoder.encode([(name, value, True) for name, value in headers], huffman=False)
