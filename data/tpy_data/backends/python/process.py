@@ -64,7 +64,7 @@ class WorkerProcess:
         records_read, records_write = os.pipe()
         # -B: bytecode in a watched repository would look like a change of the model.
         files = (theirs.fileno(), records_write)
-        command = [interpreter.executable, "-B", str(_WORKER), *map(str, files), str(os.getpid())]
+        command = [interpreter.executable, "-B", str(_WORKER), *map(str, files), str(os.getpid()), name]
         try:
             process = spawner.start(command, files)
         except OSError as error:
@@ -77,6 +77,7 @@ class WorkerProcess:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", LIVENESS_CHECK_S, 0))
         self.socket = ours
         self._process = process
+        self._spawner = spawner  # kept: were it collected, its thread would end, and with that this process
         self._exit = os.pidfd_open(process.pid)
         self._output = OutputForwarder(
             name, stdout=_detach(process.stdout), stderr=_detach(process.stderr), records=records_read, log=log

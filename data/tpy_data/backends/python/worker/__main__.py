@@ -1,4 +1,5 @@
-"""Starts a worker: `python <this file> <control descriptor> <log descriptor> <server's process id>`."""
+"""Starts a worker: `python <this file> <control descriptor> <log descriptor> <server's process id> <instance>`. The name of the
+instance is there for people who look at processes."""
 
 import importlib
 import json
