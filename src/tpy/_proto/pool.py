@@ -25,3 +25,10 @@ POOL: Final = _build_pool()
 def message_class(full_name: str) -> type[Message]:
     """The class of a message, such as "inference.ModelConfig". Raises KeyError for an unknown name."""
     return message_factory.GetMessageClass(POOL.FindMessageTypeByName(full_name))
+
+
+def request_class(path: str) -> type[Message]:
+    """The class of the request of a method, such as "/inference.GRPCInferenceService/ModelInfer". Raises KeyError for an unknown
+    one."""
+    _, service, method = path.split("/")
+    return message_factory.GetMessageClass(POOL.FindServiceByName(service).methods_by_name[method].input_type)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from typing import Any, Final
 
 from grpclib.const import Status
@@ -40,7 +40,7 @@ class ReflectionService(StreamingService, pb.ServerReflectionBase):
             if message.file_by_filename is not None:
                 return _files(POOL.FindFileByName(message.file_by_filename))
             if message.file_containing_symbol is not None:
-                return _files(POOL.FindFileContainingSymbol(message.file_containing_symbol))
+                return _files(_file_with(message.file_containing_symbol))
             if message.all_extension_numbers_of_type is not None:
                 name = POOL.FindMessageTypeByName(message.all_extension_numbers_of_type).full_name
                 extensions = pb.ExtensionNumberResponse(base_type_name=name)  # proto3 has none
@@ -50,6 +50,25 @@ class ReflectionService(StreamingService, pb.ServerReflectionBase):
         except KeyError as error:
             return _error(Status.NOT_FOUND, str(error.args[0]))
         return _error(Status.INVALID_ARGUMENT, "the request asks for nothing: expected one of its message_request fields")
+
+
+def _file_with(symbol: str) -> Any:
+    """The file that defines `symbol`. The pool knows messages, enums and services; a field or method is found by what has it."""
+    try:
+        return POOL.FindFileContainingSymbol(symbol)
+    except KeyError:
+        owner, _, member = symbol.rpartition(".")
+        file = POOL.FindFileContainingSymbol(owner)
+        if member not in _members(file, owner.removeprefix(f"{file.package}.")):
+            raise
+        return file
+
+
+def _members(file: Any, owner: str) -> Collection[str]:
+    """Names of the methods or fields of what is called `owner` in `file`."""
+    if owner in file.services_by_name:
+        return file.services_by_name[owner].methods_by_name  # type: ignore[no-any-return]  # protobuf makes it at run time
+    return POOL.FindMessageTypeByName(f"{file.package}.{owner}").fields_by_name  # type: ignore[no-any-return]  # the same
 
 
 def _files(wanted: Any) -> pb.ServerReflectionResponse:

@@ -12,11 +12,13 @@ from typing import Any
 import betterproto2
 import trio
 from betterproto2.grpclib import ServiceBase
+from google.protobuf.message import DecodeError
 from grpclib import GRPCError
 from grpclib.const import Cardinality, Handler
 
 from tpy import limits
-from tpy.errors import Internal, TpyError
+from tpy._proto import request_class
+from tpy.errors import Internal, TpyError, Unsupported
 from tpy.frontends.grpc.calls import CallParts, fail_call, unexpected_error
 from tpy.frontends.grpc.transport import CallContext, StreamCall, StreamHandler, UnaryCall, UnaryHandler
 
@@ -39,12 +41,31 @@ def service_handlers(service: ServiceBase, parts: CallParts, apis: Mapping[str, 
     Unary methods run as tasks in the nursery of `parts`, each cancelled with its call; the others in the task of their call.
     """
     mapping: Mapping[str, Handler] = service.__mapping__()  # type: ignore[attr-defined]  # every generated base has it
-    return {
-        path: _UnaryMethod(handler, parts, apis.get(path, "")).handler()
-        if handler.cardinality is Cardinality.UNARY_UNARY
-        else _StreamMethod(handler, parts, apis.get(path, "")).handler()
-        for path, handler in mapping.items()
-    }
+    handlers: dict[str, UnaryHandler | StreamHandler] = {}
+    for path, method in mapping.items():
+        reader = _RequestReader(path, method.request_type)
+        if method.cardinality is Cardinality.UNARY_UNARY:
+            handlers[path] = UnaryHandler(_UnaryMethod(method, reader, parts, apis.get(path, "")).handle)
+        else:
+            handlers[path] = StreamHandler(_StreamMethod(method, reader, parts, apis.get(path, "")).handle)
+    return handlers
+
+
+class _RequestReader:
+    """Reads the requests of one method. betterproto2 reads what it can of broken bytes, so Google's looks at them first."""
+
+    def __init__(self, path: str, request_type: type[betterproto2.Message]) -> None:
+        self._request_type = request_type
+        self._checked_type = request_class(path)
+
+    def read(self, message: memoryview) -> betterproto2.Message:
+        """The request in `message`. Raises Internal, as Triton, for bytes that are none."""
+        octets = bytes(message)
+        try:
+            self._checked_type.FromString(octets)
+        except DecodeError:
+            raise Internal("Unable to parse request") from None
+        return self._request_type.parse(octets)
 
 
 class _UnaryStream:
@@ -64,15 +85,14 @@ class _UnaryStream:
 class _UnaryMethod:
     """One unary method."""
 
-    def __init__(self, method: Handler, parts: CallParts, api: str) -> None:
+    def __init__(self, method: Handler, reader: _RequestReader, parts: CallParts, api: str) -> None:
         self._method = method
+        self._reader = reader
         self._parts = parts
         self._api = api
 
-    def handler(self) -> UnaryHandler:
-        return UnaryHandler(self._handle)
-
-    def _handle(self, call: UnaryCall, message: memoryview) -> None:
+    def handle(self, call: UnaryCall, message: memoryview) -> None:
+        """See transport's UnaryHandler."""
         scope = trio.CancelScope()
         call.on_cancel(scope.cancel)
         self._parts.nursery.start_soon(self._run, call, message, scope)
@@ -81,11 +101,10 @@ class _UnaryMethod:
         with scope:
             try:
                 self._parts.policy.require(self._api, call.metadata)
-                request_type = self._method.request_type
                 if len(message) > limits.GRPC_INLINE_BYTES_MAX:
-                    request = await trio.to_thread.run_sync(_parsed, request_type, message, limiter=self._parts.threads)
+                    request = await trio.to_thread.run_sync(self._reader.read, message, limiter=self._parts.threads)
                 else:
-                    request = _parsed(request_type, message)
+                    request = self._reader.read(message)
                 del message  # a load may take minutes: do not keep its message that long
                 stream = _UnaryStream(request)
                 del request
@@ -98,13 +117,16 @@ class _UnaryMethod:
 class _CallStream:
     """What a generated streaming method does with a stream."""
 
-    def __init__(self, call: StreamCall, request_type: type[betterproto2.Message]) -> None:
+    def __init__(self, call: StreamCall, reader: _RequestReader) -> None:
         self._call = call
-        self._request_type = request_type
+        self._reader = reader
 
-    async def recv_message(self) -> betterproto2.Message | None:
+    async def recv_message(self) -> betterproto2.Message:
+        """The one request of a method that takes one."""
         message = await self._call.receive_message()
-        return None if message is None else _parsed(self._request_type, message)
+        if message is None:
+            raise Unsupported("the call has no request message, expected one")
+        return self._reader.read(message)
 
     async def send_message(self, message: betterproto2.Message) -> None:
         await self._call.send_message([bytes(message)])
@@ -113,37 +135,28 @@ class _CallStream:
         return self
 
     async def __anext__(self) -> betterproto2.Message:
-        message = await self.recv_message()
+        message = await self._call.receive_message()
         if message is None:
             raise StopAsyncIteration
-        return message
+        return self._reader.read(message)
 
 
 class _StreamMethod:
     """One method with several requests or responses."""
 
-    def __init__(self, method: Handler, parts: CallParts, api: str) -> None:
+    def __init__(self, method: Handler, reader: _RequestReader, parts: CallParts, api: str) -> None:
         self._method = method
+        self._reader = reader
         self._parts = parts
         self._api = api
 
-    def handler(self) -> StreamHandler:
-        return StreamHandler(self._handle)
-
-    async def _handle(self, call: StreamCall) -> None:
+    async def handle(self, call: StreamCall) -> None:
+        """See transport's StreamHandler."""
         try:
             self._parts.policy.require(self._api, call.metadata)
-            await self._method.func(_CallStream(call, self._method.request_type))
+            await self._method.func(_CallStream(call, self._reader))
         except Exception as error:
             _fail(call, error)
-
-
-def _parsed(request_type: type[betterproto2.Message], message: memoryview) -> betterproto2.Message:
-    """The request in `message`. Raises Internal, as Triton, for bytes that are none."""
-    try:
-        return request_type.parse(bytes(message))
-    except Exception:  # whatever the parser raises: the bytes are the client's
-        raise Internal("Unable to parse request") from None
 
 
 def _fail(call: CallContext, error: Exception) -> None:
