@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,7 @@ from benchmarks.tensors import WrongAnswer
 
 _ROOT = Path(__file__).parents[1]
 _RESULTS = _ROOT / ".bench" / "results.json"
+_TERMINATED = 128 + signal.SIGTERM
 _FULL = Effort(rounds=5, seconds=3, quick=False)
 _QUICK = Effort(rounds=1, seconds=1, quick=True)
 
@@ -83,7 +85,7 @@ def _measure(bench: Bench, rows: Sequence[Row]) -> bool:
             row.measure(bench)
         except (ServerFailed, LoadFailed, WrongAnswer, OSError) as error:
             succeeded = False
-            bench.say(f"row {row.name} failed: {error}")
+            bench.say(f"row {row.name} failed (--without leaves a peer out): {error}")
     return succeeded
 
 
@@ -126,6 +128,7 @@ def _write(report: Report, arguments: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # unwinds, which ends the servers
     try:
         sys.exit(main())
     except KeyboardInterrupt:
