@@ -390,3 +390,11 @@ def test_what_is_taken_is_what_the_naive_rules_allow(of: ModelConfig, tensors: l
         with pytest.raises(InvalidArgument) as refused:
             Admission(of).admit(sent)
         assert ">= 1" not in str(refused.value) or 0 in rows
+
+
+def test_a_request_with_very_many_inputs_is_refused_in_linear_time() -> None:
+    one = t("IN", 1, 2)
+    names = [f"I{number}" for number in range(200_000)]  # quadratic time would be minutes
+    request = InferenceRequest(model_name="b8", inputs=tuple(Tensor(name, F, one.array) for name in names), received_ns=0)
+    with pytest.raises(InvalidArgument, match="expected 1 inputs but got 200000 inputs"):
+        Admission(B8).admit(request)

@@ -127,15 +127,17 @@ class Admission:
         """What is wrong with a request that `admit` does not take: the first fault that Triton would find."""
         prefix = request_prefix(request.id)
         names = [tensor.name for tensor in request.inputs]
-        for position, name in enumerate(names):
-            if name in names[:position]:
+        seen: set[str] = set()  # not the list: a request may have a million inputs
+        for name in names:
+            if name in seen:
                 return InvalidArgument(f"{prefix}input '{name}' already exists in request")
+            seen.add(name)
         for name in request.requested_outputs:
             if name not in self._outputs:
                 return InvalidArgument(f"unexpected inference output '{name}' for model '{self._model_name}'")
         backwards = request.inputs[::-1]
         return (
-            self._wrong_inputs(names, prefix)
+            self._wrong_inputs(names, seen, prefix)
             or self._wrong_batch(backwards, prefix)
             or next((fault for tensor in backwards if (fault := self._wrong_tensor(tensor, prefix))), None)
             or InvalidArgument(
@@ -143,10 +145,10 @@ class Admission:
             )  # Triton takes an empty batch of a variable shape, and its backends hang on it
         )
 
-    def _wrong_inputs(self, names: list[str], prefix: str) -> InvalidArgument | None:
+    def _wrong_inputs(self, names: list[str], given: set[str], prefix: str) -> InvalidArgument | None:
         total = len(self._inputs)
         least = len(self._required)
-        missing = [name for name in self._required if name not in names]
+        missing = [name for name in self._required if name not in given]
         unknown = next((name for name in reversed(names) if name not in self._specs), None)
         if least <= len(names) <= total and unknown is not None:
             return InvalidArgument(f"unexpected inference input '{unknown}' for model '{self._model_name}'")
