@@ -165,6 +165,19 @@ def test_children_of_a_worker_end_with_it(make: Serve) -> None:
     assert _wait_gone(child)
 
 
+def test_what_outlives_a_worker_and_goes_on_writing_is_not_waited_for(make: Serve) -> None:
+    served = make("""
+        import subprocess
+        class TritonPythonModel:
+            def execute(self, requests):
+                subprocess.Popen(["sh", "-c", "while echo still here; do :; done"], start_new_session=True)
+                os._exit(1)
+    """)
+    with pytest.raises(InstanceFailure, match="is not healthy"):
+        served.run()
+    served.close()
+
+
 def test_an_interrupt_in_the_terminal_does_not_reach_workers(make: Serve) -> None:
     served = make(COPY)
     served.output()

@@ -17,6 +17,9 @@ RECORD_BYTES_MAX = 1024 * 1024
 
 READ_BYTES = 64 * 1024
 
+LAST_READS_MAX = 16
+"""At the end each pipe is read so often at most: what it can hold. Who still writes into it outlives the worker."""
+
 LogLine = Callable[[str, str], None]
 """Level and text."""
 
@@ -75,7 +78,7 @@ class OutputForwarder:
 
     def _read(self, descriptor: int, *, everything: bool) -> bool:
         """Whether there may be more later."""
-        while True:
+        for _ in range(LAST_READS_MAX if everything else 1):
             try:
                 chunk = os.read(descriptor, READ_BYTES)
             except BlockingIOError:
@@ -83,8 +86,7 @@ class OutputForwarder:
             if not chunk:
                 return False
             self._lines(descriptor, chunk)
-            if not everything:
-                return True
+        return True
 
     def _lines(self, descriptor: int, chunk: bytes) -> None:
         *lines, rest = (self._pending[descriptor] + chunk).split(b"\n")
