@@ -267,6 +267,31 @@ class TritonPythonModel:
     )
 
 
+def test_outputs_that_cannot_be_sent_are_the_error_of_their_request(serve: Serve) -> None:
+    served = serve("""
+        class Mute:
+            def __str__(self):
+                raise Mute.Error()
+            class Error(Exception):
+                def __str__(self):
+                    raise Mute.Error()
+        class TritonPythonModel:
+            def execute(self, requests):
+                if requests[0].request_id():
+                    raise Mute.Error()
+                elements = ["fine", "half\\udcff", Mute()]
+                return [answer(tensor(np.array([element], dtype=object))) for r, element in zip(requests, elements)]
+    """)
+    fine, half, mute = served.run(request(), request(), request())
+    assert fine.outputs[0].array.tolist() == [b"fine"]
+    assert half.error is not None
+    assert half.error.reason().startswith("Internal: the outputs of the response cannot be sent: UnicodeEncodeError: 'utf-8'")
+    assert mute.error is not None
+    assert mute.error.message == "the outputs of the response cannot be sent: Error: <its text cannot be read>"
+    with pytest.raises(Internal, match="message: Error: <its text cannot be read>"):
+        served.run(request(id="fails"))
+
+
 def test_an_instance_lives_on_after_a_failure(serve: Serve) -> None:
     served = serve("""
         class TritonPythonModel:

@@ -17,7 +17,7 @@ from tpy.messages import Tensor
 from tpy_data.backends.python import translation
 from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.worker import context, datatypes, tensor
-from tpy_data.backends.python.worker.failures import ModelFailure
+from tpy_data.backends.python.worker.failures import ModelFailure, unsendable
 from tpy_data.backends.python.worker.loader import ModelSource
 from tpy_data.backends.python.worker.request import InferenceRequest, received, watch
 from tpy_data.backends.python.worker.response import InferenceResponse
@@ -105,9 +105,12 @@ def _result_of(response: InferenceResponse, request: ExecutionRequest) -> Execut
     if error is not None:
         return ExecutionResult(error=translation.error_of(int(error.code()), error.message()))
     wanted = request.requested_outputs
-    outputs = [
-        _output(*tensor.storage_of(output)) for output in response.output_tensors() if not wanted or output.name() in wanted
-    ]
+    try:
+        outputs = [
+            _output(*tensor.storage_of(output)) for output in response.output_tensors() if not wanted or output.name() in wanted
+        ]
+    except Exception as unsent:
+        return ExecutionResult(error=Internal(unsendable(unsent)))
     parameters = response.parameters()
     return translation.result(outputs, {} if parameters == "{}" else translation.parameters_of(parameters))
 

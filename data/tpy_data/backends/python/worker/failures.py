@@ -65,12 +65,25 @@ class ModelFailure(Exception):
     """What model code did wrong, as text for the caller."""
 
 
+def text_of(error: BaseException) -> str:
+    """What an exception says, also when asking it fails."""
+    try:
+        return str(error)
+    except Exception:
+        return "<its text cannot be read>"
+
+
+def unsendable(error: Exception) -> str:
+    """The error of a response whose outputs cannot be sent, such as text that is not Unicode."""
+    return f"the outputs of the response cannot be sent: {type(error).__name__}: {text_of(error)}"
+
+
 def describe(error: BaseException, boundary: types.FrameType | None) -> str:
     """Type, text and call stack of an exception, innermost call first, as Triton's clients know it.
 
     `boundary` is the frame that caught it: it and its callers are left out, and so is what lies between them and the model.
     """
-    text = str(error) or "<EMPTY MESSAGE>"
+    text = text_of(error) or "<EMPTY MESSAGE>"
     lines = []
     trace = error.__traceback__
     if trace is not None:

@@ -13,7 +13,7 @@ from . import context, loader, runner
 from .channel import Channel, Closed
 from .core.batch import Array, Layout, read
 from .core.frames import HEADER_BYTES_MAX, Frame, Kind, ProtocolViolation
-from .failures import ModelFailure
+from .failures import ErrorCode, ModelFailure, unsendable
 from .request import InferenceRequest, received, watch
 from .response import InferenceResponse
 from .segments import Borrower, Lender
@@ -215,11 +215,14 @@ def _answer(response: InferenceResponse, wanted: Sequence[str] | None, layout: L
     error = response.error()
     if error is not None:
         return [int(error.code()), _speakable(error.message()), "", []]
-    outputs = [
-        layout.add(name, number, array)
-        for name, number, array in map(storage_of, response.output_tensors())
-        if wanted is None or name in wanted
-    ]
+    try:
+        outputs = [
+            layout.add(name, number, array)
+            for name, number, array in map(storage_of, response.output_tensors())
+            if wanted is None or name in wanted
+        ]
+    except Exception as unsent:
+        return [int(ErrorCode.INTERNAL), _speakable(unsendable(unsent)), "", []]
     parameters = response.parameters()
     return [-1, "", "" if parameters == "{}" else _speakable(parameters), outputs]
 
