@@ -130,9 +130,18 @@ GRPC_CODEC_THREADS_MAX: Final = 4
 GRPC_STREAM_REQUESTS_MAX: Final = 256
 """Requests of one ModelStreamInfer that are not answered yet; beyond it the stream is not read on."""
 
-GRPC_STREAM_WAITING_BYTES_MAX: Final = 64 * MIB
-"""Responses of one ModelStreamInfer that wait for a slow reader. Beyond half of it the stream is not read on; a decoupled
-request that goes on producing beyond it is cancelled, because its model cannot be told to wait."""
+GRPC_STREAM_WAITING_BYTES_MAX: Final = 16 * MIB
+"""Responses of one ModelStreamInfer that wait for a slow reader; beyond it the stream is not read on."""
+
+DECOUPLED_RESPONSES_WAITING_MAX: Final = 64
+"""Responses of one decoupled request that were sent and not taken; with as many its model waits. Enough that a fast model and
+the loop seldom wait for each other, and the memory that a slow client costs."""
+
+DECOUPLED_RESPONSE_BYTES_WAITING_MAX: Final = 16 * MIB
+"""The same in bytes of their tensors. One response may always be sent, whatever its size."""
+
+RESPONSE_STATISTICS_MAX: Final = 1024
+"""Rows of `response_stats` of one model version; responses with a higher index count in the last one."""
 
 GRPC_HEALTH_POLL_S: Final = 1
 """How often Watch looks at the readiness when nobody tells it of changes."""

@@ -203,7 +203,7 @@ async def test_a_slow_reader_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -
             call.request(infer_request(id=str(number)).SerializeToString())
         await trio.testing.wait_all_tasks_blocked()
         assert len(call.responses) == 2
-        assert call.taken == 6  # two sent, and as many as wait in half of the bound
+        assert call.taken == 9  # two sent, and as many as wait until the bound is passed
         call.half_close()
         for _ in range(20):
             call.read(1)
@@ -225,19 +225,30 @@ async def test_requests_that_nobody_answers_are_bounded() -> None:
         assert len(server.services.inference.submitted) == limits.GRPC_STREAM_REQUESTS_MAX + 1
 
 
-async def test_a_decoupled_model_that_the_client_cannot_follow_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "GRPC_STREAM_WAITING_BYTES_MAX", 100)
+async def test_decoupled_models_are_paused_while_answers_wait_for_the_client() -> None:
     async with port() as server:
         call = server.open(window=1)
-        [flow] = await submitted(server, infer_request("flow", id="f"), call=call)
-        for _ in range(10):
-            answer(flow, final=False, size=8)
-        assert flow.cancelled
+        first, second = await submitted(server, infer_request("flow", id="1"), infer_request("flow", id="2"), call=call)
+        answer(first, final=False)
+        assert not first.paused
+        answer(first, final=False)
+        assert first.paused
+        assert not second.paused
+        answer(second, final=False)
+        assert second.paused
+        call.read(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert first.paused
+        call.read(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not first.paused
+        assert not second.paused
+        call.read(2)
+        answer(first, final=True)
+        answer(second, final=True)
         call.half_close()
-        call.read(100)
         await call.ended.wait()
-        text = "request cancelled: more than 100 bytes wait to be read on this stream"
-        assert shown(call) == [("f", "", False)] * 5 + [("f", text, None)]
+        assert shown(call) == [("1", "", False), ("1", "", False), ("2", "", False), ("1", "", True), ("2", "", True)]
 
 
 async def test_large_texts_are_encoded_in_a_thread_and_keep_their_order(loop_guard: object) -> None:

@@ -10,6 +10,7 @@ health.py, reflection.py    gRPC's own services
 
 from tpy.frontends.grpc.handlers import create_handlers
 from tpy.frontends.grpc.options import GrpcServiceOptions
-from tpy.frontends.grpc.transport import BoundAddress, GrpcOptions, serve_grpc
+from tpy.frontends.grpc.serving import serve_grpc_services
+from tpy.frontends.grpc.transport import BoundAddress, GrpcOptions
 
-__all__ = ["BoundAddress", "GrpcOptions", "GrpcServiceOptions", "create_handlers", "serve_grpc"]
+__all__ = ["BoundAddress", "GrpcOptions", "GrpcServiceOptions", "create_handlers", "serve_grpc_services"]

@@ -4,6 +4,8 @@ A request becomes a turn, which is the sink for its responses. Responses of ordi
 those of decoupled models as they come. What may leave is sent at once while the client takes it, else by a task that waits. A
 failure is a message in the stream, which goes on, unless the client asked for `triton_grpc_error`: then the first one ends it.
 
+A client that reads slowly is not read from, and decoupled requests are paused while anything waits for it.
+
 The nursery of a stream, opened by `StreamInferApi.handle`:
 
     handle
@@ -142,6 +144,7 @@ class _InferStream:
         self._order: deque[_Turn] = deque()
         self._outbox: deque[_Answer] = deque()
         self._outbox_bytes = 0
+        self._paused: dict[_Turn, None] = {}
         self._progress = trio.lowlevel.ParkingLot()
         self._failed = False
         nursery.start_soon(self._send_forever)
@@ -172,7 +175,7 @@ class _InferStream:
         turn = answer.turn
         if not turn.ordered:
             self._let_go(answer)
-            self._bound(turn)
+            self._pause_if_slow(turn)
         elif self._order[0] is turn:
             self._let_go(answer)
             self._release()
@@ -181,9 +184,7 @@ class _InferStream:
 
     @property
     def _has_room(self) -> bool:
-        return (
-            len(self._turns) < limits.GRPC_STREAM_REQUESTS_MAX and self._outbox_bytes <= limits.GRPC_STREAM_WAITING_BYTES_MAX // 2
-        )
+        return len(self._turns) < limits.GRPC_STREAM_REQUESTS_MAX and self._outbox_bytes <= limits.GRPC_STREAM_WAITING_BYTES_MAX
 
     @property
     def _is_idle(self) -> bool:
@@ -239,6 +240,7 @@ class _InferStream:
             turn.ordered = False
             self._order.remove(turn)
         turn.handle = parts.services.inference.submit(request, turn)
+        self._pause_if_slow(turn)
 
     def _refuse(self, turn: _Turn, error: TpyError) -> None:
         turn.ended = True
@@ -290,6 +292,7 @@ class _InferStream:
             self._outbox.popleft()
             self._outbox_bytes -= answer.size
             self._progress.unpark_all()
+            self._resume()
 
     def _encode(self, answer: _Answer) -> Pieces:
         """The message for an answer; for one that cannot be sent, the message that says why. Raises nothing."""
@@ -308,14 +311,21 @@ class _InferStream:
         self._fail(answer.error)
         return True
 
-    def _bound(self, turn: _Turn) -> None:
-        """End a decoupled request whose responses the client does not take."""
-        if self._outbox_bytes > limits.GRPC_STREAM_WAITING_BYTES_MAX and not turn.ended:
-            turn.ended = True
-            if turn.handle is not None:
-                turn.handle.cancel()
-            waiting = f"more than {limits.GRPC_STREAM_WAITING_BYTES_MAX} bytes wait to be read"
-            self._let_go(_Answer(turn, None, Unavailable(f"request cancelled: {waiting} on this stream")))
+    def _pause_if_slow(self, turn: _Turn) -> None:
+        """Pause a decoupled request while answers wait for the client."""
+        if self._outbox and not turn.ordered and not turn.ended and turn.handle is not None:
+            turn.handle.pause()
+            self._paused[turn] = None
+
+    def _resume(self) -> None:
+        """Let paused requests go on, one after the other, until an answer has to wait again."""
+        paused, self._paused = self._paused, {}
+        while paused and not self._outbox:
+            turn = next(iter(paused))
+            del paused[turn]
+            if turn.handle is not None and not turn.ended:
+                turn.handle.resume()
+        self._paused = {**paused, **self._paused}  # those that did not get their chance are first the next time
 
     # Ends
 

@@ -1,0 +1,38 @@
+"""Serves all services on one gRPC port.
+
+The nursery tree of a port:
+
+    serve_grpc_services
+    +-- calls               tasks of unary calls that wait; the rest of a call has none
+        +-- serve_grpc      the transport: connections and streaming calls
+"""
+
+from __future__ import annotations
+
+import trio
+
+from tpy.clock import Clock
+from tpy.frontends.grpc.handlers import create_handlers
+from tpy.frontends.grpc.options import GrpcServiceOptions
+from tpy.frontends.grpc.transport import BoundAddress, GrpcOptions, serve_grpc
+from tpy.services import Services
+
+
+async def serve_grpc_services(
+    options: GrpcOptions,
+    service_options: GrpcServiceOptions,
+    services: Services,
+    clock: Clock,
+    *,
+    stop: trio.Event,
+    task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve the gRPC API until `stop` is set and what was in flight has been answered (at most `options.drain_timeout_s`).
+
+    Reports the bound address as soon as connections are accepted. Raises Unavailable when the address cannot be bound and
+    InvalidArgument for options that cannot be served. Cancelled: stops at once, calls are cancelled.
+    """
+    async with trio.open_nursery() as calls:
+        handlers = create_handlers(service_options, services, clock, nursery=calls, stop=stop)
+        await serve_grpc(options, handlers, clock, stop=stop, task_status=task_status)
+        calls.cancel_scope.cancel()
