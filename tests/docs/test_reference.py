@@ -8,14 +8,25 @@ import typing
 from collections.abc import Iterator, Mapping
 
 import msgspec
+import pytest
 
 from tpy import limits
+from tpy.cli.flags import FLAG_BY_NAME, FLAGS, Standing
 from tpy.config import ModelConfig
-from tpy.errors import ErrorCode
+from tpy.config.model_config import (
+    BatchInput,
+    BatchOutput,
+    EnsembleScheduling,
+    ModelInput,
+    SequenceBatching,
+    TransactionPolicy,
+)
+from tpy.errors import ErrorCode, Unsupported
 from tpy.frontends.http.app import create_app
 from tpy.frontends.http.codec.status import HTTP_STATUS
 from tpy.telemetry.host import HostSampler
 from tpy.telemetry.metrics import FAMILIES
+from tpy_data.engine.support import refuse_unsupported
 
 from .pages import ROOT
 
@@ -110,3 +121,40 @@ def test_every_bound_that_is_named_exists() -> None:
     named = set(re.findall(r"`([A-Z_]+_M(?:AX|IN))`", text))
     assert named
     assert not {name for name in named if not hasattr(limits, name)}
+
+
+def _not_there_yet() -> list[str]:
+    """What the first column of the first table of the compatibility page has in code."""
+    table = _text("compatibility.md").split("## ")[1]
+    return [name for line in table.splitlines() if line.startswith("| ") for name in _codes(line.split("|")[1])]
+
+
+_REFUSED = {
+    "sequence_batching": ModelConfig(sequence_batching=SequenceBatching()),
+    "ensemble_scheduling": ModelConfig(ensemble_scheduling=EnsembleScheduling()),
+    "model_transaction_policy { decoupled: true }": ModelConfig(model_transaction_policy=TransactionPolicy(decoupled=True)),
+    "allow_ragged_batch": ModelConfig(input=(ModelInput(name="X", allow_ragged_batch=True),)),
+    "batch_input": ModelConfig(batch_input=(BatchInput(),)),
+    "batch_output": ModelConfig(batch_output=(BatchOutput(),)),
+}
+
+
+@pytest.mark.parametrize("field", _REFUSED)
+def test_a_field_is_said_to_be_missing_as_long_as_it_is(field: str) -> None:
+    refused = False
+    try:
+        refuse_unsupported(_REFUSED[field])
+    except Unsupported:
+        refused = True
+    assert (field in _not_there_yet()) == refused, "docs/reference/compatibility.md is out of date"
+
+
+def test_flags_are_said_to_be_missing_as_long_as_they_are() -> None:
+    named = {name.removeprefix("--") for name in _not_there_yet() if name.startswith("--")}
+    assert named <= set(FLAG_BY_NAME)
+    assert not {name for name in named if FLAG_BY_NAME[name].standing is Standing.HONOURED}, "out of date"
+    served = FLAG_BY_NAME["grpc-port"].standing is Standing.HONOURED
+    assert served != ("grpc-port" in named), "gRPC: README.md and docs/reference/compatibility.md are out of date"
+    groups = ("gRPC", "SageMaker", "Vertex AI")  # as a whole
+    refused = {flag.name for flag in FLAGS if flag.standing is Standing.REFUSED and flag.group not in groups}
+    assert refused <= named
