@@ -51,11 +51,18 @@ class Submitted:
         self.request = request
         self.sink = sink
         self.cancelled = False
+        self.paused = False
         self.ended = trio.Event()
 
     def cancel(self) -> None:
         self.cancelled = True
         self.ended.set()
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
 
     def answer(self, error: TpyError | None = None) -> None:
         """Answer with the inputs as outputs, or with `error`."""

@@ -41,4 +41,3 @@ async def test_connections_wait_until_there_is_a_file_descriptor_for_them(
         await wire.aclose()
         await listener.aclose()
     assert [record.getMessage() for record in caplog.records] == ["new HTTP connections wait: the system has no room for them"]
-

@@ -126,6 +126,38 @@ async def test_a_client_that_resets_cancels_its_requests() -> None:
             await services.inference.submitted[0].ended.wait()
 
 
+async def test_a_client_that_resets_under_quart_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    services = FakeServices()
+    async with running(services) as server:
+        for _ in range(20):
+            client = await server.connect()
+            await client.send(post("/v2/repository/index", "{}"), infer(1), post("/v2/repository/index", "{}"))
+            assert isinstance(client.stream, trio.SocketStream)
+            client.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await client.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+async def test_a_client_that_finished_sending_and_left_is_noticed_behind_a_request_for_quart() -> None:
+    services = FakeServices()
+    services.inference.immediate = False
+    services.repository.gate = trio.Event()
+    async with running(services) as server:
+        client = await server.connect()
+        await client.send(post("/v2/repository/models/m/load", "") + infer(1))
+        await client.stream.send_eof()
+        await services.repository.load_began.wait()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        services.repository.gate.set()
+        assert [(await client.answer()).status for _ in range(2)] == [200, 100]
+        await client.stream.aclose()
+        with trio.fail_after(5):
+            while not (services.inference.submitted and services.inference.submitted[0].cancelled):
+                await trio.testing.wait_all_tasks_blocked()
+                await trio.sleep(0.001)
+
+
 async def test_a_client_that_only_finishes_sending_gets_its_answers() -> None:
     services = FakeServices()
     services.inference.immediate = False

@@ -308,10 +308,12 @@ class Http1Connection:
     async def _watch_half_closed(self) -> None:
         """The peer sends nothing more: wait until it has its answers, unless it turns out to be gone."""
         line = self._line
-        if len(line) and not line.blocked and not self._alone and line.head_version == "1.1":
-            line.write([CONTINUE])
+        probed = False
         pause_s = _PROBE_PAUSE_S_MIN
         while self._is_busy() and not line.closing:
+            if not probed and len(line) and not line.blocked and not self._alone and line.head_version == "1.1":
+                probed = True
+                line.write([CONTINUE])
             self._wake = trio.Event()
             with trio.move_on_after(pause_s):
                 await self._wake.wait()

@@ -129,6 +129,8 @@ class ReplyLine:
 
     def leave(self, place: Place, *, close: bool) -> None:
         """The answer of `place`, the head of the line, was written by other means."""
+        if not self._places:
+            return  # the connection has ended meanwhile
         if place is not self._places[0]:
             raise InvariantViolation("an answer left the line before its turn")
         self._leave(place)
