@@ -224,8 +224,8 @@ class Connection:
     # Time
 
     async def keep_time(self) -> None:
-        """Do what is due when it is due."""
-        while True:
+        """Do what is due when it is due, until the connection is closed."""
+        while not self.server.is_closed:
             now_ns = await self._alarm.wait()
             for stream_id in self._deadlines.advance(now_ns):
                 self._exchanges[stream_id].abort(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
