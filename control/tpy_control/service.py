@@ -83,6 +83,8 @@ class ControlPlane:
         self._plane.perform(core.unload(model, why="unload request", components=unload_dependents))
         if all(location.name != name for location in self._plane.locations):
             self._plane.perform(core.forget(model))  # made of a call's files only: nothing is left that an index could show
+        # A moment, until the data plane has seen it: whoever asks after this call finds the model gone, as with Triton.
+        await self._plane.store.wait_for(lambda newest: _answers_no_more(newest, model))
 
     def stop(self) -> None:
         """The server is stopping: from now on it is not ready, and nothing is loaded or unloaded; load calls that wait are
@@ -215,6 +217,14 @@ class _Turn:
 def _has_ended(snapshot: Snapshot, model: ModelId) -> bool:
     desired = snapshot.desired.get(model)
     return desired is None or is_settled(snapshot, desired)
+
+
+def _answers_no_more(snapshot: Snapshot, model: ModelId) -> bool:
+    """Whether no copy of a model takes requests, or it is wanted again."""
+    desired = snapshot.desired.get(model)
+    if desired is not None and desired.versions:
+        return True
+    return all(observed.state is not ModelState.READY for key, observed in snapshot.observed.items() if key.model == model)
 
 
 def _checked_name(name: str) -> str:

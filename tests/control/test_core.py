@@ -206,6 +206,18 @@ def test_an_old_generation_that_unloads_beside_a_new_one_does_not_show() -> None
     assert statuses(halves.snapshot(), M) == [status(1, R)]
 
 
+def test_a_load_has_settled_when_nothing_answers_that_it_took_away() -> None:
+    """Version 2 is gone from the repository: until it stops answering, requests for the newest version would still meet it."""
+    halves = Halves()
+    halves.want({1: 1, 2: 1})
+    halves.see(1, 1, L, R)
+    halves.see(2, 1, L, R)
+    desired = halves.want({1: 1})
+    assert not is_settled(halves.snapshot(), desired)
+    halves.see(2, 1, U)
+    assert is_settled(halves.snapshot(), desired)
+
+
 def test_a_resize_has_settled_when_its_revision_was_applied_or_refused() -> None:
     halves = Halves()
     halves.want({1: 1})

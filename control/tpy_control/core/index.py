@@ -130,8 +130,17 @@ def strictly_ready(snapshot: Snapshot, refusals: Iterable[Refused]) -> bool:
 
 def is_settled(snapshot: Snapshot, desired: DesiredModel) -> bool:
     """Whether the data plane has come to an end with everything in `desired`: each version READY with this configuration, or
-    failed."""
-    return all(_is_settled(snapshot, desired, version) for version in desired.versions.values())
+    failed; and unless one failed, none answers any more that is not in it."""
+    if not all(_is_settled(snapshot, desired, version) for version in desired.versions.values()):
+        return False
+    if failed_versions(snapshot, desired):
+        return True
+    wanted = {(version.version, version.generation) for version in desired.versions.values()}
+    return not any(
+        observed.state is ModelState.READY and (key.version, key.generation) not in wanted
+        for key, observed in snapshot.observed.items()
+        if key.model == desired.id
+    )
 
 
 def _is_settled(snapshot: Snapshot, desired: DesiredModel, version: DesiredVersion) -> bool:
