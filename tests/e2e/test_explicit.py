@@ -90,8 +90,8 @@ def test_load_unload_and_load_again(model: ModelFolder, client: InferenceServerC
     assert scaled(client, model.name) == 2
     assert states(client, model.name) == [("1", "READY", "")]
     client.unload_model(model.name)
-    wait_until(lambda: states(client, model.name) == [("1", "UNAVAILABLE", "unloaded")])
     assert not client.is_model_ready(model.name)
+    wait_until(lambda: states(client, model.name) == [("1", "UNAVAILABLE", "unloaded")])
     with pytest.raises(InferenceServerException, match=r"^\[404\] Request for unknown model: 'm\d+' has no available versions$"):
         scaled(client, model.name)
     client.load_model(model.name)
@@ -209,7 +209,7 @@ def test_file_override_and_back(model: ModelFolder, client: InferenceServerClien
     client.load_model(model.name)
     assert scaled(client, model.name) == 2
     client.unload_model("fresh")
-    wait_until(lambda: not client.is_model_ready("fresh"))
+    assert not client.is_model_ready("fresh")
 
 
 @pytest.mark.parametrize("path", ["../m/1/model.onnx", "1/../../x", "/etc/x", "1//model.onnx", ""])
@@ -273,4 +273,4 @@ def test_a_model_that_vanishes_from_disk_stays_until_it_is_unloaded(model: Model
         client.load_model(model.name)
     assert scaled(client, model.name) == 2
     client.unload_model(model.name)
-    wait_until(lambda: not client.is_model_ready(model.name))
+    assert not client.is_model_ready(model.name)

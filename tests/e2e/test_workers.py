@@ -105,11 +105,12 @@ def test_killed_under_load(server: ServerProcess) -> None:
     with InferenceServerClient(server.http) as client:
         for turn in range(2):
             wait_until(lambda goal=outcomes["right"] + 50: answered(goal))
-            victim = _worker_of(server, f"two_0_{turn}")
-            os.kill(victim, signal.SIGKILL)
+            instance = f"two_0_{turn}"
+            os.kill(_worker_of(server, instance), signal.SIGKILL)
             wait_until(lambda goal=outcomes["right"] + 50: answered(goal))
             assert client.is_model_ready("two")
-            wait_until(lambda: len(server.children()) == 3)
+            server.wait_log(f"instance started again instance={instance}")
+            assert len(server.children()) == 3
             wait_until(lambda goal=outcomes["right"] + 50: answered(goal))
     stop.set()
     for thread in threads:
