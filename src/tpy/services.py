@@ -35,11 +35,21 @@ class ResponseSink(Protocol):
 
 
 class RequestHandle(Protocol):
-    """A submitted request, for cancelling."""
+    """A submitted request, for cancelling and for slowing down. Called on the Trio thread."""
 
     def cancel(self) -> None:
         """Forget the request: `deliver` is not called again. A queued request leaves its queue at once, an executing one is
         told and its answer dropped. Safe at any time, also after the end; idempotent."""
+        ...
+
+    def pause(self) -> None:
+        """Deliver no more for now: whoever the responses are for is slow. Responses wait at the engine, and when enough of them
+        do, the model that sends them waits. An error (a deadline that passed, a stop) is delivered all the same, in place of
+        what waits. May be called inside `deliver`. Without effect on models that answer once; idempotent."""
+        ...
+
+    def resume(self) -> None:
+        """Deliver again: what waits is delivered inside this call, until it is paused again. Idempotent."""
         ...
 
 

@@ -135,6 +135,7 @@ def _statistics(model: ModelId, served: Served) -> ModelStatistics:
         execution_count=counters.execution_count,
         inference=counters.inference(),
         batches=counters.batches(),
+        responses=engine.responses(),
         failures=counters.failures(),
         pending_requests=engine.snapshot().queued,
         load_duration_ns=served.load_duration_ns,

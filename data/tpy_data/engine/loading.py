@@ -24,7 +24,7 @@ from tpy.errors import InvalidArgument
 from tpy.messages import ModelDescription
 from tpy.state import DesiredModel, DesiredVersion
 from tpy_data.engine.model_files import read_labels
-from tpy_data.engine.support import refuse_unsupported, without_effect
+from tpy_data.engine.support import refuse_beyond, refuse_unsupported, without_effect
 from tpy_data.engine.warmup import WarmupSample, make_samples
 from tpy_data.schedulers.core import SchedulerCore, make_core
 
@@ -73,8 +73,9 @@ class Loader:
         Raises TpyError with the reason; nothing stays loaded then.
         """
         config = desired.config
-        refuse_unsupported(config)
         backend = self._backends.get(config.backend)
+        refuse_unsupported(config)
+        refuse_beyond(config, backend.capabilities)
         filename = backend.capabilities.default_model_filename
         config = normalise(config, default_model_filename=filename)
         context = ModelContext(
@@ -92,6 +93,7 @@ class Loader:
         config = self._placed(config, backend)
         self._require(validate(config))
         refuse_unsupported(config)
+        refuse_beyond(config, backend.capabilities)
         instances = _scheduled(config)
         self._tell_without_effect(config)
         labels = read_labels(config, desired.directory)

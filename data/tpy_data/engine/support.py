@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tpy.backend import BackendCapabilities
 from tpy.config import ModelConfig
 from tpy.errors import Unsupported
+
+
+def refuse_beyond(config: ModelConfig, capabilities: BackendCapabilities) -> None:
+    """Raises Unsupported, naming the field, when the model asks for what its backend does not do."""
+    if config.decoupled and not capabilities.decoupled:
+        raise Unsupported(
+            f"model '{config.name}' asks for what backend '{capabilities.name}' does not support: "
+            "'model_transaction_policy.decoupled'"
+        )
 
 
 def refuse_unsupported(config: ModelConfig) -> None:
@@ -26,8 +36,6 @@ def _unsupported(config: ModelConfig) -> Iterator[str]:
         yield "ensemble_scheduling"
     if config.sequence_batching is not None:
         yield "sequence_batching"
-    if config.decoupled:
-        yield "model_transaction_policy.decoupled"
     for index, entry in enumerate(config.input):
         if entry.allow_ragged_batch:
             yield f"input[{index}].allow_ragged_batch"

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple, Protocol
 
-from tpy.backend import ExecutionResult, ResponseSender
+from tpy.backend import ExecutionResult
 from tpy.messages import InferenceRequest, ParameterValue, SequencePosition, Tensor
 from tpy.services import ResponseSink
 from tpy.units import NS_PER_US
+from tpy_data.engine.response_stream import ResponseStream
 from tpy_data.schedulers.core.contract import Phase, Ticket
 
 
@@ -32,7 +33,7 @@ class TicketOwner(Protocol):
 
 class RequestTicket(Ticket):
     """`inputs` are in the model's shapes. `result` and `execution` are there once the batch was executed. `abandoned` is set when
-    nobody waits any more; instance threads read it."""
+    nobody waits any more; instance threads read it. `sender` is there for decoupled models only."""
 
     __slots__ = (
         "abandoned",
@@ -53,7 +54,7 @@ class RequestTicket(Ticket):
     parameters: Mapping[str, ParameterValue]
     requested_outputs: tuple[str, ...]
     sequence: SequencePosition | None
-    sender: ResponseSender | None
+    sender: ResponseStream | None
     result: ExecutionResult | None
     execution: Execution | None
 
@@ -96,3 +97,13 @@ class RequestTicket(Ticket):
     def cancel(self) -> None:
         """Forget the request; no answer follows. Safe at any time."""
         self.owner.cancel(self)
+
+    def pause(self) -> None:
+        """Deliver no more for now. Without effect on a request that is answered once."""
+        if self.sender is not None:
+            self.sender.pause()
+
+    def resume(self) -> None:
+        """Deliver again."""
+        if self.sender is not None:
+            self.sender.resume()

@@ -9,13 +9,15 @@ from typing import cast
 
 import trio
 
+from tpy.backend import ExecutionResult
 from tpy.clock import Clock
 from tpy.config import ModelConfig
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
-from tpy.messages import InferenceRequest, InferenceResponse, Tensor
+from tpy.messages import InferenceRequest, InferenceResponse, ResponseStatistics, Tensor
 from tpy.services import ResponseSink
 from tpy_data.engine.admission import Admission, request_prefix
 from tpy_data.engine.batch_run import BatchRun, InstanceSlot
+from tpy_data.engine.decoupled import DecoupledRequests
 from tpy_data.engine.outputs import OutputSelection
 from tpy_data.engine.statistics import VersionStatistics
 from tpy_data.engine.ticket import RequestTicket
@@ -46,19 +48,27 @@ class VersionEngine:
         self._admission = Admission(config)
         self._outputs = OutputSelection(config)
         self._driver = SchedulerDriver(core, clock, self)
+        self._decoupled = DecoupledRequests(clock, self._outputs, self.statistics, self) if config.decoupled else None
         self._slots: dict[int, InstanceSlot] = {}
         self._batches_running = 0
         self._drained: trio.Event | None = None
 
     async def run(self) -> None:
         """Keep deadlines. Runs until cancelled."""
-        await self._driver.run()
+        if self._decoupled is None:
+            await self._driver.run()
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._decoupled.run)
+            await self._driver.run()
 
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestTicket:
         """As `InferenceService.submit`, for this version."""
         try:
             inputs, batch_size, signature = self._admission.admit(request)
             ticket = RequestTicket(request, inputs, batch_size=batch_size, signature=signature, sink=sink, owner=self)
+            if self._decoupled is not None:
+                self._decoupled.begin(ticket)
             self._driver.submit(ticket)
         except InvalidArgument:
             self.statistics.refused_admission()
@@ -70,6 +80,9 @@ class VersionEngine:
 
     def cancel(self, ticket: RequestTicket) -> None:
         """Forget a request: its sink is not called again. No-op for one that was answered."""
+        if self._decoupled is not None:
+            self._cancel_decoupled(ticket, self._decoupled)
+            return
         if ticket.phase is Phase.ENDED:
             # Its answer can be among the decisions that are being performed now, when a sink before it cancels it.
             ticket.sink = _NOBODY
@@ -99,12 +112,15 @@ class VersionEngine:
         self._check_drained()
 
     def stop(self) -> None:
-        """Refuse what is queued and what still comes."""
+        """Refuse what is queued and what still comes; end decoupled requests that have not."""
         self._driver.stop()
+        if self._decoupled is not None:
+            self._decoupled.stop()
         self._check_drained()
 
     async def wait_drained(self) -> None:
-        """Until no request waits and no batch runs. The owner must have seen to it that no new ones come."""
+        """Until no request waits, no batch runs and every decoupled request has ended. The owner must have seen to it that no
+        new ones come."""
         if self._drained is None:
             self._drained = trio.Event()
         self._check_drained()
@@ -121,6 +137,9 @@ class VersionEngine:
 
     def respond(self, tickets: Sequence[Ticket]) -> None:
         """Answer requests whose batch was executed."""
+        if self._decoupled is not None:
+            self._decoupled.respond(cast("Sequence[RequestTicket]", tickets))
+            return
         now_ns = self._clock.now_ns()
         for ticket in cast("Sequence[RequestTicket]", tickets):
             result, execution = ticket.result, ticket.execution
@@ -133,25 +152,44 @@ class VersionEngine:
                     error = fault
             if error is None and result is not None and execution is not None:
                 self.statistics.succeeded(ticket, execution, now_ns)
-                self._answer(ticket, outputs=outputs)
+                self.answer(ticket, outputs=outputs, result=result)
             else:
                 self.statistics.failed_in_backend(ticket, now_ns)
-                self._answer(ticket, error=error)
+                self.answer(ticket, error=error)
 
     def refuse(self, ticket: Ticket, outcome: Outcome) -> None:
         """Answer a request that got no result in time."""
         request = cast(RequestTicket, ticket)
+        if self._decoupled is not None and not self._decoupled.drop(request):
+            return
         request.abandoned = True
         if outcome is Outcome.TIMED_OUT:
             self.statistics.timed_out(request, self._clock.now_ns())
         else:
             self.statistics.stopped(request, self._clock.now_ns())
-        self._answer(request, error=Unavailable(outcome.value))
+        self.answer(request, error=Unavailable(outcome.value))
         self._check_drained()
+
+    # What becomes of decoupled requests (RequestEnds).
+
+    def forget(self, ticket: RequestTicket) -> None:
+        """It ended while the core still had it."""
+        self._driver.cancel(ticket)
+
+    def request_ended(self) -> None:
+        """One less."""
+        if self._drained is not None:
+            self._check_drained()
+
+    def responses(self) -> tuple[ResponseStatistics, ...]:
+        """Statistics per response index, of a decoupled model."""
+        return () if self._decoupled is None else self._decoupled.responses.snapshot()
 
     def batch_finished(self, run: BatchRun) -> None:
         """A batch came back from its thread."""
         self._batches_running -= 1
+        if self._decoupled is not None:
+            self._decoupled.flush()
         execution = run.execution()
         rows = 0
         for ticket, result in zip(run.tickets, run.results, strict=True):
@@ -159,6 +197,8 @@ class VersionEngine:
             ticket.execution = execution
             rows += ticket.batch_size
         self.statistics.executed(rows, execution, self._clock.wall_ms())
+        if self._decoupled is not None:
+            self._decoupled.batch_finished(run.tickets)
         slot = run.slot
         if run.failure is None:
             slot.worked()
@@ -171,8 +211,21 @@ class VersionEngine:
         if self._drained is not None:
             self._check_drained()
 
-    def _answer(self, ticket: RequestTicket, *, outputs: tuple[Tensor, ...] = (), error: TpyError | None = None) -> None:
-        result = ticket.result
+    def _cancel_decoupled(self, ticket: RequestTicket, decoupled: DecoupledRequests) -> None:
+        if decoupled.cancel(ticket):
+            self.statistics.cancelled(ticket, self._clock.now_ns())
+            self._check_drained()
+
+    def answer(
+        self,
+        ticket: RequestTicket,
+        *,
+        outputs: tuple[Tensor, ...] = (),
+        error: TpyError | None = None,
+        result: ExecutionResult | None = None,
+        final: bool = True,
+    ) -> None:
+        """Deliver a response; `result` is what it was made from, if anything."""
         response = InferenceResponse(
             model_name=self._name,
             model_version=self._version,
@@ -180,6 +233,7 @@ class VersionEngine:
             outputs=outputs,
             parameters={} if result is None or error is not None else result.parameters,
             error=error,
+            final=final,
         )
         try:
             ticket.sink.deliver(response)
@@ -189,6 +243,8 @@ class VersionEngine:
 
     def _check_drained(self) -> None:
         if self._drained is None or self._batches_running:
+            return
+        if self._decoupled is not None and len(self._decoupled):
             return
         snapshot = self._driver.snapshot()
         if not snapshot.queued and not snapshot.executing:

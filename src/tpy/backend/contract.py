@@ -81,10 +81,25 @@ class ReleaseFlag(enum.Flag):
 
 
 class ResponseSender(Protocol):
-    """Sends the responses of one request of a decoupled model. Any thread, also after `execute` has returned."""
+    """Sends the responses of one request of a decoupled model. Any thread, also after `execute` has returned.
 
-    def send(self, result: ExecutionResult | None, *, final: bool) -> None:
-        """Send one response; `result` None with `final` ends the request without data. Raises ValueError after the final."""
+    The request ends with its final response; whoever has a sender must send one, whatever happens. When `execute` raises, or
+    returns a result with an error, every request of the batch that has not ended does, with that error.
+    """
+
+    def send(self, result: ExecutionResult | None, *, final: bool, wait: bool = True) -> None:
+        """Send one response; `result` None with `final` ends the request without data. Raises ValueError after the final.
+
+        Waits while as many responses as the server holds for one request (limits.py) are not taken; a cancelled request
+        takes everything, for nobody. With `wait` False it never waits: for a backend that counts what was taken (`watch`) and
+        makes its model wait elsewhere.
+        """
+        ...
+
+    def watch(self, taken: Callable[[int], None], ended: Callable[[], None]) -> None:
+        """Be told, on the Trio thread, how many more responses were taken (`taken`), and once when nobody waits any more
+        (`ended`: cancelled, timed out, answered in another way; at once when that is so already). Both must return at once.
+        Neither is called for a request that ended with its own final response. To be called before the first `send`."""
         ...
 
 

@@ -21,6 +21,7 @@ from tpy.messages.statistics import (
     InferenceStatistics,
     MemoryUsage,
     ModelStatistics,
+    ResponseStatistics,
 )
 from tpy.messages.tensors import Tensor
 
@@ -41,6 +42,7 @@ __all__ = [
     "ModelState",
     "ModelStatistics",
     "ParameterValue",
+    "ResponseStatistics",
     "SequencePosition",
     "ServerMetadata",
     "Tensor",

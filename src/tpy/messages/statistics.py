@@ -35,6 +35,21 @@ class BatchStatistics(msgspec.Struct, frozen=True, kw_only=True):
     compute_output: Duration
 
 
+class ResponseStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Of decoupled models, per index of a response within its request, which counts from 0. `compute_infer` is from the response
+    before (or the start of the batch) until the model sent this one, `compute_output` from then until it was delivered;
+    `success`, `fail`, `empty_response` and `cancel` are both together, of responses with outputs, with an error, with neither
+    (a final flag alone, or no outputs), and of those that would have been the next when the request was cancelled."""
+
+    index: int
+    compute_infer: Duration = Duration()
+    compute_output: Duration = Duration()
+    success: Duration = Duration()
+    fail: Duration = Duration()
+    empty_response: Duration = Duration()
+    cancel: Duration = Duration()
+
+
 class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of a model on one device: `kind` is "CPU" or "GPU"."""
 
@@ -65,6 +80,7 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     execution_count: int = 0
     inference: InferenceStatistics = InferenceStatistics()
     batches: tuple[BatchStatistics, ...] = ()
+    responses: tuple[ResponseStatistics, ...] = ()
     memory_usage: tuple[MemoryUsage, ...] = ()
     failures: FailureCounts = FailureCounts()
     pending_requests: int = 0

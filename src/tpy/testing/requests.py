@@ -41,14 +41,37 @@ class RecordingSender:
         self.sent: list[tuple[ExecutionResult | None, bool]] = []
         """Results with their `final` flags, in order."""
         self.finished = threading.Event()
+        self.takes = True
+        self.cancelled = False
+        self._taken: Callable[[int], None] | None = None
+        self._ended: Callable[[], None] | None = None
 
-    def send(self, result: ExecutionResult | None, *, final: bool) -> None:
-        """Keep one response. Raises ValueError after the final one."""
+    def send(self, result: ExecutionResult | None, *, final: bool, wait: bool = True) -> None:
+        """Keep one response; never waits. Raises ValueError after the final one."""
         if self.finished.is_set():
             raise ValueError("the final response was sent already")
         self.sent.append((result, final))
         if final:
             self.finished.set()
+        elif self._taken is not None and self.takes:
+            self._taken(1)
+
+    def watch(self, taken: Callable[[int], None], ended: Callable[[], None]) -> None:
+        """Tell `taken` of each response as long as `takes`, and `ended` when the test calls `cancel`."""
+        self._taken, self._ended = taken, ended
+        if self.cancelled:
+            ended()
+
+    def take(self, count: int) -> None:
+        """Take responses that were not taken because `takes` was False."""
+        if self._taken is not None:
+            self._taken(count)
+
+    def cancel(self) -> None:
+        """Nobody waits any more."""
+        self.cancelled = True
+        if self._ended is not None:
+            self._ended()
 
 
 def request_of(
