@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
 
 from tests.engine.fakes import ScriptedBackend, config, identity, instances, rig, values
-from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, InstancePlacement
+from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, InstancePlacement, LoadedModel, ModelContext
 from tpy.errors import Internal, NotFound
 from tpy.messages import ModelState
 from tpy.testing.loop_guard import LoopGuard
@@ -117,3 +120,23 @@ async def test_one_instance_that_lives_is_enough_for_the_queue(autojump_clock: M
         assert [len(sink.responses) for sink in sinks] == [1, 0, 0]
         await sinks[2].wait()
         assert values(sinks[2].response) == [1, 1]
+
+
+async def test_nothing_of_a_model_is_kept_after_its_unload(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with rig() as r:
+        models: list[weakref.ref[object]] = []
+        load = r.backend.load
+
+        def remember(context: ModelContext) -> LoadedModel:
+            model = load(context)
+            models.append(weakref.ref(model))
+            return model
+
+        r.backend.load = remember  # type: ignore[method-assign]  # to see what it returns
+        await r.serve(config())
+        await r.submit().wait()
+        r.want(config(), ())
+        await r.wait_state(1, 1, UNAVAILABLE)
+        await trio.testing.wait_all_tasks_blocked()
+        gc.collect()
+        assert [model() for model in models] == [None]

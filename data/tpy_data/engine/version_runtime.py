@@ -139,6 +139,9 @@ class VersionRuntime:
             self._plant.table.switch_out(self)
             self._end(Internal(exception_text(bugs.exceptions[0])))
             self.abandon()
+        finally:
+            # An unloaded version stays to be seen, perhaps for ever; its model and warmup data do not.
+            self._loaded = self._engine = self._instances = None
 
     async def _live(self) -> None:
         started_ns = self._plant.clock.now_ns()

@@ -52,3 +52,4 @@ class VirtualWorker:
             await trio.sleep(self._latency_ns(self._name, job) / NS_PER_S)
             job.run()
             job.finished()
+            del job  # as in a thread: it holds what it worked on
