@@ -29,7 +29,7 @@ $(DEMO_SETUP): $(SETUP) docs/examples/demo/requirements.txt
 demo: $(DEMO_SETUP) ## build the demo model repository in demo/models
 	$(BIN)/python docs/examples/demo/build.py $(DEMO)
 
-serve: demo ## serve the demo models on ports 8000 (HTTP) and 8002 (metrics)
+serve: demo ## serve the demo models on ports 8000 (HTTP), 8001 (gRPC) and 8002 (metrics)
 	$(BIN)/tpy serve --model-repository $(DEMO)
 
 test: $(DEMO_SETUP) ## run all tests

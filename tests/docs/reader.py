@@ -127,7 +127,8 @@ class Reader:
 
     def _execute(self, command: list[str]) -> tuple[int, str]:
         # A server that the page says to fail must not be kept from it by a port that is taken.
-        environment = {**os.environ, "TPY_HTTP_PORT": "0", "TPY_METRICS_PORT": "0", "TPY_HTTP_ADDRESS": "127.0.0.1"}
+        ports = {"TPY_HTTP_PORT": "0", "TPY_GRPC_PORT": "0", "TPY_METRICS_PORT": "0"}
+        environment = {**os.environ, **ports, "TPY_HTTP_ADDRESS": "127.0.0.1", "TPY_GRPC_ADDRESS": "127.0.0.1"}
         done = subprocess.run(
             command,
             stdout=subprocess.PIPE,
@@ -142,7 +143,8 @@ class Reader:
     def _addresses(self) -> list[tuple[str, str]]:
         if self._server is None:
             return []
-        return [("localhost:8000", self._server.http), ("localhost:8002", self._server.metrics)]
+        server = self._server
+        return [("localhost:8000", server.http), ("localhost:8001", server.grpc), ("localhost:8002", server.metrics)]
 
     def _changed(self, text: str) -> str:
         for shown, real in self._addresses():

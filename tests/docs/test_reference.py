@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from tpy import limits
+from tpy._proto import POOL
 from tpy.cli.flags import FLAG_BY_NAME, FLAGS, Standing
 from tpy.config import ModelConfig
 from tpy.config.model_config import (
@@ -22,6 +23,7 @@ from tpy.config.model_config import (
     TransactionPolicy,
 )
 from tpy.errors import ErrorCode, Unsupported
+from tpy.frontends.grpc.status import GRPC_STATUS
 from tpy.frontends.http.app import create_app
 from tpy.frontends.http.codec.status import HTTP_STATUS
 from tpy.telemetry.host import HostSampler
@@ -107,6 +109,13 @@ def test_every_error_code_has_its_status() -> None:
     rows = {row[0].strip("`"): row for row in _rows(_text("errors.md"))}
     for code in ErrorCode:
         assert str(HTTP_STATUS[code]) in rows[code.name][1], code
+        assert GRPC_STATUS[code].name == rows[code.name][2], code
+
+
+def test_every_method_is_described() -> None:
+    described = {method for row in _rows(_text("grpc-api.md")) for method in _codes(row[0])}
+    service = POOL.FindServiceByName("inference.GRPCInferenceService")
+    assert described >= {method.name for method in service.methods}
 
 
 def test_every_metric_family_is_described() -> None:

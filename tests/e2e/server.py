@@ -16,7 +16,7 @@ from .waiting import wait_until
 
 _START_S_MAX = 120.0
 _STOP_S_MAX = 60.0
-_PRESET = ("--http-address=127.0.0.1", "--http-port=0", "--metrics-port=0", "--allow-grpc=false")
+_PRESET = ("--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0", "--metrics-port=0")
 
 
 class ServerProcess:
@@ -77,6 +77,11 @@ class ServerProcess:
     def http(self) -> str:
         """host:port of the HTTP API."""
         return self._addresses["HTTP"]
+
+    @property
+    def grpc(self) -> str:
+        """host:port of the gRPC API."""
+        return self._addresses["gRPC"]
 
     @property
     def metrics(self) -> str:

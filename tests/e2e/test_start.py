@@ -281,7 +281,7 @@ def test_a_repository_that_cannot_be_read(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "models"
     if kind == "file":
         path.write_text("")
-    outcome = run_tpy("serve", f"--model-repository={path}", "--http-port=0", "--metrics-port=0", "--allow-grpc=false")
+    outcome = run_tpy("serve", f"--model-repository={path}", "--http-port=0", "--metrics-port=0", "--grpc-port=0")
     assert outcome.code == 1
     last = outcome.err.splitlines()[-1]
     assert last.startswith("tpy: error: ")
@@ -315,9 +315,3 @@ def test_flags_from_the_environment(repository: Path) -> None:
     environment = {"TPY_MODEL_REPOSITORY": str(repository), "TPY_MODEL_CONTROL_MODE": "explicit", "TPY_LOAD_MODEL": "a,b"}
     with ServerProcess(environment=environment) as server, InferenceServerClient(server.http) as client:
         assert ready(client) == ["a", "b"]
-
-
-def test_the_server_says_that_grpc_is_not_served(repository: Path) -> None:
-    with ServerProcess("--allow-grpc=true", repositories=[repository]) as server:
-        pass
-    assert re.search(r'^W.*"gRPC is not served by this version', server.log, re.MULTILINE)

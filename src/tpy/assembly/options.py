@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from tpy.frontends.grpc import GrpcOptions, GrpcServiceOptions
 from tpy.frontends.http import HttpOptions
 from tpy.messages import LogSettings
 from tpy_control.options import ControlOptions
@@ -21,6 +22,13 @@ class MetricsOptions(msgspec.Struct, frozen=True, kw_only=True):
     counter_latencies: bool = True
 
 
+class GrpcPortOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The gRPC port: how it is served, and what its services do."""
+
+    transport: GrpcOptions = GrpcOptions()
+    services: GrpcServiceOptions = GrpcServiceOptions()
+
+
 class BackendOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Where python-based backends are, and what --backend-config says: of one backend, and of all."""
 
@@ -30,8 +38,8 @@ class BackendOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """One server. `http` or `metrics` None: not served. `shown` are the rows of the start-up table of options; `warnings` are
-    logged once at start."""
+    """One server. `http`, `grpc` or `metrics` None: not served. `shown` are the rows of the start-up table of options; `warnings`
+    are logged once at start."""
 
     control: ControlOptions
     server_id: str = "triton"
@@ -40,6 +48,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     load_threads: int = 4
     backends: BackendOptions = BackendOptions()
     http: HttpOptions | None = HttpOptions()
+    grpc: GrpcPortOptions | None = GrpcPortOptions()
     metrics: MetricsOptions | None = None
     log: LogSettings = LogSettings()
     shown: tuple[tuple[str, str], ...] = ()

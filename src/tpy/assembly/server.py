@@ -4,8 +4,10 @@
     +-- control plane       run_control_plane: watches repositories, writes what is desired
     +-- data plane          open_data_plane: one nursery for all model versions; leaving it finishes requests and unloads
         +-- machine         samples CPU and memory for the metrics
+        +-- readiness       tells frontends when readiness may have changed
         +-- metrics port    serve_metrics: answers to the end of the drain
             +-- HTTP port   serve_http: on stop no new connections, requests in flight finish
+            +-- gRPC port   serve_grpc_services: the same
 
 A stop (Ctrl-C, SIGTERM, a failed start) sets `Stop.asked`; everything after that is leaving these blocks, under one deadline.
 """
@@ -23,7 +25,10 @@ import trio
 from tpy.assembly.announcement import failures, tables
 from tpy.assembly.diagnostics import Diagnostics, NoSharedMemory
 from tpy.assembly.options import BackendOptions, MetricsOptions, ServerOptions
+from tpy.assembly.readiness import ReadinessSignal
 from tpy.clock import Clock, SystemClock
+from tpy.frontends.grpc import BoundAddress as GrpcAddress
+from tpy.frontends.grpc import serve_grpc_services
 from tpy.frontends.http import BoundAddress, serve_http
 from tpy.frontends.metrics_http import serve_metrics
 from tpy.services import Services
@@ -39,6 +44,8 @@ from tpy_data.registry import BackendRegistry
 _log = logging.getLogger(__name__)
 
 _LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+Address = BoundAddress | GrpcAddress
 
 Announce = Callable[[str], None]
 """Takes text that people are to see at the start, whatever the log settings."""
@@ -74,12 +81,14 @@ async def run_server(
     stop: Stop,
     gpus: tuple[int, ...] = (),
     clock: Clock | None = None,
-    task_status: trio.TaskStatus[dict[str, BoundAddress]] = trio.TASK_STATUS_IGNORED,
+    task_status: trio.TaskStatus[dict[str, Address]] = trio.TASK_STATUS_IGNORED,
 ) -> Outcome:
     """Serve until `stop` is asked. Started when the models that load at the start have settled; hands out the addresses by name
-    ("HTTP", "metrics"). Raises TpyError (inside exception groups) when a repository cannot be read or a port not be bound.
+    ("HTTP", "gRPC", "metrics"). Raises TpyError (inside exception groups) when a repository cannot be read or a port not be
+    bound.
     """
     clock = clock or SystemClock()
+    readiness = ReadinessSignal()
     store = ModelStateStore(clock)
     registry = _registry(options)
     outcome = Outcome.STOPPED
@@ -94,7 +103,9 @@ async def run_server(
                     repository=control,
                     diagnostics=Diagnostics(data, logs, server_id=options.server_id),
                     shared_memory=NoSharedMemory(),
+                    readiness=readiness,
                 )
+                control_nursery.start_soon(readiness.follow, store)
                 async with _frontends(options, services, clock, stop) as addresses:
                     loaded = await _wait_loaded(options, control, registry, stop, announce)
                     if loaded:
@@ -105,7 +116,7 @@ async def run_server(
                     outcome = Outcome.STOPPED if loaded or stop.asked.is_set() else Outcome.FAILED
                     stop.ask("models failed to load")
                     everything.deadline = trio.current_time() + options.exit_timeout_s
-                    _begin_stop(control, data, stop.reason)
+                    _begin_stop(control, data, readiness, stop.reason)
             control_nursery.cancel_scope.cancel()
     if everything.cancelled_caught:
         _log.error("Exit timeout expired. Exiting immediately.")
@@ -114,10 +125,11 @@ async def run_server(
     return outcome
 
 
-def _begin_stop(control: ControlPlane, data: DataPlane, reason: str) -> None:
+def _begin_stop(control: ControlPlane, data: DataPlane, readiness: ReadinessSignal, reason: str) -> None:
     _log.info("stopping", extra={"context": {"reason": reason}})
     control.stop()
     data.stop_accepting()
+    readiness.notify()
 
 
 async def _wait_loaded(
@@ -149,11 +161,9 @@ async def _wait_loaded(
 
 
 @asynccontextmanager
-async def _frontends(
-    options: ServerOptions, services: Services, clock: Clock, stop: Stop
-) -> AsyncIterator[dict[str, BoundAddress]]:
+async def _frontends(options: ServerOptions, services: Services, clock: Clock, stop: Stop) -> AsyncIterator[dict[str, Address]]:
     """The ports. Leaving the block waits until each has drained; the metrics port goes last."""
-    addresses: dict[str, BoundAddress] = {}
+    addresses: dict[str, Address] = {}
     drained = trio.Event()
     async with trio.open_nursery() as sampling:
         async with trio.open_nursery() as outer:
@@ -163,6 +173,10 @@ async def _frontends(
             async with trio.open_nursery() as inner:
                 if options.http is not None:
                     addresses["HTTP"] = await inner.start(partial(serve_http, options.http, services, clock, stop=stop.asked))
+                if options.grpc is not None:
+                    transport, own = options.grpc.transport, options.grpc.services
+                    serve = partial(serve_grpc_services, transport, own, services, clock, stop=stop.asked)
+                    addresses["gRPC"] = await inner.start(serve)
                 yield dict(sorted(addresses.items()))
             drained.set()
             outer.cancel_scope.deadline = trio.current_time() + 1.0

@@ -94,7 +94,6 @@ def _flag(group: str, name: str, default: Value, about: str, *, choices: Sequenc
 
 
 _PORT_MAX = 65_535
-_NO_GRPC = "gRPC is not served by this version"
 _NOT_YET = "this version does not offer it"
 
 FLAGS: tuple[Flag, ...] = (
@@ -211,19 +210,24 @@ FLAGS: tuple[Flag, ...] = (
     ),
     # gRPC
     _flag("gRPC", "allow-grpc", True, "Serve gRPC."),
-    _flag("gRPC", "grpc-address", "0.0.0.0", "Address to listen on.", why=_NO_GRPC, standing=Standing.IGNORED),
-    _flag("gRPC", "grpc-port", 8001, "Port to listen on.", why=_NO_GRPC, standing=Standing.IGNORED, minimum=0, maximum=_PORT_MAX),
-    _flag("gRPC", "reuse-grpc-port", False, "Share the port with other processes.", standing=Standing.REFUSED, why=_NO_GRPC),
+    _flag("gRPC", "grpc-address", "0.0.0.0", "Address to listen on; unix:PATH for a Unix socket.", metavar="ADDRESS"),
+    _flag("gRPC", "grpc-port", 8001, "Port to listen on; 0 takes a free one.", minimum=0, maximum=_PORT_MAX),
+    _flag("gRPC", "reuse-grpc-port", False, "Share the port with other processes (SO_REUSEPORT)."),
     _flag(
         "gRPC",
         "grpc-header-forward-pattern",
         "",
-        "Metadata that becomes request parameters.",
-        standing=Standing.REFUSED,
-        why=_NO_GRPC,
+        "Metadata whose whole key matches become request parameters. Keys arrive in lower case.",
+        metavar="REGEX",
     ),
     _flag(
-        "gRPC", "grpc-infer-thread-count", 2, "gRPC threads.", why="one event loop serves all calls", standing=Standing.IGNORED
+        "gRPC",
+        "grpc-infer-thread-count",
+        2,
+        "gRPC threads.",
+        why="one event loop serves all calls",
+        standing=Standing.IGNORED,
+        minimum=1,
     ),
     _flag(
         "gRPC", "grpc-infer-allocation-pool-size", 8, "Pooled messages.", why="messages are not pooled", standing=Standing.IGNORED
@@ -236,55 +240,57 @@ FLAGS: tuple[Flag, ...] = (
         why="messages are not pooled",
         standing=Standing.IGNORED,
     ),
-    _flag("gRPC", "grpc-use-ssl", False, "Serve gRPC over TLS.", standing=Standing.REFUSED, why=_NO_GRPC),
-    _flag("gRPC", "grpc-use-ssl-mutual", False, "Ask gRPC clients for certificates.", standing=Standing.REFUSED, why=_NO_GRPC),
-    _flag("gRPC", "grpc-server-cert", "", "Certificate (PEM).", standing=Standing.REFUSED, why=_NO_GRPC),
-    _flag("gRPC", "grpc-server-key", "", "Key (PEM).", standing=Standing.REFUSED, why=_NO_GRPC),
-    _flag("gRPC", "grpc-root-cert", "", "Certificate authority of clients (PEM).", standing=Standing.REFUSED, why=_NO_GRPC),
+    _flag("gRPC", "grpc-use-ssl", False, "Serve gRPC over TLS; needs certificate and key."),
+    _flag("gRPC", "grpc-use-ssl-mutual", False, "Also demand a certificate from clients; needs the certificate authority."),
+    _flag("gRPC", "grpc-server-cert", "", "Certificate of the server (PEM).", metavar="FILE"),
+    _flag("gRPC", "grpc-server-key", "", "Key of the server (PEM).", metavar="FILE"),
+    _flag("gRPC", "grpc-root-cert", "", "Certificate authority of clients (PEM).", metavar="FILE"),
     _flag(
         "gRPC",
         "grpc-infer-response-compression-level",
         "none",
-        "Compression of responses.",
-        standing=Standing.REFUSED,
-        why=_NO_GRPC,
+        "How hard responses are compressed, for clients that accept it.",
+        choices=("none", "low", "medium", "high"),
     ),
-    _flag(
-        "gRPC", "grpc-keepalive-time", 7_200_000, "Milliseconds between keepalive pings.", standing=Standing.REFUSED, why=_NO_GRPC
-    ),
+    _flag("gRPC", "grpc-keepalive-time", 7_200_000, "Milliseconds without a byte after which the server pings.", minimum=1),
+    _flag("gRPC", "grpc-keepalive-timeout", 20_000, "Milliseconds to wait for an answer to a ping.", minimum=1),
+    _flag("gRPC", "grpc-keepalive-permit-without-calls", False, "Ping, and allow pings, also without calls."),
     _flag(
         "gRPC",
-        "grpc-keepalive-timeout",
-        20_000,
-        "Milliseconds to wait for a ping's answer.",
-        standing=Standing.REFUSED,
-        why=_NO_GRPC,
+        "grpc-http2-max-pings-without-data",
+        2,
+        "Pings that are sent without data in between; 0: any number.",
+        minimum=0,
     ),
-    _flag("gRPC", "grpc-keepalive-permit-without-calls", False, "Ping without calls.", standing=Standing.REFUSED, why=_NO_GRPC),
-    _flag("gRPC", "grpc-http2-max-pings-without-data", 2, "Pings without data.", standing=Standing.REFUSED, why=_NO_GRPC),
     _flag(
         "gRPC",
         "grpc-http2-min-recv-ping-interval-without-data",
         300_000,
-        "Milliseconds between pings.",
-        standing=Standing.REFUSED,
-        why=_NO_GRPC,
+        "Milliseconds between pings of a client that are not too soon.",
+        minimum=0,
     ),
     _flag(
         "gRPC",
         "grpc-http2-max-ping-strikes",
         2,
-        "Bad pings before a connection is closed.",
-        standing=Standing.REFUSED,
-        why=_NO_GRPC,
+        "Pings that come too soon before the connection is closed; 0: never.",
+        minimum=0,
+    ),
+    _flag("gRPC", "grpc-max-connection-age", 0, "Milliseconds after which a connection is asked to end; 0: never.", minimum=0),
+    _flag(
+        "gRPC",
+        "grpc-max-connection-age-grace",
+        0,
+        "Milliseconds that its calls may go on then; 0: without limit.",
+        minimum=0,
     ),
     _flag(
-        "gRPC", "grpc-max-connection-age", 0, "Milliseconds that a connection may live.", standing=Standing.REFUSED, why=_NO_GRPC
+        "gRPC",
+        "grpc-restricted-protocol",
+        (),
+        "Serve these protocols only to calls that carry the metadata triton-grpc-protocol-KEY.",
+        metavar="PROTOCOL[,PROTOCOL]:KEY=VALUE",
     ),
-    _flag(
-        "gRPC", "grpc-max-connection-age-grace", 0, "Milliseconds of grace after that.", standing=Standing.REFUSED, why=_NO_GRPC
-    ),
-    _flag("gRPC", "grpc-restricted-protocol", (), "Restricted RPCs.", standing=Standing.REFUSED, why=_NO_GRPC),
     # SageMaker and Vertex AI
     _flag("SageMaker", "allow-sagemaker", False, "Serve SageMaker's protocol.", why=_NOT_YET, standing=Standing.REFUSED),
     _flag("SageMaker", "sagemaker-port", 8080, "Port.", why=_NOT_YET, standing=Standing.IGNORED),

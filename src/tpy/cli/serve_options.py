@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from tpy.assembly.options import BackendOptions, MetricsOptions, ServerOptions
+from tpy.assembly.options import BackendOptions, GrpcPortOptions, MetricsOptions, ServerOptions
 from tpy.cli.flags import FLAGS, Flag, Standing, Value
 from tpy.cli.parsing import UsageError
 from tpy.errors import TpyError
+from tpy.frontends.grpc import CompressionLevel, GrpcOptions, GrpcServiceOptions
 from tpy.frontends.http import HttpOptions, parse_restricted_apis
+from tpy.frontends.restrictions import parse_restricted
 from tpy.messages import LogSettings
 from tpy.units import NS_PER_S
 from tpy_control.options import ControlMode, ControlOptions
-
-_NO_GRPC = "gRPC is not served by this version; clients need HTTP. --allow-grpc=false ends this warning"
 
 
 class _Values(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +49,25 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     http_max_input_size: int
     http_restricted_api: tuple[str, ...]
     allow_grpc: bool
+    grpc_address: str
+    grpc_port: int
+    reuse_grpc_port: bool
+    grpc_header_forward_pattern: str
+    grpc_use_ssl: bool
+    grpc_use_ssl_mutual: bool
+    grpc_server_cert: str
+    grpc_server_key: str
+    grpc_root_cert: str
+    grpc_infer_response_compression_level: CompressionLevel
+    grpc_keepalive_time: int
+    grpc_keepalive_timeout: int
+    grpc_keepalive_permit_without_calls: bool
+    grpc_http2_max_pings_without_data: int
+    grpc_http2_min_recv_ping_interval_without_data: int
+    grpc_http2_max_ping_strikes: int
+    grpc_max_connection_age: int
+    grpc_max_connection_age_grace: int
+    grpc_restricted_protocol: tuple[str, ...]
     allow_metrics: bool
     allow_cpu_metrics: bool
     metrics_address: str
@@ -63,11 +83,16 @@ def server_options(values: dict[str, Value], warnings: list[str]) -> ServerOptio
     v = msgspec.convert({name: values[name] for name in _Values.__struct_fields__}, _Values)
     if not v.model_repository:
         raise UsageError("--model-repository must be specified")
-    warnings = [*warnings, _NO_GRPC] if v.allow_grpc else warnings
     http = _http(v) if v.allow_http else None
+    grpc = _grpc(v) if v.allow_grpc else None
     metrics = _metrics(v) if v.allow_metrics else None
-    if http and metrics and http.port == metrics.http.port != 0 and http.address == metrics.http.address:
-        raise UsageError(f"--http-port and --metrics-port are both {http.port}")
+    _require_different_ports(
+        {
+            "http-port": (http.address, http.port) if http else None,
+            "grpc-port": (grpc.transport.address, grpc.transport.port) if grpc else None,
+            "metrics-port": (metrics.http.address, metrics.http.port) if metrics else None,
+        }
+    )
     return ServerOptions(
         server_id=v.id,
         exit_on_error=v.exit_on_error,
@@ -76,6 +101,7 @@ def server_options(values: dict[str, Value], warnings: list[str]) -> ServerOptio
         control=_control(v),
         backends=_backends(v),
         http=http,
+        grpc=grpc,
         metrics=metrics,
         log=LogSettings(
             log_file=v.log_file,
@@ -132,6 +158,51 @@ def _http(v: _Values) -> HttpOptions:
         restricted=restricted,
         drain_timeout_s=float(v.exit_timeout_secs),
     )
+
+
+def _grpc(v: _Values) -> GrpcPortOptions:
+    try:
+        restricted = parse_restricted(v.grpc_restricted_protocol, flag="grpc-restricted-protocol")
+    except TpyError as error:
+        raise UsageError(error.message) from None
+    return GrpcPortOptions(
+        services=GrpcServiceOptions(restricted=restricted, header_forward_pattern=v.grpc_header_forward_pattern),
+        transport=GrpcOptions(
+            address=v.grpc_address,
+            port=v.grpc_port,
+            reuse_port=v.reuse_grpc_port,
+            keepalive_time_s=_seconds(v.grpc_keepalive_time),
+            keepalive_timeout_s=_seconds(v.grpc_keepalive_timeout),
+            keepalive_permit_without_calls=v.grpc_keepalive_permit_without_calls,
+            http2_max_pings_without_data=v.grpc_http2_max_pings_without_data,
+            http2_min_recv_ping_interval_s=_seconds(v.grpc_http2_min_recv_ping_interval_without_data),
+            http2_max_ping_strikes=v.grpc_http2_max_ping_strikes,
+            max_connection_age_s=_seconds(v.grpc_max_connection_age) or None,
+            max_connection_age_grace_s=_seconds(v.grpc_max_connection_age_grace) or None,
+            compression=v.grpc_infer_response_compression_level,
+            tls=v.grpc_use_ssl,
+            tls_mutual=v.grpc_use_ssl_mutual,
+            certificate_file=v.grpc_server_cert,
+            key_file=v.grpc_server_key,
+            root_certificate_file=v.grpc_root_cert,
+            drain_timeout_s=float(v.exit_timeout_secs),
+        ),
+    )
+
+
+def _seconds(milliseconds: int) -> float:
+    return milliseconds / 1000
+
+
+def _require_different_ports(places: Mapping[str, tuple[str, int] | None]) -> None:
+    """`places` maps flags to address and port. Raises UsageError for two that are one; port 0 and Unix sockets have no number."""
+    taken: dict[tuple[str, int], str] = {}
+    for flag, place in places.items():
+        if place is None or not place[1] or place[0].startswith("unix:"):
+            continue
+        if place in taken:
+            raise UsageError(f"--{taken[place]} and --{flag} are both {place[1]}")
+        taken[place] = flag
 
 
 def _metrics(v: _Values) -> MetricsOptions:
