@@ -277,9 +277,21 @@ class Held:
         self.calls: list[UnaryCall] = []
         self.bodies: list[bytes] = []
         self.cancelled: list[int] = []
+        self._changed = trio.Event()
 
     def __call__(self, call: UnaryCall, body: memoryview) -> None:
         number = len(self.calls)
         self.calls.append(call)
         self.bodies.append(bytes(body))
-        call.on_cancel(lambda: self.cancelled.append(number))
+        call.on_cancel(lambda: self._cancel(number))
+        self._changed.set()
+
+    def _cancel(self, number: int) -> None:
+        self.cancelled.append(number)
+        self._changed.set()
+
+    async def wait(self, *, calls: int = 0, cancelled: int = 0) -> None:
+        """Until so many calls have come and so many have been cancelled."""
+        while len(self.calls) < calls or len(self.cancelled) < cancelled:
+            self._changed = trio.Event()
+            await self._changed.wait()
