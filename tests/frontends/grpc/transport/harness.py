@@ -292,6 +292,7 @@ class Held:
 
     async def wait(self, *, calls: int = 0, cancelled: int = 0) -> None:
         """Until so many calls have come and so many have been cancelled."""
-        while len(self.calls) < calls or len(self.cancelled) < cancelled:
-            self._changed = trio.Event()
-            await self._changed.wait()
+        with trio.fail_after(20):
+            while len(self.calls) < calls or len(self.cancelled) < cancelled:
+                self._changed = trio.Event()
+                await self._changed.wait()

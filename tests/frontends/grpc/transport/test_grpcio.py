@@ -230,8 +230,9 @@ async def test_a_client_that_vanishes() -> None:
     go = threading.Event()
 
     def use(channel: grpc.Channel) -> None:
-        channel.unary_unary("/t.S/Held").future(b"x")
+        future = channel.unary_unary("/t.S/Held").future(b"x")
         go.wait(PATIENCE_S)
+        assert not future.done()
 
     async with running({"/t.S/Held": UnaryHandler(held)}) as served, trio.open_nursery() as nursery:
         nursery.start_soon(with_channel, served, use)
