@@ -120,8 +120,11 @@ class Reader:
         if words[:2] != ["tpy", "serve"]:
             return False
         self.stop()
-        self._server = ServerProcess(*words[2:])
-        self._server.__enter__()
+        server = ServerProcess(*words[2:])
+        try:
+            self._server = server.__enter__()
+        except (RuntimeError, TimeoutError) as problem:
+            raise AssertionError(f"$ {text}\n{problem}") from None
         _compare(text, f"...\n{command.prints}...", self._unchanged(self._server.log))
         return True
 
