@@ -158,9 +158,7 @@ class Plane:
             self.perform(self.core.refuse(outcome))
             return
         for warning in outcome.warnings:
-            _log.warning(
-                "a model's directory or configuration", extra={"context": {"model": str(outcome.id), "warning": warning}}
-            )
+            _log.warning("a model's files give a warning", extra={"context": {"model": str(outcome.id), "reason": warning}})
         before = self.core.desired(outcome.id)
         snapshot = self.store.snapshot()
         failed = failed_versions(snapshot, before) if retry else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
@@ -18,6 +19,8 @@ from tpy_control.options import ControlMode
 from tpy_control.plane import Plane, StartupReport
 from tpy_control.preparation import Prepared
 from tpy_control.sources.disk import DiskSource
+
+_log = logging.getLogger(__name__)
 
 _NOT_EXPLICIT_TEXT = "explicit model load / unload is not allowed if polling is enabled"
 
@@ -136,8 +139,10 @@ class ControlPlane:
         else:
             outcome = await self._prepare_directory(request, places)
         if isinstance(outcome, Refused):
-            if places or plane.core.is_wanted(outcome.id):  # names that nobody has are not remembered
+            if places or plane.core.is_wanted(outcome.id):
                 plane.use(outcome, why="load request")
+            else:  # names that nobody has are not remembered
+                _log.warning("a load request was refused", extra={"context": {"model": name, "reason": outcome.reason}})
             raise outcome.error()
         components = await plane.take_components(outcome, why="load request")
         return [*components, outcome.id]

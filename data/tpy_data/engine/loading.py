@@ -73,8 +73,8 @@ class Loader:
         Raises TpyError with the reason; nothing stays loaded then.
         """
         config = desired.config
+        refuse_unsupported(config)  # first: an ensemble has no backend to be looked for
         backend = self._backends.get(config.backend)
-        refuse_unsupported(config)
         refuse_beyond(config, backend.capabilities)
         filename = backend.capabilities.default_model_filename
         config = normalise(config, default_model_filename=filename)
@@ -91,7 +91,7 @@ class Loader:
         if desired.auto_complete:
             config = normalise(backend.auto_complete(context), default_model_filename=filename)
         config = self._placed(config, backend)
-        self._require(validate(config))
+        _require(validate(config))
         refuse_unsupported(config)
         refuse_beyond(config, backend.capabilities)
         instances = _scheduled(config)
@@ -121,33 +121,34 @@ class Loader:
             version_policy=desired.version_policy or current.version_policy,
         )
         config = self._placed(changed, self._backends.get(current.backend))
-        self._require(validate(config))
+        _require(validate(config))
         return config, _scheduled(config)
 
     def _placed(self, config: ModelConfig, backend: Backend) -> ModelConfig:
         capabilities = backend.capabilities
-        config, warnings = normalise_instance_groups(
+        config, problems = normalise_instance_groups(
             config,
             gpus=self._gpus,
             supported=capabilities.devices,
             default_kind=capabilities.default_kind,
             default_count=capabilities.default_count,
         )
-        self._require(warnings)
-        return config
-
-    def _require(self, problems: Sequence[Problem]) -> None:
-        """Log warnings; raise ConfigError when there are errors."""
-        errors = errors_of(problems)
-        if errors:
-            raise ConfigError(problems, message="; ".join(problem.message for problem in errors))
+        _require(problems)
         for warning in problems:
             self._log("warning", warning.message)
+        return config
 
     def _tell_without_effect(self, config: ModelConfig) -> None:
         fields = without_effect(config)
         if fields:
             self._log("warning", f"model '{config.name}' sets fields that have no effect here: {', '.join(fields)}")
+
+
+def _require(problems: Sequence[Problem]) -> None:
+    """Raise ConfigError when there are errors. Warnings about what the file says were given when it was read."""
+    errors = errors_of(problems)
+    if errors:
+        raise ConfigError(problems, message="; ".join(problem.message for problem in errors))
 
 
 def place(config: ModelConfig) -> tuple[PlacedInstance, ...]:
