@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -274,3 +275,56 @@ def test_a_model_that_vanishes_from_disk_stays_until_it_is_unloaded(model: Model
     assert scaled(client, model.name) == 2
     client.unload_model(model.name)
     assert not client.is_model_ready(model.name)
+
+
+WARMED = """
+import os, pathlib, time
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.notes = pathlib.Path(args["model_repository"]).parent.parent / args["model_name"]
+
+    def execute(self, requests):
+        while not (self.notes.parent / (self.notes.name + ".open")).exists():
+            (self.notes.parent / (self.notes.name + ".warming")).touch()
+            time.sleep(0.002)
+        for request in requests:
+            if request.inputs()[0].as_numpy()[0] < 0:
+                raise ValueError("cold")
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_numpy())]) for r in requests]
+"""
+
+
+def test_a_model_is_ready_after_its_warmup(model: ModelFolder, server: ServerProcess, client: InferenceServerClient) -> None:
+    warmup = 'model_warmup [ { name: "w" inputs { key: "INPUT" value { data_type: TYPE_FP32 dims: [ 1 ] zero_data: true } } '
+    model.config(COUNTING_CONFIG + warmup + "batch_size: 1 count: 3 } ]").python(WARMED)
+    notes = model.path.parent.parent
+    with ThreadPoolExecutor(1) as pool:
+
+        def load() -> None:
+            with InferenceServerClient(server.http) as other:
+                other.load_model(model.name)
+
+        loading = pool.submit(load)
+        wait_until((notes / f"{model.name}.warming").exists)
+        assert states(client, model.name) == [("1", "LOADING", "")]
+        assert not client.is_model_ready(model.name)
+        assert not loading.done()
+        (notes / f"{model.name}.open").touch()
+        loading.result()
+    assert states(client, model.name) == [("1", "READY", "")]
+    assert client.get_inference_statistics(model.name)["model_stats"][0]["inference_count"] == 0
+
+
+def test_a_warmup_that_fails_fails_the_load(model: ModelFolder, client: InferenceServerClient) -> None:
+    (model.path.parent.parent / f"{model.name}.open").touch()
+    warmup = 'model_warmup [ { name: "w" inputs { key: "INPUT" value { data_type: TYPE_FP32 dims: [ 1 ] '
+    model.config(COUNTING_CONFIG + warmup + 'input_data_file: "cold" } } batch_size: 1 } ]').python(WARMED)
+    model.file("warmup/cold", np.array([-1], np.float32).tobytes())
+    with pytest.raises(InferenceServerException, match=r"failed to run warmup sample 'w': (.|\n)*ValueError: cold"):
+        client.load_model(model.name)
+    assert states(client, model.name)[0][:2] == ("1", "UNAVAILABLE")
+    model.file("warmup/cold", np.array([1], np.float32).tobytes())
+    client.load_model(model.name)
+    assert states(client, model.name) == [("1", "READY", "")]
