@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from .repository import ALL_TYPES, BROKEN, MODELS
 
 
 class GrpcCase(msgspec.Struct, frozen=True, kw_only=True):
-    """One call of GRPCInferenceService. `messages` are serialised requests: one, except for ModelStreamInfer. `name` is unique."""
+    """One call of GRPCInferenceService. `messages` are serialised requests: one, but for ModelStreamInfer. `name` is unique."""
 
     name: str
     method: str
@@ -25,6 +26,7 @@ class GrpcCase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Values = Mapping[str, Any]
+NO_VALUES: Values = MappingProxyType({})
 INT_FOUR = np.array(FOUR, np.int32).tobytes()
 
 
@@ -46,7 +48,7 @@ def _request(
     *inputs: pb.ModelInferRequest.InferInputTensor,
     raw: Sequence[bytes] = (),
     outputs: Sequence[str | tuple[str, Values]] = (),
-    parameters: Values = {},
+    parameters: Values = NO_VALUES,
     **members: Any,
 ) -> pb.ModelInferRequest:
     """Parameters are `{name: {field: value}}`."""
@@ -289,9 +291,8 @@ def _streams() -> Iterator[GrpcCase]:
     unknown = _request("nosuch", IN, raw=[FP32_FOUR], id="unknown")
     yield stream("nothing")
     yield stream("two requests", _ok(id="a"), _ok(id="b"))
-    yield stream(
-        "empty final is only for decoupled models", _ok(parameters={"triton_enable_empty_final_response": {"bool_param": True}})
-    )
+    empty_final = {"triton_enable_empty_final_response": {"bool_param": True}}
+    yield stream("empty final is only for decoupled models", _ok(parameters=empty_final))
     yield stream(
         "refusals in their order",
         _ok(id="first"),
