@@ -56,7 +56,7 @@ class _UnaryInfer:
                 self._start(lambda: self._begin_in_threads(split))
                 return
             parsed = codec.parse_request(split)
-            if codec.is_heavy(parsed):
+            if len(message) > limits.GRPC_INLINE_BYTES_MAX and codec.is_heavy(parsed):
                 self._start(lambda: self._begin_in_threads(split))
                 return
             self._submit(*self._decode(parsed, *self._admit(parsed)))
@@ -70,6 +70,7 @@ class _UnaryInfer:
         if self._answered or self._cancelled:
             return
         self._answered = True
+        self._handle = None  # it refers to us and to the request's tensors, which would wait for the garbage collector
         try:
             if codec.is_large(response, self._plan):
                 self._start(lambda: self._reply_from_thread(response))
@@ -139,8 +140,9 @@ class _UnaryInfer:
 
     def _cancel(self) -> None:
         self._cancelled = True
-        if self._handle is not None:
-            self._handle.cancel()
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.cancel()
 
     def _fail(self, error: TpyError) -> None:
         self._answered = True

@@ -78,8 +78,14 @@ class _Turn:
     def deliver(self, response: InferenceResponse) -> None:
         """Take one of the engine's responses (ResponseSink)."""
         if not self.ended:
-            self.ended = response.final
+            if response.final:
+                self.end()
             self.stream.take(_Answer(self, response, response.error))
+
+    def end(self) -> None:
+        """The engine has no more for it."""
+        self.ended = True
+        self.handle = None  # it refers to us and to the request's tensors, which would wait for the garbage collector
 
 
 class _Answer:
@@ -165,8 +171,9 @@ class _InferStream:
         self._failed = True
         turns, self._turns = self._turns, {}
         for turn in turns:
-            if turn.handle is not None and not turn.ended:
+            if turn.handle is not None:
                 turn.handle.cancel()
+            turn.end()
 
     def take(self, answer: _Answer) -> None:
         """An answer, to be sent when its turn comes. Raises nothing."""
@@ -239,11 +246,13 @@ class _InferStream:
         if description.decoupled:
             turn.ordered = False
             self._order.remove(turn)
-        turn.handle = parts.services.inference.submit(request, turn)
-        self._pause_if_slow(turn)
+        handle = parts.services.inference.submit(request, turn)
+        if not turn.ended:
+            turn.handle = handle
+            self._pause_if_slow(turn)
 
     def _refuse(self, turn: _Turn, error: TpyError) -> None:
-        turn.ended = True
+        turn.end()
         self.take(_Answer(turn, None, error))
 
     # Answers
@@ -313,7 +322,7 @@ class _InferStream:
 
     def _pause_if_slow(self, turn: _Turn) -> None:
         """Pause a decoupled request while answers wait for the client."""
-        if self._outbox and not turn.ordered and not turn.ended and turn.handle is not None:
+        if self._outbox and not turn.ordered and turn.handle is not None:
             turn.handle.pause()
             self._paused[turn] = None
 
@@ -323,7 +332,7 @@ class _InferStream:
         while paused and not self._outbox:
             turn = next(iter(paused))
             del paused[turn]
-            if turn.handle is not None and not turn.ended:
+            if turn.handle is not None:
                 turn.handle.resume()
         self._paused = {**paused, **self._paused}  # those that did not get their chance are first the next time
 
