@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.backends.python.conftest import PREAMBLE, Serve, request
-from tpy.errors import Internal, NotFound, Unsupported
+from tpy.errors import Internal, NotFound
 from tpy.messages import DataType, SequencePosition, Tensor
 from tpy.messages.datatypes import BY_NUMBER
 
@@ -447,11 +447,6 @@ def test_a_request_learns_that_it_was_cancelled(serve: Serve) -> None:
     """)
     results = served.run(request(), request(cancelled=lambda: True), request())
     assert [result.outputs[0].array.tolist() for result in results] == [[False, True], [True, True], [False, True]]
-
-
-def test_decoupled_models_are_refused(serve: Serve) -> None:
-    with pytest.raises(Unsupported, match="model 'm' is decoupled"):
-        serve(COPY, decoupled=True).run()
 
 
 @pytest.mark.parametrize(

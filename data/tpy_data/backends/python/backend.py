@@ -15,13 +15,14 @@ from tpy.config import ModelConfig
 from tpy.config.json_form import parse_json, to_json
 from tpy.config.model_config import InstanceKind
 from tpy.config.problem import ConfigError
-from tpy.errors import InvalidArgument, Unsupported
+from tpy.errors import InvalidArgument
 from tpy_data.backends.python.environment import PARAMETER as ENVIRONMENT
 from tpy_data.backends.python.environment import Environments
 from tpy_data.backends.python.isolated import IsolatedInstance, WorkerStart, start_worker
 from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.process import Spawner
 from tpy_data.backends.python.settings import PythonSettings, read_settings
+from tpy_data.backends.python.streaming import StreamingInstance
 from tpy_data.backends.python.threaded import ThreadedInstance
 from tpy_data.backends.python.worker.context import ModelContext as CodeContext
 from tpy_data.backends.python.worker.loader import ModelSource, forget
@@ -54,6 +55,7 @@ class PythonBackend:
             name=settings.name,
             default_model_filename=DEFAULT_FILENAME,
             devices=frozenset(_KIND_WORDS),
+            decoupled=True,
         )
 
     @property
@@ -84,12 +86,10 @@ class PythonBackend:
     def load(self, context: ModelContext) -> LoadedModel:
         """Checks what can be checked without running the model; its code is imported by each instance.
 
-        Raises Unsupported for decoupled models, InvalidArgument for contradictory parameters.
+        Raises InvalidArgument for contradictory parameters.
         """
         self._warn_ignored(context)
         config = context.config
-        if config.decoupled:
-            raise Unsupported(f"model '{context.name}' is decoupled, which the python backend does not offer yet")
         isolation = config.parameter(ISOLATION, "process") or "process"
         if isolation not in ("process", "thread"):
             raise InvalidArgument(
@@ -153,10 +153,13 @@ class IsolatedModel:
             directory=str(context.version_directory),
             interpreter=self._interpreter,
             output_names=tuple(output.name for output in context.config.output),
+            decoupled=context.config.decoupled,
             arguments=initialize_arguments(context, placement),
         )
         talk, _ = start_worker(start, self._settings, self._spawner, log)
         log("verbose", f"worker process {talk.pid} is ready")
+        if start.decoupled:
+            return StreamingInstance(talk, self._settings, log)
         return IsolatedInstance(talk, self._settings, log)
 
     def unload(self) -> None:
@@ -181,6 +184,7 @@ class ThreadedModel:
             tuple(output.name for output in context.config.output),
             CodeContext(str(context.version_directory), log),
             log,
+            decoupled=context.config.decoupled,
         )
 
     def unload(self) -> None:

@@ -31,11 +31,11 @@ def unhealthy(name: str) -> str:
 class Conversation:
     """Owns a worker process and its channel. Used by one thread; ends with exactly one of `stop` and `give_up`."""
 
-    def __init__(self, name: str, process: WorkerProcess) -> None:
+    def __init__(self, name: str, process: WorkerProcess, *, streaming: bool = False) -> None:
         self.name = name
         self._process = process
         self._channel = Channel(process.socket)
-        self._session = Session()
+        self._session = Session(streaming=streaming)
 
     @property
     def pid(self) -> int:
@@ -82,6 +82,26 @@ class Conversation:
             if self._process.wait_exited(0):
                 raise Closed("the process is gone")
 
+    def hear_buffered(self) -> Frame | None:
+        """The next message if it has arrived together with the one before. Raises ProtocolViolation."""
+        frame = self._channel.buffered()
+        if frame is not None:
+            self._session.apply(frame.kind)
+        return frame
+
+    def fileno(self) -> int:
+        """For polling."""
+        return self._channel.fileno()
+
+    def require_alive(self) -> None:
+        """Raises Closed when the process is gone."""
+        if self._process.wait_exited(0):
+            raise Closed("the process is gone")
+
+    def cut(self) -> None:
+        """Have every other thread that says or hears something get Closed."""
+        self._channel.shut_down()
+
     def take_file(self) -> int:
         """The file that came with the message just heard. Raises ProtocolViolation when none did."""
         return self._channel.take_file()
@@ -95,6 +115,10 @@ class Conversation:
             return f"did not finalize within {finalize_timeout_s:g} s and {self.give_up()}"
         except LOST:
             return self.give_up()
+        return self.finish()
+
+    def finish(self) -> str:
+        """End a worker that has finalized. Returns how it ended, in words."""
         self._channel.close()
         return self._process.end(EXIT_GRACE_S)
 

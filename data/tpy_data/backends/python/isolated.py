@@ -19,13 +19,15 @@ from tpy_data.backends.python.worker.core.batch import Array, Descriptor, Layout
 from tpy_data.backends.python.worker.core.frames import HEADER_BYTES_MAX, Frame, Kind, ProtocolViolation
 from tpy_data.backends.python.worker.core.session import State
 from tpy_data.backends.python.worker.loader import ModelSource
-from tpy_data.backends.python.worker.segments import Borrower, Lender
+from tpy_data.backends.python.worker.segments import Borrower, Lender, Loan
 
 SLOW_START_S = 30
 """A model that still initialises is mentioned in the log this often."""
 
 
-class _Answer(msgspec.Struct, frozen=True, array_like=True):
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """One response of a model; `code` -1 for none of its errors."""
+
     code: int
     error: str
     parameters: str
@@ -36,7 +38,7 @@ class _Result(msgspec.Struct, frozen=True):
     s: tuple[int, int, bool] | None
     r: tuple[int, ...]
     d: tuple[int, ...]
-    a: tuple[_Answer, ...] | str
+    a: tuple[Answer, ...] | str
     """One answer per request, or why the whole batch failed."""
 
 
@@ -56,6 +58,7 @@ class WorkerStart(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     interpreter: Interpreter
     output_names: tuple[str, ...] = ()
+    decoupled: bool = False
     arguments: Mapping[str, str] = msgspec.field(default_factory=dict)
     config: str = ""
 
@@ -69,6 +72,7 @@ class WorkerStart(msgspec.Struct, frozen=True, kw_only=True):
                 "directory": self.directory,
                 "bin": self.interpreter.bin_directory,
                 "outputs": self.output_names,
+                "decoupled": self.decoupled,
                 "arguments": dict(self.arguments),
                 "config": self.config,
             }
@@ -84,7 +88,7 @@ def start_worker(
     or one that took longer than the settings allow.
     """
     process = WorkerProcess(start.name, start.interpreter, spawner, log)
-    talk = Conversation(start.name, process)
+    talk = Conversation(start.name, process, streaming=start.decoupled)
     try:
         talk.say(Kind.LOAD, start.order())
         talk.hear_within(settings.start_timeout_s)
@@ -171,32 +175,8 @@ class IsolatedInstance:
 
     def _send(self, talk: Conversation, requests: Sequence[ExecutionRequest]) -> None:
         layout = Layout()
-        queue = []
-        for request in requests:
-            correlation_id, flags = translation.correlation_and_flags(request.sequence)
-            queue.append(
-                (
-                    request.id,
-                    correlation_id,
-                    flags,
-                    request.timeout_us,
-                    translation.parameters_text(request.parameters),
-                    translation.wanted_of(request),
-                    [
-                        layout.add(name, given.datatype.number, translation.storage(given))
-                        for name, given in request.inputs.items()
-                    ],
-                )
-            )
-        text = _encode(queue)
-        if len(text) > HEADER_BYTES_MAX // 2:
-            raise Internal(f"a batch with {len(text)} bytes of request ids, parameters and names is too long to be sent")
-        loan = None
-        if layout.segment_bytes:
-            try:
-                loan = self._lender.lend(layout.placed, layout.segment_bytes)
-            except OSError as error:
-                raise Internal(f"no shared memory for {layout.segment_bytes} bytes of inputs: {error}") from error
+        text = encode_requests(requests, layout)
+        loan = lend_inputs(self._lender, layout)
         header = {
             "s": None if loan is None else (loan.number, loan.size, loan.descriptor >= 0),
             "r": self._borrower.take_released(),
@@ -225,10 +205,42 @@ class IsolatedInstance:
         if said.s is not None:
             number, size, is_new = said.s
             segment = self._borrower.borrow(number, size, talk.take_file() if is_new else None)
-        return [_result_of(answer, frame.data, segment) for answer in said.a]
+        return [result_of(answer, frame.data, segment) for answer in said.a]
 
 
-def _result_of(answer: _Answer, data: memoryview, segment: Array | None) -> ExecutionResult:
+def encode_requests(requests: Sequence[ExecutionRequest], layout: Layout) -> bytes:
+    """The requests as a worker takes them, their tensors laid out. Raises Internal for texts that are too long."""
+    queue = []
+    for request in requests:
+        correlation_id, flags = translation.correlation_and_flags(request.sequence)
+        queue.append(
+            (
+                request.id,
+                correlation_id,
+                flags,
+                request.timeout_us,
+                translation.parameters_text(request.parameters),
+                translation.wanted_of(request),
+                [layout.add(name, given.datatype.number, translation.storage(given)) for name, given in request.inputs.items()],
+            )
+        )
+    text = _encode(queue)
+    if len(text) > HEADER_BYTES_MAX // 2:
+        raise Internal(f"a batch with {len(text)} bytes of request ids, parameters and names is too long to be sent")
+    return text
+
+
+def lend_inputs(lender: Lender, layout: Layout) -> Loan | None:
+    """The segment with what the layout placed there, None when that is nothing. Raises Internal without memory."""
+    if not layout.segment_bytes:
+        return None
+    try:
+        return lender.lend(layout.placed, layout.segment_bytes)
+    except OSError as error:
+        raise Internal(f"no shared memory for {layout.segment_bytes} bytes of inputs: {error}") from error
+
+
+def result_of(answer: Answer, data: memoryview, segment: Array | None) -> ExecutionResult:
     if answer.code >= 0:
         return ExecutionResult(error=translation.error_of(answer.code, answer.error))
     outputs = [translation.tensor(descriptor[0], descriptor[1], read(descriptor, data, segment)) for descriptor in answer.outputs]

@@ -7,6 +7,7 @@ views of the server's memory.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
@@ -19,8 +20,9 @@ from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.worker import context, datatypes, tensor
 from tpy_data.backends.python.worker.failures import ModelFailure, unsendable
 from tpy_data.backends.python.worker.loader import ModelSource
-from tpy_data.backends.python.worker.request import InferenceRequest, received, watch
+from tpy_data.backends.python.worker.request import InferenceRequest, answer_through, received, watch
 from tpy_data.backends.python.worker.response import InferenceResponse
+from tpy_data.backends.python.worker.response_sender import DROPPED, WayBack
 from tpy_data.backends.python.worker.runner import ModelRunner
 
 _ASYNC = "async execute needs a process of its own; remove parameter TPY_PYTHON_ISOLATION"
@@ -37,11 +39,14 @@ class ThreadedInstance:
         output_names: Sequence[str],
         model_context: context.ModelContext,
         log: LogLine,
+        *,
+        decoupled: bool = False,
     ) -> None:
         """Raises Internal with the model's failure, Unsupported for an async execute."""
         self._context = model_context
         self._outputs = frozenset(output_names)
         self._log = log
+        self._decoupled = decoupled
         context.set_for_thread(model_context)
         try:
             self._runner = ModelRunner(source, name, arguments, _refuse_coroutine)
@@ -54,6 +59,8 @@ class ThreadedInstance:
 
     def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
         """Run the batch here. Raises Internal, with Triton's text, when the model failed the batch as a whole."""
+        if self._decoupled:
+            return self._start(batch)
         context.set_for_thread(self._context)
         requests = [self._request(request) for request in batch.requests]
         batch.times.inputs_ready()
@@ -65,6 +72,25 @@ class ThreadedInstance:
             context.set_for_thread(None)
         batch.times.outputs_begin()
         return [_result_of(response, request) for response, request in zip(responses, batch.requests, strict=True)]
+
+    def _start(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
+        context.set_for_thread(self._context)
+        ways = [_way_back(request) for request in batch.requests]
+        requests = []
+        for request, way in zip(batch.requests, ways, strict=True):
+            seen = self._request(request)
+            answer_through(seen, way)
+            requests.append(seen)
+        batch.times.inputs_ready()
+        try:
+            self._runner.start(requests)
+        except ModelFailure as failure:
+            for way in ways:
+                way.close()
+            raise Internal(str(failure)) from failure
+        finally:
+            context.set_for_thread(None)
+        return ()
 
     def close(self) -> None:
         """Finalize the model."""
@@ -90,6 +116,21 @@ class ThreadedInstance:
         )
         watch(seen, request.is_cancelled)
         return seen
+
+
+def _way_back(request: ExecutionRequest) -> WayBack:
+    sender = request.sender
+    if sender is None:
+        raise Internal("a request of a decoupled model has no sender")
+
+    def deliver(response: InferenceResponse | None, final: bool) -> None:
+        sender.send(None if response is None else _result_of(response, request), final=final)
+
+    def dropped() -> None:
+        with contextlib.suppress(ValueError):
+            sender.send(ExecutionResult(error=Internal(DROPPED)), final=True, wait=False)
+
+    return WayBack(deliver, is_cancelled=request.is_cancelled, dropped=dropped)
 
 
 def _input(name: str, given: Tensor) -> tensor.Tensor:

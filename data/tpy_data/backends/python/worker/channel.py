@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 import select
 import socket
@@ -81,6 +82,15 @@ class Channel:
             if size == 0:
                 raise Closed("end of stream")
             self._decoder.feed(self._view[:size])
+
+    def buffered(self) -> Frame | None:
+        """A frame that has arrived already, behind the one received last. Raises ProtocolViolation."""
+        return self._decoder.next_frame()
+
+    def shut_down(self) -> None:
+        """End the talk from any thread: whoever sends or receives gets Closed."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def take_file(self) -> int:
         """The file that came with the frame just received; the caller closes it. Raises ProtocolViolation when none did."""

@@ -6,18 +6,18 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any
 
 from . import context, loader, runner
 from .channel import Channel, Closed
-from .core.batch import Array, Layout, read
+from .core.batch import Array, Layout
 from .core.frames import HEADER_BYTES_MAX, Frame, Kind, ProtocolViolation
-from .failures import ErrorCode, ModelFailure, unsendable
-from .request import InferenceRequest, received, watch
-from .response import InferenceResponse
+from .failures import ModelFailure
+from .messages import answer_of, requests_of, speakable
+from .request import InferenceRequest, watch
 from .segments import Borrower, Lender
-from .tensor import storage_of, wrap
+from .streaming import StreamingWorker
 
 LOG_TEXT_MAX = 64 * 1024
 """Characters of one log message; longer ones are cut."""
@@ -30,11 +30,6 @@ def _decode(header: memoryview) -> Any:
     return _decoder.decode(str(header, "utf-8"))
 
 
-def _speakable(text: str) -> str:
-    """Text that JSON can carry: half characters, as undecodable file names have them, become question marks."""
-    return text.encode("utf-8", "replace").decode()
-
-
 class LogPipe:
     """Logger's lines to the server: one JSON object per line. Any thread."""
 
@@ -44,7 +39,7 @@ class LogPipe:
 
     def log(self, level: str, message: str) -> None:
         """Write one line; lost when the server is gone."""
-        line = (_encode({"level": level, "message": _speakable(message[:LOG_TEXT_MAX])}) + "\n").encode()
+        line = (_encode({"level": level, "message": speakable(message[:LOG_TEXT_MAX])}) + "\n").encode()
         with self._lock:
             try:
                 while line:
@@ -63,6 +58,7 @@ class Worker:
         self._borrower = Borrower(writable=True)
         self._runner: runner.ModelRunner | None = None
         self._outputs: frozenset[str] = frozenset()
+        self._streaming: StreamingWorker | None = None
         self._loop: Any = None
         self._speaking = threading.Lock()
         self._batch = 0
@@ -70,6 +66,11 @@ class Worker:
     def run(self) -> None:
         """Serve until FINALIZE. Raises Closed when the server is gone."""
         self._load(_decode(self._expect(Kind.LOAD).header))
+        if self._streaming is not None and self._runner is not None:
+            self._streaming.serve(self._runner)
+            self._streaming.stop()
+            self._finalize()
+            return
         while True:
             frame = self._channel.receive()
             if frame.kind is Kind.EXECUTE:
@@ -99,10 +100,13 @@ class Worker:
             if order["mode"] == "auto_complete":
                 self._say(Kind.READY, runner.auto_complete(source, order["name"], order["config"]))
             else:
-                self._runner = runner.ModelRunner(source, order["name"], order["arguments"], self._run_coroutine)
+                if order["decoupled"]:
+                    self._streaming = StreamingWorker(self._channel, self._outputs)
+                run_coroutine = self._run_coroutine if self._streaming is None else self._streaming.run_coroutine
+                self._runner = runner.ModelRunner(source, order["name"], order["arguments"], run_coroutine)
                 self._say(Kind.READY, None)
         except ModelFailure as failure:
-            self._say(Kind.FAILED, _speakable(str(failure)))
+            self._say(Kind.FAILED, speakable(str(failure)))
             raise SystemExit(0) from None
         except (TypeError, ValueError) as error:
             # What auto_complete_config left in the configuration cannot be written as JSON.
@@ -119,10 +123,10 @@ class Worker:
         try:
             assert self._runner is not None
             responses = self._runner.execute(requests)
-            answers: Any = [_answer(response, names, layout) for response, names in zip(responses, wanted, strict=False)]
+            answers: Any = [answer_of(response, names, layout) for response, names in zip(responses, wanted, strict=False)]
             responses = ()
         except ModelFailure as failure:
-            answers = _speakable(str(failure))
+            answers = speakable(str(failure))
             layout = Layout()
         del requests
         self._send_result(answers, layout)
@@ -133,13 +137,9 @@ class Worker:
             number, size, is_new = order["s"]
             segment = self._borrower.borrow(number, size, self._channel.take_file() if is_new else None)
         self._batch += 1
-        requests = []
-        for index, (identifier, correlation, flags, timeout_us, parameters, wanted, inputs) in enumerate(order["q"]):
-            tensors = [wrap(entry[0], entry[1], read(entry, data, segment)) for entry in inputs]
-            names = self._outputs if wanted is None else frozenset(wanted)
-            request = received(identifier, correlation, flags, timeout_us, parameters or "{}", names, tensors)
+        requests = requests_of(order["q"], data, segment, self._outputs)
+        for index, request in enumerate(requests):
             watch(request, _Cancellation(self, self._batch, index))
-            requests.append(request)
         return requests
 
     def _send_result(self, answers: Any, layout: Layout) -> None:
@@ -208,23 +208,6 @@ class _Cancellation:
         if not self._known:
             self._known = self._worker.ask_cancelled(self._batch, self._index)
         return self._known
-
-
-def _answer(response: InferenceResponse, wanted: Sequence[str] | None, layout: Layout) -> list[Any]:
-    """`[error code or -1, error text or "", parameters, output descriptors]`; outputs nobody asked for stay here."""
-    error = response.error()
-    if error is not None:
-        return [int(error.code()), _speakable(error.message()), "", []]
-    try:
-        outputs = [
-            layout.add(name, number, array)
-            for name, number, array in map(storage_of, response.output_tensors())
-            if wanted is None or name in wanted
-        ]
-    except Exception as unsent:
-        return [int(ErrorCode.INTERNAL), _speakable(unsendable(unsent)), "", []]
-    parameters = response.parameters()
-    return [-1, "", "" if parameters == "{}" else _speakable(parameters), outputs]
 
 
 def serve(channel: Channel, log_descriptor: int) -> None:

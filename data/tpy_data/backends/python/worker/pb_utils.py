@@ -27,6 +27,7 @@ from .request import (
     PreferredMemory,
 )
 from .response import InferenceResponse
+from .response_sender import InferenceResponseSender
 from .tensor import Tensor
 
 TRITON_STRING_TO_NUMPY = datatypes.STRING_TO_NUMPY
@@ -42,6 +43,7 @@ __all__ = [
     "TRITON_STRING_TO_NUMPY",
     "InferenceRequest",
     "InferenceResponse",
+    "InferenceResponseSender",
     "InferenceTrace",
     "Logger",
     "MetricFamily",

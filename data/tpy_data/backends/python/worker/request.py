@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from .absent import refuse
 from .failures import TritonModelException
+from .parameters import parameters_json
+from .response_sender import InferenceResponseSender, WayBack
 from .tensor import Tensor
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
@@ -17,8 +18,6 @@ TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 TRITONSERVER_MEMORY_CPU = 0
 TRITONSERVER_MEMORY_GPU = 1
-
-_compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 class PreferredMemory:
@@ -41,6 +40,7 @@ class InferenceRequest:
         "_request_id",
         "_requested_output_names",
         "_timeout",
+        "_way_back",
     )
 
     def __init__(
@@ -71,6 +71,7 @@ class InferenceRequest:
         self._timeout = timeout
         self._parameters = parameters_json(parameters or {})
         self._is_cancelled: Callable[[], bool] = _never
+        self._way_back: WayBack | None = None
 
     def inputs(self) -> list[Tensor]:
         """The input tensors; optional inputs that were not given are absent."""
@@ -115,9 +116,11 @@ class InferenceRequest:
         if flags != TRITONSERVER_REQUEST_RELEASE_ALL:
             raise TritonModelException(f"set_release_flags: unknown flags {flags!r}")
 
-    def get_response_sender(self) -> NoReturn:
-        """Not offered yet."""
-        refuse("InferenceRequest.get_response_sender()")
+    def get_response_sender(self) -> InferenceResponseSender:
+        """For the responses of a decoupled model."""
+        if self._way_back is None:
+            refuse("InferenceRequest.get_response_sender() of a model that is not decoupled")
+        return InferenceResponseSender(self._way_back)
 
     def exec(self, decoupled: bool = False) -> NoReturn:
         """Not offered yet."""
@@ -151,6 +154,7 @@ def received(
     request._requested_output_names = requested_output_names
     request._inputs = inputs
     request._is_cancelled = _never
+    request._way_back = None
     return request
 
 
@@ -159,14 +163,10 @@ def watch(request: InferenceRequest, is_cancelled: Callable[[], bool]) -> None:
     request._is_cancelled = is_cancelled
 
 
-def parameters_json(parameters: dict[str, Any]) -> str:
-    """Parameters as JSON. Raises TritonModelException for a key or value of a wrong type."""
-    for key, value in parameters.items():
-        if not isinstance(key, str):
-            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
-        if not isinstance(value, (bool, int, str)):
-            raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
-    return _compact(parameters)
+def answer_through(request: InferenceRequest, way_back: WayBack) -> None:
+    """Say how the request of a decoupled model is answered, and how it learns that it was cancelled."""
+    request._way_back = way_back
+    request._is_cancelled = way_back.is_cancelled
 
 
 def _never() -> bool:

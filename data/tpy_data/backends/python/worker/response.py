@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .failures import TritonError
-from .request import parameters_json
+from .parameters import parameters_json
 from .tensor import Tensor
 
 

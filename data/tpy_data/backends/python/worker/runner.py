@@ -46,6 +46,13 @@ class ModelRunner:
         except ModelFailure as failure:
             raise ModelFailure(f"Failed to process the request(s) for model '{self._name}', message: {failure}") from failure
 
+    def start(self, requests: list[InferenceRequest]) -> None:
+        """Hand requests to a decoupled model, which answers through their senders. Raises ModelFailure when all have failed."""
+        try:
+            self._start(requests)
+        except ModelFailure as failure:
+            raise ModelFailure(f"Failed to process the request(s) for model '{self._name}', message: {failure}") from failure
+
     def finalize(self) -> None:
         """Raises ModelFailure when the model's finalize does."""
         try:
@@ -53,6 +60,22 @@ class ModelRunner:
                 self._model.finalize()
         except BaseException as error:
             raise ModelFailure(describe(error, sys._getframe())) from error
+
+    def _start(self, requests: list[InferenceRequest]) -> None:
+        if not hasattr(self._model, "execute"):
+            raise ModelFailure(f"Python model {self._path} does not implement `execute` method.")
+        try:
+            returned = self._model.execute(requests)
+        except ModelFailure:
+            raise
+        except BaseException as error:
+            raise ModelFailure(describe(error, sys._getframe())) from error
+        if isinstance(returned, Coroutine):
+            self._run_coroutine(returned)
+        elif returned is not None:
+            raise ModelFailure(
+                f"Python model '{self._name}' is using the decoupled mode and the execute function must return None."
+            )
 
     def _execute(self, requests: list[InferenceRequest]) -> Sequence[InferenceResponse]:
         if not hasattr(self._model, "execute"):

@@ -41,12 +41,14 @@ class Kind(enum.IntEnum):
     EXECUTE = 2
     CANCELLED = 3
     FINALIZE = 4
+    PROGRESS = 5
     HELLO = 64
     READY = 65
     FAILED = 66
     RESULT = 67
     IS_CANCELLED = 68
     FINALIZED = 69
+    RESPONSE = 70
 
 
 class Frame(NamedTuple):

@@ -6,6 +6,9 @@
                                              v                v
                                            ENDED <--FINALIZED-- FINALIZING
 
+With a decoupled model the worker says RESPONSE at any time from IDLE to FINALIZING, also between batches, and the server PROGRESS
+(what became of responses, which requests nobody waits for); nobody asks IS_CANCELLED then.
+
 A message that is not in the table is a ProtocolViolation: the session is then BROKEN and says nothing more.
 """
 
@@ -49,19 +52,33 @@ LEGAL_MOVES: Mapping[tuple[State, Kind], State] = MappingProxyType(
 )
 
 
+_ASKING = (Kind.IS_CANCELLED, Kind.CANCELLED)
+_AT_ANY_TIME = (Kind.RESPONSE, Kind.PROGRESS)
+
+STREAMING_MOVES: Mapping[tuple[State, Kind], State] = MappingProxyType(
+    {
+        **{move: after for move, after in LEGAL_MOVES.items() if move[1] not in _ASKING},
+        **{(state, kind): state for state in (State.IDLE, State.EXECUTING, State.FINALIZING) for kind in _AT_ANY_TIME},
+    }
+)
+"""Of a worker with a decoupled model."""
+
+
 class Session:
     """The state of one conversation, seen from the server."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, streaming: bool = False) -> None:
         self.state = State.SPAWNED
+        self._moves = STREAMING_MOVES if streaming else LEGAL_MOVES
 
     def apply(self, kind: Kind) -> None:
         """A message was sent or received. Raises ProtocolViolation when it may not be said now."""
-        after = LEGAL_MOVES.get((self.state, kind))
+        after = self._moves.get((self.state, kind))
         if after is None:
             before, self.state = self.state, State.BROKEN
             raise ProtocolViolation(f"{kind.name} while {before.value}")
-        self.state = after
+        if after is not self.state:  # what changes nothing may be said while another thread of the same end changes it
+            self.state = after
 
     def break_off(self) -> None:
         """The peer is gone or not to be trusted."""

@@ -1,0 +1,309 @@
+"""An instance of a decoupled model that runs in a worker process.
+
+    instance thread     says EXECUTE, waits until the worker's `execute` has returned
+    pump thread         hears everything: responses go to their senders, the result of `execute` to the instance thread;
+                        and says PROGRESS: how many responses were taken, and for which requests nobody waits any more
+    Trio thread         tells the pump of both (`_Open`), without ever waiting
+
+The pump never waits for a sender: the worker has at most a window of untaken responses per request, so one slow caller does not
+hold up the other requests of the instance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import queue
+import select
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+import msgspec
+
+from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, ResponseSender
+from tpy.errors import Internal
+from tpy_data.backends.python.conversation import LOST, Conversation, unhealthy
+from tpy_data.backends.python.isolated import Answer, encode_requests, lend_inputs, result_of
+from tpy_data.backends.python.output_lines import LogLine
+from tpy_data.backends.python.process import LIVENESS_CHECK_S
+from tpy_data.backends.python.settings import PythonSettings
+from tpy_data.backends.python.worker.core.batch import Array, Layout
+from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
+from tpy_data.backends.python.worker.core.windows import Receipts
+from tpy_data.backends.python.worker.segments import Borrower, Lender
+
+
+class _Response(msgspec.Struct, frozen=True):
+    n: int
+    f: bool
+    s: tuple[int, int, bool] | None
+    r: tuple[int, ...]
+    d: tuple[int, ...]
+    a: Answer | None
+
+
+class _Returned(msgspec.Struct, frozen=True):
+    r: tuple[int, ...]
+    d: tuple[int, ...]
+    a: str
+    """Why the whole batch failed, "" when it did not."""
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_response = msgspec.json.Decoder(_Response).decode
+_decode_returned = msgspec.json.Decoder(_Returned).decode
+
+_FINALIZED = ""
+
+
+class _News:
+    """What the Trio thread has to tell the pump. `poke` wakes it."""
+
+    def __init__(self) -> None:
+        self.descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._items: deque[tuple[int, int]] = deque()
+        self._lock = threading.Lock()
+
+    def add(self, number: int, taken: int) -> None:
+        """So many responses of a request were taken; -1: nobody waits for it any more. Never waits for long."""
+        with self._lock:
+            if self.descriptor >= 0:
+                self._items.append((number, taken))
+                os.eventfd_write(self.descriptor, 1)
+
+    def collect(self) -> list[tuple[int, int]]:
+        """Everything that was added."""
+        with self._lock:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self.descriptor)
+            items = list(self._items)
+            self._items.clear()
+        return items
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+        with self._lock:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class _Open:
+    """One request that the worker has not ended. `receipts` are the pump's."""
+
+    __slots__ = ("_news", "_number", "receipts", "sender")
+
+    def __init__(self, number: int, sender: ResponseSender, news: _News) -> None:
+        self.sender = sender
+        self.receipts = Receipts()
+        self._number = number
+        self._news = news
+
+    def taken(self, count: int) -> None:
+        """On the Trio thread."""
+        self._news.add(self._number, count)
+
+    def ended(self) -> None:
+        """On the Trio thread, or at once in that of the instance."""
+        self._news.add(self._number, -1)
+
+
+class StreamingInstance:
+    """One instance in a process of its own (a `ModelInstance`)."""
+
+    def __init__(self, talk: Conversation, settings: PythonSettings, log: LogLine) -> None:
+        self._talk = talk
+        self._settings = settings
+        self._log = log
+        self._lender = Lender()
+        self._borrower = Borrower(writable=False)
+        self._speaking = threading.Lock()
+        """Of the lender as well: both are used by the instance's thread and by the pump."""
+        self._numbers = itertools.count()
+        self._open: dict[int, _Open] = {}
+        self._news = _News()
+        self._lost = False
+        self._verdicts: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        """Of each batch, and of the finalization: why it failed, "" for not; None when the worker is lost."""
+        self._pump = threading.Thread(target=self._run_pump, name=f"{talk.name} responses", daemon=True)
+        self._pump.start()
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id, None when there is none any more."""
+        return None if self._lost else self._talk.pid
+
+    def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
+        """Hand the batch to the worker and wait until `execute` has returned there; answers go through the senders.
+
+        Raises InstanceFailure when the worker died or sent what no worker sends; Internal, with Triton's text, when the model
+        failed the batch as a whole.
+        """
+        numbers = []
+        for request in batch.requests:
+            if request.sender is None:
+                raise Internal("a request of a decoupled model has no sender")
+            number = next(self._numbers)
+            self._open[number] = _Open(number, request.sender, self._news)
+            numbers.append(number)
+        if self._lost:
+            raise self._failure()
+        try:
+            self._send(batch, numbers)
+            batch.times.inputs_ready()
+        except LOST:
+            self._talk.cut()  # the pump sees to the rest
+        except BaseException:
+            for number in numbers:
+                self._open.pop(number, None)
+            raise
+        failure = self._verdicts.get()
+        if failure is None:
+            raise self._failure()
+        if failure:
+            for number in numbers:
+                self._open.pop(number, None)
+            raise Internal(failure)
+        return ()
+
+    def close(self) -> None:
+        """Finalize the model and end its process; bounded by finalize-timeout-seconds and EXIT_GRACE_S."""
+        limit_s = self._settings.finalize_timeout_s
+        if not self._lost:
+            try:
+                with self._speaking:
+                    self._talk.say(Kind.FINALIZE, b"{}")
+                self._verdicts.get(timeout=limit_s)
+            except queue.Empty:
+                self._log("error", f"worker process {self._talk.pid} did not finalize within {limit_s:g} s")
+                self._talk.cut()
+            except LOST:
+                self._talk.cut()
+        self._pump.join()
+        if not self._lost:
+            self._lost = True
+            how = self._talk.finish()
+            self._log("verbose", f"worker process {self._talk.pid} {how}")
+        self._end_open(Internal(unhealthy(self._talk.name)))
+        self._news.close()
+
+    def _failure(self) -> InstanceFailure:
+        self._end_open(Internal(unhealthy(self._talk.name)))
+        return InstanceFailure(unhealthy(self._talk.name))
+
+    def _send(self, batch: ExecutionBatch, numbers: list[int]) -> None:
+        layout = Layout()
+        text = encode_requests(batch.requests, layout)
+        with self._speaking:  # of the watching as well: the worker must not hear of a request before it has it
+            for number in numbers:
+                open_request = self._open.get(number)
+                if open_request is not None:
+                    open_request.sender.watch(open_request.taken, open_request.ended)
+            loan = lend_inputs(self._lender, layout)
+            header = {
+                "n": numbers,
+                "s": None if loan is None else (loan.number, loan.size, loan.descriptor >= 0),
+                "r": self._borrower.take_released(),
+                "d": self._lender.take_dropped(),
+                "q": msgspec.Raw(text),
+            }
+            self._talk.say(Kind.EXECUTE, _encode(header), layout, loan)
+
+    # The pump
+
+    def _run_pump(self) -> None:
+        poller = select.poll()
+        poller.register(self._talk.fileno(), select.POLLIN)
+        poller.register(self._news.descriptor, select.POLLIN)
+        try:
+            while True:
+                ready = [descriptor for descriptor, _ in poller.poll(LIVENESS_CHECK_S * 1000)]
+                if not ready:
+                    self._talk.require_alive()
+                if self._news.descriptor in ready:
+                    self._tell_progress()
+                if self._talk.fileno() in ready and not self._hear():
+                    return
+        except LOST as error:
+            self._lose(str(error))
+        except Exception as error:  # a bug of ours in here must not leave anybody waiting
+            self._lose(f"{type(error).__name__}: {error}")
+
+    def _hear(self) -> bool:
+        """Everything that has arrived. False when the worker has finalized."""
+        frame: Frame | None = self._talk.hear()
+        while frame is not None:
+            if frame.kind is Kind.RESPONSE:
+                self._respond(frame)
+            elif frame.kind is Kind.RESULT:
+                said = _decode_returned(frame.header)
+                self._settle(said.r, said.d)
+                self._verdicts.put(said.a)
+            else:
+                self._verdicts.put(_FINALIZED)
+                return False
+            frame = self._talk.hear_buffered()
+        return True
+
+    def _respond(self, frame: Frame) -> None:
+        said = _decode_response(frame.header)
+        self._settle(said.r, said.d)
+        segment: Array | None = None
+        if said.s is not None:
+            number, size, is_new = said.s
+            segment = self._borrower.borrow(number, size, self._talk.take_file() if is_new else None)
+        open_request = self._open.get(said.n)
+        if open_request is None or (said.a is None and not said.f):
+            raise ProtocolViolation(f"a response for request {said.n}, which is not open or gets none")
+        result = None if said.a is None else result_of(said.a, frame.data, segment)
+        if said.f:
+            del self._open[said.n]
+        elif said.a is not None:
+            open_request.receipts.window.sent(sum([descriptor[5] for descriptor in said.a.outputs]))
+        open_request.sender.send(result, final=said.f, wait=False)
+
+    def _settle(self, returned: Sequence[int], dropped: Sequence[int]) -> None:
+        self._borrower.drop(dropped)
+        if returned:
+            with self._speaking:
+                self._lender.take_back(returned)
+
+    def _tell_progress(self) -> None:
+        taken: list[tuple[int, int]] = []
+        ended: list[int] = []
+        counts: dict[int, int] = {}
+        for number, count in self._news.collect():
+            if count < 0:
+                ended.append(number)
+            else:
+                counts[number] = counts.get(number, 0) + count
+        for number, count in counts.items():
+            open_request = self._open.get(number)
+            if open_request is not None and (told := open_request.receipts.taken(count)):
+                taken.append((number, told))
+        if taken or ended:
+            with self._speaking:
+                said = {
+                    "t": taken,
+                    "e": ended,
+                    "r": self._borrower.take_released(),
+                    "d": self._lender.take_dropped(),
+                }
+                self._talk.say(Kind.PROGRESS, _encode(said))
+
+    def _lose(self, why: str) -> None:
+        self._lost = True
+        self._talk.cut()  # lets go whoever is sending, before the lock is asked for
+        with self._speaking:
+            how = self._talk.give_up()
+        self._log("error", f"worker process {self._talk.pid} {how} ({why})")
+        self._end_open(Internal(unhealthy(self._talk.name)))
+        self._verdicts.put(None)
+
+    def _end_open(self, error: Internal) -> None:
+        for number in list(self._open):
+            open_request = self._open.pop(number, None)
+            if open_request is not None:
+                with contextlib.suppress(ValueError):
+                    open_request.sender.send(ExecutionResult(error=error), final=True, wait=False)

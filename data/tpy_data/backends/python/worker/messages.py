@@ -1,0 +1,46 @@
+"""Between the messages' JSON and what model code sees: requests in, responses out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .core.batch import Array, Layout, read
+from .failures import ErrorCode, unsendable
+from .request import InferenceRequest, received
+from .response import InferenceResponse
+from .tensor import storage_of, wrap
+
+
+def speakable(text: str) -> str:
+    """Text that JSON can carry: half characters, as undecodable file names have them, become question marks."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def requests_of(
+    entries: Sequence[Any], data: memoryview, segment: Array | None, outputs: frozenset[str]
+) -> list[InferenceRequest]:
+    """The requests of an EXECUTE. `outputs` are the model's, for those that name none."""
+    requests = []
+    for identifier, correlation, flags, timeout_us, parameters, wanted, inputs in entries:
+        tensors = [wrap(entry[0], entry[1], read(entry, data, segment)) for entry in inputs]
+        names = outputs if wanted is None else frozenset(wanted)
+        requests.append(received(identifier, correlation, flags, timeout_us, parameters or "{}", names, tensors))
+    return requests
+
+
+def answer_of(response: InferenceResponse, wanted: Sequence[str] | None, layout: Layout) -> list[Any]:
+    """`[error code or -1, error text or "", parameters, output descriptors]`; outputs nobody asked for stay here."""
+    error = response.error()
+    if error is not None:
+        return [int(error.code()), speakable(error.message()), "", []]
+    try:
+        outputs = [
+            layout.add(name, number, array)
+            for name, number, array in map(storage_of, response.output_tensors())
+            if wanted is None or name in wanted
+        ]
+    except Exception as unsent:
+        return [int(ErrorCode.INTERNAL), speakable(unsendable(unsent)), "", []]
+    parameters = response.parameters()
+    return [-1, "", "" if parameters == "{}" else speakable(parameters), outputs]
