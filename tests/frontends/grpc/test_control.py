@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -12,7 +13,7 @@ from grpclib.const import Status
 from tritonclient.grpc import service_pb2 as pb
 
 from tpy.errors import Internal, Unavailable
-from tpy.messages import LoadRequest
+from tpy.messages import Duration, LoadRequest, ResponseStatistics
 
 from .fakes import FakePort, port
 
@@ -67,6 +68,18 @@ async def test_statistics() -> None:
         assert entry.inference_stats.HasField("cache_miss")
         assert (entry.batch_stats[0].batch_size, entry.batch_stats[0].compute_infer.ns) == (2, 7)
         assert (entry.memory_usage[0].type, entry.memory_usage[0].byte_size) == ("CPU", 9)
+
+
+async def test_statistics_of_responses() -> None:
+    async with port() as server:
+        [entry] = server.services.diagnostics.statistics()
+        row = ResponseStatistics(index=3, success=Duration(2, 7), cancel=Duration(1, 5))
+        entry = msgspec.structs.replace(entry, responses=(row,))
+        server.services.diagnostics.statistics = lambda *_: [entry]  # type: ignore[method-assign]  # one row more than the fake's
+        [answered] = (await ask(server, pb.ModelStatisticsRequest(), pb.ModelStatisticsResponse)).model_stats
+        assert list(answered.response_stats) == ["3"]
+        found = answered.response_stats["3"]
+        assert (found.success.count, found.success.ns, found.cancel.ns, found.fail.count) == (2, 7, 5, 0)
 
 
 async def test_index() -> None:

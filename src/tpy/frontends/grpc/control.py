@@ -222,6 +222,17 @@ def _statistics(entry: ModelStatistics) -> pb.ModelStatistics:
             )
             for batch in entry.batches
         ],
+        response_stats={
+            str(row.index): pb.InferResponseStatistics(
+                compute_infer=_duration(row.compute_infer),
+                compute_output=_duration(row.compute_output),
+                success=_duration(row.success),
+                fail=_duration(row.fail),
+                empty_response=_duration(row.empty_response),
+                cancel=_duration(row.cancel),
+            )
+            for row in entry.responses
+        },
         memory_usage=[pb.MemoryUsage(type=usage.kind, id=usage.id, byte_size=usage.byte_size) for usage in entry.memory_usage],
     )
 

@@ -1,35 +1,15 @@
-"""How the HTTP frontend is to serve: frozen options, and the restricted APIs among them."""
+"""How the HTTP frontend is to serve: frozen options."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import msgspec
 
-from tpy.errors import InvalidArgument
+from tpy.frontends.restrictions import API_CATEGORIES, RestrictedApi, parse_restricted
 from tpy.limits import HTTP_INPUT_BYTES_MAX_DEFAULT
 
-API_CATEGORIES = (
-    "health",
-    "metadata",
-    "inference",
-    "shared-memory",
-    "model-config",
-    "model-repository",
-    "statistics",
-    "trace",
-    "logging",
-)
-"""What --http-restricted-api can name (triton.md 1.9)."""
-
-
-class RestrictedApi(msgspec.Struct, frozen=True, kw_only=True):
-    """These APIs are served only to requests whose header `header` has exactly `value`."""
-
-    apis: frozenset[str]
-    header: str
-    value: str
+__all__ = ["API_CATEGORIES", "HttpOptions", "RestrictedApi", "parse_restricted_apis"]
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,20 +44,5 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_restricted_apis(values: Iterable[str]) -> tuple[RestrictedApi, ...]:
-    """The values of --http-restricted-api, each `<api>[,<api>...]:<header>=<value>`. Raises InvalidArgument for an unknown API,
-    for one that occurs twice, and for a value without header."""
-    groups: list[RestrictedApi] = []
-    seen: set[str] = set()
-    for text in values:
-        match = re.fullmatch(r"([^:]+):([^=]+)=(.*)", text)
-        if match is None:
-            raise InvalidArgument(f"--http-restricted-api expects '<api>[,<api>...]:<header>=<value>', got: '{text}'")
-        apis = [api.strip() for api in match[1].split(",")]
-        for api in apis:
-            if api not in API_CATEGORIES:
-                raise InvalidArgument(f"--http-restricted-api: unknown API '{api}', expected one of {', '.join(API_CATEGORIES)}")
-            if api in seen:
-                raise InvalidArgument(f"--http-restricted-api: API '{api}' can not be specified in multiple groups")
-            seen.add(api)
-        groups.append(RestrictedApi(apis=frozenset(apis), header=match[2].strip(), value=match[3]))
-    return tuple(groups)
+    """The values of --http-restricted-api. Raises InvalidArgument as `parse_restricted`."""
+    return parse_restricted(values, flag="http-restricted-api")

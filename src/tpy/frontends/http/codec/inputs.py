@@ -11,7 +11,7 @@ from tpy.frontends.binary_tensor import element_count, read_binary, shaped
 from tpy.frontends.bytes_tensor import BrokenElements
 from tpy.frontends.http.codec.document import INT64_MAX, NON_UNSIGNED, array_member, is_unsigned, refuse, string_member
 from tpy.frontends.http.codec.json_data import read_json_data
-from tpy.frontends.http.codec.shared_memory import refuse_shared_memory
+from tpy.frontends.shared_memory import refuse_shared_memory
 from tpy.limits import TENSOR_DIMS_MAX
 from tpy.messages import DataType, ModelDescription, Tensor
 from tpy.messages.datatypes import BY_WORD

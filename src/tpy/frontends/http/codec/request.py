@@ -20,7 +20,7 @@ from tpy.frontends.http.codec.inputs import InputReader
 from tpy.frontends.http.codec.parameters import NONE, read_parameters
 from tpy.frontends.http.codec.plan import BINARY, BINARY_PLAN, JSON, JSON_PLAN, OutputChoice, OutputPlan
 from tpy.frontends.http.codec.raw import read_raw_input
-from tpy.frontends.http.codec.shared_memory import refuse_shared_memory
+from tpy.frontends.shared_memory import refuse_shared_memory
 from tpy.messages import InferenceRequest, ModelDescription, ParameterValue
 
 _INT32_MAX = 2**31 - 1
