@@ -118,10 +118,13 @@ async def run_server(
                     everything.deadline = trio.current_time() + options.exit_timeout_s
                     _begin_stop(control, data, readiness, stop.reason)
             control_nursery.cancel_scope.cancel()
-    if everything.cancelled_caught:
+    with trio.CancelScope(deadline=everything.deadline) as closing:
+        if not everything.cancelled_caught:
+            # A backend that hangs in its import or in its close is left behind, too.
+            await trio.to_thread.run_sync(registry.close, abandon_on_cancel=True)
+    if everything.cancelled_caught or closing.cancelled_caught:
         _log.error("Exit timeout expired. Exiting immediately.")
         return Outcome.FAILED
-    await trio.to_thread.run_sync(registry.close)
     return outcome
 
 

@@ -1,0 +1,57 @@
+"""A backend that hangs while it is imported or closed keeps the server from neither serving nor ending."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from .repositories import ModelFolder
+from .server import ServerProcess
+
+_EXIT_TIMEOUT_S = 2
+
+_IMPORT = """
+import time
+time.sleep(1000)
+"""
+
+_CLOSE = """
+import time
+from tpy.errors import Internal
+from tpy_data.backends.identity.backend import IdentityBackend
+
+class Hanging(IdentityBackend):
+    def close(self):
+        time.sleep(1000)
+
+def create(settings):
+    return Hanging(settings.name)
+"""
+
+
+@pytest.mark.parametrize(("code", "begun"), [(_IMPORT, "desired state of a model changed"), (_CLOSE, "Started metrics service")])
+def test_it_does_not_hold_up_the_end(tmp_path: Path, code: str, begun: str) -> None:
+    installed = tmp_path / "installed"
+    described = installed / "tpy_hanging-1.0.dist-info"
+    described.mkdir(parents=True)
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: tpy-hanging\nVersion: 1.0\n")
+    (described / "entry_points.txt").write_text("[tpy.backends]\nhanging = tpy_hanging:create\n")
+    (installed / "tpy_hanging.py").write_text(code)
+    repository = tmp_path / "repository"
+    folder = ModelFolder(repository, "m").identity()
+    folder.config((folder.path / "config.pbtxt").read_text().replace('"identity"', '"hanging"'))
+    server = ServerProcess(
+        "--model-control-mode=poll",
+        f"--exit-timeout-secs={_EXIT_TIMEOUT_S}",
+        repositories=[repository],
+        environment={"PYTHONPATH": os.pathsep.join((str(installed), os.environ.get("PYTHONPATH", "")))},
+    )
+    server.start()
+    server.wait_log(begun)
+    began_s = time.monotonic()
+    assert server.stop() == 1, server.log
+    assert "Exit timeout expired" in server.log
+    assert time.monotonic() - began_s < _EXIT_TIMEOUT_S + 20
