@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuzz.grpc import targets as grpc
 from fuzz.schedulers import targets as schedulers
 from fuzz.target import Target
 
@@ -9,6 +10,10 @@ TARGETS: tuple[Target, ...] = (
     schedulers.DEFAULT,
     schedulers.DYNAMIC,
     schedulers.CANARY,
+    grpc.HOSTILE,
+    grpc.CONVERSATION,
+    grpc.FRAMING,
+    grpc.FRAMING_CANARY,
 )
 
 

@@ -103,6 +103,27 @@ def test_a_larger_initial_window_lets_all_streams_go_on() -> None:
     assert peer.server.open_streams == 0
 
 
+def test_settings_are_acknowledged_before_what_they_allow() -> None:
+    peer = Peer()
+    peer.send(settings((codes.INITIAL_WINDOW_SIZE, 0)), peer.request(1))
+    peer.server.respond(1, RESPONSE, (b"abc",), 3, OK)
+    peer.frames()
+    peer.send(settings((codes.INITIAL_WINDOW_SIZE, 100)))
+    assert [type(part).__name__ for part in peer.frames()] == ["SettingsFrame", "DataFrame", "HeadersFrame"]
+
+
+def test_a_stream_that_waits_for_the_connection_may_lose_its_window() -> None:
+    peer = Peer()
+    peer.send(peer.request(1), peer.request(3))
+    peer.server.respond(1, RESPONSE, (bytes(65535),), 65535, OK)
+    peer.server.respond(3, RESPONSE, (b"abc",), 3, OK)
+    peer.frames()
+    peer.send(settings((codes.INITIAL_WINDOW_SIZE, 0)), window_update(0, 100))
+    assert sent(peer, 3) == (0, False)
+    peer.send(window_update(3, 3))
+    assert sent(peer, 3) == (3, True)
+
+
 def test_only_so_much_waits_to_be_taken() -> None:
     peer = Peer()
     peer.send(settings((codes.INITIAL_WINDOW_SIZE, 2**31 - 1)), window_update(0, 2**31 - 1 - 65535), peer.request(1))

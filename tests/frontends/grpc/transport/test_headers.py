@@ -61,6 +61,19 @@ def test_the_same_block_is_decoded_once() -> None:
     assert reader.request(encoder.encode(fields)) == 4
 
 
+def test_table_sizes_that_changed_twice_are_told_as_the_least_and_the_last() -> None:
+    writer = HeaderWriter()
+    decoder = hpack.Decoder()
+    fields = ((b"grpc-status", b"0"),)
+    decoder.decode(writer.constant(fields))
+    for sizes in ((0, 4096), (4096, 50), (100, 20, 3000), (70_000, 10)):
+        for size in sizes:
+            writer.limit_table(size)
+        decoder.max_allowed_table_size = sizes[-1]
+        for _ in range(3):
+            assert list(decoder.decode(writer.constant(fields))) == [("grpc-status", "0")]
+
+
 def test_what_varies_stays_out_of_the_table() -> None:
     writer = HeaderWriter()
     decoder = hpack.Decoder()

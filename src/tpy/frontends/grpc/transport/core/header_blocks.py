@@ -94,8 +94,12 @@ class HeaderWriter:
     def limit_table(self, size_bytes: int) -> None:
         """The peer's SETTINGS_HEADER_TABLE_SIZE."""
         size_bytes = min(size_bytes, HEADER_TABLE_BYTES)
-        if size_bytes != self._encoder.header_table_size:
-            self._encoder.header_table_size = size_bytes
+        encoder = self._encoder
+        if size_bytes != encoder.header_table_size:
+            encoder.header_table_size = size_bytes
+            # The encoder would tell every size, also one that is too large by now: tell the smallest and the last (RFC 7541, 4.2).
+            smallest = min(encoder.table_size_changes)
+            encoder.table_size_changes = [smallest, size_bytes] if smallest < size_bytes else [size_bytes]
             self._known.clear()
 
     def constant(self, headers: Headers) -> bytes:

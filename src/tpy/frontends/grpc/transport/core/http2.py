@@ -430,6 +430,7 @@ class Http2Server:
             name, value = int.from_bytes(payload[at : at + 2], "big"), int.from_bytes(payload[at + 2 : at + 6], "big")
             self._out.apply_setting(name, value, self._streams.all())
         self._out.control(SETTINGS_ACK)
+        self._out.pump()
 
     def _on_push_promise(self, flags: int, stream_id: int, payload: bytes) -> None:
         raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "PUSH_PROMISE from a client")

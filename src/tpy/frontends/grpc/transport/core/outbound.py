@@ -48,7 +48,8 @@ class Outbound:
     # What the peer allows
 
     def apply_setting(self, name: int, value: int, streams: Sequence[Stream]) -> None:
-        """One pair of the peer's SETTINGS; `streams` are open. Raises ConnectionFault for a value that may not be."""
+        """One pair of the peer's SETTINGS; `streams` are open. What it allows goes out with the next `pump`: behind the
+        acknowledgement, before which some peers do not expect it. Raises ConnectionFault for a value that may not be."""
         if name == codes.HEADER_TABLE_SIZE:
             self._writer.limit_table(value)
         elif name == codes.ENABLE_PUSH:
@@ -59,7 +60,7 @@ class Outbound:
                 raise ConnectionFault(Http2Code.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE is {value}")
             change, self.initial_window = value - self.initial_window, value
             for stream in streams:
-                if not self.open_stream_window(stream, change):
+                if not self._widen(stream, change):
                     raise ConnectionFault(Http2Code.FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE makes a window too large")
         elif name == codes.MAX_FRAME_SIZE:
             if not codes.FRAME_BYTES_MIN <= value <= codes.FRAME_BYTES_LIMIT:
@@ -76,14 +77,17 @@ class Outbound:
         return True
 
     def open_stream_window(self, stream: Stream, increment: int) -> bool:
-        """WINDOW_UPDATE or changed initial window of a stream. False: it grows too large."""
-        stream.send_window += increment
-        if stream.send_window > codes.WINDOW_MAX:
+        """WINDOW_UPDATE of a stream. False: it grows too large."""
+        if not self._widen(stream, increment):
             return False
+        self.pump()
+        return True
+
+    def _widen(self, stream: Stream, increment: int) -> bool:
+        stream.send_window += increment
         if stream.queue and stream.send_window > 0:
             self._ready[stream.id] = stream
-            self.pump()
-        return True
+        return stream.send_window <= codes.WINDOW_MAX
 
     # What is sent
 
@@ -161,6 +165,8 @@ class Outbound:
         while ready and self._window > 0 and self._size < OUTPUT_BYTES_MAX:
             stream_id = next(iter(ready))
             stream = ready.pop(stream_id)
+            if stream.send_window <= 0:
+                continue  # the peer has made it smaller
             self._send_frame(stream)
             if not stream.queue:
                 if stream.trailers is not None:
