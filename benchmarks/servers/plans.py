@@ -23,7 +23,8 @@ class TpyPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def command(self, ports: Ports) -> Sequence[str]:
         program = Path(sys.executable).parent / "tpy"
-        listen = (f"--http-address={HOST}", f"--http-port={ports.http}", f"--metrics-port={ports.metrics}")
+        listen = [f"--http-address={HOST}", f"--grpc-address={HOST}", f"--http-port={ports.http}"]
+        listen += [f"--grpc-port={ports.grpc}", f"--metrics-port={ports.metrics}"]
         return [str(program), "serve", f"--model-repository={self.repository}", *listen, *self.flags]
 
     def environment(self) -> Mapping[str, str]:
