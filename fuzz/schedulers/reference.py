@@ -1,15 +1,17 @@
 """ReferenceScheduler: what a scheduler core must decide, written for being right and nothing else.
 
 Everything is one list that is sorted and filtered anew at every step. With the options' defaults (one row at a time, one level,
-no policies) it is the default scheduler.
+no policies) and `runs` it is the default scheduler.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from tpy.config.model_config import TimeoutAction
 from tpy.errors import Unavailable
+from tpy.limits import RUN_HELD_NS_MAX, RUN_REQUESTS_MAX
 from tpy_data.schedulers.core.contract import Outcome, Phase, Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
 
@@ -36,13 +38,17 @@ class Decisions:
     dispatched: list[tuple[int, list[Ticket]]] = field(default_factory=list)
     responded: list[Ticket] = field(default_factory=list)
     refused: set[tuple[Ticket, Outcome]] = field(default_factory=set)
+    broken: set[int] = field(default_factory=set)
 
 
 class ReferenceScheduler:
     """The verbs of SchedulerCore; each returns nothing, `take_decisions` gives what was decided since the last call."""
 
-    def __init__(self, options: DynamicOptions) -> None:
+    def __init__(self, options: DynamicOptions, *, runs: bool = False) -> None:
         self.options = options
+        self.runs = runs
+        self.run_lengths: dict[int, int] = {}
+        self.runs_since_ns: dict[int, int] = {}  # runs of several tickets that were not broken up
         self.entries: list[Entry] = []  # in order of arrival
         self.idle: list[int] = []  # the longest idle first
         self.running: dict[int, list[Entry]] = {}
@@ -57,6 +63,7 @@ class ReferenceScheduler:
 
     def add_instance(self, instance: int, now_ns: int) -> None:
         self.idle.append(instance)
+        self.run_lengths[instance] = 1
         self.settle(now_ns)
 
     def remove_instance(self, instance: int, now_ns: int) -> None:
@@ -106,14 +113,34 @@ class ReferenceScheduler:
         self.entries = [entry for entry in self.entries if entry.ticket is not ticket]
         self.settle(now_ns)
 
-    def completed(self, instance: int, now_ns: int) -> None:
+    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False) -> None:
+        self.runs_since_ns.pop(instance, None)
         self.refuse_what_is_over(now_ns)
-        for entry in self.running.pop(instance):
-            entry.phase = Phase.EXECUTED
+        given = self.running.pop(instance)
+        begun = len(given) - not_begun
+        for number, entry in enumerate(given):
+            entry.phase = Phase.EXECUTED if number < begun else Phase.QUEUED
+        if not brief:
+            self.run_lengths[instance] = max(begun - 1, 1)
+        elif not_begun == 0:
+            self.run_lengths[instance] = max(self.run_lengths[instance], min(2 * begun, RUN_REQUESTS_MAX))
         if instance in self.leaving:
             self.leaving.remove(instance)
         else:
             self.idle.append(instance)
+        self.refuse_when_stopped()
+        self.settle(now_ns)
+
+    def broken_up(self, instance: int, now_ns: int, *, executed: int, not_begun: int) -> None:
+        self.refuse_what_is_over(now_ns)
+        given = self.running[instance]
+        begun = len(given) - not_begun
+        for entry in given[:executed]:
+            entry.phase = Phase.EXECUTED
+        for entry in given[begun:]:
+            entry.phase = Phase.QUEUED
+        self.running[instance] = given[executed:begun]
+        self.refuse_when_stopped()
         self.settle(now_ns)
 
     def advance(self, now_ns: int) -> None:
@@ -128,9 +155,13 @@ class ReferenceScheduler:
     def stop(self, now_ns: int) -> None:
         self.refuse_what_is_over(now_ns)
         self.stopped = True
-        for entry in self.in_queue():
-            self.refuse(entry, Outcome.STOPPING)
+        self.refuse_when_stopped()
         self.settle(now_ns)
+
+    def refuse_when_stopped(self) -> None:
+        if self.stopped:
+            for entry in self.in_queue():
+                self.refuse(entry, Outcome.STOPPING)
 
     def in_queue(self) -> list[Entry]:
         """Who waits, the next to serve first: by level, the unexpired before the delayed, by arrival or by expiry."""
@@ -142,13 +173,16 @@ class ReferenceScheduler:
         times += [entry.expires_ns for entry in self.entries if entry.phase is Phase.QUEUED and not entry.delayed]
         if self.idle:
             times += [entry.arrived_ns + self.options.queue_delay_ns_max for entry in self.entries if entry.phase is Phase.QUEUED]
+        times += [since_ns + RUN_HELD_NS_MAX for since_ns in self.runs_since_ns.values()]
         return min((time for time in times if time is not None), default=None)
 
     def settle(self, now_ns: int) -> None:
         """Draw every conclusion from how things are now."""
         self.refuse_what_is_over(now_ns)
-        while self.idle and (batch := self.batch_to_send(now_ns)):
+        while self.idle and (batch := self.run_to_give() if self.runs else self.batch_to_send(now_ns)):
             instance = self.idle.pop(0)
+            if self.runs and len(batch) > 1:
+                self.runs_since_ns[instance] = now_ns
             self.running[instance] = batch
             for entry in batch:
                 entry.phase = Phase.EXECUTING
@@ -161,6 +195,10 @@ class ReferenceScheduler:
                 break
 
     def refuse_what_is_over(self, now_ns: int) -> None:
+        for instance, since_ns in list(self.runs_since_ns.items()):
+            if since_ns + RUN_HELD_NS_MAX <= now_ns:
+                del self.runs_since_ns[instance]
+                self.decisions.broken.add(instance)
         for entry in list(self.entries):
             waits = entry.phase is Phase.QUEUED
             expired = waits and entry.expires_ns is not None and entry.expires_ns <= now_ns
@@ -174,6 +212,13 @@ class ReferenceScheduler:
     def refuse(self, entry: Entry, outcome: Outcome) -> None:
         self.entries.remove(entry)
         self.decisions.refused.add((entry.ticket, outcome))
+
+    def run_to_give(self) -> list[Entry]:
+        """The first entries of the queue, as many as the next instance may have."""
+        queue = self.in_queue()
+        members = len(self.idle) + len(self.running) - len(self.leaving)
+        share = math.ceil(len(queue) / members)
+        return queue[: min(share, self.run_lengths[self.idle[0]])]
 
     def batch_to_send(self, now_ns: int) -> list[Entry]:
         """The first entries of the queue that go together now; empty: wait for company."""

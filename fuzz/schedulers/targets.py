@@ -8,6 +8,7 @@ from collections.abc import Callable
 from fuzz.schedulers.trial import INVARIANT, Trial
 from fuzz.target import Target
 from tpy.config.model_config import TimeoutAction
+from tpy.limits import RUN_HELD_NS_MAX
 from tpy_data.schedulers.core.contract import SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
@@ -39,12 +40,12 @@ def random_options(chance: random.Random) -> DynamicOptions:
 
 def run_history(chance: random.Random, core: SchedulerCore, options: DynamicOptions) -> int:
     """Drive a trial through a random history; returns its number of steps."""
-    trial = Trial(core, options)
+    trial = Trial(core, options, runs=isinstance(core, DefaultCore))
     for _ in range(chance.randrange(4)):
         trial.add_instance()
     for _ in range(chance.choice((5, 10, 20, 40))):
         if chance.random() < 0.5:
-            trial.now_ns += chance.choice((1, 1, 2, 4, 12))
+            trial.now_ns += chance.choice((1, 1, 1, 2, 2, 4, 4, 12, 12, RUN_HELD_NS_MAX))
         _random_rule(chance, trial)
     if chance.random() < 0.3:
         trial.stop()
@@ -63,7 +64,7 @@ def _random_rule(chance: random.Random, trial: Trial) -> None:
             deadline_in_ns=chance.choice((None, None, None, 0, 3, 7)),
         )
     elif rule < 0.7 and trial.busy:
-        trial.complete(chance.choice(list(trial.busy)))
+        trial.complete(chance.choice(list(trial.busy)), not_begun=chance.choice((0, 0, 0, 1, 3)), brief=chance.random() < 0.8)
     elif rule < 0.79 and trial.live:
         trial.cancel(chance.choice(list(trial.live)))
     elif rule < 0.8 and trial.accepted:

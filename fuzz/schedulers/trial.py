@@ -7,13 +7,15 @@ from collections.abc import Callable
 from fuzz.schedulers.reference import Decisions, ReferenceScheduler
 from fuzz.target import Violation
 from tpy.errors import Unavailable
-from tpy_data.schedulers.core.contract import Dispatch, Outcome, Phase, Refuse, Respond, SchedulerCore, Ticket
+from tpy.limits import RUN_REQUESTS_MAX
+from tpy_data.schedulers.core.contract import BreakUp, Dispatch, Outcome, Phase, Refuse, Respond, SchedulerCore, Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 
 INVARIANT = (
     "every accepted ticket ends exactly once (answered, refused or cancelled), exactly when and where a naive scheduler says; "
     "a batch fits the model and its tickets go together; the queue is served in order; no deadline is met early or late; with "
-    "an idle instance nobody waits beyond the queue delay; counts are exact; cancelling at any moment changes none of this"
+    "an idle instance nobody waits beyond the queue delay; what an instance did not begin "
+    "keeps its place; counts are exact; cancelling at any moment changes none of this"
 )
 
 
@@ -37,15 +39,17 @@ class NumberedTicket(Ticket):
 class Trial:
     """One history. The caller moves the clock (`now_ns`) and calls the rules; a rule raises Violation when anything is wrong."""
 
-    def __init__(self, core: SchedulerCore, options: DynamicOptions) -> None:
+    def __init__(self, core: SchedulerCore, options: DynamicOptions, *, runs: bool) -> None:
         self.core = core
-        self.reference = ReferenceScheduler(options)
+        self.reference = ReferenceScheduler(options, runs=runs)
         self.options = options
+        self.runs = runs
         self.now_ns = 0
         self.accepted: list[Ticket] = []
         self.live: dict[Ticket, int | None] = {}
         """Accepted tickets that have not ended, each with its end-to-end deadline; kept apart from the reference."""
         self.busy: dict[int, list[Ticket]] = {}
+        """What each instance runs, as far as the core was not told that it is over."""
         self.members: list[int] = []
         self.submitted = 0
         self.instances = 0
@@ -87,9 +91,15 @@ class Trial:
         if ticket.phase is not Phase.ENDED:
             raise self._violation(f"{ticket} was cancelled and is {ticket.phase}")
 
-    def complete(self, instance: int) -> None:
-        del self.busy[instance]
-        self._verb(lambda side: side.completed(instance, self.now_ns), "completed", instance)
+    def complete(self, instance: int, *, not_begun: int = 0, brief: bool = True) -> None:
+        """`not_begun` is cut to what the instance can have."""
+        given = self.busy.pop(instance)
+        not_begun = min(not_begun, len(given) - 1) if self.runs and given else 0
+        self._verb(
+            lambda side: side.completed(instance, self.now_ns, not_begun=not_begun, brief=brief),
+            "completed",
+            (instance, not_begun, brief),
+        )
 
     def advance(self) -> None:
         self._verb(lambda side: side.advance(self.now_ns), "advance", None)
@@ -100,6 +110,19 @@ class Trial:
         if deadline_ns is not None:
             self.now_ns = max(self.now_ns, deadline_ns)
         self.advance()
+
+    def _break_up(self, instance: int) -> None:
+        """What the driver does when it is told to; how far the run has come differs from step to step."""
+        given = self.busy[instance]
+        executed = len(self.steps) % (len(given) + 1)
+        begun = min(executed + 1, len(given))
+        self.busy[instance] = given[executed:begun]
+        not_begun = len(given) - begun
+        self._verb(
+            lambda side: side.broken_up(instance, self.now_ns, executed=executed, not_begun=not_begun),
+            "broken_up",
+            (instance, executed, not_begun),
+        )
 
     def refuse_waiting(self) -> None:
         self._verb(lambda side: side.refuse_waiting(self.now_ns), "refuse_waiting", None)
@@ -146,8 +169,11 @@ class Trial:
             else:
                 self.accepted.append(ticket)
                 self._note_deadline(ticket)
-        self._check_decisions(self.reference.take_decisions(), self._perform())
+        decisions = self._perform()
+        self._check_decisions(self.reference.take_decisions(), decisions)
         self._check_state()
+        for instance in decisions.broken:
+            self._break_up(instance)
 
     def _note_deadline(self, ticket: Ticket) -> None:
         for entry in self.reference.entries:
@@ -159,10 +185,16 @@ class Trial:
         decisions = Decisions()
         for action in self.core.take_actions():
             match action:
-                case Dispatch(instance, tickets):
-                    self._check_batch(instance, list(tickets))
+                case Dispatch(instance, tickets, singly):
+                    if singly is not self.runs:
+                        raise self._violation(f"{tickets} were given as {'a run' if singly else 'a batch'}")
+                    self._check_given(instance, list(tickets))
                     self.busy[instance] = list(tickets)
                     decisions.dispatched.append((instance, list(tickets)))
+                case BreakUp(instance):
+                    if len(self.busy.get(instance, ())) < 2 or instance in decisions.broken:
+                        raise self._violation(f"instance {instance} has no run to break up")
+                    decisions.broken.add(instance)
                 case Respond(tickets):
                     for ticket in tickets:
                         self._end(ticket, action)
@@ -182,25 +214,33 @@ class Trial:
             raise self._violation(f"{ticket} had ended already (or was never accepted): {action}")
         return self.live.pop(ticket)
 
-    def _check_batch(self, instance: int, tickets: list[Ticket]) -> None:
+    def _check_given(self, instance: int, tickets: list[Ticket]) -> None:
         if instance in self.busy or instance not in self.members:
             raise self._violation(f"instance {instance} was given {tickets} while it was not idle")
-        rows = sum(ticket.batch_size for ticket in tickets)
-        if not tickets or (rows > self.options.batch_size_max and len(tickets) > 1):
-            raise self._violation(f"batch {tickets} has {rows} rows, at most {self.options.batch_size_max} fit")
-        if len({ticket.signature for ticket in tickets}) != 1:
-            raise self._violation(f"batch {tickets} holds incompatible tickets")
+        if not tickets:
+            raise self._violation(f"instance {instance} was given nothing")
+        if self.runs and len(tickets) > RUN_REQUESTS_MAX:
+            raise self._violation(f"run {tickets} is longer than {RUN_REQUESTS_MAX}")
+        if not self.runs:
+            self._check_batch(tickets)
         for ticket in tickets:
             if ticket not in self.live:
                 raise self._violation(f"{ticket} had ended but was dispatched")
             if any(ticket in others for others in self.busy.values()):
                 raise self._violation(f"{ticket} runs twice")
 
+    def _check_batch(self, tickets: list[Ticket]) -> None:
+        rows = sum(ticket.batch_size for ticket in tickets)
+        if rows > self.options.batch_size_max and len(tickets) > 1:
+            raise self._violation(f"batch {tickets} has {rows} rows, at most {self.options.batch_size_max} fit")
+        if len({ticket.signature for ticket in tickets}) != 1:
+            raise self._violation(f"batch {tickets} holds incompatible tickets")
+
     def _check_decisions(self, expected: Decisions, actual: Decisions) -> None:
         if not self.options.preserve_ordering:  # then the order of answers is not promised
             for decisions in (expected, actual):
                 decisions.responded.sort(key=repr)
-        for what in ("dispatched", "responded", "refused"):
+        for what in ("dispatched", "responded", "refused", "broken"):
             should, does = getattr(expected, what), getattr(actual, what)
             if should != does:
                 raise self._violation(f"{what}: should be {should}, is {does}")

@@ -74,6 +74,12 @@ HTTP_INLINE_COMPRESSED_BYTES_MAX: Final = KIB
 HTTP_INLINE_COMPRESS_BYTES_MAX: Final = 32 * KIB
 """Response bodies up to this size are compressed on the loop."""
 
+HTTP_STREAM_RESPONSES_MAX: Final = 64
+"""Responses of one generate_stream that wait to be written; with as many the request is paused."""
+
+HTTP_STREAM_BYTES_MAX: Final = 1 * MIB
+"""The same in bytes of their tensors."""
+
 HTTP_DISCARDED_BODY_BYTES_MAX: Final = 1024 * MIB
 """An oversized body is read and thrown away up to this size, so that its sender reads the refusal and the connection lives."""
 
@@ -86,6 +92,17 @@ inode, because reading them at each look would cost more than a needless reload.
 
 MODEL_FILES_MAX: Final = 100_000
 """Files and folders in one model directory; stops a wrong path (a home directory, a link in a circle) from being walked for ever."""
+
+RUN_REQUESTS_MAX: Final = 16
+"""Requests that an instance is given to execute one after the other. Handing over costs about as much as a tiny request; a
+sixteenth of that is little enough."""
+
+RUN_SLICE_NS_MAX: Final = 500_000
+"""How long an instance goes on with such a run before it gives back what it has not begun: several times what handing over
+costs, also where each request goes through a worker process, and a delay of the first answers that clients hardly notice."""
+
+RUN_HELD_NS_MAX: Final = 2_000_000
+"""When one request of a run takes long, how late the answers of those before it may be for that. Looking sooner costs more."""
 
 INSTANCES_OF_GROUP_MAX: Final = 4096
 """`count` of an instance group: beyond any machine, stops a typo from starting threads until memory ends."""

@@ -39,6 +39,7 @@ from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
 from tpy_data.engine.batch_run import BatchRun
 from tpy_data.engine.executor import Executor, Job
+from tpy_data.engine.singles_run import SinglesRun
 from tpy_data.engine.virtual_executor import VirtualExecutor
 
 Execute = Callable[[ExecutionBatch], Sequence[ExecutionResult]]
@@ -245,7 +246,7 @@ async def rig(
     backend = backend or ScriptedBackend()
 
     def latency_ns(worker: str, job: Job) -> int:
-        chosen = latency_ms if isinstance(job, BatchRun) else load_ms
+        chosen = latency_ms if isinstance(job, (BatchRun, SinglesRun)) else load_ms
         return (chosen(worker) if callable(chosen) else chosen) * NS_PER_MS
 
     async with trio.open_nursery() as nursery:

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from fuzz.schedulers.trial import Trial
 from tpy.config.model_config import TimeoutAction
+from tpy.limits import RUN_HELD_NS_MAX
 from tpy_data.schedulers.core.contract import SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
@@ -47,8 +48,8 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     trial: Trial | None = None
 
-    def begin(self, core: SchedulerCore, options: DynamicOptions) -> None:
-        self.trial = Trial(core, options)
+    def begin(self, core: SchedulerCore, options: DynamicOptions, *, runs: bool = False) -> None:
+        self.trial = Trial(core, options, runs=runs)
         self.trial.add_instance()
 
     @property
@@ -83,11 +84,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.running.cancel(data.draw(st.sampled_from(self.running.accepted)))
 
     @precondition(lambda self: self.trial and self.trial.busy)
-    @rule(data=st.data())
-    def complete(self, data: st.DataObject) -> None:
-        self.running.complete(data.draw(st.sampled_from(sorted(self.running.busy))))
+    @rule(data=st.data(), not_begun=st.sampled_from((0, 0, 1, 3)), brief=st.booleans())
+    def complete(self, data: st.DataObject, not_begun: int, brief: bool) -> None:
+        self.running.complete(data.draw(st.sampled_from(sorted(self.running.busy))), not_begun=not_begun, brief=brief)
 
-    @rule(elapsed_ns=st.sampled_from((1, 2, 4, 12)))
+    @rule(elapsed_ns=st.sampled_from((1, 2, 4, 12, RUN_HELD_NS_MAX)))
     def pass_time(self, elapsed_ns: int) -> None:
         self.running.now_ns += elapsed_ns
 
@@ -126,7 +127,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 class DefaultMachine(SchedulerMachine):
     @initialize()
     def start(self) -> None:
-        self.begin(DefaultCore(), DynamicOptions())
+        self.begin(DefaultCore(), DynamicOptions(), runs=True)
 
 
 class DynamicMachine(SchedulerMachine):

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, ModelInstance, PhaseTimes
 from tpy.clock import Clock
 from tpy.errors import Internal, TpyError
+from tpy.limits import RUN_SLICE_NS_MAX
 from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.executor import Worker
 from tpy_data.engine.outputs import flaw_of
@@ -81,6 +82,11 @@ class BatchRun:
     def finished(self) -> None:
         """Back on the Trio thread."""
         self._owner.batch_finished(self)
+
+    @property
+    def brief(self) -> bool:
+        """Whether it took so little that several such should run for one hand-over."""
+        return self.times.end_ns - self.times.start_ns <= RUN_SLICE_NS_MAX
 
     def execution(self) -> Execution:
         """The times of a finished batch. What the backend did not say counts as inference."""

@@ -76,7 +76,7 @@ class RequestTicket(Ticket):
         self.deadline_ns = request.deadline_ns
         self.phase = Phase.QUEUED
         self.queued_ns = 0
-        self.scratch = None
+        self.arrival = 0
         self.id = request.id
         self.inputs = inputs
         self.parameters = request.parameters

@@ -1,5 +1,5 @@
 """VersionEngine: the request path of one model version, from submission to answer. All of it runs on the Trio thread, on the
-caller's stack; the only thing that happens elsewhere is `BatchRun.run`, in the thread of an instance."""
+caller's stack; the only things that happen elsewhere are `BatchRun.run` and `SinglesRun.run`, in the thread of an instance."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tpy_data.engine.admission import Admission, request_prefix
 from tpy_data.engine.batch_run import BatchRun, InstanceSlot
 from tpy_data.engine.decoupled import DecoupledRequests
 from tpy_data.engine.outputs import OutputSelection
+from tpy_data.engine.singles_run import SinglesRun
 from tpy_data.engine.statistics import VersionStatistics
 from tpy_data.engine.ticket import RequestTicket
 from tpy_data.schedulers.core import CoreSnapshot, Outcome, Phase, SchedulerCore, Ticket
@@ -50,6 +51,7 @@ class VersionEngine:
         self._driver = SchedulerDriver(core, clock, self)
         self._decoupled = DecoupledRequests(clock, self._outputs, self.statistics, self) if config.decoupled else None
         self._slots: dict[int, InstanceSlot] = {}
+        self._runs: dict[int, SinglesRun] = {}  # of those instances that have several requests at a time
         self._batches_running = 0
         self._drained: trio.Event | None = None
 
@@ -128,12 +130,24 @@ class VersionEngine:
 
     # What the driver's core decides.
 
-    def dispatch(self, instance: int, tickets: Sequence[Ticket]) -> None:
-        """Hand a batch to the instance's thread."""
+    def dispatch(self, instance: int, tickets: Sequence[Ticket], *, singly: bool) -> None:
+        """Hand a batch or a run to the instance's thread."""
         slot = self._slots[instance]
         self._batches_running += 1
         # The driver gives back the tickets that `submit` gave it.
-        slot.worker.put(BatchRun(slot, cast("Sequence[RequestTicket]", tickets), self._clock, self))
+        requests = cast("Sequence[RequestTicket]", tickets)
+        if singly and len(requests) > 1:
+            run = self._runs[instance] = SinglesRun(slot, requests, self._clock, self)
+            slot.worker.put(run)
+        else:
+            slot.worker.put(BatchRun(slot, requests, self._clock, self))
+
+    def break_up(self, instance: int) -> None:
+        """Answer what is executed of a run, and have what is not begun wait again."""
+        run = self._runs.get(instance)
+        if run is not None:
+            not_begun = run.take_waiting()
+            self._driver.broken_up(instance, executed=self._take_finished(run), not_begun=not_begun)
 
     def respond(self, tickets: Sequence[Ticket]) -> None:
         """Answer requests whose batch was executed."""
@@ -187,9 +201,28 @@ class VersionEngine:
 
     def batch_finished(self, run: BatchRun) -> None:
         """A batch came back from its thread."""
-        self._batches_running -= 1
         if self._decoupled is not None:
             self._decoupled.flush()
+        self._book(run)
+        self._instance_finished(run.slot, run.failure, brief=run.brief)
+
+    def run_finished(self, run: SinglesRun) -> None:
+        """A run came back from its thread."""
+        del self._runs[run.slot.number]
+        self._take_finished(run)
+        self._instance_finished(run.slot, run.failure, not_begun=run.take_waiting(), brief=run.brief)
+
+    def _take_finished(self, run: SinglesRun) -> int:
+        """Book what a run has executed by now; how many of its requests that concerns."""
+        if self._decoupled is not None:
+            self._decoupled.flush()
+        finished = run.take_finished()
+        for batch in finished:
+            if batch is not None:
+                self._book(batch)
+        return len(finished)
+
+    def _book(self, run: BatchRun) -> None:
         execution = run.execution()
         rows = 0
         for ticket, result in zip(run.tickets, run.results, strict=True):
@@ -199,15 +232,17 @@ class VersionEngine:
         self.statistics.executed(rows, execution, self._clock.wall_ms())
         if self._decoupled is not None:
             self._decoupled.batch_finished(run.tickets)
-        slot = run.slot
-        if run.failure is None:
+
+    def _instance_finished(self, slot: InstanceSlot, failure: str | None, *, not_begun: int = 0, brief: bool) -> None:
+        self._batches_running -= 1
+        if failure is None:
             slot.worked()
         else:
             # Before `completed`, or the core would give the dead instance its next batch.
             self.remove_instance(slot.number)
-        self._driver.completed(slot.number)
-        if run.failure is not None:
-            slot.failed(run.failure)
+        self._driver.completed(slot.number, not_begun=not_begun, brief=brief)
+        if failure is not None:
+            slot.failed(failure)
         if self._drained is not None:
             self._check_drained()
 

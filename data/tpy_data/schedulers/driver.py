@@ -6,15 +6,19 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tpy.clock import Alarm, Clock
-from tpy_data.schedulers.core.contract import CoreSnapshot, Dispatch, Outcome, Respond, SchedulerCore, Ticket
+from tpy_data.schedulers.core.contract import CoreSnapshot, Dispatch, Outcome, Refuse, Respond, SchedulerCore, Ticket
 
 
 class Performer(Protocol):
     """Does what a core decided. Called on the Trio thread; must neither block nor raise. It may call the driver's verbs: they
     only feed the core then, and what follows is performed after the action at hand."""
 
-    def dispatch(self, instance: int, tickets: Sequence[Ticket]) -> None:
-        """Run these tickets as one batch on this instance."""
+    def dispatch(self, instance: int, tickets: Sequence[Ticket], *, singly: bool) -> None:
+        """Run these tickets on this instance, as one batch or as a run of batches of one."""
+        ...
+
+    def break_up(self, instance: int) -> None:
+        """Begin nothing more of the run on this instance, if it has one, and call `broken_up`."""
         ...
 
     def respond(self, tickets: Sequence[Ticket]) -> None:
@@ -58,9 +62,14 @@ class SchedulerDriver:
         self._core.cancel(ticket, self._now())
         self._perform()
 
-    def completed(self, instance: int) -> None:
-        """The batch on this instance is over."""
-        self._core.completed(instance, self._now())
+    def completed(self, instance: int, *, not_begun: int = 0, brief: bool = False) -> None:
+        """The batch or run on this instance is over, the last `not_begun` tickets excepted; `brief`: in its time slice."""
+        self._core.completed(instance, self._now(), not_begun=not_begun, brief=brief)
+        self._perform()
+
+    def broken_up(self, instance: int, *, executed: int, not_begun: int) -> None:
+        """The run on this instance was broken up: so many of its first tickets are over, so many of its last are not begun."""
+        self._core.broken_up(instance, self._now(), executed=executed, not_begun=not_begun)
         self._perform()
 
     def add_instance(self, instance: int) -> None:
@@ -104,11 +113,13 @@ class SchedulerDriver:
             while actions := core.take_actions():
                 for action in actions:
                     if isinstance(action, Dispatch):
-                        performer.dispatch(action.instance, action.tickets)
+                        performer.dispatch(action.instance, action.tickets, singly=action.singly)
                     elif isinstance(action, Respond):
                         performer.respond(action.tickets)
-                    else:
+                    elif isinstance(action, Refuse):
                         performer.refuse(action.ticket, action.outcome)
+                    else:
+                        performer.break_up(action.instance)
         finally:
             self._performing = False
         deadline_ns = core.next_deadline_ns()

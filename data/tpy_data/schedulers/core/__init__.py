@@ -2,6 +2,7 @@
 
 from tpy_data.schedulers.core.contract import (
     Action,
+    BreakUp,
     CoreSnapshot,
     Dispatch,
     Outcome,
@@ -15,6 +16,7 @@ from tpy_data.schedulers.core.factory import make_core
 
 __all__ = [
     "Action",
+    "BreakUp",
     "CoreSnapshot",
     "Dispatch",
     "Outcome",

@@ -46,7 +46,7 @@ class Ticket:
     Fields below are the core's.
     """
 
-    __slots__ = ("batch_size", "deadline_ns", "phase", "priority", "queued_ns", "scratch", "signature", "timeout_ns")
+    __slots__ = ("arrival", "batch_size", "deadline_ns", "phase", "priority", "queued_ns", "signature", "timeout_ns")
 
     def __init__(
         self,
@@ -64,14 +64,25 @@ class Ticket:
         self.deadline_ns = deadline_ns
         self.phase = Phase.QUEUED
         self.queued_ns = 0
-        self.scratch: object = None
+        self.arrival = 0
 
 
 class Dispatch(msgspec.Struct, frozen=True):
-    """Run these tickets as one batch on this instance; the driver calls `completed(instance, ...)` when that is over."""
+    """Run these tickets on this instance; the driver calls `completed(instance, ...)` when that is over.
+
+    They are one batch; or, `singly`, a run: one batch for each ticket, one after the other, in this order. A run stops when
+    RUN_SLICE_NS_MAX is over, before the next ticket; and a ticket that has ended before its turn is passed over.
+    """
 
     instance: int
     tickets: Sequence[Ticket]
+    singly: bool = False
+
+
+class BreakUp(msgspec.Struct, frozen=True):
+    """Begin no further ticket of the run on this instance, and call `broken_up`. Nothing to do when the run is over."""
+
+    instance: int
 
 
 class Respond(msgspec.Struct, frozen=True):
@@ -87,7 +98,7 @@ class Refuse(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
-Action = Dispatch | Respond | Refuse
+Action = Dispatch | BreakUp | Respond | Refuse
 
 
 class CoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,8 +129,16 @@ class SchedulerCore(Protocol):
         """Forget the ticket: it gets no action any more; if it is executing its result is dropped. No-op when ENDED."""
         ...
 
-    def completed(self, instance: int, now_ns: int) -> None:
-        """The batch on this instance is over (whether it succeeded is not the core's business); the instance is idle."""
+    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False) -> None:
+        """The batch or run on this instance is over (whether it succeeded is not the core's business); the instance is idle.
+
+        The last `not_begun` tickets of the run were not executed: they wait again. `brief`: it took at most RUN_SLICE_NS_MAX.
+        """
+        ...
+
+    def broken_up(self, instance: int, now_ns: int, *, executed: int, not_begun: int) -> None:
+        """The run on this instance was broken up: of what it still had, the first `executed` tickets are over, the last
+        `not_begun` will not be begun, and what is between (one at most) is being executed; `completed` follows for that."""
         ...
 
     def next_deadline_ns(self) -> int | None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
+from operator import attrgetter
 
-from tpy.errors import Unavailable
-from tpy_data.schedulers.core.contract import Action, CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Ticket
+from tpy.errors import Unavailable, invariant
+from tpy_data.schedulers.core.contract import Action, BreakUp, CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Ticket
 from tpy_data.schedulers.core.deadlines import Deadlines
 from tpy_data.schedulers.core.instances import InstancePool
+from tpy_data.schedulers.core.run_ahead import RunAhead
 
 
 def end_to_end_deadline_ns(ticket: Ticket, now_ns: int) -> int | None:
@@ -19,19 +22,28 @@ def end_to_end_deadline_ns(ticket: Ticket, now_ns: int) -> int | None:
     return timeout_at_ns if deadline_ns is None or timeout_at_ns < deadline_ns else deadline_ns
 
 
+_arrival = attrgetter("arrival")
+
+
 class DefaultCore:
-    """One first-come first-served queue for all instances; each request runs alone.
+    """One first-come first-served queue for all instances; each request is executed alone.
+
+    When requests wait, an instance that is quick is given several at a time, to be executed one after the other: otherwise
+    handing over takes longer than what is handed over. It gives back what it does not come to soon, and that waits again, in
+    its old place. Until then those requests count as executing; their limits hold in any case.
 
     Priorities, queue limits and queue policies belong to dynamic batching and have no effect here, as in Triton. Unlike in
     Triton, a request's timeout and deadline are kept: it is refused when the first of them is reached, in the queue or while it
     runs. A verb called at or after a deadline treats that deadline as passed, whatever else it does.
     """
 
-    __slots__ = ("_actions", "_deadlines", "_executing", "_pool", "_stopped", "_waiting")
+    __slots__ = ("_actions", "_ahead", "_arrivals", "_deadlines", "_executing", "_pool", "_stopped", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[Ticket, None] = OrderedDict()
+        self._arrivals = 0
         self._pool = InstancePool()
+        self._ahead = RunAhead()
         self._deadlines = Deadlines()
         self._actions: list[Action] = []
         self._executing = 0
@@ -41,12 +53,14 @@ class DefaultCore:
         """A new idle instance; takes the oldest waiting ticket at once."""
         self._expire(now_ns)
         self._pool.add(instance)
-        self._run_waiting()
+        self._ahead.add(instance)
+        self._run_waiting(now_ns)
 
     def remove_instance(self, instance: int, now_ns: int) -> None:
         """The instance takes no new ticket."""
         self._expire(now_ns)
         self._pool.remove(instance)
+        self._ahead.forget(instance)
 
     def submit(self, ticket: Ticket, now_ns: int) -> None:
         """Accept a ticket; one whose deadline is already over is refused at once. Raises Unavailable after `stop`."""
@@ -54,6 +68,8 @@ class DefaultCore:
         if self._stopped:
             raise Unavailable(Outcome.STOPPING.value)
         ticket.queued_ns = now_ns
+        self._arrivals += 1
+        ticket.arrival = self._arrivals
         deadline_ns = end_to_end_deadline_ns(ticket, now_ns)
         if deadline_ns is not None:
             if deadline_ns <= now_ns:
@@ -61,7 +77,7 @@ class DefaultCore:
                 return
             self._deadlines.add(ticket, deadline_ns)
         if self._pool.idle:  # then nobody waits
-            self._run(ticket)
+            self._run((ticket,))
         else:
             self._waiting[ticket] = None
 
@@ -71,23 +87,37 @@ class DefaultCore:
             self._leave(ticket)
         self._expire(now_ns)
 
-    def completed(self, instance: int, now_ns: int) -> None:
-        """The instance is over with its ticket, and takes the next one."""
-        self._expire(now_ns)
+    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False) -> None:
+        """The instance is over with its tickets, and takes the next ones."""
         tickets = self._pool.finish(instance)
-        ticket = tickets[0]
-        if ticket.phase is Phase.EXECUTING:
-            self._leave(ticket)
-            self._actions.append(Respond(tickets))
+        begun = len(tickets) - not_begun
+        invariant(begun >= 0, f"instance {instance} gave back more tickets than it was given")
+        self._ahead.completed(instance, begun=begun, whole=not not_begun, brief=brief)
+        self._expire(now_ns)
+        self._respond(tickets[:begun])
+        if not_begun:
+            self._return(tickets[begun:])
         if self._waiting:
-            self._run_waiting()
+            self._run_waiting(now_ns)
+
+    def broken_up(self, instance: int, now_ns: int, *, executed: int, not_begun: int) -> None:
+        """The instance is over with some of its tickets, and gives some back."""
+        self._expire(now_ns)
+        done, returned = self._pool.shorten(instance, executed, not_begun)
+        self._respond(done)
+        self._return(returned)
+        if self._waiting:
+            self._run_waiting(now_ns)
 
     def next_deadline_ns(self) -> int | None:
-        """The earliest deadline of a ticket that waits or runs."""
-        return self._deadlines.first_ns()
+        """The earliest: of the deadlines of tickets that wait or run, and of the times at which runs are broken up."""
+        first_ns, break_up_ns = self._deadlines.first_ns(), self._ahead.first_ns()
+        if first_ns is None or break_up_ns is None:
+            return break_up_ns if first_ns is None else first_ns
+        return min(first_ns, break_up_ns)
 
     def advance(self, now_ns: int) -> None:
-        """Refuse whatever is due."""
+        """Refuse, and break up, whatever is due."""
         self._expire(now_ns)
 
     def refuse_waiting(self, now_ns: int) -> None:
@@ -115,6 +145,37 @@ class DefaultCore:
         while (ticket := self._deadlines.pop_due(now_ns)) is not None:
             self._leave(ticket)
             self._actions.append(Refuse(ticket, Outcome.TIMED_OUT))
+        while (instance := self._ahead.pop_due(now_ns)) is not None:
+            self._actions.append(BreakUp(instance))
+
+    def _respond(self, tickets: Sequence[Ticket]) -> None:
+        """Answer those of the tickets that have not ended meanwhile."""
+        live = tuple([ticket for ticket in tickets if ticket.phase is Phase.EXECUTING])
+        if live:
+            for ticket in live:
+                self._leave(ticket)
+            self._actions.append(Respond(live))
+
+    def _return(self, tickets: Sequence[Ticket]) -> None:
+        """Have those of the tickets that have not ended wait again, where their arrival puts them."""
+        live = [ticket for ticket in tickets if ticket.phase is Phase.EXECUTING]
+        if not live:
+            return
+        self._executing -= len(live)
+        for ticket in live:
+            ticket.phase = Phase.QUEUED
+        if self._stopped:
+            for ticket in live:
+                self._deadlines.discard(ticket)
+                self._refuse(ticket, Outcome.STOPPING)
+            return
+        # Only what another instance gave back before can be older than these.
+        last = live[-1].arrival
+        while self._waiting and next(iter(self._waiting)).arrival < last:
+            live.append(self._waiting.popitem(last=False)[0])
+        for ticket in sorted(live, key=_arrival, reverse=True):
+            self._waiting[ticket] = None
+            self._waiting.move_to_end(ticket, last=False)
 
     def _refuse_waiting(self, outcome: Outcome) -> None:
         while self._waiting:
@@ -122,15 +183,21 @@ class DefaultCore:
             self._deadlines.discard(ticket)
             self._refuse(ticket, outcome)
 
-    def _run_waiting(self) -> None:
-        while self._waiting and self._pool.idle:
-            self._run(self._waiting.popitem(last=False)[0])
+    def _run_waiting(self, now_ns: int) -> None:
+        waiting, pool = self._waiting, self._pool
+        while waiting and pool.idle:
+            instance = pool.idle[0]
+            count = self._ahead.length(instance, len(waiting), pool.members)
+            if count > 1:
+                self._ahead.started(instance, now_ns)
+            self._run(tuple([waiting.popitem(last=False)[0] for _ in range(count)]))
 
-    def _run(self, ticket: Ticket) -> None:
-        tickets = (ticket,)
-        ticket.phase = Phase.EXECUTING
-        self._executing += 1
-        self._actions.append(Dispatch(self._pool.start(tickets), tickets))
+    def _run(self, tickets: tuple[Ticket, ...]) -> None:
+        """Give the tickets to the instance that has been idle longest."""
+        for ticket in tickets:
+            ticket.phase = Phase.EXECUTING
+        self._executing += len(tickets)
+        self._actions.append(Dispatch(self._pool.start(tickets), tickets, singly=True))
 
     def _leave(self, ticket: Ticket) -> None:
         """Take the ticket out of the place it is in."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpy.config.model_config import TimeoutAction
-from tpy.errors import Unavailable
+from tpy.errors import Unavailable, invariant
 from tpy_data.schedulers.core.arrival_order import ArrivalOrder
 from tpy_data.schedulers.core.batch_forming import BatchForming
 from tpy_data.schedulers.core.contract import Action, CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Ticket
@@ -84,8 +84,9 @@ class DynamicCore:
         self._dispatch(now_ns)
         self._release()
 
-    def completed(self, instance: int, now_ns: int) -> None:
+    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False) -> None:
         """The batch is over; those of its tickets that have not ended get their answers, now or in their turn."""
+        invariant(not_begun == 0, "a batch was executed in part")
         self._expire(now_ns)
         tickets = self._pool.finish(instance)
         live = [ticket for ticket in tickets if ticket.phase is Phase.EXECUTING]
@@ -97,6 +98,10 @@ class DynamicCore:
                 ticket.phase = Phase.EXECUTED
             self._release()
         self._dispatch(now_ns)
+
+    def broken_up(self, instance: int, now_ns: int, *, executed: int, not_begun: int) -> None:
+        """Never: this core gives batches only."""
+        invariant(False, f"instance {instance} has no run that could be broken up")
 
     def next_deadline_ns(self) -> int | None:
         """The earliest of: a ticket's end-to-end deadline, its time in the queue, the end of the wait for company."""

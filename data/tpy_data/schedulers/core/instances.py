@@ -36,11 +36,24 @@ class InstancePool:
         invariant(instance in self.idle, f"instance {instance} was removed but is not a member")
         self.idle.remove(instance)
 
+    @property
+    def members(self) -> int:
+        """How many there are, without those that leave."""
+        return len(self.idle) + len(self._running) - len(self._leaving)
+
     def start(self, tickets: Sequence[Ticket]) -> int:
         """Give the tickets to the instance that has been idle longest; returns its number."""
         instance = self.idle.popleft()
         self._running[instance] = tickets
         return instance
+
+    def shorten(self, instance: int, executed: int, not_begun: int) -> tuple[Sequence[Ticket], Sequence[Ticket]]:
+        """Take the first `executed` and the last `not_begun` of its tickets from an instance; it keeps the others."""
+        tickets = self._running.get(instance, ())
+        end = len(tickets) - not_begun
+        invariant(0 <= executed <= end <= len(tickets), f"instance {instance} was not given as many tickets as it reports")
+        self._running[instance] = tickets[executed:end]
+        return tickets[:executed], tickets[end:]
 
     def finish(self, instance: int) -> Sequence[Ticket]:
         """The instance is idle again, or gone if it was leaving; returns what it was given."""
