@@ -20,8 +20,8 @@ class Offload(Protocol):
 
 
 async def in_thread(work: Callable[[], T], /) -> T:
-    """In one of Trio's worker threads."""
-    return await trio.to_thread.run_sync(work)
+    """In one of Trio's worker threads, which is left behind when cancelled."""
+    return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
 
 
 async def at_once(work: Callable[[], T], /) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from tpy.state import ModelStateStore, Snapshot
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control import ControlMode, ControlOptions, ControlPlane, DiskSource, run_control_plane
 from tpy_control.core.picture import ModelLocation, ModelPicture
+from tpy_control.sources.disk import DiskRepositories
 
 PATIENCE_S = 20  # a deadline for events of the operating system, never reached on a healthy machine
 
@@ -243,3 +245,20 @@ async def test_stopping_is_quick_although_a_watcher_waits_in_a_thread(disk: Disk
     async with disk.running(ControlMode.POLL):
         stopping_ns = clock.now_ns()
     assert clock.now_ns() - stopping_ns < 3 * NS_PER_S, "watchfiles' own time-out is 5 s"
+
+
+@pytest.mark.parametrize("look", ["list_models", "glance", "picture"])
+async def test_a_disk_that_hangs_can_be_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: str) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(DiskRepositories, look, lambda *_: released.wait(PATIENCE_S))
+    source = DiskSource((tmp_path,))
+    with trio.move_on_after(0.01) as scope:
+        if look == "list_models":
+            await source.list_models()
+        elif look == "glance":
+            await source.glance(ModelLocation(str(tmp_path), "m"))
+        else:
+            await source.picture(ModelLocation(str(tmp_path), "m"), config_name="")
+    assert scope.cancelled_caught
+    assert not released.is_set()
+    released.set()

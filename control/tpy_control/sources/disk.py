@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import os
@@ -28,6 +29,9 @@ from tpy_control.core.picture import (
 )
 
 _log = logging.getLogger(__name__)
+
+_look = functools.partial(trio.to_thread.run_sync, abandon_on_cancel=True)
+"""In a thread that is left behind when cancelled: a file system that hangs must not keep the server from ending."""
 
 BACKENDS_FOLDER = "backends"
 """A repository may bring python-based backends along, as backends/NAME/model.py."""
@@ -122,19 +126,19 @@ class DiskSource:
 
     async def list_models(self) -> Sequence[ModelLocation]:
         """As DiskRepositories."""
-        return await trio.to_thread.run_sync(self._disk.list_models)
+        return await _look(self._disk.list_models)
 
     async def glance(self, location: ModelLocation) -> Glance | None:
         """As DiskRepositories."""
-        return await trio.to_thread.run_sync(self._disk.glance, location)
+        return await _look(self._disk.glance, location)
 
     async def picture(self, location: ModelLocation, *, config_name: str) -> ModelPicture | None:
         """As DiskRepositories."""
-        return await trio.to_thread.run_sync(self._disk.picture, location, config_name)
+        return await _look(self._disk.picture, location, config_name)
 
     async def md5(self, location: ModelLocation, path: str) -> str | None:
         """As DiskRepositories."""
-        return await trio.to_thread.run_sync(self._disk.md5, location, path)
+        return await _look(self._disk.md5, location, path)
 
     async def watch(self, changed: Callable[[], None]) -> None:
         """Watches all repositories recursively; returns, with a warning, where the system cannot."""
