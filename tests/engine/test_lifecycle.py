@@ -399,11 +399,11 @@ async def test_a_warmup_that_raises_fails_the_load_with_tritons_text(autojump_cl
 
 
 async def test_labels_are_part_of_the_description(autojump_clock: MockClock, loop_guard: LoopGuard, tmp_path: Path) -> None:
-    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    (tmp_path / "labels.txt").write_bytes("cat\r\ndog\x0c\u2028\n\nbird".encode())
     output = ModelOutput(name="OUT", data_type=DataType.FP32, dims=(2,), label_filename="labels.txt")
     async with rig() as r:
         await r.serve(config(output=(output,)), directory=tmp_path)
-        assert r.plane.inference.describe("m").output_by_name["OUT"].labels == ("cat", "dog")
+        assert r.plane.inference.describe("m").output_by_name["OUT"].labels == ("cat", "dog\x0c\u2028", "", "bird")
 
 
 async def test_gpu_instances_go_to_the_cpu_where_there_is_none(

@@ -14,8 +14,14 @@ def read_labels(config: ModelConfig, model_directory: Path) -> dict[str, tuple[s
     for output in config.output:
         if output.label_filename:
             text = read_beside(model_directory, output.label_filename).decode("utf-8", errors="replace")
-            labels[output.name] = tuple(text.splitlines())
+            labels[output.name] = _lines(text)
     return labels
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    """Only a newline ends a label. `splitlines` would also cut at form feeds and the line separators of Unicode, which are labels
+    of their own where a model tells characters apart, and every label behind one would be wrong."""
+    return tuple(line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")) if text else ()
 
 
 def read_beside(directory: Path, name: str) -> bytes:
