@@ -31,8 +31,9 @@ BATCH_REQUESTS_MAX: Final = 65_536
 LOAD_OVERRIDE_BYTES_MAX: Final = 2048 * MIB
 """Sum of the `file:` overrides in one load call."""
 
-CONFIG_BYTES_MAX: Final = 16 * MIB
-"""Size of a config.pbtxt or of a `config` override."""
+CONFIG_BYTES_MAX: Final = MIB
+"""Size of a config.pbtxt or of a `config` override: room for ensembles of thousands of steps. The worst text of this size takes
+seconds to read (in a thread), and one of 16 MiB would take minutes."""
 
 WORKER_RESTART_BACKOFF_S_MIN: Final = 1
 """Pause before the first restart of a failed instance."""

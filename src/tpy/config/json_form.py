@@ -146,7 +146,7 @@ class _Reader:
             return {}
         entries: dict[Any, Any] = {}
         for index, (name, given) in enumerate(value.items()):
-            key = name if field.key is Scalar.STRING else self._element(name, field.key or Scalar.STRING, f"{path}[{index}].key")
+            key = self._element(name, field.key or Scalar.STRING, f"{path}[{index}].key")
             entries[key] = self._element(given, field.kind, f"{path}[{index}].value")
         return dict(sorted(entries.items()))
 
@@ -188,7 +188,7 @@ def _read_enum(value: JsonValue, kind: EnumSchema) -> Any:
 def _read_scalar(value: JsonValue, kind: Scalar) -> Any:
     """The value, or None when it is not one of this kind."""
     if kind is Scalar.STRING:
-        return value if isinstance(value, str) else None
+        return value if isinstance(value, str) and not _SURROGATE.search(value) else None
     if kind is Scalar.BOOL:
         return value if isinstance(value, bool) else {"true": True, "false": False}.get(value) if isinstance(value, str) else None
     number = _read_number(value)
@@ -205,6 +205,8 @@ def _read_scalar(value: JsonValue, kind: Scalar) -> Any:
     return float(np.float32(number)) if kind is Scalar.FLOAT else float(number)
 
 
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+"""Half a pair, by an escape: it cannot be written as UTF-8."""
 _FLOAT_MAX: Final = float(np.finfo(np.float32).max)
 _DOUBLE_MAX: Final = float(np.finfo(np.float64).max)
 _NUMBER: Final = re.compile(r"-?[0-9]{1,400}(\.[0-9]{1,400})?([eE][+-]?[0-9]{1,4})?|NaN|-?Infinity")

@@ -42,7 +42,7 @@ class SyntaxWalk:
 
     def _problem(self, place: Location, field: str, message: str, *, expected: str = "") -> None:
         self.problems.append(
-            Problem(path=self.path, line=place.line, column=place.column, field=field, message=message, expected=expected)
+            Problem(path=self.path, line=place.line, column=place.column, field=_shown(field), message=message, expected=expected)
         )
         if len(self.problems) >= limits.CONFIG_PROBLEMS_MAX:
             raise _TooManyProblems
@@ -58,10 +58,10 @@ class SyntaxWalk:
                 continue
             field = schema.fields.get(token.text)
             if field is None:
-                known = did_you_mean(token.text, schema.fields)
+                known = did_you_mean(token.short, schema.fields)
                 expected = "" if known else "one of " + ", ".join(schema.fields)
-                message = f"{schema.name} has no field '{token.text}'{known}"
-                self._problem(token.place, _join(path, token.text), message, expected=expected)
+                message = f"{schema.name} has no field '{token.short}'{known}"
+                self._problem(token.place, _join(path, token.short), message, expected=expected)
                 self._skip_value()
             else:
                 self._check_repetition(schema, field, token, seen, path)
@@ -262,6 +262,14 @@ class SyntaxWalk:
         while depth > 0 and self._tokens.peek().kind is not TokenKind.END:
             token = self._tokens.take()
             depth += token.is_punctuation("{<[") - token.is_punctuation("}>]")
+
+
+def _shown(field: str) -> str:
+    """The path of a field as problems name it: a map's key in it may be as long as the file."""
+    return field if len(field) <= _FIELD_CHARACTERS_MAX else f"{field[:_FIELD_CHARACTERS_MAX]}..."
+
+
+_FIELD_CHARACTERS_MAX = 500
 
 
 def _join(path: str, name: str) -> str:

@@ -25,6 +25,14 @@ class TokenKind(enum.Enum):
     END = enum.auto()
 
 
+def shortened(text: str) -> str:
+    """`text`, cut where it is too long for a message."""
+    return text if len(text) <= _SHOWN_CHARACTERS_MAX else f"{text[:_SHOWN_CHARACTERS_MAX]}..."
+
+
+_SHOWN_CHARACTERS_MAX: Final = 120
+
+
 class Token(NamedTuple):
     """One token. `text` is as written (strings with their quotes); of an INVALID one, what is wrong with it."""
 
@@ -36,9 +44,14 @@ class Token(NamedTuple):
         """Whether this is one of these punctuation characters."""
         return self.kind is TokenKind.PUNCTUATION and self.text in characters
 
+    @property
+    def short(self) -> str:
+        """`text`, cut where it is too long for a message."""
+        return shortened(self.text)
+
     def describe(self) -> str:
         """The token as a message names it."""
-        return "the end of the file" if self.kind is TokenKind.END else f"'{self.text}'"
+        return "the end of the file" if self.kind is TokenKind.END else f"'{self.short}'"
 
 
 _PATTERN: Final = re.compile(

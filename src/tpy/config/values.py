@@ -13,6 +13,8 @@ from tpy.config.schema import INTEGER_RANGE, EnumSchema, Scalar
 from tpy.config.tokens import Token, TokenKind
 
 _INTEGER: Final = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
+_INTEGER_CHARACTERS_MAX: Final = 1000
+"""Python refuses to convert much longer ones, as that would take long. An octal literal may begin with many zeros."""
 _FLOAT: Final = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fF]?|-?(?:inf|infinity|nan)f?", re.IGNORECASE)
 _STRING: Final = re.compile(
     r"""(?:[^\\]|\\(?:[abfnrtv\\'"]|[0-3]?[0-7]{1,2}|x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}))*"""
@@ -35,10 +37,11 @@ EXPECTED: Final = {
 
 
 def integer_of(text: str) -> int | None:
-    """The value of a decimal, hexadecimal or octal literal; None for anything else."""
+    """The value of a decimal, hexadecimal or octal literal; None for anything else. Of one that is absurdly long the value is
+    cut, and still far outside of any range."""
     if _INTEGER.fullmatch(text) is None:
         return None
-    digits = text.removeprefix("-")
+    digits = text.removeprefix("-")[:_INTEGER_CHARACTERS_MAX]
     base = 16 if digits[:2] in ("0x", "0X") else 8 if digits.startswith("0") else 10
     return -int(digits, base) if text.startswith("-") else int(digits, base)
 
@@ -72,7 +75,7 @@ def _integer_fault(token: Token, kind: Scalar) -> str:
     if value is None:
         return f"{token.describe()} is not an integer"
     smallest, largest = INTEGER_RANGE[kind]
-    return "" if smallest <= value <= largest else f"{value} is outside the range of {kind.value}, {smallest} to {largest}"
+    return "" if smallest <= value <= largest else f"{token.short} is outside the range of {kind.value}, {smallest} to {largest}"
 
 
 def enum_fault(token: Token, kind: EnumSchema) -> str:
@@ -84,7 +87,7 @@ def enum_fault(token: Token, kind: EnumSchema) -> str:
         known = token.kind is TokenKind.NAME and token.text in kind.by_name
     if known:
         return ""
-    return f"{token.describe()} is not a value of {kind.name}{did_you_mean(token.text, kind.by_name)}"
+    return f"{token.describe()} is not a value of {kind.name}{did_you_mean(token.short, kind.by_name)}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -129,3 +129,9 @@ def test_floats_are_printed_as_protobuf_prints_them() -> None:
     written = to_json(ModelConfig(model_metrics=metrics))
     assert written["model_metrics"]["metric_control"][0]["histogram_options"]["buckets"] == [0.1, "Infinity", "-Infinity"]
     assert parse_json(json.dumps(written)).model_metrics == metrics
+
+
+@pytest.mark.parametrize("text", ['{"name": "\\ud800"}', '{"parameters": {"\\udfff": {}}}', '{"metric_tags": {"a": "\\ud800x"}}'])
+def test_text_that_is_no_unicode_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"invalid value .* for type TYPE_STRING"):
+        parse_json(text)

@@ -147,6 +147,24 @@ def test_a_text_beyond_the_bound_is_not_read() -> None:
         parse_pbtxt("#" * (limits.CONFIG_BYTES_MAX + 1), path="big")
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("max_batch_size: {long}", "max_batch_size: 999"),
+        ("max_batch_size: 0x{long}", "max_batch_size: 0x999"),
+        ("input {{ data_type: {long} }}", "input[0].data_type: '999"),
+        ("dynamic_batching {{ priority_queue_policy {{ key: {long} }} }}", "dynamic_batching.priority_queue_policy[999"),
+        ("a{long}: 1", "a999"),
+        ("name: a{long}", "name: 'a999"),
+        ('parameters {{ key: "{long}" value {{ foo: 1 }} }}', 'parameters["999'),
+    ],
+)
+def test_very_long_words_are_refused_in_short(text: str, problem: str) -> None:
+    [found] = problems_of(text.format(long="9" * 100_000))
+    assert problem in found
+    assert len(found) < 2_000
+
+
 def test_places_of_fields() -> None:
     source = parse_pbtxt(
         """name: "m"
