@@ -97,7 +97,7 @@ class HeaderWriter:
         encoder = self._encoder
         if size_bytes != encoder.header_table_size:
             encoder.header_table_size = size_bytes
-            # The encoder would tell every size, also one that is too large by now: tell the smallest and the last (RFC 7541, 4.2).
+            # The encoder would tell every size, also one that is too large by now: the least and the last do (RFC 7541, 4.2).
             smallest = min(encoder.table_size_changes)
             encoder.table_size_changes = [smallest, size_bytes] if smallest < size_bytes else [size_bytes]
             self._known.clear()
