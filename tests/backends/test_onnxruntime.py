@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import subprocess
 import sys
@@ -195,6 +196,13 @@ class TestFiles:
         with pytest.raises(Unavailable) as refusal:
             completed(backend, tmp_path, None)
         assert str(refusal.value) == f"unable to find '{path}' for model instance 'm'"
+
+    def test_a_pipe_is_no_model(self, backend: Backend, tmp_path: Path) -> None:
+        path = tmp_path / "m" / "1" / "model.onnx"
+        path.parent.mkdir(parents=True)
+        os.mkfifo(path)
+        with pytest.raises(Unavailable, match="is not a file, for model instance 'm'"):
+            completed(backend, tmp_path, None)
 
     @pytest.mark.parametrize("filename", ["other.onnx", "model.onnx/model.onnx"])
     def test_another_name_and_a_directory(self, backend: Backend, tmp_path: Path, filename: str) -> None:

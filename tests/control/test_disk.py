@@ -102,6 +102,27 @@ async def test_a_configuration_that_is_no_text_is_an_error_of_its_model(tmp_path
     assert "is not UTF-8 text: byte 6" in picture.error
 
 
+async def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    model = make_model(tmp_path)
+    write(model / "config.pbtxt", b"\xef\xbb\xbfmax_batch_size: 1")
+    picture = await picture_of(tmp_path)
+    assert picture is not None
+    assert picture.config_text == "max_batch_size: 1"
+
+
+@pytest.mark.parametrize("kind", ["link", "folder"])
+async def test_a_configuration_that_is_no_file_is_an_error_of_its_model(tmp_path: Path, kind: str) -> None:
+    path = make_model(tmp_path) / "config.pbtxt"
+    path.unlink(missing_ok=True)
+    if kind == "link":
+        path.symlink_to(tmp_path / "nowhere")
+    else:
+        path.mkdir()
+    picture = await picture_of(tmp_path)
+    assert picture is not None
+    assert picture.error == f"{path} is not a file"
+
+
 async def test_a_directory_that_cannot_be_listed_is_an_error_of_its_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

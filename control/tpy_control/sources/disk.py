@@ -257,13 +257,15 @@ def _read_config(directory: Path, config_name: str) -> tuple[str, str | None]:
         paths.insert(0, f"{CONFIGS_FOLDER}/{config_name}.pbtxt")
     for path in paths:
         file = directory / path
-        if not file.is_file():
+        if not os.path.lexists(file):
             continue
+        if not file.is_file():  # a link that leads nowhere, say: without its configuration the model would be another one
+            raise OSError(f"{file} is not a file")
         size_bytes = file.stat().st_size
         if size_bytes > limits.CONFIG_BYTES_MAX:
             raise OSError(f"{file} has {size_bytes} bytes; a configuration has at most {limits.CONFIG_BYTES_MAX}")
         try:
-            return path, file.read_text(encoding="utf-8")
+            return path, file.read_text(encoding="utf-8-sig")  # some editors write a byte order mark
         except UnicodeDecodeError as error:
             raise OSError(f"{file} is not UTF-8 text: byte {error.start} cannot be read") from None
     return "", None

@@ -16,7 +16,7 @@ def model_file(context: ModelContext, placement: InstancePlacement) -> Path:
     """The file to load: by the GPU's compute capability if `cc_model_filenames` has it, else `default_model_filename`; where
     that is a directory, its model.onnx (with whatever lies beside it).
 
-    Raises Unavailable when it is missing, InvalidArgument when its name leaves the version directory.
+    Raises Unavailable when it is missing or no file, InvalidArgument when its name leaves the version directory.
     """
     config = context.config
     name = config.default_model_filename or DEFAULT_FILENAME
@@ -30,6 +30,8 @@ def model_file(context: ModelContext, placement: InstancePlacement) -> Path:
         path = path / DEFAULT_FILENAME
     if not path.exists():
         raise Unavailable(f"unable to find '{path}' for model instance '{config.name}'")
+    if not path.is_file():  # opening a pipe would wait for its writer
+        raise Unavailable(f"'{path}' is not a file, for model instance '{config.name}'")
     return path
 
 
