@@ -10,7 +10,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from tests.engine.fakes import ScriptedBackend, config, identity, instances, rig, values
+from tests.engine.fakes import ScriptedBackend, config, identity, instances, request, rig, values
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, InstancePlacement, LoadedModel, ModelContext
 from tpy.errors import Internal, NotFound
 from tpy.messages import ModelState
@@ -112,17 +112,22 @@ async def test_a_dead_version_can_be_unloaded_with_requests_in_its_queue(
 
 async def test_one_instance_that_lives_is_enough_for_the_queue(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
     backend = Dying()
-    async with rig(backend=backend, latency_ms=lambda worker: 10 if worker == "m_0_0" else 5000) as r:
+    async with rig(backend=backend, latency_ms=10) as r:
         await r.serve(config(instance_group=instances(2)))
-        backend.execute = lambda batch: backend.die(batch) if len(backend.batches) == 1 else identity(batch)
-        sinks = [r.submit() for _ in range(3)]
-        await trio.sleep(4)
-        assert [len(sink.responses) for sink in sinks] == [1, 0, 0]
-        await sinks[2].wait()
-        assert values(sinks[2].response) == [1, 1]
+        backend.execute = lambda batch: backend.die(batch) if values_of(batch) == [-1, -1] else identity(batch)
+        deadly, others = r.submit(request(value=-1)), [r.submit() for _ in range(5)]
+        await deadly.wait()
+        assert deadly.error == "Internal: lost"
+        await trio.sleep(5)
+        assert [sink.at_ms for sink in others] == [10, 20, 30, 40, 50]
+        assert r.states() == {(1, 1): ("READY", "")}
 
 
-async def test_nothing_of_a_model_is_kept_after_its_unload(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+def values_of(batch: ExecutionBatch) -> list[float]:
+    return list(batch.requests[0].inputs["IN"].array.ravel().tolist())
+
+
+async def test_nothing_of_a_model_is_kept_after_its_unload(autojump_clock: MockClock) -> None:
     async with rig() as r:
         models: list[weakref.ref[object]] = []
         load = r.backend.load
