@@ -75,3 +75,16 @@ def test_half_a_body_is_dropped_with_its_connection() -> None:
     body = weakref.ref(parser.bulk.obj)
     parser.drop()
     assert body() is None
+
+
+@pytest.mark.parametrize("header_length", ["0", "1", "77", "130", "99999999999999999999", "9" * 60, "-3", "x"])
+def test_a_large_tensor_begins_where_it_can_be_used_without_a_copy(header_length: str) -> None:
+    parser = RequestParser(max_input_size=1 << 20)
+    body = np.random.default_rng(7).bytes(200_000)
+    parser.feed(post(INFER, body, f"Inference-Header-Content-Length: {header_length}"))
+    if parser.bulk is not None:
+        parser.bulk_received(len(parser.bulk))
+    [request] = parser.complete
+    assert bytes(request.body) == body
+    offset = int(header_length) if header_length.isdigit() and len(header_length) <= 20 else 0
+    assert (np.frombuffer(request.body, np.uint8).ctypes.data + offset) % 64 == 0

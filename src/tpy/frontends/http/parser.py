@@ -23,6 +23,12 @@ from tpy.frontends.http.message import HttpReply, HttpRequest, fields_of, refusa
 _SMALL_BODY_BYTES_MAX = 64 * 1024
 """Bodies up to this size are kept as the pieces that llhttp gives; larger ones have one buffer from the start."""
 
+_ALIGNMENT = 64
+"""Of the first binary tensor in such a buffer. What ONNX Runtime wants of memory that it uses without copying it."""
+
+_LENGTH_DIGITS_MAX = 20
+"""Digits of a length that can be true."""
+
 
 class Phase(enum.Enum):
     """Where in a request the bytes fed so far end."""
@@ -228,8 +234,7 @@ class RequestParser:
         if length > self._max_input_size:
             self._oversized(request, length)
         elif length > _SMALL_BODY_BYTES_MAX:
-            # numpy, because it does not touch the memory: a promise of 64 MiB costs nothing until they arrive.
-            self._buffer = np.empty(length, dtype=np.uint8).data
+            self._buffer = _aligned_buffer(length, fields.get(b"inference-header-content-length", b""))
             self._collect = _Collect.BUFFER
 
     def _oversized(self, request: HttpRequest, size: int) -> None:
@@ -288,6 +293,18 @@ class RequestParser:
         self.expects_continue = False
         self.phase = Phase.IDLE
         self._reset()
+
+
+def _aligned_buffer(length: int, header_length: bytes) -> memoryview:
+    """Memory for a body in which what follows its inference header begins at a multiple of _ALIGNMENT bytes.
+
+    `header_length` is that header's length as the sender says; what is no such length is refused elsewhere.
+    """
+    offset = int(header_length) if header_length.isdigit() and len(header_length) <= _LENGTH_DIGITS_MAX else 0
+    # numpy, because it does not touch the memory: a promise of 64 MiB costs nothing until they arrive.
+    buffer = np.empty(length + _ALIGNMENT, dtype=np.uint8)
+    start = -(buffer.ctypes.data + offset) % _ALIGNMENT
+    return buffer.data[start : start + length]
 
 
 def _headtoo_large_reply() -> HttpReply:
