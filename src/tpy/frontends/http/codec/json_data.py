@@ -48,6 +48,12 @@ _ONLY_BOOL = {bool}
 _ONLY_STR = {str}
 _NUMBERS = {int, float}
 
+_SURELY_FP32 = 3.4e38
+"""Numbers below it, and above its negative, are not too large for FP32."""
+
+_FEW = 256
+"""Up to so many, looking at each number costs less than having numpy look out for overflows."""
+
 
 def read_json_data(data: list[object], datatype: DataType, count: int, *, tensor: str) -> np.ndarray[Any, Any]:
     """The `count` (at least 1) elements in `data` as a one-dimensional array of `datatype`. BYTES elements come as UTF-8.
@@ -94,6 +100,8 @@ def _convert(flat: list[Any], datatype: DataType) -> np.ndarray[Any, Any] | None
     if not kinds <= _NUMBERS:
         return None
     try:
+        if datatype is DataType.FP64 or (len(flat) <= _FEW and min(flat) > -_SURELY_FP32 and max(flat) < _SURELY_FP32):
+            return np.array(flat, datatype.numpy)
         with np.errstate(over="raise"):
             return np.array(flat, datatype.numpy)
     except (FloatingPointError, OverflowError):
