@@ -190,9 +190,9 @@ EXCHANGES: list[tuple[bytes, int, object]] = [
     (post("/v2/systemsharedmemory/unregister", ""), 501, NO_SHM),
     (post("/v2/cudasharedmemory/region/r/register", "{}"), 501, NO_SHM),
     (
-        post("/v2/models/m/generate", "{}"),
-        501,
-        {"error": "the generate extension is not supported by this server, use the infer endpoint"},
+        post("/v2/models/m/generate", '{"INPUT0": [1, 2.5], "id": "a"}'),
+        200,
+        {"OUTPUT0": [1.0, 2.5], "id": "a", "model_name": "m", "model_version": "1"},
     ),
     (get(INFER), 405, NOT_ALLOWED),
     (infer(1, 2), 200, ...),

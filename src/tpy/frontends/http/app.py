@@ -5,12 +5,14 @@ Inference is here too, for HTTP/2, TLS and `fast_path` off; it is the same call 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
+from types import TracebackType
 from typing import Concatenate
 
 import trio
 from quart import Response, request
+from quart.wrappers.response import ResponseBody
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.routing import BaseConverter
@@ -18,11 +20,12 @@ from werkzeug.routing import BaseConverter
 from tpy.errors import TpyError
 from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.control import ControlApi
+from tpy.frontends.http.generate import EventBody, GenerateApi, StreamReply
 from tpy.frontends.http.infer import Gate, InferEndpoint, is_disguised, unexpected_error_reply
 from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply, fields_of, refusal_reply
 from tpy.frontends.http.parser import too_large_reply
 
-Handler = Callable[Concatenate[HttpRequest, ...], Awaitable[HttpReply]]
+Handler = Callable[Concatenate[HttpRequest, ...], Awaitable[HttpReply | StreamReply]]
 
 
 class _DigitsConverter(BaseConverter):
@@ -65,6 +68,7 @@ def create_app(endpoint: InferEndpoint) -> QuartTrio:
     app = bare_app()
     routes = _Routes(app, gate=endpoint.gate, policy=endpoint.policy, max_input_size=endpoint.max_input_size)
     control = ControlApi(endpoint.services, threads=endpoint.threads)
+    generate = GenerateApi(endpoint)
     model, any_model = "/v2/models/<model>", "/v2/models/<name:model>"
     versioned = f"{model}/versions/<digits:version>"
 
@@ -80,8 +84,8 @@ def create_app(endpoint: InferEndpoint) -> QuartTrio:
         routes.add("statistics", f"{prefix}/stats", GET=control.statistics)
         # No category: the call checks "inference" itself, as it does on the fast path.
         routes.add("", f"{prefix}/infer", POST=_QuartInference(endpoint).infer)
-        routes.add("inference", f"{prefix}/generate", POST=control.generate)
-        routes.add("inference", f"{prefix}/generate_stream", POST=control.generate)
+        routes.add("inference", f"{prefix}/generate", POST=generate.generate)
+        routes.add("inference", f"{prefix}/generate_stream", POST=generate.generate_stream)
     for prefix in ("/v2/repository", "/v2/repository/<repository>"):
         routes.add("model-repository", f"{prefix}/index", POST=control.index)
         routes.add("model-repository", f"{prefix}/models/<model>/load", POST=control.load)
@@ -112,8 +116,10 @@ def bare_app() -> QuartTrio:
     return app
 
 
-def quart_response(app: QuartTrio, reply: HttpReply) -> Response:
+def quart_response(app: QuartTrio, reply: HttpReply | StreamReply) -> Response:
     """`reply` as Quart wants it."""
+    if isinstance(reply, StreamReply):
+        return app.response_class(_EventBody(reply.body), status=reply.status, content_type=reply.content_type)
     headers = dict(reply.headers)
     return app.response_class(b"".join(reply.parts), status=reply.status, headers=headers, content_type=reply.content_type)
 
@@ -123,6 +129,22 @@ async def _on_http_exception(error: HTTPException) -> Response:
     status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR
     reply = refusal_reply(status, error.name)
     return Response(b"".join(reply.parts), status=reply.status, content_type=reply.content_type)
+
+
+class _EventBody(ResponseBody):
+    """Events as Quart takes a body that comes over time. When Quart lets go of it, its request ends."""
+
+    def __init__(self, events: EventBody) -> None:
+        self._events = events
+
+    async def __aenter__(self) -> _EventBody:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._events.close()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._events
 
 
 class _Routes:
@@ -153,7 +175,7 @@ class _Routes:
             if category:
                 self._policy.require(category, message.fields)
             handler = handlers["GET" if request.method == "HEAD" else request.method]
-            reply = await handler(message, **values)
+            reply: HttpReply | StreamReply = await handler(message, **values)
         except _Oversized as oversized:
             reply = too_large_reply(oversized.size, self._max_input_size)
         except TpyError as error:

@@ -139,9 +139,6 @@ class ControlApi:
 
     # Offered by Triton, not here
 
-    async def generate(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
-        raise Unsupported("the generate extension is not supported by this server, use the infer endpoint")
-
     async def shared_memory(self, request: HttpRequest, *, region: str = "") -> HttpReply:
         self._services.shared_memory.require_enabled()
         raise Unsupported("client shared memory is not supported over HTTP by this server")
@@ -209,7 +206,17 @@ def _statistics(entry: ModelStatistics) -> Json:
             "cache_hit": _duration(inference.cache_hit),
             "cache_miss": _duration(inference.cache_miss),
         },
-        "response_stats": {},  # per response index, of decoupled models only
+        "response_stats": {
+            str(row.index): {
+                "compute_infer": _duration(row.compute_infer),
+                "compute_output": _duration(row.compute_output),
+                "success": _duration(row.success),
+                "fail": _duration(row.fail),
+                "empty_response": _duration(row.empty_response),
+                "cancel": _duration(row.cancel),
+            }
+            for row in entry.responses
+        },
         "batch_stats": [
             {
                 "batch_size": batch.batch_size,

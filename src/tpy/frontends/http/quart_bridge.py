@@ -35,6 +35,7 @@ class QuartExchange:
         self._buffered = 0
         self._head_written = False
         self._chunked = False
+        self._streams = False
         self._close = False
         self._ended = False
 
@@ -87,8 +88,10 @@ class QuartExchange:
         wants_close = any(name == b"Connection" and value.lower() == b"close" for name, value in headers)
         sized = b"Content-Length" in names or self._place.head_only
         self._chunked = not sized and self._place.version == "1.1"
+        self._streams = not sized
         self._close = wants_close or not (sized or self._chunked) or self._line.closes_after(self._place)
         headers = [field for field in headers if field[0] != b"Connection"]
+        # Bodies of unknown length come over time: each piece, and the head before the first, is written at once.
         if self._chunked:
             headers.append((b"Transfer-Encoding", b"chunked"))
         connection = connection_field(self._place, close=self._close)
@@ -98,7 +101,7 @@ class QuartExchange:
     async def _add(self, data: bytes) -> None:
         self._pieces += (b"%x\r\n" % len(data), data, b"\r\n") if self._chunked else (data,)
         self._buffered += len(data)
-        if self._buffered > _BUFFERED_BYTES_MAX:
+        if self._buffered > _BUFFERED_BYTES_MAX or self._streams:
             self._write()
             await self._line.wait_taken()
 

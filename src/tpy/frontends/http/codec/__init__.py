@@ -5,6 +5,7 @@ looks at it is decided here and raised as TpyError with Triton's text; what need
 """
 
 from tpy.frontends.http.codec.compression import Encoding, choose_encoding, compress, decompress
+from tpy.frontends.http.codec.generate import encode_generate, parse_generate
 from tpy.frontends.http.codec.plan import BINARY_PLAN, JSON_PLAN, OutputChoice, OutputPlan
 from tpy.frontends.http.codec.request import parse_header_length, parse_infer
 from tpy.frontends.http.codec.response import EncodedInfer, encode_error, encode_infer
@@ -22,7 +23,9 @@ __all__ = [
     "compress",
     "decompress",
     "encode_error",
+    "encode_generate",
     "encode_infer",
+    "parse_generate",
     "parse_header_length",
     "parse_infer",
 ]

@@ -51,11 +51,12 @@ def read_parameters(value: object) -> RequestParameters:
                 "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
             )
         else:
-            own[key] = _own_value(key, member)
+            own[key] = own_value(key, member)
     return _sorted(known, own)
 
 
-def _own_value(key: str, value: object) -> ParameterValue:
+def own_value(key: str, value: object) -> ParameterValue:
+    """A parameter for the model. Raises InvalidArgument (text 26) for a list, an object or null."""
     if isinstance(value, str | bool | float):
         return value
     if isinstance(value, int):

@@ -80,6 +80,19 @@ def encode_infer(response: InferenceResponse, plan: OutputPlan, description: Mod
     )
 
 
+def generate_document(response: InferenceResponse) -> bytes:
+    """The JSON object of generate: outputs by name, flat, single elements as scalars; parameters beside them. Names are sorted,
+    as Triton's."""
+    document: dict[str, object] = {"model_name": response.model_name, "model_version": str(response.model_version)}
+    if response.id:
+        document["id"] = response.id
+    document.update(response.parameters)
+    for tensor in response.outputs:
+        data = _json_data(tensor)
+        document[tensor.name] = data[0] if isinstance(data, list) and len(data) == 1 else data
+    return _dump(dict(sorted(document.items())))
+
+
 def encode_error(error: TpyError) -> bytes:
     """`{"error": "<message>"}`."""
     return _dump({"error": error.message})

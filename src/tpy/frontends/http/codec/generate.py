@@ -1,0 +1,115 @@
+"""The JSON of generate and generate_stream (triton.md 1.10): fields to tensors and parameters, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+
+from tpy.errors import InvalidArgument
+from tpy.frontends.http.codec.document import NON_STRING, load_document, refuse
+from tpy.frontends.http.codec.json_data import read_json_data
+from tpy.frontends.http.codec.parameters import own_value
+from tpy.frontends.http.codec.response import generate_document
+from tpy.messages import (
+    DataType,
+    InferenceRequest,
+    InferenceResponse,
+    ModelDescription,
+    ParameterValue,
+    Tensor,
+    TensorDescription,
+)
+
+_PARAMETERS = "parameters"
+
+
+def parse_generate(
+    body: bytes | bytearray | memoryview,
+    *,
+    description: ModelDescription,
+    version: int | None,
+    received_ns: int,
+    forwarded: Mapping[str, ParameterValue] | None = None,
+) -> InferenceRequest:
+    """The request in `body`: a member named as an input is that input, `parameters` holds further members, every other one is a
+    parameter for the model, `id` too. Nothing here has a meaning to the server but `id`, as in Triton.
+
+    Raises InvalidArgument with Triton's texts (26, 35 and 79, and those of broken JSON and elements).
+    """
+    document = load_document(body)
+    if type(document) is not dict:
+        raise InvalidArgument("attempt to get members for non-object")
+    request_id = document.get("id", "")
+    if type(request_id) is not str:
+        refuse("id", NON_STRING)
+    inputs: dict[str, Tensor] = {}
+    parameters: dict[str, ParameterValue] = {}
+    for name, value in document.items():
+        if name != _PARAMETERS:
+            _take(name, value, description, inputs, parameters, request_id)
+            continue
+        if type(value) is not dict:
+            raise InvalidArgument(
+                f"Expected JSON object for keyword: '{_PARAMETERS}': attempt to access JSON non-object as object"
+            )
+        try:
+            for inner_name, inner in value.items():
+                _take(inner_name, inner, description, inputs, parameters, request_id)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"Converting keyword: '{_PARAMETERS}': {error}") from None
+    return InferenceRequest(
+        model_name=description.name,
+        model_version=version,
+        id=request_id,
+        inputs=tuple(inputs.values()),
+        parameters={**parameters, **forwarded} if forwarded else parameters,
+        received_ns=received_ns,
+    )
+
+
+def encode_generate(response: InferenceResponse) -> bytes:
+    """The JSON object for one response. Raises its `error` if it has one, InvalidArgument for outputs that JSON cannot carry."""
+    if response.error is not None:
+        raise response.error
+    return generate_document(response)
+
+
+def _take(
+    name: str,
+    value: object,
+    description: ModelDescription,
+    inputs: dict[str, Tensor],
+    parameters: dict[str, ParameterValue],
+    request_id: str,
+) -> None:
+    described = description.input_by_name.get(name)
+    if described is None:
+        parameters[name] = own_value(name, value)
+    elif name in inputs:
+        raise InvalidArgument(f"[request id: {request_id or '<id_unknown>'}] input '{name}' already exists in request")
+    else:
+        inputs[name] = _tensor(described, value)
+
+
+def _tensor(described: TensorDescription, value: object) -> Tensor:
+    data = value if type(value) is list else [value]
+    shape = _shape(described, len(data))
+    if data or described.datatype in (DataType.FP16, DataType.BF16):
+        array = read_json_data(data, described.datatype, len(data), tensor=described.name)
+    else:
+        array = np.empty(0, described.datatype.numpy)
+    return Tensor(described.name, described.datatype, array.reshape(shape))
+
+
+def _shape(described: TensorDescription, count: int) -> tuple[int, ...]:
+    """The shape of `count` elements: the innermost variable dimension gets what the fixed ones leave, others are 1."""
+    shape = [1 if dim < 0 else dim for dim in described.shape]
+    fixed = prod(shape)
+    variable = [position for position, dim in enumerate(described.shape) if dim < 0]
+    if (fixed == 0 or count % fixed) if variable else count != fixed:
+        raise InvalidArgument(f"The schema can not convert input '{described.name}' to tensor with proper shape")
+    if variable:
+        shape[variable[-1]] = count // fixed
+    return tuple(shape)

@@ -1,0 +1,188 @@
+"""generate and generate_stream: one request in plain JSON, its responses as one JSON object or as server-sent events.
+
+The handler's task waits for the responses. Those of a stream go out as they come; while the client does not take them the request
+is paused, and with it the model. When the client is gone the task is cancelled, and with it the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import msgspec
+import trio
+
+from tpy import limits
+from tpy.errors import InvalidArgument, TpyError
+from tpy.frontends.http import codec
+from tpy.frontends.http.infer import InferEndpoint, parse_version, unexpected_error_reply
+from tpy.frontends.http.message import HttpReply, HttpRequest, json_reply
+from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
+from tpy.services import RequestHandle
+
+EVENT_STREAM_TYPE = "text/event-stream; charset=utf-8"
+
+_NOT_ONE = TpyError(
+    "generate expects model to produce exactly 1 response, "
+    "use generate stream for model that generates various number of responses"
+)
+
+
+class StreamReply(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer whose body comes in pieces. Whoever takes it iterates `body` and closes it."""
+
+    status: int
+    content_type: str
+    body: EventBody
+
+
+class Responses:
+    """The sink of one request, and where its handler waits."""
+
+    def __init__(self, *, decoupled: bool) -> None:
+        self.ended = False
+        self._decoupled = decoupled
+        self._handle: RequestHandle | None = None
+        self._waiting: list[InferenceResponse] = []
+        self._bytes = 0
+        self._arrived = trio.Event()
+
+    def begin(self, submit: Callable[[Responses], RequestHandle]) -> None:
+        """Submit the request. Raises what `submit` raises."""
+        self._handle = submit(self)
+
+    def cancel(self) -> None:
+        """Nobody waits any more. Safe at any time."""
+        if self._handle is not None and not self.ended:
+            self.ended = True
+            self._handle.cancel()
+
+    def deliver(self, response: InferenceResponse) -> None:
+        """Take one (ResponseSink)."""
+        if self.ended:
+            return
+        self.ended = response.final
+        # A final flag alone ends the answer; it is not a part of it.
+        if not (self._decoupled and response.final and response.error is None and not response.outputs):
+            self._waiting.append(response)
+            self._bytes += sum([tensor.array.nbytes for tensor in response.outputs])
+        full = len(self._waiting) >= limits.HTTP_STREAM_RESPONSES_MAX or self._bytes >= limits.HTTP_STREAM_BYTES_MAX
+        if full and self._handle is not None:
+            self._handle.pause()
+        self._arrived.set()
+
+    async def wait(self) -> list[InferenceResponse]:
+        """The responses that have come since; [] when there will be none any more."""
+        while not self._waiting and not self.ended:
+            self._arrived = trio.Event()
+            await self._arrived.wait()
+        responses, self._waiting, self._bytes = self._waiting, [], 0
+        if self._handle is not None and not self.ended:
+            self._handle.resume()
+        return responses
+
+
+class EventBody:
+    """The events of one request as the pieces of a body: an async iterator. `close` cancels what has not ended."""
+
+    def __init__(
+        self, first: list[InferenceResponse], responses: Responses, encode: Callable[[InferenceResponse], bytes]
+    ) -> None:
+        self._first = first
+        self._responses = responses
+        self._encode = encode
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        lot, self._first = self._first or await self._responses.wait(), []
+        if not lot:
+            raise StopAsyncIteration
+        return b"".join([b"data: %b\n\n" % self._encode(response) for response in lot])
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        self._responses.cancel()
+
+
+class GenerateApi:
+    """The handlers of both routes."""
+
+    def __init__(self, endpoint: InferEndpoint) -> None:
+        self._endpoint = endpoint
+
+    async def generate(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
+        """One response as one JSON object. Raises TpyError."""
+        responses = await self._begin(request, model, version)
+        try:
+            found: list[InferenceResponse] = []
+            while len(found) < 2 and (lot := await responses.wait()):
+                found += lot
+        finally:
+            responses.cancel()
+        if len(found) != 1:
+            return json_reply(codec.encode_error(_NOT_ONE))
+        return json_reply(codec.encode_generate(found[0]))
+
+    async def generate_stream(self, request: HttpRequest, *, model: str, version: str | None = None) -> StreamReply:
+        """Every response as an event. The first one decides the status. Raises TpyError."""
+        responses = await self._begin(request, model, version)
+        try:
+            first = await responses.wait()
+        except BaseException:
+            responses.cancel()
+            raise
+        status = 200
+        if first and first[0].error is not None:
+            status = codec.HTTP_STATUS[first[0].error.code]
+        path = request.path
+        return StreamReply(
+            status=status,
+            content_type=EVENT_STREAM_TYPE,
+            body=EventBody(first, responses, lambda response: _event(response, path)),
+        )
+
+    async def _begin(self, request: HttpRequest, model: str, version: str | None) -> Responses:
+        endpoint = self._endpoint
+        encoding = request.fields.get(b"content-encoding", b"identity")
+        if encoding not in (b"identity", b""):
+            raise InvalidArgument("Unsupported content-encoding, only 'identity' is supported.")
+        description = endpoint.services.inference.describe(model, parse_version(version))
+        received_ns = endpoint.clock.now_ns()
+        forwarded = endpoint.policy.forwarded(request.headers)
+
+        def parse() -> InferenceRequest:
+            return codec.parse_generate(
+                request.body,
+                description=description,
+                version=parse_version(version),
+                received_ns=received_ns,
+                forwarded=forwarded,
+            )
+
+        if len(request.body) > limits.HTTP_INLINE_JSON_BYTES_MAX:
+            parsed = await trio.to_thread.run_sync(parse, limiter=endpoint.threads)
+        else:
+            parsed = parse()
+        request.body = b""
+        return _submitted(description, parsed, endpoint.services.inference.submit)
+
+
+def _submitted(
+    description: ModelDescription,
+    request: InferenceRequest,
+    submit: Callable[[InferenceRequest, Responses], RequestHandle],
+) -> Responses:
+    responses = Responses(decoupled=description.decoupled)
+    responses.begin(lambda sink: submit(request, sink))
+    return responses
+
+
+def _event(response: InferenceResponse, path: str) -> bytes:
+    """The JSON of one event: the response, or its error. Raises nothing."""
+    try:
+        return codec.encode_generate(response)
+    except TpyError as error:
+        return codec.encode_error(error)
+    except Exception:
+        return b"".join(unexpected_error_reply(path).parts)
