@@ -112,6 +112,21 @@ async def test_a_cancelled_watch_that_waits_for_its_reader_leaves_nothing() -> N
         assert not server.nursery.child_tasks
 
 
+async def test_a_stop_is_told_and_ends_the_calls() -> None:
+    async with port() as server:
+        readiness = server.services.readiness = Readiness()
+        watch, reflection = server.open(WATCH), server.open(PATH)
+        watch.request(named(""))
+        await watch.wait_responses(1)
+        server.stop.set()
+        server.services.repository.ready = False
+        readiness.change()
+        for call in (watch, reflection):
+            await call.ended.wait()
+            assert call.status is Status.OK
+        assert statuses(watch) == [SERVING, NOT_SERVING]
+
+
 async def test_a_watch_without_request_is_refused() -> None:
     async with port() as server:
         call = server.open(WATCH)

@@ -21,13 +21,17 @@ INFERENCE = "inference"
 
 
 class CallParts:
-    """What all calls of one gRPC port share. `nursery` outlives the port: tasks that serve unary calls run in it."""
+    """What all calls of one gRPC port share. `nursery` outlives the port: tasks that serve unary calls run in it. `stop` is set
+    when the server stops; calls without an end of their own then end."""
 
-    def __init__(self, services: Services, clock: Clock, policy: MetadataPolicy, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, services: Services, clock: Clock, policy: MetadataPolicy, *, nursery: trio.Nursery, stop: trio.Event
+    ) -> None:
         self.services = services
         self.clock = clock
         self.policy = policy
         self.nursery = nursery
+        self.stop = stop
         self.threads = trio.CapacityLimiter(limits.GRPC_CODEC_THREADS_MAX)
 
 

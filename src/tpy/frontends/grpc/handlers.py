@@ -26,12 +26,12 @@ def create_handlers(
     `nursery` must outlive the port that serves the handlers: unary calls that wait have their tasks there, each cancelled with
     its call. `stop` is set when the server stops; streams then take no more requests and end once they are idle.
     """
-    parts = CallParts(services, clock, MetadataPolicy(options), nursery)
+    parts = CallParts(services, clock, MetadataPolicy(options), nursery=nursery, stop=stop)
     handlers: dict[str, UnaryHandler | StreamHandler] = {}
     handlers |= service_handlers(control.ControlService(services), parts, control.APIS)
-    handlers |= service_handlers(health.HealthService(services, _OWN_SERVICES), parts, health.APIS)
+    handlers |= service_handlers(health.HealthService(services, _OWN_SERVICES, stop), parts, health.APIS)
     handlers |= service_handlers(reflection.ReflectionService(_OWN_SERVICES), parts, {})
     handlers[reflection.OLDER_PATH] = handlers[reflection.PATH]
     handlers[control.INFER_PATH] = UnaryHandler(InferApi(parts).handle)
-    handlers[control.STREAM_INFER_PATH] = StreamHandler(StreamInferApi(parts, stop).handle)
+    handlers[control.STREAM_INFER_PATH] = StreamHandler(StreamInferApi(parts).handle)
     return handlers

@@ -25,10 +25,11 @@ _Status = pb.HealthCheckResponseServingStatus
 
 
 class HealthService(StreamingService, pb.HealthBase):
-    """`own_services` are the full names of the services of the port."""
+    """`own_services` are the full names of the services of the port. `stop` is set when the server stops."""
 
-    def __init__(self, services: Services, own_services: Collection[str]) -> None:
+    def __init__(self, services: Services, own_services: Collection[str], stop: trio.Event) -> None:
         self._services = services
+        self._stop = stop
         self._own_services = frozenset(own_services)
 
     async def check(self, message: pb.HealthCheckRequest) -> pb.HealthCheckResponse:
@@ -39,10 +40,10 @@ class HealthService(StreamingService, pb.HealthBase):
         return pb.HealthCheckResponse(status=status)
 
     async def watch(self, message: pb.HealthCheckRequest) -> AsyncIterator[pb.HealthCheckResponse]:
-        """See Health.Watch."""
+        """See Health.Watch. Ends when the server stops, after it has told so."""
         shown: pb.HealthCheckResponseServingStatus | None = None
         seen = -1
-        while True:
+        while not self._stop.is_set():
             seen = await self._wait_changed(seen)
             status = await self._status(message.service)
             if status is not shown:

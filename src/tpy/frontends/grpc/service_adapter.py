@@ -115,11 +115,12 @@ class _UnaryMethod:
 
 
 class _CallStream:
-    """What a generated streaming method does with a stream."""
+    """What a generated streaming method does with a stream. The requests end with the client's, or when the server stops."""
 
-    def __init__(self, call: StreamCall, reader: _RequestReader) -> None:
+    def __init__(self, call: StreamCall, reader: _RequestReader, stop: trio.Event) -> None:
         self._call = call
         self._reader = reader
+        self._stop = stop
 
     async def recv_message(self) -> betterproto2.Message:
         """The one request of a method that takes one."""
@@ -135,10 +136,18 @@ class _CallStream:
         return self
 
     async def __anext__(self) -> betterproto2.Message:
-        message = await self._call.receive_message()
+        message: memoryview | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_when_stopped, nursery.cancel_scope)
+            message = await self._call.receive_message()
+            nursery.cancel_scope.cancel()
         if message is None:
             raise StopAsyncIteration
         return self._reader.read(message)
+
+    async def _cancel_when_stopped(self, waiting: trio.CancelScope) -> None:
+        await self._stop.wait()
+        waiting.cancel()
 
 
 class _StreamMethod:
@@ -154,7 +163,7 @@ class _StreamMethod:
         """See transport's StreamHandler."""
         try:
             self._parts.policy.require(self._api, call.metadata)
-            await self._method.func(_CallStream(call, self._reader))
+            await self._method.func(_CallStream(call, self._reader, self._parts.stop))
         except Exception as error:
             _fail(call, error)
 

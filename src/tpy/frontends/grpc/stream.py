@@ -37,11 +37,10 @@ _GRPC_ERROR_KEY = "triton_grpc_error"
 
 
 class StreamInferApi:
-    """The handler of ModelStreamInfer. `stop` is set when the server stops."""
+    """The handler of ModelStreamInfer."""
 
-    def __init__(self, parts: CallParts, stop: trio.Event) -> None:
+    def __init__(self, parts: CallParts) -> None:
         self._parts = parts
-        self._stop = stop
 
     async def handle(self, call: StreamCall) -> None:
         """See transport's StreamHandler."""
@@ -51,7 +50,7 @@ class StreamInferApi:
             fail_call(call, error)
             return
         async with trio.open_nursery() as nursery:
-            stream = _InferStream(self._parts, call, nursery, self._stop)
+            stream = _InferStream(self._parts, call, nursery)
             try:
                 await stream.run()
             finally:
@@ -140,11 +139,10 @@ class _InferStream:
     """The state of one call. `turns` are the requests that are not answered, `order` those of them that leave in order, `outbox`
     the answers that may leave and that the client has not taken."""
 
-    def __init__(self, parts: CallParts, call: StreamCall, nursery: trio.Nursery, stop: trio.Event) -> None:
+    def __init__(self, parts: CallParts, call: StreamCall, nursery: trio.Nursery) -> None:
         self._parts = parts
         self._call = call
         self._scope = nursery.cancel_scope
-        self._stop = stop
         self._errors_end_call = _wants_grpc_errors(call.metadata)
         self._turns: dict[_Turn, None] = {}
         self._order: deque[_Turn] = deque()
@@ -223,7 +221,7 @@ class _InferStream:
     async def _submit(self, turn: _Turn, parsed: codec.ParsedRequest) -> None:
         parts, call, head = self._parts, self._call, parsed.head
         turn.id, turn.version_text = head.id, head.model_version
-        if self._stop.is_set():
+        if parts.stop.is_set():
             raise Unavailable(_STOPPING_TEXT)
         version = codec.parse_version(turn.version_text)
         description = turn.description = parts.services.inference.describe(head.model_name, version)
@@ -346,7 +344,7 @@ class _InferStream:
             self._scope.cancel()
 
     async def _end_when_stopped(self) -> None:
-        await self._stop.wait()
+        await self._parts.stop.wait()
         while not self._is_idle:
             await self._progress.park()
         self._fail(Unavailable(_STOPPING_TEXT))
