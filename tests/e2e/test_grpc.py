@@ -55,7 +55,7 @@ def test_health_tells_changes(repository: Path) -> None:
         assert next(first) == NOT_SERVING
         server.process.terminate()
         assert list(whole)[-1] == NOT_SERVING
-        list(first), list(second)
+        assert server.wait_end(within_s=20) == 0  # the two other streams do not hold it up
 
 
 def test_reflection(repository: Path) -> None:
