@@ -285,6 +285,19 @@ async def test_a_call_that_is_already_cancelled_tells_at_once() -> None:
         assert held.cancelled == [0]
 
 
+async def test_a_bug_in_a_callback_keeps_nobody_from_being_told(caplog: pytest.LogCaptureFixture) -> None:
+    held = Held()
+    async with in_memory({PATH: UnaryHandler(held)}) as served:
+        for _ in range(3):
+            await served.client.ask(b"x")
+        await held.wait(calls=3)
+        held.calls[0].on_cancel(lambda: held.calls[99].fail(Status.OK, ""))
+        await trio.aclose_forcefully(served.client.stream)
+        await served.ended.wait()
+    assert sorted(held.cancelled) == [1, 2]
+    assert len(caplog.records) == 1
+
+
 async def test_the_client_goes_away() -> None:
     held = Held()
     async with in_memory({PATH: UnaryHandler(held)}) as served:

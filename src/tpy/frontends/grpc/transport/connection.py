@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 _READ_BYTES = 64 * KIB
 _READ_BYTES_BULK = MIB
-"""For large messages: fewer turns of the loop."""
+"""While there is much to read: fewer turns of the loop."""
 
 
 async def run_connection(port: GrpcPort, wire: Wire, peer: str) -> None:
@@ -111,7 +111,9 @@ class Connection:
         wire, server = self._wire, self.server
         with self._reading:
             try:
-                while data := await wire.receive(_READ_BYTES_BULK if server.payload_left > _READ_BYTES else _READ_BYTES):
+                size_max = _READ_BYTES
+                while data := await wire.receive(size_max):
+                    size_max = _READ_BYTES if len(data) < _READ_BYTES else _READ_BYTES_BULK
                     if not server.is_closed:
                         self._take(data)
             except GONE:

@@ -94,7 +94,7 @@ class Exchange(abc.ABC):
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         if self.state is CallState.CANCELLED:
-            callback()
+            self._tell(callback)
         else:
             self._on_cancel = callback
 
@@ -112,7 +112,13 @@ class Exchange(abc.ABC):
             callback, self._on_cancel = self._on_cancel, None
             self._stop()
             if callback is not None:
-                callback()
+                self._tell(callback)
+
+    def _tell(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception:  # a bug in one handler must not keep other calls from being told
+            _log.exception("callback of a cancelled gRPC call failed unexpectedly", extra={"context": {"path": self.path}})
 
     def abort(self, status: Status, message: str) -> None:
         """End the call over the head of its handler: `status` to the client, cancellation to the handler."""

@@ -113,11 +113,6 @@ class Http2Server:
         """After `finish_goaway`: every stream that was accepted is answered."""
         return self._stream_id_max != codes.STREAM_ID_MAX and not len(self._streams)
 
-    @property
-    def payload_left(self) -> int:
-        """How many bytes of a DATA frame are still to come: a hint for the next read."""
-        return self._payload_left
-
     def queued_bytes(self, stream_id: int) -> int:
         """Response bytes of a stream that wait for windows or for output to be taken."""
         stream = self._streams.get(stream_id)
