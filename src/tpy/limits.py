@@ -92,7 +92,7 @@ FINGERPRINT_DIGEST_BYTES_MAX: Final = 16 * MIB
 inode, because reading them at each look would cost more than a needless reload."""
 
 MODEL_FILES_MAX: Final = 100_000
-"""Files and folders in one model directory; stops a wrong path (a home directory, a link in a circle) from being walked for ever."""
+"""Files and folders in one model directory; stops a wrong path (a home, a link in a circle) from being walked for ever."""
 
 RUN_REQUESTS_MAX: Final = 16
 """Requests that an instance is given to execute one after the other. Handing over costs about as much as a tiny request; a
@@ -131,10 +131,10 @@ GRPC_STATUS_MESSAGE_BYTES_MAX: Final = 6 * KIB
 """The encoded text of a status: with the other trailers below the 8 KiB from which gRPC's clients begin to refuse them."""
 
 GRPC_WHOLE_PARSE_BYTES_MAX: Final = 4 * KIB
-"""Inference requests up to this size are given to protobuf whole; in larger ones the raw tensors are found first and not copied."""
+"""Inference requests up to this size are given to protobuf whole; in larger ones the raw tensors are found first, uncopied."""
 
 GRPC_INLINE_BYTES_MAX: Final = 256 * KIB
-"""Protobuf without raw tensors, and BYTES tensors, up to this size are parsed on the loop (milliseconds); more goes to a thread."""
+"""Protobuf without raw tensors, and BYTES tensors, are parsed on the loop up to this size (milliseconds), else in a thread."""
 
 GRPC_INLINE_ELEMENTS_MAX: Final = 32_768
 """BYTES elements, and elements to classify, that are written into a response on the loop; more go to a thread."""
