@@ -156,8 +156,11 @@ class Worker:
                 layout = Layout()
         layout.placed.clear()
         segment = None if loan is None else [loan.number, loan.size, loan.descriptor >= 0]
-        header = _encode({"s": segment, "r": self._borrower.take_released(), "d": self._lender.take_dropped()})
-        header = f'{header[:-1]},"a":{text}}}'
+        released, dropped = self._borrower.take_released(), self._lender.take_dropped()
+        if segment is None and not released and not dropped:
+            header = f'{{"s":null,"r":[],"d":[],"a":{text}}}'
+        else:
+            header = f'{_encode({"s": segment, "r": released, "d": dropped})[:-1]},"a":{text}}}'
         with self._speaking:
             self._batch += 1
             file = -1 if loan is None else loan.descriptor
