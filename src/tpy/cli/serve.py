@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import resource
@@ -28,6 +29,9 @@ Python's 5 ms is what a request would wait for at every hand-over (measured: des
 def serve(options: ServerOptions) -> int:
     """Serve until a signal; returns the exit code. The second signal ends the process at once."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    # The modules stay: the garbage collector, which stops the process while it walks, is to leave them alone. Not the models that
+    # are loaded later: what is frozen is freed by reference counts only, and model code may leave cycles.
+    gc.freeze()
     raise_open_files_limit()
     try:
         logs = LogController(options.log)
