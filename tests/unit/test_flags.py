@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tpy.cli import main
 from tpy.cli.flags import FLAG_BY_NAME, FLAGS, Kind, Standing
 from tpy.cli.parsing import UsageError, collect, parse_value
 from tpy.cli.reference import page
@@ -50,6 +51,44 @@ def test_environment_counts_where_the_command_line_is_silent() -> None:
     assert values["model_repository"] == ("a", "b")
     assert values["id"] == "mine"
     assert not warnings
+
+
+def test_an_empty_variable_counts_as_not_set_and_a_wrong_one_is_named() -> None:
+    values, _ = collect({}, {"TPY_HTTP_PORT": "", "TPY_ALLOW_HTTP": "", "TPY_MODEL_REPOSITORY": ""})
+    assert (values["http_port"], values["allow_http"], values["model_repository"]) == (8000, True, ())
+    with pytest.raises(UsageError, match=r"^TPY_HTTP_PORT: --http-port: expected an integer, got 'x'$"):
+        collect({}, {"TPY_HTTP_PORT": "x"})
+
+
+@pytest.mark.parametrize("name", ["model_repository", "load_model", "http_restricted_api"])
+def test_a_list_takes_no_empty_value(name: str) -> None:
+    with pytest.raises(UsageError, match=r"expected a value, got nothing"):
+        collect({name: ["a", ""]}, {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--http-port"], "Option '--http-port' requires an argument."),
+        (["--http-port=-1"], "--http-port: expected at least 0, got -1"),
+        (["--http-port", "-1"], "--http-port: expected at least 0, got -1"),
+        (["--http-header-forward-pattern=(("], "--http-header-forward-pattern is not a regular expression"),
+        (["--metrics-config=counter_latencies=perhaps"], "--metrics-config counter_latencies=perhaps is not supported"),
+        (["--http-restricted-api=health:\u043a=v"], "cannot be the name of a header"),
+        (["--http-address=unix:/tmp/s"], "--metrics-address: expected an address"),
+        (["--trace-count=-1", "--model-store="], "--model-repository: expected a value, got nothing"),
+    ],
+)
+def test_wrong_command_lines_end_in_one_line(
+    arguments: list[str], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["tpy", "serve", "--model-repository=/nonexistent", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("tpy: error: ")
+    assert problem in line
 
 
 def test_a_flag_without_effect_warns_and_one_not_offered_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import click
 
@@ -51,20 +52,19 @@ def collect(given: Mapping[str, Sequence[str]], environment: Mapping[str, str]) 
     """Values of all flags by `Flag.field`, and warnings about those without effect.
 
     `given` maps field to its occurrences on the command line, in order; the last one wins unless the flag is a LIST. The
-    environment counts where the command line is silent. Raises UsageError.
+    environment counts where the command line is silent; a variable that is empty counts as not set. Raises UsageError.
     """
     values: dict[str, Value] = {}
     warnings: list[str] = []
     for flag in FLAGS:
         texts = list(given.get(flag.field, ()))
-        if not texts and flag.environment in environment:
-            text = environment[flag.environment]
-            texts = [part for part in text.split(",") if part] if flag.kind is Kind.LIST else [text]
-        value: Value = flag.default
-        if texts and flag.kind is Kind.LIST:
-            value = tuple(texts)
-        elif texts:
-            value = parse_value(flag, texts[-1])
+        variable = "" if texts else environment.get(flag.environment, "")
+        if variable:
+            texts = [part for part in variable.split(",") if part] if flag.kind is Kind.LIST else [variable]
+        try:
+            value = _value(flag, texts)
+        except UsageError as error:
+            raise UsageError(f"{flag.environment}: {error}") if variable else error from None
         values[flag.field] = value
         if not texts or value == flag.default:
             continue
@@ -73,6 +73,16 @@ def collect(given: Mapping[str, Sequence[str]], environment: Mapping[str, str]) 
         if flag.standing is Standing.IGNORED:
             warnings.append(f"--{flag.name} has no effect: {flag.why}")
     return values, warnings
+
+
+def _value(flag: Flag, texts: Sequence[str]) -> Value:
+    if not texts:
+        return flag.default
+    if flag.kind is not Kind.LIST:
+        return parse_value(flag, texts[-1])
+    if "" in texts:
+        raise UsageError(f"--{flag.name}: expected a value, got nothing")
+    return tuple(texts)
 
 
 def serve_options() -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -88,18 +98,21 @@ def serve_options() -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 def _option(flag: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:
     spellings = [f"--{name}" for name in (flag.name, *flag.aliases)]
-    return click.option(
+    option = partial(
+        click.option,
         *spellings,
         flag.field,
         type=str,
         multiple=True,
-        is_flag=False,
-        # `--allow-http` alone means true; a value may also follow as the next word.
-        flag_value="true" if flag.kind is Kind.BOOLEAN else None,
         metavar=metavar(flag),
         help=help_text(flag),
         hidden=flag.standing is not Standing.HONOURED,
     )
+    if flag.kind is Kind.BOOLEAN:
+        # `--allow-http` alone means true; a value may also follow as the next word. Only there: with any flag_value click takes
+        # a value that begins with a dash for the next flag.
+        return option(is_flag=False, flag_value="true")
+    return option()
 
 
 def metavar(flag: Flag) -> str:

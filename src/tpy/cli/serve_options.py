@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -154,7 +155,7 @@ def _http(v: _Values) -> HttpOptions:
         port=v.http_port,
         reuse_port=v.reuse_http_port,
         max_input_size=v.http_max_input_size,
-        header_forward_pattern=v.http_header_forward_pattern,
+        header_forward_pattern=_pattern("http-header-forward-pattern", v.http_header_forward_pattern),
         restricted=restricted,
         drain_timeout_s=float(v.exit_timeout_secs),
     )
@@ -166,7 +167,9 @@ def _grpc(v: _Values) -> GrpcPortOptions:
     except TpyError as error:
         raise UsageError(error.message) from None
     return GrpcPortOptions(
-        services=GrpcServiceOptions(restricted=restricted, header_forward_pattern=v.grpc_header_forward_pattern),
+        services=GrpcServiceOptions(
+            restricted=restricted, header_forward_pattern=_pattern("grpc-header-forward-pattern", v.grpc_header_forward_pattern)
+        ),
         transport=GrpcOptions(
             address=v.grpc_address,
             port=v.grpc_port,
@@ -190,6 +193,15 @@ def _grpc(v: _Values) -> GrpcPortOptions:
     )
 
 
+def _pattern(flag: str, text: str) -> str:
+    """`text` if it is a regular expression. Said here, because later models are being loaded already."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise UsageError(f"--{flag} is not a regular expression: {error}") from None
+    return text
+
+
 def _seconds(milliseconds: int) -> float:
     return milliseconds / 1000
 
@@ -211,12 +223,16 @@ def _metrics(v: _Values) -> MetricsOptions:
         name, equals, text = pair.partition("=")
         if not equals:
             raise UsageError(f"--metrics-config: expected <name>=<value>, got '{pair}'")
-        if name == "counter_latencies":
+        if name == "counter_latencies" and text.lower() in {"true", "1", "false", "0"}:
             counter_latencies = text.lower() in {"true", "1"}
         elif name in {"histogram_latencies", "summary_latencies"} and text.lower() in {"false", "0"}:
             continue
         else:
-            raise UsageError(f"--metrics-config {name} is not supported; only counter_latencies is")
+            raise UsageError(f"--metrics-config {pair} is not supported; only counter_latencies=true or false is")
+    if not v.metrics_address and v.http_address.startswith("unix:"):
+        raise UsageError(
+            "--metrics-address: expected an address, as HTTP has one Unix socket for itself (or --allow-metrics=false)"
+        )
     return MetricsOptions(
         http=HttpOptions(address=v.metrics_address or v.http_address, port=v.metrics_port, drain_timeout_s=1.0),
         interval_ms=v.metrics_interval_ms,

@@ -23,6 +23,9 @@ API_CATEGORIES = (
 """What --http-restricted-api and --grpc-restricted-protocol can name (triton.md 1.9)."""
 
 
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
 class RestrictedApi(msgspec.Struct, frozen=True, kw_only=True):
     """These APIs are served only to requests whose header `header` has exactly `value`."""
 
@@ -33,7 +36,7 @@ class RestrictedApi(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_restricted(values: Iterable[str], *, flag: str) -> tuple[RestrictedApi, ...]:
     """The values of the flag `flag`, each `<api>[,<api>...]:<header>=<value>`. Raises InvalidArgument for an unknown API, for one
-    that occurs twice, and for a value without header."""
+    that occurs twice, and for a value without a header that HTTP can carry."""
     groups: list[RestrictedApi] = []
     seen: set[str] = set()
     for text in values:
@@ -47,5 +50,8 @@ def parse_restricted(values: Iterable[str], *, flag: str) -> tuple[RestrictedApi
             if api in seen:
                 raise InvalidArgument(f"--{flag}: API '{api}' can not be specified in multiple groups")
             seen.add(api)
-        groups.append(RestrictedApi(apis=frozenset(apis), header=match[2].strip(), value=match[3]))
+        header = match[2].strip()
+        if _HEADER_NAME.fullmatch(header) is None:
+            raise InvalidArgument(f"--{flag}: '{header}' cannot be the name of a header")
+        groups.append(RestrictedApi(apis=frozenset(apis), header=header, value=match[3]))
     return tuple(groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import re
 from collections.abc import Mapping, Sequence
 
@@ -17,9 +18,7 @@ class HeaderPolicy:
 
     def __init__(self, *, restricted: Sequence[RestrictedApi], forward_pattern: str) -> None:
         self._keys = {
-            api: (group.header, group.header.lower().encode("latin-1"), group.value.encode("latin-1"))
-            for group in restricted
-            for api in group.apis
+            api: (group.header, group.header.lower().encode(), group.value.encode()) for group in restricted for api in group.apis
         }
         try:
             self._forward = re.compile(forward_pattern, re.IGNORECASE) if forward_pattern else None
@@ -29,7 +28,7 @@ class HeaderPolicy:
     def require(self, api: str, fields: Mapping[bytes, bytes]) -> None:
         """Raise Forbidden (text 28) unless a request with these header fields may use `api`."""
         key = self._keys.get(api)
-        if key is not None and fields.get(key[1]) != key[2]:
+        if key is not None and not hmac.compare_digest(fields.get(key[1], b""), key[2]):
             raise Forbidden(f"This API is restricted, expecting header '{key[0]}'")
 
     def forwarded(self, headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str] | None:

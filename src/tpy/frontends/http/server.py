@@ -175,6 +175,8 @@ async def _bind(options: HttpOptions) -> list[socket.socket]:
     try:
         if options.address.startswith(_UNIX):
             path = options.address.removeprefix(_UNIX)
+            if not path:
+                raise OSError("a Unix socket needs a path behind 'unix:'")
             _remove_socket_file(path)
             listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             sockets.append(listening)
