@@ -42,7 +42,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Grpc
     repository = tmp_path_factory.mktemp("repository")
     build(repository)
     with ServerProcess("--model-control-mode=explicit", repositories=[repository]) as server:
-        yield record(server.grpc)
+        yield record(server.grpc, CASES)
 
 
 def test_the_transcript_is_of_these_cases() -> None:
