@@ -120,6 +120,11 @@ class _Writer:
                 return frame(chance.choice((codes.GOAWAY, 10, 255)), 0, 0, bytes(9))
 
 
+def history(chance: random.Random) -> bytes:
+    """The bytes of one hostile client, from its preface on."""
+    return _Writer(chance).history()
+
+
 def _feed(server: Http2Server, rules: Http2Rules, pieces: list[bytes]) -> tuple[list[Event], bytes]:
     """All events and all output, with the bounds checked after each piece."""
     events: list[Event] = []
@@ -181,7 +186,7 @@ def run(seed: int) -> int:
     """One history, whole and cut."""
     chance = random.Random(seed)
     rules = random_rules(chance)
-    data = _Writer(chance).history()
+    data = history(chance)
     whole = Http2Server(rules, 0)
     events, output = _feed(whole, rules, [data])
     _check_order(events, rules)

@@ -172,3 +172,41 @@ GRPC_GOAWAY_ANSWER_S_MAX: Final = 1
 
 GRPC_LINGER_S_MAX: Final = 1
 """How long a connection that is ended waits for the client to close, so that the last bytes reach it."""
+
+GRPC_STREAM_WINDOW_BYTES: Final = 4 * MIB
+"""What a client may send on one call ahead of its handler; a larger message still arrives, credited as it comes."""
+
+GRPC_CONNECTION_WINDOW_BYTES: Final = 64 * MIB
+"""The same for all calls of a connection together: many slow stream handlers cannot hold more."""
+
+GRPC_OUTPUT_BYTES_MAX: Final = 1 * MIB
+"""Response data of a connection that is ready to be written: keeps a fast socket busy. The rest waits in its stream's queue."""
+
+GRPC_OVERDUE_BYTES_MAX: Final = 4 * MIB
+"""The same with headers and control frames, which do not wait: a client that makes us answer and never reads has gone too far."""
+
+GRPC_IDLE_FRAMES_BURST_MAX: Final = 1000
+"""HTTP/2 frames that carry nothing (pings, settings, priorities, empty data, window updates, unknown ones). Real clients send
+some because of what they receive, so headers and data that we send earn GRPC_IDLE_FRAMES_PER_ANSWER_FRAME back."""
+
+GRPC_IDLE_FRAMES_PER_S_MAX: Final = 10
+"""Those that may come without any answers of ours, in the long run."""
+
+GRPC_IDLE_FRAMES_PER_ANSWER_FRAME: Final = 4
+"""A client answers a frame of data with at most two window updates and a ping."""
+
+GRPC_RESETS_BURST_MAX: Final = 1000
+"""Calls reset before their answer, by the client or because it broke a rule: opened and dropped faster than calls are answered,
+they would evade the bound on streams. Every answered call earns one back."""
+
+GRPC_RESETS_PER_S_MAX: Final = 200
+"""Those that may come without any answers of ours, in the long run."""
+
+GRPC_HEADER_FRAMES_MAX: Final = 16
+"""HTTP/2 frames in one header block; more than any client needs for as many bytes as we take."""
+
+GRPC_SETTINGS_MAX: Final = 64
+"""Pairs in one SETTINGS frame; there are about ten settings."""
+
+GRPC_HEADER_BLOCKS_REMEMBERED_MAX: Final = 64
+"""Decoded and encoded header blocks remembered for a connection, each way; a client has a handful."""

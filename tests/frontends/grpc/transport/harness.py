@@ -72,12 +72,10 @@ class Reply:
 class Client:
     """The h2 library as a client, on any stream. `automatic`: windows are opened as data arrives."""
 
-    def __init__(self, stream: trio.abc.Stream, *, automatic: bool = True, window: int | None = None) -> None:
+    def __init__(self, stream: trio.abc.Stream, *, automatic: bool = True) -> None:
         self.stream = stream
         self.automatic = automatic
         self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
-        if window is not None:
-            self.h2.local_settings.initial_window_size = window
         self.replies: dict[int, Reply] = {}
         self.goaways: list[GoAwayFrame] = []
         self.settled = False
@@ -206,7 +204,7 @@ class InMemory:
 
 @asynccontextmanager
 async def in_memory(
-    handlers: Handlers, *, automatic: bool = True, window: int | None = None, greeted: bool = True, **changes: object
+    handlers: Handlers, *, automatic: bool = True, greeted: bool = True, **changes: object
 ) -> AsyncIterator[InMemory]:
     """One connection on an in-memory stream, in the time of the Trio run. At the end it must have no calls and no tasks left."""
     clock = TrioClock(trio.lowlevel.current_clock())  # type: ignore[attr-defined]
@@ -220,7 +218,7 @@ async def in_memory(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve)
-        client = Client(ours, automatic=automatic, window=window)
+        client = Client(ours, automatic=automatic)
         if greeted:
             await client.flush()
             while not client.settled:

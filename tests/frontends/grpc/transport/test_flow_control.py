@@ -9,7 +9,7 @@ from tpy.frontends.grpc.transport.core import codes
 from tpy.frontends.grpc.transport.core.answers import OK, RESPONSE
 from tpy.frontends.grpc.transport.core.codes import Http2Code
 from tpy.frontends.grpc.transport.core.events import ConnectionEnded
-from tpy.frontends.grpc.transport.core.outbound import OUTPUT_BYTES_MAX
+from tpy.limits import GRPC_OUTPUT_BYTES_MAX
 from tpy.units import KIB, MIB
 
 from .peer import Peer, data, rst_stream, settings, window_update
@@ -134,7 +134,7 @@ def test_only_so_much_waits_to_be_taken() -> None:
     while peer.server.has_output:
         pieces = peer.server.take_output()
         size = sum(map(len, pieces))
-        assert size < OUTPUT_BYTES_MAX + 64 * KIB
+        assert size < GRPC_OUTPUT_BYTES_MAX + 64 * KIB
         taken += size
         # Large data is never copied on its way.
         assert all(piece.obj is body.obj for piece in pieces if isinstance(piece, memoryview) and len(piece) > 16)

@@ -6,9 +6,7 @@ import msgspec
 
 from tpy.frontends.grpc.transport.core import codes
 from tpy.frontends.grpc.transport.core.codes import ConnectionFault, Http2Code
-
-_FRAMES_MAX = 16
-"""Frames in one header block; more than any client needs for as many bytes as we take."""
+from tpy.limits import GRPC_HEADER_FRAMES_MAX
 
 _PRIORITY_BYTES = 5
 
@@ -52,7 +50,7 @@ class HeaderAssembly:
             raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS")
         self._block += payload
         self._frames += 1
-        if len(self._block) > self._block_bytes_max or self._frames > _FRAMES_MAX:
+        if len(self._block) > self._block_bytes_max or self._frames > GRPC_HEADER_FRAMES_MAX:
             raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, "a header block in too many or too large pieces")
         if not flags & codes.END_HEADERS:
             return None

@@ -13,11 +13,9 @@ from hpack import Decoder, Encoder, HPACKError, OversizedHeaderListError
 from hpack.table import HeaderTable
 
 from tpy.frontends.grpc.transport.core.codes import HEADER_TABLE_BYTES, ConnectionFault, Http2Code
+from tpy.limits import GRPC_HEADER_BLOCKS_REMEMBERED_MAX
 
 Headers = tuple[tuple[bytes, bytes], ...]
-
-_REMEMBERED_MAX = 64
-"""Blocks remembered for one connection; a client has a handful."""
 
 _REMEMBERED_BYTES_MAX = 2048
 
@@ -67,7 +65,7 @@ class HeaderReader(Generic[T]):
                 self._changes = self._table.changes
                 self._known.clear()
             known = self._interpret(headers)
-            if unchanged and len(self._known) < _REMEMBERED_MAX and len(block) <= _REMEMBERED_BYTES_MAX:
+            if unchanged and len(self._known) < GRPC_HEADER_BLOCKS_REMEMBERED_MAX and len(block) <= _REMEMBERED_BYTES_MAX:
                 self._known[block] = known
         return known
 
@@ -111,7 +109,7 @@ class HeaderWriter:
             if self._table.changes != self._changes:
                 self._changes = self._table.changes
                 self._known.clear()
-            elif not resized and len(self._known) < _REMEMBERED_MAX:
+            elif not resized and len(self._known) < GRPC_HEADER_BLOCKS_REMEMBERED_MAX:
                 self._known[headers] = known
         return known
 

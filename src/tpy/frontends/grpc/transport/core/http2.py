@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
+from tpy import limits
 from tpy.frontends.grpc.transport.core import codes
 from tpy.frontends.grpc.transport.core.answers import Fields
 from tpy.frontends.grpc.transport.core.budget import Budget
@@ -36,15 +37,6 @@ from tpy.frontends.grpc.transport.core.rules import Http2Rules
 from tpy.frontends.grpc.transport.core.stream_table import StreamTable
 from tpy.frontends.grpc.transport.core.streams import Stream
 from tpy.units import KIB
-
-_IDLE_FRAMES_BURST = 1000
-_IDLE_FRAMES_PER_S = 10
-_IDLE_FRAMES_PER_ANSWER_FRAME = 4
-"""Frames that carry nothing (pings, settings, priorities, empty data, window updates, unknown ones): real clients send some
-because of what they receive, so that HEADERS and DATA which we send earn them back."""
-
-_SETTINGS_MAX = 64
-"""Pairs in one SETTINGS frame; there are about ten."""
 
 _SMALL_FRAME_BYTES_MAX = 16 * KIB
 """Frames other than DATA and header blocks: GOAWAY may carry a text."""
@@ -71,7 +63,7 @@ class Http2Server:
             partial(parse_request_head, header_bytes_max=rules.header_bytes_max), list_bytes_max=block_bytes_max
         )
         self._header_frame_bytes_max = block_bytes_max + _HEADERS_OVERHEAD_BYTES
-        self._idle_frames = Budget(_IDLE_FRAMES_BURST, _IDLE_FRAMES_PER_S, now_ns)
+        self._idle_frames = Budget(limits.GRPC_IDLE_FRAMES_BURST_MAX, limits.GRPC_IDLE_FRAMES_PER_S_MAX, now_ns)
         self._earned_at = 0
         self._ping_guard = PingGuard(rules.pings)
         self._events: list[Event] = []
@@ -418,7 +410,7 @@ class Http2Server:
             return
         if len(payload) % 6:
             raise ConnectionFault(Http2Code.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
-        if len(payload) > 6 * _SETTINGS_MAX:
+        if len(payload) > 6 * limits.GRPC_SETTINGS_MAX:
             raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, f"SETTINGS of {len(payload)} bytes")
         self._settings_seen = True
         for at in range(0, len(payload), 6):
@@ -493,6 +485,6 @@ class Http2Server:
         earned = self._out.frames_sent - self._earned_at
         if earned:
             self._earned_at += earned
-            self._idle_frames.refund(earned * _IDLE_FRAMES_PER_ANSWER_FRAME)
+            self._idle_frames.refund(earned * limits.GRPC_IDLE_FRAMES_PER_ANSWER_FRAME)
         if not self._idle_frames.spend(self._now_ns):
             raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, f"too many {what} that carry nothing")

@@ -1,8 +1,8 @@
 """Outbound: what goes to the peer, and when.
 
-Control frames and headers go out at once, in order. Data goes out while the windows of its stream and of the connection last and
-while no more than OUTPUT_BYTES_MAX wait to be taken; what cannot go stays in its stream's queue. Streams with data take turns,
-a frame each.
+Control frames and headers go out at once, in order. Data goes out while the windows of its stream and of the connection last
+and while no more than GRPC_OUTPUT_BYTES_MAX wait to be taken; what cannot go stays in its stream's queue. Streams with data take
+turns, a frame each.
 """
 
 from __future__ import annotations
@@ -15,13 +15,8 @@ from tpy.frontends.grpc.transport.core.codes import ConnectionFault, Http2Code
 from tpy.frontends.grpc.transport.core.frames import frame_header
 from tpy.frontends.grpc.transport.core.header_blocks import HeaderWriter
 from tpy.frontends.grpc.transport.core.streams import Stream
-from tpy.units import KIB, MIB
-
-OUTPUT_BYTES_MAX = MIB
-"""Data that waits to be taken: enough to keep a fast socket busy."""
-
-_OVERDUE_BYTES_MAX = 4 * OUTPUT_BYTES_MAX
-"""With control frames and headers, which do not wait: a peer that makes us answer and does not read has gone too far."""
+from tpy.limits import GRPC_OUTPUT_BYTES_MAX, GRPC_OVERDUE_BYTES_MAX
+from tpy.units import KIB
 
 _JOINED_BYTES_MAX = 16 * KIB
 """Up to this size copying pieces together is cheaper than sending them apart."""
@@ -66,7 +61,7 @@ class Outbound:
             if not codes.FRAME_BYTES_MIN <= value <= codes.FRAME_BYTES_LIMIT:
                 raise ConnectionFault(Http2Code.PROTOCOL_ERROR, f"MAX_FRAME_SIZE is {value}")
             # Frames that are larger than what we keep ready would serve nobody.
-            self._frame_bytes_max = min(value, OUTPUT_BYTES_MAX)
+            self._frame_bytes_max = min(value, GRPC_OUTPUT_BYTES_MAX)
 
     def open_window(self, increment: int) -> bool:
         """WINDOW_UPDATE of the connection. False: it grows too large."""
@@ -116,7 +111,7 @@ class Outbound:
     def respond(self, stream: Stream, headers: Fields, parts: Sequence[Piece], size: int, trailers: Fields) -> None:
         """A whole response with `size` bytes of data in `parts`: as `headers`, `data` and `finish`."""
         fits = size <= self._window and size <= stream.send_window and size <= self._frame_bytes_max
-        if not fits or self._size >= OUTPUT_BYTES_MAX or stream.queue:
+        if not fits or self._size >= GRPC_OUTPUT_BYTES_MAX or stream.queue:
             self.headers(stream, headers)
             self.data(stream, parts, size)
             self.finish(stream, trailers)
@@ -146,7 +141,7 @@ class Outbound:
     @property
     def is_overdue(self) -> bool:
         """Whether so much waits to be taken that the peer must be abusing us."""
-        return self._size > _OVERDUE_BYTES_MAX
+        return self._size > GRPC_OVERDUE_BYTES_MAX
 
     @property
     def waiting(self) -> bool:
@@ -162,7 +157,7 @@ class Outbound:
     def pump(self) -> None:
         """Move data from queues to the output as far as it may go."""
         ready = self._ready
-        while ready and self._window > 0 and self._size < OUTPUT_BYTES_MAX:
+        while ready and self._window > 0 and self._size < GRPC_OUTPUT_BYTES_MAX:
             stream_id = next(iter(ready))
             stream = ready.pop(stream_id)
             if stream.send_window <= 0:

@@ -7,6 +7,7 @@ import msgspec
 from tpy.frontends.grpc.transport.core import codes
 from tpy.frontends.grpc.transport.core.frames import settings_frame, window_update_frame
 from tpy.frontends.grpc.transport.core.pings import PingRules
+from tpy.limits import GRPC_CONNECTION_WINDOW_BYTES, GRPC_STREAM_WINDOW_BYTES
 from tpy.units import MIB
 
 
@@ -16,8 +17,8 @@ class Http2Rules(msgspec.Struct, frozen=True, kw_only=True):
     header_bytes_max: int
     streams_max: int
     pings: PingRules
-    stream_window: int = 4 * MIB
-    connection_window: int = 64 * MIB
+    stream_window: int = GRPC_STREAM_WINDOW_BYTES
+    connection_window: int = GRPC_CONNECTION_WINDOW_BYTES
     frame_bytes_max: int = MIB
 
     def greeting(self) -> bytes:

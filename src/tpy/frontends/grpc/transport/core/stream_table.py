@@ -7,11 +7,7 @@ from tpy.frontends.grpc.transport.core.codes import ConnectionFault, Http2Code
 from tpy.frontends.grpc.transport.core.frames import rst_stream_frame, window_update_frame
 from tpy.frontends.grpc.transport.core.outbound import Outbound
 from tpy.frontends.grpc.transport.core.streams import Stream
-
-_RESETS_BURST = 1000
-_RESETS_PER_S = 200
-"""Streams reset before their answer, by the client or because it broke a rule: opened and dropped faster than calls are answered,
-they would evade the bound on streams."""
+from tpy.limits import GRPC_RESETS_BURST_MAX, GRPC_RESETS_PER_S_MAX
 
 
 class StreamTable:
@@ -24,7 +20,7 @@ class StreamTable:
         self._open: dict[int, Stream] = {}
         self._dropped: dict[int, None] = {}
         """Streams that we reset last: what the peer sent before it knew is ignored."""
-        self._resets = Budget(_RESETS_BURST, _RESETS_PER_S, now_ns)
+        self._resets = Budget(GRPC_RESETS_BURST_MAX, GRPC_RESETS_PER_S_MAX, now_ns)
         self._receive_window = self._connection_window
         self._receive_credit = 0
         self.last_id = 0
