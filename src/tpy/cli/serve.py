@@ -22,8 +22,9 @@ from tpy.telemetry.logs import LogController
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _SWITCH_INTERVAL_S = 0.0005
-"""How long a thread may hold the interpreter while others wait. Instance threads and the loop hand each other every batch;
-Python's 5 ms is what a request would wait for at every hand-over (measured: design page, section 3)."""
+"""How long a thread may hold the interpreter while others wait: a python model that computes in this process keeps the loop
+waiting for that long at a time. CPU time per request over HTTP, 16 connections, at 5 / 0.5 / 0.05 ms: built-in identity model
+118 / 113 / 127 us, python model in a thread 150 / 140 / 126, in a worker 375 / 357 / 356; with one connection no difference."""
 
 
 def serve(options: ServerOptions) -> int:
@@ -97,9 +98,10 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
 
 
 def _announce(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):  # nobody reads standard error any more: no reason not to serve
+        print(text, file=sys.stderr, flush=True)
 
 
 def _complain(message: str) -> int:
-    print(f"tpy: error: {message}", file=sys.stderr)
+    _announce(f"tpy: error: {message}")
     return 1
