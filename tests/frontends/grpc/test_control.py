@@ -82,6 +82,17 @@ async def test_statistics_of_responses() -> None:
         assert (found.success.count, found.success.ns, found.cancel.ns, found.fail.count) == (2, 7, 5, 0)
 
 
+async def test_a_thousand_models_do_not_hold_up_the_loop(loop_guard: object) -> None:
+    async with port() as server:
+        [entry], first = server.services.diagnostics.statistics(), server.services.repository.index()[0]
+        await ask(server, pb.ModelStatisticsRequest(), pb.ModelStatisticsResponse)  # what is made once is made now
+        await ask(server, pb.RepositoryIndexRequest(), pb.RepositoryIndexResponse)
+        server.services.diagnostics.statistics = lambda *_: [entry] * 1000  # type: ignore[method-assign]  # many of them
+        server.services.repository.index = lambda **_: [first] * 1000  # type: ignore[method-assign]
+        assert len((await ask(server, pb.ModelStatisticsRequest(), pb.ModelStatisticsResponse)).model_stats) == 1000
+        assert len((await ask(server, pb.RepositoryIndexRequest(), pb.RepositoryIndexResponse)).models) == 1000
+
+
 async def test_index() -> None:
     async with port() as server:
         index = await ask(server, pb.RepositoryIndexRequest(), pb.RepositoryIndexResponse)

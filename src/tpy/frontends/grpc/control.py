@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+import trio
 
 from tpy import limits
 from tpy._proto.messages import inference as pb
@@ -12,6 +15,9 @@ from tpy.frontends.grpc.codec import parse_version
 from tpy.messages import IndexEntry, LoadRequest, LogSettings, ModelStatistics, TensorDescription
 from tpy.messages.statistics import Duration
 from tpy.services import Services
+
+Entry = TypeVar("Entry")
+Message = TypeVar("Message")
 
 _SERVICE = "/inference.GRPCInferenceService/"
 INFER_PATH: Final = f"{_SERVICE}ModelInfer"
@@ -57,8 +63,9 @@ _TRACE_DEFAULTS: Final = {
 class ControlService(pb.GrpcInferenceServiceBase):
     """The methods of one gRPC port. They raise TpyError; statuses are the caller's business."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, threads: trio.CapacityLimiter) -> None:
         self._services = services
+        self._threads = threads
 
     # Health
 
@@ -96,14 +103,14 @@ class ControlService(pb.GrpcInferenceServiceBase):
 
     async def model_statistics(self, message: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
         found = self._services.diagnostics.statistics(message.name, parse_version(message.version))
-        return pb.ModelStatisticsResponse(model_stats=[_statistics(entry) for entry in found])
+        return pb.ModelStatisticsResponse(model_stats=await self._each(_statistics, found))
 
     # Repository
 
     async def repository_index(self, message: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
         _refuse_repository(message.repository_name)
         entries = self._services.repository.index(ready_only=message.ready)
-        return pb.RepositoryIndexResponse(models=[_index_entry(entry) for entry in entries])
+        return pb.RepositoryIndexResponse(models=await self._each(_index_entry, entries))
 
     async def repository_model_load(self, message: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
         _refuse_repository(message.repository_name)
@@ -181,6 +188,12 @@ class ControlService(pb.GrpcInferenceServiceBase):
         self, message: pb.CudaSharedMemoryUnregisterRequest
     ) -> pb.CudaSharedMemoryUnregisterResponse:
         raise self._no_shared_memory()
+
+    async def _each(self, convert: Callable[[Entry], Message], entries: Sequence[Entry]) -> list[Message]:
+        """All entries converted, many of them in a thread."""
+        if len(entries) <= limits.GRPC_INLINE_ENTRIES_MAX:
+            return [convert(entry) for entry in entries]
+        return await trio.to_thread.run_sync(lambda: [convert(entry) for entry in entries], limiter=self._threads)
 
     def _no_shared_memory(self) -> Unsupported:
         self._services.shared_memory.require_enabled()

@@ -18,7 +18,7 @@ from grpclib.const import Cardinality, Handler
 
 from tpy import limits
 from tpy._proto import request_class
-from tpy.errors import Internal, TpyError, Unsupported
+from tpy.errors import Internal, InvariantViolation, TpyError, Unsupported
 from tpy.frontends.grpc.calls import CallParts, fail_call, unexpected_error
 from tpy.frontends.grpc.transport import CallContext, StreamCall, StreamHandler, UnaryCall, UnaryHandler
 
@@ -73,13 +73,13 @@ class _UnaryStream:
 
     def __init__(self, request: betterproto2.Message) -> None:
         self._request = request
-        self.response = b""
+        self.response: betterproto2.Message | None = None
 
     async def recv_message(self) -> betterproto2.Message:
         return self._request
 
     async def send_message(self, message: betterproto2.Message) -> None:
-        self.response = bytes(message)
+        self.response = message
 
 
 class _UnaryMethod:
@@ -109,9 +109,17 @@ class _UnaryMethod:
                 stream = _UnaryStream(request)
                 del request
                 await self._method.func(stream)
-                call.reply([stream.response])
+                call.reply([await self._serialised(stream.response)])
             except Exception as error:
                 _fail(call, error)
+
+    async def _serialised(self, response: betterproto2.Message | None) -> bytes:
+        if response is None:
+            raise InvariantViolation("a unary method has returned without a response")
+        lengths = (len(value) for value in vars(response).values() if isinstance(value, list))
+        if max(lengths, default=0) <= limits.GRPC_INLINE_ENTRIES_MAX:
+            return bytes(response)
+        return await trio.to_thread.run_sync(bytes, response, limiter=self._parts.threads)
 
 
 class _CallStream:
