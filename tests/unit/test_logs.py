@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator
 
@@ -58,11 +60,11 @@ def test_json_format(controller: LogController, stream: io.StringIO) -> None:
 @pytest.mark.parametrize("log_format", ["default", "ISO8601", "json"])
 def test_text_from_outside_cannot_forge_a_line(controller: LogController, stream: io.StringIO, log_format: str) -> None:
     controller.update(with_changes(controller.settings, log_format=log_format))
-    LOG.info("bad", extra={"context": {"name": 'x"\nE1121 00:00:00.000000 1 forged.py:1] "y\r\x1b[31m'}})
+    LOG.info("bad", extra={"context": {"name": 'x"\nE1121 00:00:00.000000 1 forged.py:1] "y\r\x1b[31m\x85\x9b31m\u2028\ud800ü☃'}})
     text = stream.getvalue()
-    assert text.count("\n") == 1
-    assert "\x1b" not in text
-    assert "\r" not in text
+    assert len(text.splitlines()) == 1
+    assert text.removesuffix("\n").isprintable()
+    assert "ü☃" in text
 
 
 def test_levels_are_switched_one_by_one(controller: LogController, stream: io.StringIO) -> None:
@@ -76,6 +78,28 @@ def test_levels_are_switched_one_by_one(controller: LogController, stream: io.St
     assert "shown" in text
     assert "verbose two" in text
     assert "verbose three" not in text
+
+
+def test_a_full_disk_is_told_once_and_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    controller = LogController(LogSettings(log_file="/dev/full"))
+    controller.install()
+    LOG.info("one")
+    LOG.info("two")
+    controller.remove()
+    assert capsys.readouterr().err == "tpy: the log file '/dev/full' cannot be written: [Errno 28] No space left on device\n"
+
+
+def test_a_closed_pipe_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w", encoding="utf-8", buffering=1) as stream:
+        controller = LogController(LogSettings(), stream=stream)
+        controller.install()
+        LOG.info("lost")
+        controller.remove()
+        with contextlib.suppress(BrokenPipeError):
+            stream.close()
+    assert capsys.readouterr().err == ""
 
 
 def test_refusals_have_tritons_texts(controller: LogController) -> None:

@@ -9,9 +9,11 @@ Source: Triton's logging extension; line formats from triton_logging (triton.md 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import logging
+import re
 import sys
 from typing import TextIO
 
@@ -29,8 +31,16 @@ _LETTERS = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging
 
 
 def escape(text: str) -> str:
-    """`text` with control characters and quotes escaped as in JSON, so that it stays one line."""
-    return json.dumps(text, ensure_ascii=False)
+    """`text` with control characters and quotes escaped as in JSON, so that it stays one line and moves no terminal."""
+    return _one_line(json.dumps(text, ensure_ascii=False))
+
+
+_UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""What JSON leaves alone and is not plain text: more control characters and line ends, and what UTF-8 has no form for."""
+
+
+def _one_line(document: str) -> str:
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -77,7 +87,7 @@ class JsonFormatter(logging.Formatter):
             entry["context"] = {key: str(value) for key, value in context.items()}
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False)
+        return _one_line(json.dumps(entry, ensure_ascii=False))
 
 
 class _Filter(logging.Filter):
@@ -94,6 +104,36 @@ class _Filter(logging.Filter):
             return self.settings.log_info
         verbose: int = getattr(record, "verbose", 1)
         return verbose <= self.settings.log_verbose_level
+
+
+class _FileHandler(logging.FileHandler):
+    """A log file. When it cannot be written (a full disk, say) the server goes on, and standard error is told once."""
+
+    _told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Tell it, instead of a traceback for each record."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)  # a bug
+        elif not self._told:
+            self._told = True
+            with contextlib.suppress(OSError, ValueError):
+                print(f"tpy: the log file '{self.baseFilename}' cannot be written: {error}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """Close the file; what could not be written is lost."""
+        with contextlib.suppress(OSError):
+            super().close()
+
+
+class _StreamHandler(logging.StreamHandler[TextIO]):
+    """Standard error. When nobody reads it any more there is nobody to tell, and the server goes on."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Lose the record."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)  # a bug
 
 
 class LogController:
@@ -149,9 +189,9 @@ class LogController:
     def _open(self, settings: LogSettings) -> logging.Handler:
         handler: logging.Handler
         if settings.log_file:
-            handler = logging.FileHandler(settings.log_file, encoding="utf-8")
+            handler = _FileHandler(settings.log_file, encoding="utf-8", errors="backslashreplace")
         else:
-            handler = logging.StreamHandler(self._stream or sys.stderr)
+            handler = _StreamHandler(self._stream or sys.stderr)
         handler.addFilter(self._filter)
         return handler
 
