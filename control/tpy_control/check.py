@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from tpy.config import ConfigError, ModelConfig, Problem, Severity, check_text, normalise, parse_pbtxt
+from tpy.config import ConfigError, Judge, ModelConfig, Problem, Severity, check_text, normalise, parse_pbtxt
 from tpy.errors import InvalidArgument
 from tpy_control.core.agents import mismatches, required_md5s
 from tpy_control.core.candidate import DUPLICATE_TEXT, components_of, select_versions
@@ -38,9 +38,15 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 def check_repository(
-    paths: Sequence[Path], *, model_config_name: str = "", auto_complete: bool = True, namespacing: bool = False
+    paths: Sequence[Path],
+    *,
+    model_config_name: str = "",
+    auto_complete: bool = True,
+    namespacing: bool = False,
+    judge: Judge = lambda config: (),
 ) -> list[ModelCheck]:
-    """Check every model of the repositories; one entry per model directory, sorted. Blocks: reads files.
+    """Check every model of the repositories; one entry per model directory, sorted. Blocks: reads files. `judge` knows what the
+    data plane would refuse.
 
     Raises Unavailable for a repository that cannot be read. Options mean what they mean for the server.
     """
@@ -56,7 +62,7 @@ def check_repository(
             name=one.picture.location.name,
             repository=one.picture.location.repository,
             problems=tuple(
-                _problems(disk, one, names, auto_complete=auto_complete, duplicate=not namespacing),
+                _problems(disk, one, names, auto_complete=auto_complete, duplicate=not namespacing, judge=judge),
             ),
         )
         for one in seen
@@ -72,7 +78,9 @@ def _read(picture: ModelPicture) -> _Seen:
     return _Seen(picture, path, config)
 
 
-def _problems(disk: DiskRepositories, seen: _Seen, names: Counter[str], *, auto_complete: bool, duplicate: bool) -> list[Problem]:
+def _problems(
+    disk: DiskRepositories, seen: _Seen, names: Counter[str], *, auto_complete: bool, duplicate: bool, judge: Judge
+) -> list[Problem]:
     picture, path = seen.picture, seen.path
     name = picture.location.name
     if picture.error:
@@ -90,6 +98,7 @@ def _problems(disk: DiskRepositories, seen: _Seen, names: Counter[str], *, auto_
         directory_name=name,
         version_files=picture.first_version_names,
         complete=not auto_complete,
+        judge=judge,
     )
     if picture.config_text is None:  # there is no file that could have lines
         found = [msgspec.structs.replace(problem, path=str(picture.directory), line=0, column=0) for problem in found]

@@ -20,10 +20,15 @@ def refuse_beyond(config: ModelConfig, capabilities: BackendCapabilities) -> Non
 
 def refuse_unsupported(config: ModelConfig) -> None:
     """Raises Unsupported, naming every field that asks for something that is not done."""
-    fields = list(_unsupported(config))
+    fields = unsupported(config)
     if fields:
         named = ", ".join(f"'{field}'" for field in fields)
         raise Unsupported(f"model '{config.name}' asks for what this server does not support: {named}")
+
+
+def unsupported(config: ModelConfig) -> tuple[str, ...]:
+    """Fields that ask for something that is not done; their paths are those of `tpy.config.Problem`."""
+    return tuple(_unsupported(config))
 
 
 def without_effect(config: ModelConfig) -> tuple[str, ...]:

@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import orjson
 
-from tpy.config import Problem
+from tpy.config import ModelConfig, Objection, Problem, Severity
 from tpy_control import ModelCheck, check_repository
+from tpy_data.engine.support import unsupported, without_effect
+from tpy_data.registry import BackendRegistry
 
 
 def report(
-    repositories: Sequence[Path], *, as_json: bool, model_config_name: str, auto_complete: bool, namespacing: bool
+    repositories: Sequence[Path],
+    *,
+    as_json: bool,
+    model_config_name: str,
+    auto_complete: bool,
+    namespacing: bool,
+    backend_directory: Path,
 ) -> tuple[str, bool]:
     """The text to print, and whether every model is sound. Raises Unavailable for a repository that cannot be read."""
+    registry = BackendRegistry(
+        backend_directory=backend_directory, repository_backend_directories=[path / "backends" for path in repositories]
+    )
+    backends = {backend.name for backend in registry.available()}
+
+    def judge(config: ModelConfig) -> Iterable[Objection]:
+        for field in unsupported(config):
+            yield Objection(field, f"'{_leaf(field)}' is not supported by this server")
+        for field in without_effect(config):
+            yield Objection(field, f"'{_leaf(field)}' has no effect in this server", Severity.WARNING)
+        if config.backend and config.backend not in backends:
+            message = f"unable to find backend library for backend '{config.backend}'"
+            yield Objection("backend", message, expected=f"one of {', '.join(sorted(backends))}")
+
     checks = check_repository(
-        repositories, model_config_name=model_config_name, auto_complete=auto_complete, namespacing=namespacing
+        repositories,
+        model_config_name=model_config_name,
+        auto_complete=auto_complete,
+        namespacing=namespacing,
+        judge=judge,
     )
     sound = all(check.ok for check in checks)
     return (_json(checks) if as_json else _text(checks)), sound
+
+
+def _leaf(field: str) -> str:
+    return field.rpartition(".")[2].partition("[")[0]
 
 
 def _text(checks: Sequence[ModelCheck]) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from tpy import __version__
+from tpy.cli.flags import FLAG_BY_NAME
 from tpy.cli.parsing import UsageError, collect, serve_options
 
 _FAILURE = 1
@@ -42,7 +43,22 @@ def serve(**given: tuple[str, ...]) -> None:
 @click.option("--model-config-name", default="", metavar="NAME", help="As for tpy serve.")
 @click.option("--disable-auto-complete-config", "complete", is_flag=True, help="As for tpy serve.")
 @click.option("--model-namespacing", "namespacing", is_flag=True, help="As for tpy serve.")
-def check(repository: tuple[Path, ...], as_json: bool, model_config_name: str, complete: bool, namespacing: bool) -> None:
+@click.option(
+    "--backend-directory",
+    default=FLAG_BY_NAME["backend-directory"].default,
+    show_default=True,
+    metavar="DIRECTORY",
+    type=click.Path(path_type=Path),
+    help="As for tpy serve.",
+)
+def check(
+    repository: tuple[Path, ...],
+    as_json: bool,
+    model_config_name: str,
+    complete: bool,
+    namespacing: bool,
+    backend_directory: Path,
+) -> None:
     """Check every model's configuration without loading anything. Exit status 1 when something is wrong."""
     from tpy.cli.check import report
 
@@ -52,6 +68,7 @@ def check(repository: tuple[Path, ...], as_json: bool, model_config_name: str, c
         model_config_name=model_config_name,
         auto_complete=not complete,
         namespacing=namespacing,
+        backend_directory=backend_directory,
     )
     click.echo(text)
     sys.exit(0 if sound else _FAILURE)

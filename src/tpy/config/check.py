@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple
 
+from tpy.config.model_config import ModelConfig
 from tpy.config.normalise import normalise
 from tpy.config.pbtxt import parse_pbtxt
-from tpy.config.problem import ConfigError, Problem
+from tpy.config.problem import ConfigError, Problem, Severity, errors_of
 from tpy.config.resolve import resolve_as_far_as_possible
 from tpy.config.validation import validate
+
+
+class Objection(NamedTuple):
+    """What a server has against a configuration that is right in itself; `field` is its path, as in `Problem`."""
+
+    field: str
+    message: str
+    severity: Severity = Severity.ERROR
+    expected: str = ""
+
+
+Judge = Callable[[ModelConfig], Iterable[Objection]]
+"""Says what a server would object to in a resolved and normalised configuration."""
+
+
+def _no_objection(config: ModelConfig) -> Iterable[Objection]:
+    return ()
 
 
 def check_text(
@@ -18,11 +37,13 @@ def check_text(
     directory_name: str,
     version_files: Collection[str] | None,
     complete: bool = False,
+    judge: Judge = _no_objection,
 ) -> list[Problem]:
     """Parse, resolve, normalise and validate one config.pbtxt; all problems in the order of the file.
 
     `path` names the file in problems; `directory_name` and `version_files` are as for `resolve`. `complete` says that no
-    backend will fill anything in (--strict-model-config), so that every tensor must have its type and dims.
+    backend will fill anything in (--strict-model-config), so that every tensor must have its type and dims. `judge` knows the
+    server that is to load the model.
     """
     try:
         parsed = parse_pbtxt(text, path=path)
@@ -31,7 +52,14 @@ def check_text(
     config, problems = resolve_as_far_as_possible(
         parsed.config, directory_name=directory_name, version_files=version_files, source=parsed.source
     )
-    found = validate(normalise(config), source=parsed.source, complete=complete)
+    config = normalise(config)
+    found = validate(config, source=parsed.source, complete=complete)
+    known = {problem.field for problem in errors_of(found)}
+    found.extend(
+        parsed.source.problem(objection.field, objection.message, expected=objection.expected, severity=objection.severity)
+        for objection in judge(config)
+        if objection.field not in known
+    )
     if any(problem.field == "backend" for problem in problems):
         # The rules for platform and backend would only say in other words what the resolver said.
         found = [problem for problem in found if problem.field not in ("platform", "backend")]

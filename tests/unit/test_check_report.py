@@ -1,0 +1,74 @@
+"""`tpy check` knows the server it belongs to: what loading would refuse by name is an error, what has no effect a warning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tpy.cli.check import report
+
+TENSORS = 'input { name: "I" data_type: TYPE_FP32 dims: 1 } output { name: "O" data_type: TYPE_FP32 dims: 1 }\n'
+STEP = 'step { model_name: "m" model_version: -1 input_map { key: "I" value: "I" } output_map { key: "O" value: "O" } }'
+
+
+def checked(tmp_path: Path, config: str) -> tuple[list[str], bool]:
+    """The lines about model m with this configuration, and whether all is well."""
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "config.pbtxt").write_text(config)
+    text, sound = report(
+        [tmp_path],
+        as_json=False,
+        model_config_name="",
+        auto_complete=True,
+        namespacing=False,
+        backend_directory=tmp_path / "backends of the server",
+    )
+    return [line.removeprefix(f"{tmp_path}/m/config.pbtxt:") for line in text.splitlines()[:-1]], sound
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        (
+            'backend: "identity"\nsequence_batching { }\n' + TENSORS,
+            "2:1: sequence_batching: 'sequence_batching' is not supported by this server",
+        ),
+        (
+            'platform: "ensemble"\n' + TENSORS + "ensemble_scheduling { " + STEP + " }",
+            "3:1: ensemble_scheduling: 'ensemble_scheduling' is not supported by this server",
+        ),
+        (
+            'backend: "identity" max_batch_size: 2\n' + TENSORS.replace('I"', 'I" allow_ragged_batch: true', 1),
+            "2:19: input[0].allow_ragged_batch: 'allow_ragged_batch' is not supported by this server",
+        ),
+        (
+            'backend: "identify"\n' + TENSORS,
+            "1:1: backend: unable to find backend library for backend 'identify'; expected one of identity, onnxruntime, python",
+        ),
+    ],
+)
+def test_what_loading_would_refuse_by_name_is_an_error(tmp_path: Path, config: str, problem: str) -> None:
+    lines, sound = checked(tmp_path, config)
+    assert (lines, sound) == ([problem], False)
+
+
+def test_what_has_no_effect_is_a_warning(tmp_path: Path) -> None:
+    lines, sound = checked(tmp_path, 'backend: "identity"\nresponse_cache { enable: true }\n' + TENSORS)
+    assert lines == ["2:1: warning: response_cache: 'response_cache' has no effect in this server"]
+    assert sound
+
+
+def test_what_validation_has_said_is_not_said_again(tmp_path: Path) -> None:
+    parameter = 'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value { string_value: "x" } }\n'
+    lines, sound = checked(tmp_path, 'backend: "identity"\n' + parameter + TENSORS)
+    assert len(lines) == 1
+    assert not sound
+
+
+def test_backends_in_folders_are_known(tmp_path: Path) -> None:
+    folder = tmp_path / "backends of the server" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "model.py").touch()
+    lines, _ = checked(tmp_path, 'backend: "mine"\n' + TENSORS)
+    assert not [line for line in lines if "backend 'mine'" in line]
