@@ -32,7 +32,8 @@ class TritonPythonModel:
                 raise ValueError("something broke later")
             if do == "misuse":
                 said = []
-                for misuse in (lambda: sender.send(), lambda: sender.send(words("x"), 7), lambda: sender.send(words("one"), FINAL),
+                for misuse in (lambda: sender.send(), lambda: sender.send(words("x"), 7),
+                               lambda: sender.send(words("one"), FINAL),
                                lambda: sender.send(words("two"))):
                     try:
                         misuse()

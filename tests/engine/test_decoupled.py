@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from tpy.backend import BackendCapabilities, ExecutionBatch, ExecutionRequest, ExecutionResult
-from tpy.config.model_config import TransactionPolicy
+from tpy.config.model_config import TransactionPolicy, Warmup, WarmupInput
 from tpy.errors import InvalidArgument
 from tpy.limits import DECOUPLED_RESPONSES_WAITING_MAX, RESPONSE_STATISTICS_MAX
 from tpy.messages import DataType, InferenceResponse, ModelStatistics, Tensor
@@ -420,6 +420,22 @@ async def test_cancel_frees_a_model_that_waits() -> None:
         sink.handle.cancel()
         await trio.to_thread.run_sync(done.wait)
         assert sink.told == []
+
+
+async def test_warm_up_of_a_decoupled_model(autojump_clock: object) -> None:
+    def plan(each: ExecutionRequest) -> None:
+        seen.append(each)
+        assert each.sender is not None
+        each.sender.watch(lambda count: None, lambda: None)
+        each.sender.send(word(1), final=False)
+        each.sender.send(None, final=True)
+
+    seen: list[ExecutionRequest] = []
+    warmup = Warmup(name="w", batch_size=1, inputs={"IN": WarmupInput(data_type=DataType.FP32, dims=(2,), zero_data=True)})
+    async with rig(backend=decoupled_backend(plan)) as served:
+        await served.serve(config(model_transaction_policy=DECOUPLED, model_warmup=(warmup,)))
+        assert len(seen) == 1
+        assert statistics(served).inference.success.count == 0
 
 
 def test_response_statistics_are_bounded() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from tpy.backend import ExecutionBatch, InstanceFailure, ModelInstance, PhaseTimes, ResponseSender
+from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, ModelInstance, PhaseTimes, ResponseSender
 from tpy.config import ModelConfig
 from tpy.config.model_config import Warmup, WarmupInput
 from tpy.errors import InvalidArgument, TpyError
@@ -47,6 +48,32 @@ class WarmupSample(NamedTuple):
     name: str
     requests: Sequence[WarmupRequest]
     repetitions: int
+    decoupled: bool = False
+
+
+class _WarmupSender:
+    """The sender of a warm-up request of a decoupled model: waits for the final response, keeps the errors."""
+
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+        self.finished = threading.Event()
+
+    def send(self, result: ExecutionResult | None, *, final: bool, wait: bool = True) -> None:
+        """Raises ValueError after the final response."""
+        if self.finished.is_set():
+            raise ValueError("the final response was sent already")
+        if result is not None and result.error is not None:
+            self.errors.append(result.error.message)
+        if final:
+            self.finished.set()
+        elif self._taken is not None:
+            self._taken(1)
+
+    def watch(self, taken: Callable[[int], None], ended: Callable[[], None]) -> None:
+        """Takes everything at once, and never gives up."""
+        self._taken = taken
+
+    _taken: Callable[[int], None] | None = None
 
 
 def make_samples(config: ModelConfig, model_directory: Path) -> tuple[WarmupSample, ...]:
@@ -69,13 +96,20 @@ def run_samples(instance: ModelInstance, samples: Sequence[WarmupSample]) -> Non
 
 def _run(instance: ModelInstance, sample: WarmupSample) -> list[str]:
     """The error texts; one raised for the whole batch counts for each request, as in Triton."""
+    senders = [_WarmupSender() for _ in sample.requests] if sample.decoupled else []
+    requests = sample.requests
+    if senders:
+        requests = [msgspec.structs.replace(each, sender=sender) for each, sender in zip(requests, senders, strict=True)]
     try:
-        results = instance.execute(ExecutionBatch(sample.requests, PhaseTimes()))
+        results = instance.execute(ExecutionBatch(requests, PhaseTimes()))
     except (TpyError, InstanceFailure) as error:
         return [str(error)] * len(sample.requests)
     except Exception as error:
         return [exception_text(error)] * len(sample.requests)
-    return [result.error.message for result in results if result.error is not None]
+    for sender in senders:
+        sender.finished.wait()
+    told = [error for sender in senders for error in sender.errors]
+    return [*told, *(result.error.message for result in results if result.error is not None)]
 
 
 def _sample(config: ModelConfig, warmup: Warmup, model_directory: Path) -> WarmupSample:
@@ -90,7 +124,7 @@ def _sample(config: ModelConfig, warmup: Warmup, model_directory: Path) -> Warmu
     )
     admitted = Admission(config).admit(InferenceRequest(model_name=config.name, inputs=tensors))
     request = WarmupRequest(inputs=admitted.inputs, batch_size=1)
-    return WarmupSample(warmup.name, [request] * size, max(1, warmup.count))
+    return WarmupSample(warmup.name, [request] * size, max(1, warmup.count), config.decoupled)
 
 
 def _tensor(name: str, entry: WarmupInput, sample: str, model_directory: Path, *, batching: bool) -> Tensor:
