@@ -10,6 +10,7 @@ import pytest
 
 from tpy.errors import InvalidArgument, Unsupported
 from tpy.frontends.http.codec import parse_header_length, parse_infer
+from tpy.frontends.http.codec.document import load_document
 from tpy.messages import DataType, InferenceRequest, SequencePosition
 
 from .exchanges import describe
@@ -106,6 +107,13 @@ def test_brackets_without_end_are_refused() -> None:
         parse_infer(b"[" * 200_000, header_length=None, description=MODEL, version=None, received_ns=0)
     with pytest.raises(InvalidArgument, match="failed to parse the request JSON buffer: "):
         parse_infer(b"[NaN," + b"[" * 200_000, header_length=None, description=MODEL, version=None, received_ns=0)
+
+
+def test_one_byte_order_mark_is_passed_over() -> None:
+    assert load_document(b"\xef\xbb\xbf[1]") == [1]
+    assert load_document(memoryview(b"\xef\xbb\xbf[NaN, 1]")) != []
+    with pytest.raises(InvalidArgument, match=r"Invalid value\. at 0"):
+        load_document(b"\xef\xbb\xbf" * 3)
 
 
 def test_long_broken_documents_get_the_parsers_words() -> None:

@@ -6,6 +6,7 @@ InvalidArgument (400) with the same text.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from typing import NoReturn
@@ -33,7 +34,9 @@ NON_ARRAY = "attempt to access JSON non-array as array"
 
 def load_document(text: bytes | bytearray | memoryview) -> object:
     """The JSON value in `text`; the literals NaN, Infinity and -Infinity are numbers. Raises InvalidArgument with Triton's
-    text: `failed to parse the request JSON buffer: <what> at <byte offset>`."""
+    text: `failed to parse the request JSON buffer: <what> at <byte offset>`. A byte order mark in front is passed over."""
+    if text[:3] == codecs.BOM_UTF8:
+        text = memoryview(text)[3:]
     try:
         document: object = orjson.loads(text)
     except orjson.JSONDecodeError as error:
