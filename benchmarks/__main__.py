@@ -39,7 +39,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Compare the speed and memory of tpy with the peers that are installed."
     )
-    parser.add_argument("--quick", action="store_true", help="one round, one second each, fewer cases: under 3 minutes")
+    parser.add_argument("--quick", action="store_true", help="one round, one second each, fewer cases: about 4 minutes")
     parser.add_argument("--rows", metavar="ROW[,ROW]", type=_rows, default=ROWS, help=f"only these rows: {names}")
     parser.add_argument("--rounds", type=_positive, metavar="N", help=f"rounds over all contenders (default: {_FULL.rounds})")
     parser.add_argument("--seconds", type=_positive, metavar="S", help=f"for each value (default: {_FULL.seconds})")

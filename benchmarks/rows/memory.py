@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import numpy as np
 
 from benchmarks import processes
 from benchmarks.bench import Bench
+from benchmarks.grpc_exchange import call
 from benchmarks.load import keep_alive
 from benchmarks.measurement import Measurement
 from benchmarks.servers.models import IDENTITY_INPUT, write_builtin_identity, write_python_identity
@@ -17,7 +18,7 @@ from benchmarks.servers.plans import TpyPlan, TritonPlan
 from benchmarks.servers.process import Server, ServerPlan, running
 from benchmarks.tensors import FloatArray, binary_request, check_identity
 
-ROW = "memory, one 12 MB FP32 tensor in and out, HTTP binary"
+ROW = "memory, one 12 MB FP32 tensor in and out"
 BASELINE = "Triton python"
 MODEL = "identity"
 VALUES: FloatArray = np.arange(3_000_000, dtype=np.float32)
@@ -32,12 +33,34 @@ class _Case(msgspec.Struct, frozen=True):
     plan: ServerPlan
 
 
+Send = Callable[[Server, FloatArray, int], None]
+"""Sends values to the model so many times, one after the other."""
+
+
 def measure(bench: Bench) -> None:
-    """A fresh server for each contender and round."""
+    """HTTP. A fresh server for each contender and round."""
+    _measure(bench, f"{ROW}, HTTP binary", _send_http)
+
+
+def measure_grpc(bench: Bench) -> None:
+    """The same over gRPC."""
+    _measure(bench, f"{ROW}, gRPC", _send_grpc)
+
+
+def _measure(bench: Bench, row: str, send: Send) -> None:
     for number in bench.rounds():
         for case in _cases(bench):
             with running(case.plan, bench.fresh(f"{case.plan.name}.log")) as server:
-                _measure_server(bench, case.name, server, number)
+                _measure_server(bench, row, case.name, server, number, send)
+
+
+def _send_http(server: Server, values: FloatArray, times: int) -> None:
+    request = binary_request(MODEL, IDENTITY_INPUT, values)
+    keep_alive.drive(server.ports.http, request, connections=1, seconds=60, requests=times)
+
+
+def _send_grpc(server: Server, values: FloatArray, times: int) -> None:
+    call(server.ports.grpc, MODEL, IDENTITY_INPUT, values, times=times)
 
 
 def _cases(bench: Bench) -> Iterator[_Case]:
@@ -54,11 +77,8 @@ def _cases(bench: Bench) -> Iterator[_Case]:
     yield _Case("tpy built-in", TpyPlan(repository=repository))
 
 
-def _measure_server(bench: Bench, contender: str, server: Server, number: int) -> None:
-    port = server.ports.http
-    small = binary_request(MODEL, IDENTITY_INPUT, VALUES[:16])
-    large = binary_request(MODEL, IDENTITY_INPUT, VALUES)
-    keep_alive.drive(port, small, connections=1, seconds=30, requests=_WARM_UP_REQUESTS)
+def _measure_server(bench: Bench, row: str, contender: str, server: Server, number: int, send: Send) -> None:
+    send(server, VALUES[:16], _WARM_UP_REQUESTS)
     time.sleep(_SETTLE_S)
     members = server.family()
     were_reset = [processes.reset_peak(pid) for pid in members]
@@ -75,7 +95,7 @@ def _measure_server(bench: Bench, contender: str, server: Server, number: int) -
         for metric, size in sizes:
             bench.note(
                 Measurement(
-                    row=ROW,
+                    row=row,
                     case=case,
                     metric=f"peak above idle, {metric}",
                     unit="x tensor",
@@ -86,8 +106,8 @@ def _measure_server(bench: Bench, contender: str, server: Server, number: int) -
                 )
             )
 
-    keep_alive.drive(port, large, connections=1, seconds=60, requests=1)
+    send(server, VALUES, 1)
     note_peak("one request")
-    keep_alive.drive(port, large, connections=1, seconds=60, requests=_REPEATS)
+    send(server, VALUES, _REPEATS)
     note_peak(f"{_REPEATS} more, one after the other")
-    check_identity(port, large, VALUES)
+    check_identity(server.ports.http, binary_request(MODEL, IDENTITY_INPUT, VALUES), VALUES)

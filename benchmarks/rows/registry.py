@@ -23,8 +23,10 @@ ROWS: tuple[Row, ...] = (
     Row("json", "tiny identity model, HTTP JSON, by wrk", tiny.measure_json),
     Row("binary", "tiny identity model, HTTP binary, by wrk", tiny.measure_binary),
     Row("perf_analyzer", "tiny identity model, HTTP binary, by perf_analyzer", tiny.measure_perf_analyzer),
+    Row("grpc", "tiny identity model and 12 MB, gRPC, by perf_analyzer", tiny.measure_grpc),
     Row("onnx", "EfficientNet against a plain onnxruntime loop", onnx.measure, needs_models=True),
-    Row("memory", "peak memory of one 12 MB tensor", memory.measure),
+    Row("memory", "peak memory of one 12 MB tensor, HTTP", memory.measure),
+    Row("grpc_memory", "peak memory of one 12 MB tensor, gRPC", memory.measure_grpc),
     Row("start", "start-up time and idle memory", start.measure, needs_models=True),
 )
 

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.bench import Bench
+from benchmarks.grpc_exchange import call
 from benchmarks.http_exchange import HttpRequest
 from benchmarks.load import Load, perf_analyzer, wrk
 from benchmarks.measurement import Measurement
@@ -18,12 +19,15 @@ from benchmarks.servers.models import (
     write_mlserver_identity,
     write_python_identity,
 )
-from benchmarks.servers.plans import MlserverPlan, TpyPlan, TritonPlan
+from benchmarks.servers.plans import GrpclibPlan, MlserverPlan, TpyPlan, TritonPlan
 from benchmarks.servers.process import Server, ServerPlan, running
 from benchmarks.tensors import FloatArray, binary_request, check_identity, json_request
 
 VALUES: FloatArray = np.arange(16, dtype=np.float32) * np.float32(0.25) + np.float32(0.125)
 """Exact in binary and short in decimal: every server writes the same digits, so formatting floats does not decide the row."""
+
+LARGE: FloatArray = np.arange(3_000_000, dtype=np.float32)
+"""12 MB."""
 
 BASELINE = "Triton python"
 WARM_UP_S = 1
@@ -50,22 +54,41 @@ def measure_binary(bench: Bench) -> None:
 
 def measure_perf_analyzer(bench: Bench) -> None:
     """HTTP with binary tensors, perf_analyzer."""
-    program = bench.peers.perf_analyzer
-    if program is None:
-        bench.say("perf_analyzer is missing: its row is left out")
-        return
-    shape = f"{IDENTITY_INPUT}:{VALUES.size}"
     with fleet(bench) as contenders:
         able = [contender for contender in contenders if contender.binary]
+        cases = bench.effort.cases((1, 16, 32), (16,))
+        _measure_perf_analyzer(bench, "HTTP binary, 16 floats (perf_analyzer)", "http", able, VALUES, cases)
 
-        def drive(contender: Contender, concurrency: int, seconds: int) -> Load:
-            port = contender.server.ports.http
-            return perf_analyzer.drive(
-                program, port, contender.model, shape=shape, protocol="http", concurrency=concurrency, seconds=seconds
-            )
 
-        row = "HTTP binary, 16 floats (perf_analyzer)"
-        _measure_rounds(bench, row, able, bench.effort.cases((1, 16, 32), (16,)), drive, whole_run=False)
+def measure_grpc(bench: Bench) -> None:
+    """gRPC, perf_analyzer: tiny tensors, and one of 12 MB."""
+    with fleet(bench) as contenders, running(GrpclibPlan(), bench.fresh("grpclib.log")) as grpclib:
+        able = [contender for contender in contenders if contender.binary]
+        able.append(Contender("grpclib on asyncio", grpclib, "identity"))
+        for contender in able:
+            for values in (VALUES, LARGE):
+                call(contender.server.ports.grpc, contender.model, IDENTITY_INPUT, values)
+        _measure_perf_analyzer(bench, "gRPC, 16 floats (perf_analyzer)", "grpc", able, VALUES, (1, 16, 64))
+        _measure_perf_analyzer(bench, "gRPC, 12 MB in and out (perf_analyzer)", "grpc", able, LARGE, (1,))
+
+
+def _measure_perf_analyzer(
+    bench: Bench, row: str, protocol: str, contenders: Sequence[Contender], values: FloatArray, cases: Sequence[int]
+) -> None:
+    program = bench.peers.perf_analyzer
+    if program is None:
+        bench.say(f"perf_analyzer is missing: row '{row}' is left out")
+        return
+    shape = f"{IDENTITY_INPUT}:{values.size}"
+
+    def drive(contender: Contender, concurrency: int, seconds: int) -> Load:
+        ports = contender.server.ports
+        port = ports.grpc if protocol == "grpc" else ports.http
+        return perf_analyzer.drive(
+            program, port, contender.model, shape=shape, protocol=protocol, concurrency=concurrency, seconds=seconds
+        )
+
+    _measure_rounds(bench, row, contenders, cases, drive, whole_run=False)
 
 
 def _measure_wrk(bench: Bench, row: str, build: Callable[[str, str, FloatArray], HttpRequest], *, binary: bool) -> None:

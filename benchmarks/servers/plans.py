@@ -1,4 +1,4 @@
-"""How tpy, Triton and MLServer are started."""
+"""How tpy, Triton, MLServer and a server made with grpclib are started."""
 
 from __future__ import annotations
 
@@ -86,3 +86,16 @@ class MlserverPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def environment(self) -> Mapping[str, str]:
         return {"PYTHONPATH": str(self.repository)}
+
+
+class GrpclibPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Stock grpclib on asyncio, from the environment that runs this program."""
+
+    name: str = "grpclib"
+    ready_path: str = SERVER_READY
+
+    def command(self, ports: Ports) -> Sequence[str]:
+        return [sys.executable, str(Path(__file__).with_name("grpclib_peer.py")), str(ports.http), str(ports.grpc)]
+
+    def environment(self) -> Mapping[str, str]:
+        return {}
