@@ -123,6 +123,21 @@ async def test_one_instance_that_lives_is_enough_for_the_queue(autojump_clock: M
         assert r.states() == {(1, 1): ("READY", "")}
 
 
+@pytest.mark.parametrize("first", ["m_0_0", "m_0_1"])
+async def test_fewer_instances_are_those_that_live(autojump_clock: MockClock, loop_guard: LoopGuard, first: str) -> None:
+    backend = Dying()
+    async with rig(backend=backend, load_ms=lambda worker: 1 if worker == first else 2) as r:
+        await r.serve(config(instance_group=instances(2)))
+        backend.execute = lambda batch: backend.die(batch) if values_of(batch) == [-1, -1] else identity(batch)
+        await r.submit(request(value=-1)).wait()
+        await trio.sleep(0.1)
+        assert backend.instances != [first] and len(backend.instances) == 1, "the one that was made first is dead"
+        r.want(config(instance_group=instances(1)), {1: 1})
+        await r.store.wait_for(lambda s: all(seen.config_revision == 2 for seen in s.observed.values()))
+        assert r.states() == {(1, 1): ("READY", "")}
+        assert values(await r.submit().wait()) == [1, 1]
+
+
 def values_of(batch: ExecutionBatch) -> list[float]:
     return list(batch.requests[0].inputs["IN"].array.ravel().tolist())
 

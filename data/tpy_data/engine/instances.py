@@ -190,12 +190,13 @@ class InstanceSet:
         return next((member.reason for member in reversed(self._members) if member.reason), "")
 
     async def resize(self, wanted: Iterable[PlacedInstance]) -> None:
-        """Have exactly these, keeping what is there already; names and order do not matter.
+        """Have exactly these, keeping what is there already, the living first; names and order do not matter.
 
         New ones are made first, all at the same time; the superfluous ones go, after their running batch, when all new ones are
         there. Raises the first TpyError when one cannot be made; then everything is as before.
         """
-        surplus = list(self._members)
+        # sorted keeps the order among equals: False, which is alive, comes first.
+        surplus = sorted(self._members, key=lambda member: not member.alive)
         missing = []
         for placed in wanted:
             kept = next((member for member in surplus if _same_place(member.placed, placed)), None)
