@@ -163,6 +163,12 @@ def test_native_batching_strategies_are_refused() -> None:
     ]
 
 
+@pytest.mark.parametrize("key", ["a-b", "ü", "a b", 'x="1",y'])
+def test_metric_tags_that_would_break_the_metrics_page_are_refused(key: str) -> None:
+    tags = f'metric_tags {{ key: {json.dumps(key)} value: "any \\"text\\"" }} metric_tags {{ key: "team_1" value: "-" }}'
+    assert messages(check(f'backend: "python" {IO} {tags}')) == [f"metric tag '{key}' of m cannot be part of the name of a label"]
+
+
 def test_validation_without_a_file_names_the_field_only() -> None:
     config = normalise(parse_pbtxt(f'name: "m" backend: "python" max_batch_size: -1 {IO}').config)
     assert [str(problem) for problem in validate(config)] == ["max_batch_size: 'max_batch_size' must be non-negative value for m"]

@@ -1,12 +1,24 @@
-"""Rules of model_metrics."""
+"""Rules of metric_tags and model_metrics."""
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+from tpy.config.problem import entry
 from tpy.config.validation.report import Report
+
+_IN_LABEL_NAME: Final = re.compile("[a-zA-Z0-9_]*")
+"""What of a label's name may stand behind the `_` that each tag gets."""
 
 
 def check_metrics(report: Report) -> None:
-    """A control names its family and the buckets that it sets."""
+    """Tags can be names of labels: Prometheus would refuse the whole page for one that cannot. A control names its family and the
+    buckets that it sets."""
+    for key in report.config.metric_tags:
+        if _IN_LABEL_NAME.fullmatch(key) is None:
+            text = f"metric tag '{key}' of {report.config.name} cannot be part of the name of a label"
+            report.error(entry("metric_tags", key), text, expected="letters, digits and underscores")
     metrics = report.config.model_metrics
     if metrics is None:
         return
