@@ -325,3 +325,21 @@ async def test_a_client_that_breaks_the_protocol_ends_all_its_calls() -> None:
         assert held.cancelled == [0]
         await trio.aclose_forcefully(client.stream)
         await served.ended.wait()
+
+
+async def test_a_call_whose_handler_answers_it_when_another_is_cancelled(autojump_clock: trio.testing.MockClock) -> None:
+    calls: list[UnaryCall] = []
+
+    def handle(call: UnaryCall, body: memoryview) -> None:
+        calls.append(call)
+        if len(calls) == 1:
+            call.on_cancel(lambda: calls[1].reply((b"the other",)))
+
+    async with in_memory({PATH: UnaryHandler(handle)}) as served:
+        ids = [await served.client.ask(b"x", ("grpc-timeout", "50m")) for _ in range(2)]
+        assert (await served.client.answer(ids[0])).status == 4
+        assert (await served.client.answer(ids[1])).messages == [b"the other"]
+        third = await served.client.ask(b"x")  # the connection lives
+        await trio.testing.wait_all_tasks_blocked()
+        calls[2].reply((b"third",))
+        assert (await served.client.answer(third)).messages == [b"third"]

@@ -230,7 +230,9 @@ class Connection:
         while not self.server.is_closed:
             now_ns = await self._alarm.wait()
             for stream_id in self._deadlines.advance(now_ns):
-                self._exchanges[stream_id].abort(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+                exchange = self._exchanges.get(stream_id)
+                if exchange is not None:  # a handler that was told of an earlier one may have answered this one meanwhile
+                    exchange.abort(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
             for step in self._lifetime.advance(now_ns):
                 self._perform(step, now_ns)
             keepalive = self._keepalive.advance(now_ns, calls=self.server.open_streams > 0, frames_sent=self.server.frames_sent)
