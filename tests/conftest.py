@@ -24,4 +24,5 @@ async def loop_guard() -> AsyncIterator[LoopGuard]:
     trio.lowlevel.add_instrument(guard)
     yield guard
     trio.lowlevel.remove_instrument(guard)
+    guard.close()
     guard.check()

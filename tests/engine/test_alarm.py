@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 import pytest
@@ -54,5 +55,19 @@ async def test_the_guard_finds_a_step_that_blocks() -> None:
         pass
     await trio.lowlevel.checkpoint()
     trio.lowlevel.remove_instrument(guard)
+    guard.close()
     with pytest.raises(AssertionError, match="the Trio loop was blocked by: "):
         guard.check()
+
+
+async def test_the_guard_does_not_count_garbage_collection() -> None:
+    guard = LoopGuard(step_cpu_ns_max=20 * NS_PER_MS)
+    trio.lowlevel.add_instrument(guard)
+    await trio.lowlevel.checkpoint()
+    collected_ns = -time.thread_time_ns()
+    while collected_ns + time.thread_time_ns() < 40 * NS_PER_MS:
+        gc.collect()
+    await trio.lowlevel.checkpoint()
+    trio.lowlevel.remove_instrument(guard)
+    guard.close()
+    guard.check()
