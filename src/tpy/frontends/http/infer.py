@@ -21,6 +21,7 @@ from tpy.clock import Clock
 from tpy.errors import Internal, InvalidArgument, InvariantViolation, TpyError, Unavailable, Unsupported
 from tpy.frontends.http import codec
 from tpy.frontends.http.access import HeaderPolicy
+from tpy.frontends.http.collector import CollectorPause
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, error_reply
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
 from tpy.services import RequestHandle, Services
@@ -30,6 +31,7 @@ _log = logging.getLogger(__name__)
 _ROUTE = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/infer")
 _VERSION_MAX = 2**63 - 1
 _NO_PLAN = codec.OutputPlan()
+_PAUSE = CollectorPause()
 _SUPPORTED_ENCODINGS = (("Accept-Encoding", "gzip, deflate"),)
 
 
@@ -183,7 +185,7 @@ class InferCall:
         """The same with the decoding in a thread. When cancelled, nothing is submitted."""
         try:
             description = self._admit()
-            decoded = await trio.to_thread.run_sync(self._decode, description, limiter=self._endpoint.threads)
+            decoded = await trio.to_thread.run_sync(self._decode_large, description, limiter=self._endpoint.threads)
             if not self._cancelled:
                 self._submit(*decoded)
         except TpyError as error:
@@ -248,6 +250,10 @@ class InferCall:
         )
         request.body = b""  # from here on the tensors alone keep the body alive
         return decoded
+
+    def _decode_large(self, description: ModelDescription) -> tuple[InferenceRequest, codec.OutputPlan]:
+        with _PAUSE:
+            return self._decode(description)
 
     def _plain_body(self, request: HttpRequest) -> Body:
         encoding = request.fields.get(b"content-encoding")
