@@ -200,7 +200,7 @@ async def _bind(options: HttpOptions) -> list[socket.socket]:
         for listening in sockets:
             listening.close()
         where_text = options.address if options.address.startswith(_UNIX) else f"{options.address}:{options.port}"
-        raise Unavailable(f"failed to listen on HTTP address '{where_text}': {error.strerror or error}") from error
+        raise Unavailable(f"failed to listen on address '{where_text}': {error.strerror or error}") from error
     return sockets
 
 
