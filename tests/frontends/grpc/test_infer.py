@@ -17,6 +17,7 @@ from tpy.clock import SystemClock
 from tpy.errors import Internal, Unavailable
 from tpy.frontends.grpc import GrpcServiceOptions, create_handlers
 from tpy.frontends.restrictions import parse_restricted
+from tpy.units import NS_PER_S
 
 from .fakes import FakeServices, infer_request, port
 
@@ -79,6 +80,17 @@ async def test_refusals(message: bytes, status: Status, text: str) -> None:
         call = server.begin("ModelInfer", message)
         assert (call.status, call.message) == (status, text)
         assert not server.services.inference.submitted
+
+
+@pytest.mark.parametrize(("passed", "status"), [(True, Status.DEADLINE_EXCEEDED), (False, Status.UNAVAILABLE)])
+async def test_what_times_out_with_the_call_is_told_as_its_deadline(passed: bool, status: Status) -> None:
+    async with port() as server:
+        server.services.inference.immediate = False
+        deadline_ns = SystemClock().now_ns() + (0 if passed else 3600 * NS_PER_S)
+        call = server.begin("ModelInfer", infer_request().SerializeToString(), deadline_ns=deadline_ns)
+        [submitted] = server.services.inference.submitted
+        submitted.answer(Unavailable("Request timeout expired"))
+        assert call.status is status
 
 
 async def test_refusals_at_the_door_and_failures_of_models() -> None:

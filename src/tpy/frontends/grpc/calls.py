@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 
 import trio
+from grpclib.const import Status
 
 from tpy import limits
 from tpy.clock import Clock
 from tpy.errors import Internal, TpyError
 from tpy.frontends.grpc.access import MetadataPolicy
 from tpy.frontends.grpc.status import GRPC_STATUS
-from tpy.frontends.grpc.transport import CallContext
+from tpy.frontends.grpc.transport import DEADLINE_TEXT, CallContext
 from tpy.services import Services
 
 _log = logging.getLogger(__name__)
@@ -38,6 +39,15 @@ class CallParts:
 def fail_call(call: CallContext, error: TpyError) -> None:
     """End a call with the status of `error`."""
     call.fail(GRPC_STATUS[error.code], error.message)
+
+
+def fail_inference(call: CallContext, error: TpyError, now_ns: int) -> None:
+    """The same for a request that has the call's deadline: what fails after it is told as that. The engine may notice the
+    deadline before the transport does, and calls it a time-out of the request, UNAVAILABLE, which clients send again."""
+    if call.deadline_ns is not None and now_ns >= call.deadline_ns:
+        call.fail(Status.DEADLINE_EXCEEDED, DEADLINE_TEXT)
+    else:
+        fail_call(call, error)
 
 
 def unexpected_error(path: str) -> Internal:

@@ -16,7 +16,7 @@ import trio
 from tpy import limits
 from tpy.errors import InvariantViolation, TpyError, Unsupported
 from tpy.frontends.grpc import codec
-from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_call, unexpected_error
+from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_inference, unexpected_error
 from tpy.frontends.grpc.transport import UnaryCall
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
 from tpy.services import RequestHandle
@@ -147,4 +147,4 @@ class _UnaryInfer:
     def _fail(self, error: TpyError) -> None:
         self._answered = True
         if not self._cancelled:
-            fail_call(self._call, error)
+            fail_inference(self._call, error, self._parts.clock.now_ns())

@@ -25,7 +25,7 @@ import trio
 from tpy import limits
 from tpy.errors import InvariantViolation, TpyError, Unavailable
 from tpy.frontends.grpc import codec
-from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_call, unexpected_error
+from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_call, fail_inference, unexpected_error
 from tpy.frontends.grpc.transport import Metadata, StreamCall
 from tpy.messages import InferenceResponse, ModelDescription
 from tpy.services import RequestHandle
@@ -340,7 +340,7 @@ class _InferStream:
         """End the call; what was sent before arrives."""
         if not self._failed:
             self._failed = True
-            fail_call(self._call, error)
+            fail_inference(self._call, error, self._parts.clock.now_ns())
             self._scope.cancel()
 
     async def _end_when_stopped(self) -> None:

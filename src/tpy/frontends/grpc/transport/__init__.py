@@ -7,6 +7,7 @@ below them core/ (HTTP/2 and the call rules as state machines without I/O).
 
 from tpy.frontends.grpc.transport.address import BoundAddress
 from tpy.frontends.grpc.transport.call import (
+    DEADLINE_TEXT,
     CallContext,
     Handlers,
     Metadata,
@@ -20,6 +21,7 @@ from tpy.frontends.grpc.transport.options import CompressionLevel, GrpcOptions
 from tpy.frontends.grpc.transport.serving import serve_grpc
 
 __all__ = [
+    "DEADLINE_TEXT",
     "BoundAddress",
     "CallContext",
     "CompressionLevel",

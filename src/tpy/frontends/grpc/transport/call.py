@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from grpclib.const import Status
 
@@ -18,6 +18,10 @@ Metadata = Sequence[tuple[str, str | bytes]]
 
 Parts = Sequence[bytes | memoryview]
 """One message in pieces that are sent one behind the other, not copied: they must not change until they have been sent."""
+
+
+DEADLINE_TEXT: Final = "Deadline Exceeded"
+"""The message of DEADLINE_EXCEEDED, as gRPC's own servers and clients write it."""
 
 
 class CallContext(Protocol):

@@ -18,7 +18,7 @@ import trio
 from grpclib.const import Status
 
 from tpy.clock import Alarm
-from tpy.frontends.grpc.transport.call import StreamHandler
+from tpy.frontends.grpc.transport.call import DEADLINE_TEXT, StreamHandler
 from tpy.frontends.grpc.transport.core.answers import refusal
 from tpy.frontends.grpc.transport.core.codes import Http2Code
 from tpy.frontends.grpc.transport.core.deadlines import DeadlineQueue
@@ -232,7 +232,7 @@ class Connection:
             for stream_id in self._deadlines.advance(now_ns):
                 exchange = self._exchanges.get(stream_id)
                 if exchange is not None:  # a handler that was told of an earlier one may have answered this one meanwhile
-                    exchange.abort(Status.DEADLINE_EXCEEDED, "Deadline Exceeded")
+                    exchange.abort(Status.DEADLINE_EXCEEDED, DEADLINE_TEXT)
             for step in self._lifetime.advance(now_ns):
                 self._perform(step, now_ns)
             keepalive = self._keepalive.advance(now_ns, calls=self.server.open_streams > 0, frames_sent=self.server.frames_sent)
