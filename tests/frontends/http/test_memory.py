@@ -88,3 +88,19 @@ def test_a_large_tensor_begins_where_it_can_be_used_without_a_copy(header_length
     assert bytes(request.body) == body
     offset = int(header_length) if header_length.isdigit() and len(header_length) <= 20 else 0
     assert (np.frombuffer(request.body, np.uint8).ctypes.data + offset) % 64 == 0
+
+
+async def test_generate_leaves_nothing_behind() -> None:
+    services = FakeServices()
+    services.inference.immediate = False
+    async with running(services) as server:
+        client = await server.connect()
+        await client.send(post("/v2/models/m/generate", json.dumps({"INPUT0": [1.5] * 1000})))
+        await services.inference.wait_submitted(1)
+        [submitted] = services.inference.submitted
+        array = weakref.ref(submitted.request.inputs[0].array)
+        services.inference.submitted.clear()
+        submitted.answer()
+        del submitted
+        assert (await client.answer()).status == 200
+        assert array() is None

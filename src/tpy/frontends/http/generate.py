@@ -48,19 +48,25 @@ class Responses:
 
     def begin(self, submit: Callable[[Responses], RequestHandle]) -> None:
         """Submit the request. Raises what `submit` raises."""
-        self._handle = submit(self)
+        handle = submit(self)
+        if not self.ended:
+            self._handle = handle
 
     def cancel(self) -> None:
         """Nobody waits any more. Safe at any time."""
         if self._handle is not None and not self.ended:
             self.ended = True
             self._handle.cancel()
+            self._handle = None
 
     def deliver(self, response: InferenceResponse) -> None:
         """Take one (ResponseSink)."""
         if self.ended:
             return
-        self.ended = response.final
+        if response.final:
+            self.ended = True
+            # It refers to us and to the request's tensors, which would stay until the garbage collector finds the circle.
+            self._handle = None
         # A final flag alone ends the answer; it is not a part of it.
         if not (self._decoupled and response.final and response.error is None and not response.outputs):
             self._waiting.append(response)
