@@ -105,6 +105,18 @@ def test_many_streams_that_are_refused() -> None:
     assert stream_id < 2100
 
 
+def test_cancelled_calls_may_bring_the_frames_that_every_call_brings() -> None:
+    peer = Peer()
+    for number in range(
+        6000
+    ):  # 100 calls each second, each given up before its answer, as by a client of a server that is too slow
+        stream_id = 2 * number + 1
+        peer.now_ns = number * NS_PER_S // 100
+        peer.send(peer.headers(stream_id), window_update(stream_id, 10), window_update(0, 10), rst_stream(stream_id))
+        peer.output()
+    assert not peer.server.is_closed
+
+
 def test_clients_that_cancel_much_and_slowly_or_use_answers_are_served() -> None:
     peer = Peer()
     for stream_id in range(1, 8001, 4):

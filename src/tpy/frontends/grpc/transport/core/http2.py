@@ -396,6 +396,7 @@ class Http2Server:
             self._spend_idle_frame("RST_STREAM on closed streams")
             return
         self._streams.spend_reset(self._now_ns)
+        self._idle_frames.refund(limits.GRPC_IDLE_FRAMES_PER_ANSWER_FRAME)
         self._streams.close(stream)
         self._events.append(StreamEnded(stream_id=stream_id, code=int.from_bytes(payload, "big"), by_peer=True))
 
