@@ -119,6 +119,19 @@ def test_a_unix_socket_and_no_http(repository: Path, tmp_path: Path) -> None:
     assert not path.exists()
 
 
+def test_the_size_of_messages_is_bounded(repository: Path) -> None:
+    ModelFolder(repository, "m").identity(batch=8192)
+    with ServerProcess("--grpc-max-input-size=10000", repositories=[repository]) as server:
+        given = triton.InferInput("INPUT0", [3000, 1], "INT32")
+        given.set_data_from_numpy(np.zeros((3000, 1), np.int32))
+        with triton.InferenceServerClient(server.grpc) as client:
+            assert client.infer("m", [_input(5)]).as_numpy("OUTPUT0").item() == 5
+            for compression in (None, "gzip"):
+                with pytest.raises(InferenceServerException, match="10000") as caught:
+                    client.infer("m", [given], compression_algorithm=compression)
+                assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+
+
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
@@ -126,6 +139,7 @@ def test_a_unix_socket_and_no_http(repository: Path, tmp_path: Path) -> None:
         (["--grpc-port=8123", "--metrics-port=8123"], "--grpc-port and --metrics-port are both 8123"),
         (["--grpc-restricted-protocol=x"], "--grpc-restricted-protocol expects '<api>[,<api>...]:<header>=<value>', got: 'x'"),
         (["--grpc-infer-response-compression-level=x"], "--grpc-infer-response-compression-level: expected one of none, low"),
+        (["--grpc-max-input-size=2147483648"], "--grpc-max-input-size: expected at most 2147483647, got 2147483648"),
         (["--grpc-keepalive-time=0"], "--grpc-keepalive-time: expected at least 1, got 0"),
     ],
 )

@@ -222,6 +222,14 @@ FLAGS: tuple[Flag, ...] = (
     ),
     _flag(
         "gRPC",
+        "grpc-max-input-size",
+        limits.GRPC_MESSAGE_BYTES_MAX,
+        "Bytes that a request message may have, compressed or not.",
+        minimum=1,
+        maximum=limits.GRPC_MESSAGE_BYTES_MAX,
+    ),
+    _flag(
+        "gRPC",
         "grpc-infer-thread-count",
         2,
         "gRPC threads.",

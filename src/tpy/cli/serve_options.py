@@ -54,6 +54,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     grpc_port: int
     reuse_grpc_port: bool
     grpc_header_forward_pattern: str
+    grpc_max_input_size: int
     grpc_use_ssl: bool
     grpc_use_ssl_mutual: bool
     grpc_server_cert: str
@@ -174,6 +175,7 @@ def _grpc(v: _Values) -> GrpcPortOptions:
             address=v.grpc_address,
             port=v.grpc_port,
             reuse_port=v.reuse_grpc_port,
+            max_receive_bytes=v.grpc_max_input_size,
             keepalive_time_s=_seconds(v.grpc_keepalive_time),
             keepalive_timeout_s=_seconds(v.grpc_keepalive_timeout),
             keepalive_permit_without_calls=v.grpc_keepalive_permit_without_calls,
