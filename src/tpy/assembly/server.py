@@ -27,9 +27,9 @@ from tpy.assembly.diagnostics import Diagnostics, NoSharedMemory
 from tpy.assembly.options import BackendOptions, MetricsOptions, ServerOptions
 from tpy.assembly.readiness import ReadinessSignal
 from tpy.clock import Clock, SystemClock
-from tpy.frontends.grpc import BoundAddress as GrpcAddress
 from tpy.frontends.grpc import serve_grpc_services
-from tpy.frontends.http import BoundAddress, serve_http
+from tpy.frontends.http import serve_http
+from tpy.frontends.listening import BoundAddress
 from tpy.frontends.metrics_http import serve_metrics
 from tpy.services import Services
 from tpy.state import ModelStateStore
@@ -45,7 +45,6 @@ _log = logging.getLogger(__name__)
 
 _LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
-Address = BoundAddress | GrpcAddress
 
 Announce = Callable[[str], None]
 """Takes text that people are to see at the start, whatever the log settings."""
@@ -81,7 +80,7 @@ async def run_server(
     stop: Stop,
     gpus: tuple[int, ...] = (),
     clock: Clock | None = None,
-    task_status: trio.TaskStatus[dict[str, Address]] = trio.TASK_STATUS_IGNORED,
+    task_status: trio.TaskStatus[dict[str, BoundAddress]] = trio.TASK_STATUS_IGNORED,
 ) -> Outcome:
     """Serve until `stop` is asked. Started when the models that load at the start have settled; hands out the addresses by name
     ("HTTP", "gRPC", "metrics"). Raises TpyError (inside exception groups) when a repository cannot be read or a port not be
@@ -164,9 +163,11 @@ async def _wait_loaded(
 
 
 @asynccontextmanager
-async def _frontends(options: ServerOptions, services: Services, clock: Clock, stop: Stop) -> AsyncIterator[dict[str, Address]]:
+async def _frontends(
+    options: ServerOptions, services: Services, clock: Clock, stop: Stop
+) -> AsyncIterator[dict[str, BoundAddress]]:
     """The ports. Leaving the block waits until each has drained; the metrics port goes last."""
-    addresses: dict[str, Address] = {}
+    addresses: dict[str, BoundAddress] = {}
     drained = trio.Event()
     async with trio.open_nursery() as sampling:
         async with trio.open_nursery() as outer:

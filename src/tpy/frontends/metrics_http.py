@@ -13,7 +13,8 @@ from tpy.frontends.http.infer import Gate, unexpected_error_reply
 from tpy.frontends.http.message import HttpReply
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
-from tpy.frontends.http.server import BoundAddress, hypercorn_config, serve_port
+from tpy.frontends.http.server import hypercorn_config, serve_port
+from tpy.frontends.listening import BoundAddress
 
 _METRICS_TYPE = "text/plain; charset=utf-8"
 

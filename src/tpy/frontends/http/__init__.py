@@ -6,8 +6,8 @@ them parser.py and replies.py (bytes in, answers out) and codec/ (tensors in JSO
 """
 
 from tpy.frontends.http.options import API_CATEGORIES, HttpOptions, RestrictedApi, parse_restricted_apis
-from tpy.frontends.http.server import BoundAddress
 from tpy.frontends.http.serving import serve_http
+from tpy.frontends.listening import BoundAddress
 
 __all__ = [
     "API_CATEGORIES",

@@ -14,12 +14,8 @@ The nursery tree of a port:
 from __future__ import annotations
 
 import logging
-import os
-import socket
-import stat
 from functools import partial
 
-import msgspec
 import trio
 from hypercorn.config import Config
 from hypercorn.events import Event, RawData
@@ -29,32 +25,16 @@ from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
 from tpy import limits
-from tpy.errors import InvalidArgument, Unavailable
+from tpy.errors import InvalidArgument
 from tpy.frontends.http.connection import GONE, Http1Connection
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.wire import SocketWire, SocketWireListener
+from tpy.frontends.listening import BoundAddress, address_of, close, listen
 
 _log = logging.getLogger(__name__)
 
-_BACKLOG = 1024
-"""As Triton's; the kernel may allow less."""
-
-_UNIX = "unix:"
 _REPORT_S_MAX = 5.0
-
-
-class BoundAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a port is served: `host` and `port`, or `path` of a Unix socket."""
-
-    host: str = ""
-    port: int = 0
-    path: str = ""
-
-    def __str__(self) -> str:
-        if self.path:
-            return f"{_UNIX}{self.path}"
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def hypercorn_config(options: HttpOptions) -> Config:
@@ -107,8 +87,8 @@ async def serve_port(
     InvalidArgument for options that cannot be served. Cancelled: everything in flight is cancelled. Opens all nurseries.
     """
     tls = port.config.create_ssl_context()
-    sockets = await _bind(port.options)
-    address = _address_of(sockets[0])
+    sockets = await listen(port.options.address, port.options.port, reuse_port=port.options.reuse_port)
+    address = address_of(sockets[0])
     try:
         lifespan = Lifespan(port.app, port.config, {})
         async with trio.open_nursery() as lifespan_nursery:
@@ -132,10 +112,7 @@ async def serve_port(
             await lifespan.wait_for_shutdown()
             lifespan_nursery.cancel_scope.cancel()
     finally:
-        for listening in sockets:
-            listening.close()
-        if address.path:
-            _remove_socket_file(address.path)
+        close(sockets, address)
 
 
 async def _serve_connection(port: HttpPort, tls: object, wire: SocketWire) -> None:
@@ -167,54 +144,3 @@ async def _serve_stock(port: HttpPort, tls: object, wire: SocketWire, beginning:
     server = _StockServer(port.app, port.config, port.context, ConnectionState({}), stream)  # type: ignore[arg-type]
     server.beginning = beginning
     await server.run()
-
-
-async def _bind(options: HttpOptions) -> list[socket.socket]:
-    """Listening sockets, at least one: for a name with several addresses one each."""
-    sockets: list[socket.socket] = []
-    try:
-        if options.address.startswith(_UNIX):
-            path = options.address.removeprefix(_UNIX)
-            if not path:
-                raise OSError("a Unix socket needs a path behind 'unix:'")
-            _remove_socket_file(path)
-            listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            sockets.append(listening)
-            listening.bind(path)
-            listening.listen(_BACKLOG)
-            return sockets
-        found = await trio.socket.getaddrinfo(options.address, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        number = options.port
-        for family, kind, protocol, _, where in found:
-            listening = socket.socket(family, kind, protocol)
-            sockets.append(listening)
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if options.reuse_port:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            if family == socket.AF_INET6:
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listening.bind((where[0], number, *where[2:]))
-            listening.listen(_BACKLOG)
-            number = listening.getsockname()[1]
-    except OSError as error:
-        for listening in sockets:
-            listening.close()
-        where_text = options.address if options.address.startswith(_UNIX) else f"{options.address}:{options.port}"
-        raise Unavailable(f"failed to listen on address '{where_text}': {error.strerror or error}") from error
-    return sockets
-
-
-def _address_of(listening: socket.socket) -> BoundAddress:
-    name = listening.getsockname()
-    if listening.family == socket.AF_UNIX:
-        return BoundAddress(path=name)
-    return BoundAddress(host=name[0], port=name[1])
-
-
-def _remove_socket_file(path: str) -> None:
-    """Remove a Unix socket's file, also one that a dead server left; anything else at `path` is left alone."""
-    try:
-        if stat.S_ISSOCK(os.stat(path).st_mode):
-            os.unlink(path)
-    except FileNotFoundError:
-        return

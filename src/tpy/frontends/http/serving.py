@@ -11,7 +11,8 @@ from tpy.frontends.http.app import create_app
 from tpy.frontends.http.infer import Gate, InferEndpoint
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
-from tpy.frontends.http.server import BoundAddress, hypercorn_config, serve_port
+from tpy.frontends.http.server import hypercorn_config, serve_port
+from tpy.frontends.listening import BoundAddress
 from tpy.services import Services
 
 

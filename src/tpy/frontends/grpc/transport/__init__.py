@@ -5,7 +5,6 @@ Read in this order: call.py (what handlers see), serving.py (a port, its connect
 below them core/ (HTTP/2 and the call rules as state machines without I/O).
 """
 
-from tpy.frontends.grpc.transport.address import BoundAddress
 from tpy.frontends.grpc.transport.call import (
     DEADLINE_TEXT,
     CallContext,
@@ -19,6 +18,7 @@ from tpy.frontends.grpc.transport.call import (
 )
 from tpy.frontends.grpc.transport.options import CompressionLevel, GrpcOptions
 from tpy.frontends.grpc.transport.serving import serve_grpc
+from tpy.frontends.listening import BoundAddress
 
 __all__ = [
     "DEADLINE_TEXT",

@@ -16,13 +16,14 @@ from functools import partial
 import trio
 
 from tpy.clock import Clock
-from tpy.frontends.grpc.transport.address import BoundAddress, address_of, listen, peer_of, remove_socket_file
 from tpy.frontends.grpc.transport.call import Handlers
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.options import GrpcOptions
+from tpy.frontends.grpc.transport.peer import peer_of
 from tpy.frontends.grpc.transport.port import GrpcPort
 from tpy.frontends.grpc.transport.tls import ALPN, tls_context
 from tpy.frontends.grpc.transport.wire import GONE, SocketWire, SocketWireListener, StreamWire
+from tpy.frontends.listening import BoundAddress, address_of, close, listen
 from tpy.limits import GRPC_SETUP_S_MAX
 
 _log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ async def serve_grpc(
     """
     tls = tls_context(options)
     port = GrpcPort(options, handlers, clock)
-    sockets = await listen(options)
+    sockets = await listen(options.address, options.port, reuse_port=options.reuse_port)
     address = address_of(sockets[0])
     try:
         async with trio.open_nursery() as connections:
@@ -64,10 +65,7 @@ async def serve_grpc(
             connections.cancel_scope.deadline = trio.current_time() + options.drain_timeout_s
             port.begin_drain()
     finally:
-        for listening in sockets:
-            listening.close()
-        if address.path:
-            remove_socket_file(address.path)
+        close(sockets, address)
 
 
 async def _serve_connection(port: GrpcPort, tls: ssl.SSLContext | None, wire: SocketWire) -> None:

@@ -1,25 +1,26 @@
-"""Listening sockets: from an address to sockets, and back to where a port is served."""
+"""Listening sockets of every port: from an address to sockets, and back to where a port is served."""
 
 from __future__ import annotations
 
 import os
 import socket
 import stat
+from collections.abc import Iterable
 
 import msgspec
 import trio
 
 from tpy.errors import Unavailable
-from tpy.frontends.grpc.transport.options import GrpcOptions
 
 _BACKLOG = 1024
 """As Triton's; the kernel may allow less."""
 
-_UNIX = "unix:"
+UNIX = "unix:"
+"""What stands before the path of a Unix socket in an address."""
 
 
 class BoundAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the port is served: `host` and `port`, or `path` of a Unix socket."""
+    """Where a port is served: `host` and `port`, or `path` of a Unix socket."""
 
     host: str = ""
     port: int = 0
@@ -27,32 +28,28 @@ class BoundAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         if self.path:
-            return f"{_UNIX}{self.path}"
+            return f"{UNIX}{self.path}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-async def listen(options: GrpcOptions) -> list[socket.socket]:
+async def listen(address: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
     """Listening sockets, at least one: for a name with several addresses one each, all on one port.
 
-    The caller closes them. Raises Unavailable when the address cannot be bound.
+    `address` is a host name, an IP address, or `unix:<path>` (then `port` is ignored). Close them with `close`. Raises
+    Unavailable when the address cannot be bound.
     """
     sockets: list[socket.socket] = []
     try:
-        if options.address.startswith(_UNIX):
-            path = options.address.removeprefix(_UNIX)
-            remove_socket_file(path)
-            listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            sockets.append(listening)
-            listening.bind(path)
-            listening.listen(_BACKLOG)
+        if address.startswith(UNIX):
+            sockets.append(_listen_unix(address.removeprefix(UNIX)))
             return sockets
-        found = await trio.socket.getaddrinfo(options.address, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        number = options.port
+        found = await trio.socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        number = port
         for family, kind, protocol, _, where in found:
             listening = socket.socket(family, kind, protocol)
             sockets.append(listening)
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if options.reuse_port:
+            if reuse_port:
                 listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -62,8 +59,8 @@ async def listen(options: GrpcOptions) -> list[socket.socket]:
     except OSError as error:
         for listening in sockets:
             listening.close()
-        where_text = options.address if options.address.startswith(_UNIX) else f"{options.address}:{options.port}"
-        raise Unavailable(f"failed to listen on gRPC address '{where_text}': {error.strerror or error}") from error
+        shown = address if address.startswith(UNIX) else f"{address}:{port}"
+        raise Unavailable(f"failed to listen on address '{shown}': {error.strerror or error}") from error
     return sockets
 
 
@@ -75,16 +72,29 @@ def address_of(listening: socket.socket) -> BoundAddress:
     return BoundAddress(host=name[0], port=name[1])
 
 
-def peer_of(connected: socket.socket) -> str:
-    """The other end of a connection as gRPC writes it: `ipv4:127.0.0.1:5000`, `ipv6:[::1]:5000`, `unix:`. Raises OSError when the
-    connection is gone already."""
-    if connected.family == socket.AF_UNIX:
-        return _UNIX
-    name = connected.getpeername()
-    return f"ipv6:[{name[0]}]:{name[1]}" if connected.family == socket.AF_INET6 else f"ipv4:{name[0]}:{name[1]}"
+def close(sockets: Iterable[socket.socket], address: BoundAddress) -> None:
+    """Close what `listen` opened, and remove the file of a Unix socket."""
+    for listening in sockets:
+        listening.close()
+    if address.path:
+        _remove_socket_file(address.path)
 
 
-def remove_socket_file(path: str) -> None:
+def _listen_unix(path: str) -> socket.socket:
+    if not path:
+        raise OSError("a Unix socket needs a path behind 'unix:'")
+    _remove_socket_file(path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(path)
+        listening.listen(_BACKLOG)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _remove_socket_file(path: str) -> None:
     """Remove a Unix socket's file, also one that a dead server left; anything else at `path` is left alone."""
     try:
         if stat.S_ISSOCK(os.stat(path).st_mode):
