@@ -52,6 +52,17 @@ async def test_lists_directories_only(tmp_path: Path) -> None:
     assert [location.name for location in found] == ["a", "b", "linked"]
 
 
+async def test_a_folder_whose_name_is_not_utf_8_is_no_model_and_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_model(tmp_path, "good")
+    os.mkdir(os.fsencode(tmp_path) + b"/bad\xff")
+    source = DiskSource((tmp_path,))
+    for _ in range(2):
+        assert [location.name for location in await source.list_models()] == ["good"]
+    assert [record.getMessage() for record in caplog.records] == ["a folder is no model: its name is not UTF-8"]
+
+
 @pytest.mark.parametrize("kind", ["missing", "file"])
 async def test_a_repository_that_cannot_be_read(tmp_path: Path, kind: str) -> None:
     repository = tmp_path / "repo"

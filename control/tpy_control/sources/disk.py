@@ -57,6 +57,7 @@ class DiskRepositories:
 
     def __init__(self, repositories: Sequence[Path]) -> None:
         self._repositories = {str(path): path for path in repositories}
+        self._told_unreadable: set[str] = set()
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -64,7 +65,8 @@ class DiskRepositories:
         return tuple(self._repositories.values())
 
     def list_models(self) -> Sequence[ModelLocation]:
-        """Every directory in a repository, except hidden ones and the folder of backends. Raises Unavailable."""
+        """Every directory in a repository, except hidden ones, the folder of backends, and those whose names are not UTF-8, which
+        no answer could carry. Raises Unavailable."""
         found: list[ModelLocation] = []
         for repository, path in self._repositories.items():
             try:
@@ -72,8 +74,20 @@ class DiskRepositories:
                     names = [entry.name for entry in entries if _may_be_model(entry)]
             except OSError as error:
                 raise Unavailable(f"failed to stat file {path}: {error.strerror or error}") from None
-            found.extend(ModelLocation(repository, name) for name in names)
+            found.extend(ModelLocation(repository, name) for name in names if self._is_readable(repository, name))
         return sorted(found)
+
+    def _is_readable(self, repository: str, name: str) -> bool:
+        """Whether a folder's name is UTF-8; told once when not."""
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            shown = f"{repository}/{name.encode(errors='backslashreplace').decode()}"
+            if shown not in self._told_unreadable:
+                self._told_unreadable.add(shown)
+                _log.warning("a folder is no model: its name is not UTF-8", extra={"context": {"folder": shown}})
+            return False
+        return True
 
     def glance(self, location: ModelLocation) -> Glance | None:
         """One stat per file."""
