@@ -44,6 +44,9 @@ class TpyError(Exception):
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN
 
     def __init__(self, message: str) -> None:
+        if not message.isascii():
+            # Half a surrogate pair, which model code and file names may hold, has no form in any answer.
+            message = message.encode("utf-8", "backslashreplace").decode()
         super().__init__(message)
         self.message = message
 
