@@ -73,6 +73,19 @@ async def test_a_request_that_arrives_while_stopping_is_refused() -> None:
         await client.expect_end()
 
 
+@pytest.mark.parametrize("size", [20, 100, 100_000])
+async def test_half_a_request_does_not_hold_up_the_stop(size: int) -> None:
+    async with running(FakeServices(), drain_timeout_s=3600) as server:
+        client = await server.connect()
+        await client.send(post("/v2/models/m/infer", b" " * 1_000_000)[:size])
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        server.stop.set()
+        with trio.fail_after(5):
+            answer = await client.answer()
+            assert (answer.status, answer.error, answer.headers["connection"]) == (503, "Server exiting", "close")
+            await client.expect_end()
+
+
 @pytest.mark.parametrize("fast_path", [True, False])
 async def test_what_outlasts_the_drain_deadline_is_cancelled(fast_path: bool) -> None:
     services = FakeServices()

@@ -98,10 +98,16 @@ class Http1Connection:
                     await self._wire.aclose()
 
     def begin_stop(self) -> None:
-        """The server stops: close now when idle, else with the last answer."""
+        """The server stops: close now when no answer is owed, else with the last one."""
         self._line.stopping = True
-        if self._parser.phase is Phase.IDLE and not self._is_busy() and not self._line.blocked:
+        if self._is_busy() or self._line.blocked:
+            return
+        if self._parser.phase is Phase.IDLE:
             self._scope.cancel()
+        elif self._parser.fatal is None:
+            # Half a request: it would be refused when it is whole, and a slow sender is not to hold up the stop.
+            self._parser.fatal = error_reply(Unavailable("Server exiting"))
+            self._pump()
 
     def _is_busy(self) -> bool:
         """Whether an answer is owed."""
