@@ -92,6 +92,19 @@ async def test_a_reader_that_takes_nothing_is_given_up(autojump_clock: trio.test
     assert trio.current_time() - began == pytest.approx(30)
 
 
+async def test_a_reader_that_takes_nothing_does_not_hold_up_the_stop(autojump_clock: trio.testing.MockClock) -> None:
+    port = create_port(options(write_timeout_s=300), FakeServices(), SystemClock())
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    connection = Http1Connection(port, StreamWire(theirs), client=None, server=None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        await ours.send_all(infer(1))
+        await trio.sleep(50)
+        began = trio.current_time()
+        connection.begin_stop()
+    assert trio.current_time() - began == pytest.approx(5)
+
+
 async def test_the_requests_of_a_slow_reader_are_not_read() -> None:
     services = FakeServices()
     wanted = 400

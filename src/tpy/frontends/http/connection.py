@@ -99,7 +99,7 @@ class Http1Connection:
 
     def begin_stop(self) -> None:
         """The server stops: close now when no answer is owed, else with the last one."""
-        self._line.stopping = True
+        self._line.begin_stop()
         if self._is_busy() or self._line.blocked:
             return
         if self._parser.phase is Phase.IDLE:

@@ -19,6 +19,9 @@ from tpy.frontends.http.wire import Wire
 _JOINED_BYTES_MAX = 16 * 1024
 """Answers up to this size are copied into one buffer: cheaper than a gathering write."""
 
+_STOPPING_TIMEOUT_S = 5.0
+"""The write time-out while the server stops: a reader that is stuck is not to use up the exit time-out."""
+
 _OK_JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -86,6 +89,7 @@ class ReplyLine:
         self._places: deque[Place] = deque()
         self._unsent: list[Piece] = []
         self._taken = trio.Event()
+        self._patience = trio.CancelScope()
 
     def __len__(self) -> int:
         return len(self._places)
@@ -94,6 +98,12 @@ class ReplyLine:
     def head_version(self) -> str | None:
         """The HTTP version of the request whose answer is next; None when no answer is owed."""
         return self._places[0].version if self._places else None
+
+    def begin_stop(self) -> None:
+        """The server stops: the last answer closes the connection, and a reader who takes nothing is given up sooner."""
+        self.stopping = True
+        self._write_timeout_s = min(self._write_timeout_s, _STOPPING_TIMEOUT_S)
+        self._patience.deadline = min(self._patience.deadline, trio.current_time() + self._write_timeout_s)
 
     def reserve(self, *, version: str, keep_alive: bool, head_only: bool, bytes_held: int) -> Place:
         """The next place in the line."""
@@ -194,10 +204,10 @@ class ReplyLine:
         """The writer task, in the connection's nursery."""
         try:
             while self._unsent:
-                with trio.move_on_after(self._write_timeout_s) as patience:
+                with trio.move_on_after(self._write_timeout_s) as self._patience:
                     sent = await self._wire.send_some(self._unsent)
                     self._unsent = _after(self._unsent, sent)  # which others may have added to meanwhile
-                if patience.cancelled_caught:
+                if self._patience.cancelled_caught:
                     self._failed()
                     return
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
