@@ -10,6 +10,7 @@ from tpy.cli import main
 from tpy.cli.flags import FLAG_BY_NAME, FLAGS, Kind, Standing
 from tpy.cli.parsing import UsageError, collect, parse_value
 from tpy.cli.reference import page
+from tpy.cli.serve_options import server_options
 
 
 def test_names_are_unique_and_reasons_are_given() -> None:
@@ -104,3 +105,16 @@ def test_a_flag_without_effect_warns_and_one_not_offered_is_refused() -> None:
 def test_defaults_have_the_type_of_their_kind() -> None:
     types = {Kind.TEXT: str, Kind.INTEGER: int, Kind.BOOLEAN: bool, Kind.CHOICE: str, Kind.LIST: tuple}
     assert all(type(flag.default) is types[flag.kind] for flag in FLAGS)
+
+
+def test_keys_of_restricted_apis_are_not_shown() -> None:
+    flags = {
+        "model_repository": ["r"],
+        "http_restricted_api": ["health,metadata:x-key=hidden=", "statistics:x-key=hidden"],
+        "grpc_restricted_protocol": ["health:key=hidden"],
+    }
+    options = server_options(*collect(flags, {}))
+    shown = dict(options.shown)
+    assert shown["http_restricted_api"] == "health,metadata:x-key=***\nstatistics:x-key=***"
+    assert shown["grpc_restricted_protocol"] == "health:key=***"
+    assert "hidden" not in str(shown)

@@ -113,7 +113,7 @@ def server_options(values: dict[str, Value], warnings: list[str]) -> ServerOptio
             log_verbose_level=v.log_verbose,
             log_format=v.log_format,
         ),
-        shown=tuple((flag.field, _shown(values[flag.field])) for flag in FLAGS if _worth_showing(flag)),
+        shown=tuple((flag.field, _shown(flag, values[flag.field])) for flag in FLAGS if _worth_showing(flag)),
         warnings=tuple(warnings),
     )
 
@@ -122,9 +122,14 @@ def _worth_showing(flag: Flag) -> bool:
     return flag.standing is Standing.HONOURED
 
 
-def _shown(value: Value) -> str:
+_SECRET = frozenset({"http-restricted-api", "grpc-restricted-protocol"})
+"""Flags that end in `=<key>`: the table of options goes to logs, which more people read than may know the key."""
+
+
+def _shown(flag: Flag, value: Value) -> str:
     if isinstance(value, tuple):
-        return "\n".join(value)
+        texts = [f"{text.partition('=')[0]}=***" for text in value] if flag.name in _SECRET else value
+        return "\n".join(texts)
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
