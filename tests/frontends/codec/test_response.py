@@ -119,7 +119,7 @@ def test_an_error_is_raised() -> None:
 
 def test_error_bodies() -> None:
     assert encode_error(InvalidArgument('a "quoted" null é')) == '{"error":"a \\"quoted\\" null é"}'.encode()
-    assert json.loads(encode_error(Unknown("half \ud800"))) == {"error": "half \ud800"}
+    assert json.loads(encode_error(Unknown("half \ud800"))) == {"error": "half \\ud800"}
 
 
 def test_every_code_has_a_status() -> None:
