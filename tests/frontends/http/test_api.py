@@ -13,6 +13,7 @@ import trio
 
 from tpy import limits
 from tpy.errors import Internal, Unavailable
+from tpy.testing.loop_guard import LoopGuard
 
 from .fakes import FakeServices
 from .harness import INFER, Answer, Client, get, infer, infer_body, post, running
@@ -340,6 +341,22 @@ async def test_a_model_that_answers_later_or_with_an_error(fast_path: bool) -> N
             services.inference.submitted[number].answer(error)
             answer: Answer = await client.answer()
             assert answer.status == (200, 500, 503)[number]
+
+
+def many_elements(count: int) -> tuple[bytes, bytes]:
+    """A request with a BYTES tensor of that many elements, and its blob."""
+    blob = b"".join(b"%c\0\0\0%b" % (number % 3, b"ab"[: number % 3]) for number in range(count))
+    tensor = {"name": "INPUT0", "datatype": "BYTES", "shape": [1, count], "parameters": {"binary_data_size": len(blob)}}
+    head = json.dumps({"inputs": [tensor], "parameters": {"binary_data_output": True}}).encode()
+    return post("/v2/models/text/infer", head + blob, f"Inference-Header-Content-Length: {len(head)}"), blob
+
+
+async def test_many_bytes_elements_do_not_hold_up_the_loop(loop_guard: LoopGuard) -> None:
+    request, blob = await trio.to_thread.run_sync(many_elements, 400_000)
+    async with running(FakeServices()) as server:
+        client = await server.connect()
+        answer = await client.ask(request)
+        assert (answer.status, answer.body.endswith(blob)) == (200, True)
 
 
 async def test_large_answers_are_compressed_in_a_thread() -> None:

@@ -4,8 +4,9 @@
     answered                the owner is told, on the loop thread: the engine has answered (or the request was refused)
     render                  the reply
 
-What may take long (large JSON, compression) is done in threads: `begin` instead of `begin_nowait` when `heavy_request`, and
-`render_in_thread` instead of `render` when `heavy_answer`. Everything else happens where it is called, without a task of its own.
+What may take long (large JSON, many BYTES elements, compression) is done in threads: `begin` instead of `begin_nowait` when
+`heavy_request`, and `render_in_thread` instead of `render` when `heavy_answer`. Everything else happens where it is called,
+without a task of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tpy.frontends.http import codec
 from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.collector import CollectorPause
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, error_reply
-from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
+from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelDescription
 from tpy.services import RequestHandle, Services
 
 _log = logging.getLogger(__name__)
@@ -152,7 +153,9 @@ class InferCall:
         if size <= limits.HTTP_INLINE_JSON_BYTES_MAX:
             return False
         header = request.fields.get(b"inference-header-content-length", b"")
-        return not header.isdigit() or len(header) > len(str(size)) or int(header) > limits.HTTP_INLINE_JSON_BYTES_MAX
+        if not header.isdigit() or len(header) > len(str(size)) or int(header) > limits.HTTP_INLINE_JSON_BYTES_MAX:
+            return True
+        return self._takes_bytes()  # whose elements become objects one by one
 
     @property
     def heavy_answer(self) -> bool:
@@ -163,11 +166,18 @@ class InferCall:
         elements = size = 0
         for output in response.outputs:
             size += output.array.nbytes
-            if not plan.choice(output.name).binary:
+            if output.datatype is DataType.BYTES or not plan.choice(output.name).binary:
                 elements += output.array.size
         if elements > limits.HTTP_INLINE_JSON_ELEMENTS_MAX:
             return True
         return self._accept_encoding is not None and size > limits.HTTP_INLINE_COMPRESS_BYTES_MAX
+
+    def _takes_bytes(self) -> bool:
+        try:
+            description = self._endpoint.services.inference.describe(self._model, parse_version(self._version))
+        except TpyError:
+            return False  # refused before anything is decoded
+        return any(tensor.datatype is DataType.BYTES for tensor in description.inputs)
 
     def begin_nowait(self) -> None:
         """Check, decode and submit the request."""
