@@ -359,6 +359,18 @@ async def test_many_bytes_elements_do_not_hold_up_the_loop(loop_guard: LoopGuard
         assert (answer.status, answer.body.endswith(blob)) == (200, True)
 
 
+async def test_many_classes_do_not_hold_up_the_loop(loop_guard: LoopGuard) -> None:
+    blob = bytes(4 * 400_000)
+    tensor = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 400_000], "parameters": {"binary_data_size": len(blob)}}
+    output = {"name": "OUTPUT0", "parameters": {"binary_data": True, "classification": 400_000}}
+    head = json.dumps({"inputs": [tensor], "outputs": [output]}).encode()
+    async with running(FakeServices()) as server:
+        client = await server.connect()
+        answer = await client.ask(post(INFER, head + blob, f"Inference-Header-Content-Length: {len(head)}"))
+        assert answer.status == 200
+        assert answer.body.endswith(b"0.000000:399999")
+
+
 async def test_large_answers_are_compressed_in_a_thread() -> None:
     async with running(FakeServices()) as server:
         client = await server.connect()

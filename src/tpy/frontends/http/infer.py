@@ -166,7 +166,8 @@ class InferCall:
         elements = size = 0
         for output in response.outputs:
             size += output.array.nbytes
-            if output.datatype is DataType.BYTES or not plan.choice(output.name).binary:
+            choice = plan.choice(output.name)
+            if not choice.binary or choice.classification or output.datatype is DataType.BYTES:
                 elements += output.array.size
         if elements > limits.HTTP_INLINE_JSON_ELEMENTS_MAX:
             return True
