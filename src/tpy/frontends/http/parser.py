@@ -161,6 +161,8 @@ class RequestParser:
     # llhttp's callbacks
 
     def on_message_begin(self) -> None:
+        if self.ended:
+            raise _Stop  # llhttp sees this by itself, but not after an offer to change the protocol
         if not self._replaying:
             self._raw_bytes = 0
             self.begun += 1
