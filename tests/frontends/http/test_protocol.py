@@ -340,12 +340,17 @@ async def test_absolute_and_escaped_targets_reach_inference(target: str) -> None
 
 async def test_nothing_is_taken_up_behind_a_last_request_that_offers_to_change_the_protocol() -> None:
     services = FakeServices()
+    services.inference.immediate = False
     last = post(INFER, infer_body(1), "Connection: Upgrade", "Upgrade: x").replace(b"HTTP/1.1", b"HTTP/1.0")
     async with running(services) as server:
         client = await server.connect()
-        assert (await client.ask(last + infer(2))).status == 200
+        await client.send(last + infer(2))
+        await services.inference.wait_submitted(1)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        [submitted] = services.inference.submitted
+        submitted.answer()
+        assert (await client.answer()).status == 200
         await client.expect_end()
-    assert len(services.inference.submitted) == 1
 
 
 async def test_offers_to_change_the_protocol_are_ignored() -> None:
