@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 from typing import NamedTuple, Protocol
 
 from tpy.backend import ExecutionResult
-from tpy.messages import InferenceRequest, ParameterValue, SequencePosition, Tensor
+from tpy.messages import InferenceRequest, ParameterValue, Tensor
 from tpy.services import ResponseSink
 from tpy.units import NS_PER_US
 from tpy_data.engine.response_stream import ResponseStream
@@ -45,7 +45,6 @@ class RequestTicket(Ticket):
         "requested_outputs",
         "result",
         "sender",
-        "sequence",
         "sink",
         "timeout_us",
     )
@@ -53,7 +52,6 @@ class RequestTicket(Ticket):
     inputs: Mapping[str, Tensor]
     parameters: Mapping[str, ParameterValue]
     requested_outputs: tuple[str, ...]
-    sequence: SequencePosition | None
     sender: ResponseStream | None
     result: ExecutionResult | None
     execution: Execution | None
@@ -82,6 +80,7 @@ class RequestTicket(Ticket):
         self.parameters = request.parameters
         self.requested_outputs = request.requested_outputs
         self.sequence = request.sequence
+        self.live = None
         self.timeout_us = request.timeout_us
         self.sender = None
         self.sink = sink

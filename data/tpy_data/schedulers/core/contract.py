@@ -13,6 +13,8 @@ from typing import Protocol
 
 import msgspec
 
+from tpy.messages import SequencePosition
+
 
 class Outcome(enum.Enum):
     """Why a ticket was refused after it had been accepted."""
@@ -35,6 +37,23 @@ class Phase(enum.Enum):
     ENDED = "ended"
 
 
+class LiveSequence:
+    """A sequence that a core knows: from its START until its END, its idle time-out, its cancellation, or a START that begins it
+    anew (that is another object, in the same place).
+
+    `instance` and `slot` are where it runs, None while it waits for a slot; once given they do not change. `state` belongs to
+    the driver's owner, who may hang on it what goes from one request of the sequence to the next.
+    """
+
+    __slots__ = ("correlation_id", "instance", "slot", "state")
+
+    def __init__(self, correlation_id: int | str) -> None:
+        self.correlation_id = correlation_id
+        self.instance: int | None = None
+        self.slot: int | None = None
+        self.state: object = None
+
+
 class Ticket:
     """One request, as a core sees it. The driver subclasses it to hang the request itself on it.
 
@@ -43,10 +62,22 @@ class Ticket:
     * `priority`: as the caller gave it, 0 = default.
     * `timeout_ns`: the caller's timeout relative to submission, 0 = none.
     * `deadline_ns`: the transport's absolute deadline, None = none.
-    Fields below are the core's.
+    * `sequence`: where it stands in its sequence, None = in none.
+    Fields below are the core's. `live` is set, by the cores of sequences, before the ticket is dispatched.
     """
 
-    __slots__ = ("arrival", "batch_size", "deadline_ns", "phase", "priority", "queued_ns", "signature", "timeout_ns")
+    __slots__ = (
+        "arrival",
+        "batch_size",
+        "deadline_ns",
+        "live",
+        "phase",
+        "priority",
+        "queued_ns",
+        "sequence",
+        "signature",
+        "timeout_ns",
+    )
 
     def __init__(
         self,
@@ -56,12 +87,15 @@ class Ticket:
         priority: int = 0,
         timeout_ns: int = 0,
         deadline_ns: int | None = None,
+        sequence: SequencePosition | None = None,
     ) -> None:
         self.batch_size = batch_size
         self.signature = signature
         self.priority = priority
         self.timeout_ns = timeout_ns
         self.deadline_ns = deadline_ns
+        self.sequence = sequence
+        self.live: LiveSequence | None = None
         self.phase = Phase.QUEUED
         self.queued_ns = 0
         self.arrival = 0
@@ -72,11 +106,15 @@ class Dispatch(msgspec.Struct, frozen=True):
 
     They are one batch; or, `singly`, a run: one batch for each ticket, one after the other, in this order. A run stops when
     RUN_SLICE_NS_MAX is over, before the next ticket; and a ticket that has ended before its turn is passed over.
+
+    `slots`, when there are any, are the places of the batch from the first to the last that is taken, each with its ticket or
+    empty (None); then `tickets` are the same without the empty ones. The model sees an empty place as a request that is not READY.
     """
 
     instance: int
     tickets: Sequence[Ticket]
     singly: bool = False
+    slots: Sequence[Ticket | None] = ()
 
 
 class BreakUp(msgspec.Struct, frozen=True):
@@ -139,6 +177,11 @@ class SchedulerCore(Protocol):
     def broken_up(self, instance: int, now_ns: int, *, executed: int, not_begun: int) -> None:
         """The run on this instance was broken up: of what it still had, the first `executed` tickets are over, the last
         `not_begun` will not be begun, and what is between (one at most) is being executed; `completed` follows for that."""
+        ...
+
+    def reschedule(self, ticket: Ticket, now_ns: int) -> None:
+        """The model gave the executing ticket back (release flag RESCHEDULE): when `completed` comes it is not over but waits
+        again, in a sequence as its next request. To be called before `completed`. No-op when the ticket has ENDED."""
         ...
 
     def next_deadline_ns(self) -> int | None:
