@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import NamedTuple, Protocol
 
-from tpy.backend import ExecutionResult
+from tpy.backend import ExecutionResult, SequenceState
 from tpy.messages import InferenceRequest, ParameterValue, Tensor
 from tpy.services import ResponseSink
 from tpy.units import NS_PER_US
@@ -88,6 +88,11 @@ class RequestTicket(Ticket):
         self.result = None
         self.execution = None
         self.abandoned = False
+
+    @property
+    def state(self) -> SequenceState | None:
+        """None here; requests of models with implicit state are of another class."""
+        return None
 
     def is_cancelled(self) -> bool:
         """Whether nobody waits for the answer any more."""

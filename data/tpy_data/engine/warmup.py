@@ -13,7 +13,15 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, ModelInstance, PhaseTimes, ResponseSender
+from tpy.backend import (
+    ExecutionBatch,
+    ExecutionResult,
+    InstanceFailure,
+    ModelInstance,
+    PhaseTimes,
+    ResponseSender,
+    SequenceState,
+)
 from tpy.config import ModelConfig
 from tpy.config.model_config import Warmup, WarmupInput
 from tpy.errors import InvalidArgument, TpyError
@@ -36,6 +44,7 @@ class WarmupRequest(msgspec.Struct, frozen=True, kw_only=True):
     sequence: SequencePosition | None = None
     timeout_us: int = 0
     sender: ResponseSender | None = None
+    state: SequenceState | None = None
 
     def is_cancelled(self) -> bool:
         """Never: the load waits for it."""

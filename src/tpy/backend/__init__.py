@@ -22,6 +22,7 @@ from tpy.backend.contract import (
     PhaseTimes,
     ResponseSender,
 )
+from tpy.backend.implicit_state import SequenceState, StateSpec, state_specs
 
 __all__ = [
     "Backend",
@@ -38,6 +39,9 @@ __all__ = [
     "ModelInstance",
     "PhaseTimes",
     "ResponseSender",
+    "SequenceState",
+    "StateSpec",
     "gather",
     "scatter",
+    "state_specs",
 ]

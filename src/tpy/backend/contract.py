@@ -6,7 +6,6 @@ instance's own thread, one call at a time. All of them may block; none of them m
 
 from __future__ import annotations
 
-import enum
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from tpy.backend.implicit_state import SequenceState
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind
 from tpy.errors import TpyError
@@ -73,13 +73,6 @@ class InstancePlacement(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
 
 
-class ReleaseFlag(enum.Flag):
-    """What happens to a request when `execute` returned (TRITONSERVER_RequestReleaseFlag)."""
-
-    ALL = 1
-    RESCHEDULE = 2
-
-
 class ResponseSender(Protocol):
     """Sends the responses of one request of a decoupled model. Any thread, also after `execute` has returned.
 
@@ -109,6 +102,10 @@ class ExecutionRequest(Protocol):
     `inputs` maps input name to its array in the *model's* shape (reshape applied, batch dimension first when the model batches);
     optional inputs that were not given are absent. Arrays are read-only. `requested_outputs` empty means all.
     `timeout_us` is the caller's own (0 = none). `batch_size` is max(1, first dimension).
+
+    Of a sequence, the control tensors of the configuration are among the `inputs`. An empty place in a batch of sequences (direct
+    scheduling) is a request too, and is executed like any other: it is not READY, has inputs of zeros, correlation id 0 and no
+    `sequence`, and its result goes nowhere.
     """
 
     @property
@@ -130,6 +127,11 @@ class ExecutionRequest(Protocol):
         """For decoupled models only."""
         ...
 
+    @property
+    def state(self) -> SequenceState | None:
+        """For models with implicit state only, and then always there."""
+        ...
+
     def is_cancelled(self) -> bool:
         """Whether nobody waits for the answer any more. Cheap; may be called from any thread."""
         ...
@@ -139,11 +141,16 @@ class ExecutionResult(msgspec.Struct, frozen=True):
     """The answer to one request: outputs in the *model's* shapes, or an error for this request alone.
 
     Outputs that were not requested may be included; the engine drops them, and puts the rest in the configuration's order.
+
+    `reschedule`, for models with `iterative_sequence` only (release flag RESCHEDULE): this was one iteration; the request goes
+    back to its scheduler to be executed again, later. Nothing else of the result counts then. A decoupled model that gives
+    requests back returns one result per request instead of none; the others of them are ignored unless they have an error.
     """
 
     outputs: Sequence[Tensor] = ()
     error: TpyError | None = None
     parameters: Mapping[str, ParameterValue] = msgspec.field(default_factory=dict)
+    reschedule: bool = False
 
 
 class PhaseTimes:
@@ -192,7 +199,8 @@ class ModelInstance(Protocol):
         """Run the batch; one result per request, in order.
 
         An exception fails every request of the batch (a TpyError keeps its code and text; another becomes INTERNAL).
-        For decoupled models the returned sequence is empty and answers go through `request.sender`.
+        For decoupled models the returned sequence is empty, unless requests are given back (`ExecutionResult.reschedule`), and
+        answers go through `request.sender`.
         """
         ...
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tpy.backend import ExecutionBatch, ExecutionResult, PhaseTimes, ResponseSender
+from tpy.backend import ExecutionBatch, ExecutionResult, PhaseTimes, ResponseSender, SequenceState
 from tpy.config import ModelConfig
 from tpy.messages import ParameterValue, SequencePosition, Tensor
 
@@ -28,6 +28,7 @@ class SampleRequest:
     sequence: SequencePosition | None = None
     timeout_us: int = 0
     sender: ResponseSender | None = None
+    state: SequenceState | None = None
     cancelled: Callable[[], bool] = lambda: False
 
     def is_cancelled(self) -> bool:
