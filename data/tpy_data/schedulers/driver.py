@@ -72,6 +72,11 @@ class SchedulerDriver:
         self._core.broken_up(instance, self._now(), executed=executed, not_begun=not_begun)
         self._perform()
 
+    def reschedule(self, ticket: Ticket) -> None:
+        """The model gave the executing ticket back: it waits again after `completed`, which is yet to come."""
+        self._core.reschedule(ticket, self._now())
+        self._perform()
+
     def add_instance(self, instance: int) -> None:
         """A new idle instance."""
         self._core.add_instance(instance, self._now())

@@ -108,7 +108,8 @@ class Dispatch(msgspec.Struct, frozen=True):
     RUN_SLICE_NS_MAX is over, before the next ticket; and a ticket that has ended before its turn is passed over.
 
     `slots`, when there are any, are the places of the batch from the first to the last that is taken, each with its ticket or
-    empty (None); then `tickets` are the same without the empty ones. The model sees an empty place as a request that is not READY.
+    empty (None); then `tickets` are the same without the empty ones. The model sees an empty place as a request that is not
+    READY.
     """
 
     instance: int

@@ -37,7 +37,7 @@ class DefaultCore:
     runs. A verb called at or after a deadline treats that deadline as passed, whatever else it does.
     """
 
-    __slots__ = ("_actions", "_ahead", "_arrivals", "_deadlines", "_executing", "_pool", "_stopped", "_waiting")
+    __slots__ = ("_actions", "_ahead", "_arrivals", "_deadlines", "_executing", "_given_back", "_pool", "_stopped", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[Ticket, None] = OrderedDict()
@@ -47,6 +47,7 @@ class DefaultCore:
         self._deadlines = Deadlines()
         self._actions: list[Action] = []
         self._executing = 0
+        self._given_back: set[Ticket] = set()
         self._stopped = False
 
     def add_instance(self, instance: int, now_ns: int) -> None:
@@ -94,7 +95,7 @@ class DefaultCore:
         invariant(begun >= 0, f"instance {instance} gave back more tickets than it was given")
         self._ahead.completed(instance, begun=begun, whole=not not_begun, brief=brief)
         self._expire(now_ns)
-        self._respond(tickets[:begun])
+        self._over(tickets[:begun], now_ns)
         if not_begun:
             self._return(tickets[begun:])
         if self._waiting:
@@ -104,10 +105,17 @@ class DefaultCore:
         """The instance is over with some of its tickets, and gives some back."""
         self._expire(now_ns)
         done, returned = self._pool.shorten(instance, executed, not_begun)
-        self._respond(done)
+        self._over(done, now_ns)
         self._return(returned)
         if self._waiting:
             self._run_waiting(now_ns)
+
+    def reschedule(self, ticket: Ticket, now_ns: int) -> None:
+        """The ticket waits again when its execution is over, behind all others; its deadline stays."""
+        self._expire(now_ns)
+        if ticket.phase is not Phase.ENDED:
+            invariant(ticket.phase is Phase.EXECUTING, "a ticket was given back that is not executing")
+            self._given_back.add(ticket)
 
     def next_deadline_ns(self) -> int | None:
         """The earliest: of the deadlines of tickets that wait or run, and of the times at which runs are broken up."""
@@ -147,6 +155,30 @@ class DefaultCore:
             self._actions.append(Refuse(ticket, Outcome.TIMED_OUT))
         while (instance := self._ahead.pop_due(now_ns)) is not None:
             self._actions.append(BreakUp(instance))
+
+    def _over(self, tickets: Sequence[Ticket], now_ns: int) -> None:
+        """Have those of the tickets that the model gave back wait again, and answer the others."""
+        given_back = self._given_back
+        if given_back:
+            for ticket in tickets:
+                if ticket in given_back:
+                    given_back.remove(ticket)
+                    self._wait_anew(ticket, now_ns)
+        self._respond(tickets)
+
+    def _wait_anew(self, ticket: Ticket, now_ns: int) -> None:
+        if ticket.phase is Phase.ENDED:
+            return
+        self._executing -= 1
+        if self._stopped:
+            self._deadlines.discard(ticket)
+            self._refuse(ticket, Outcome.STOPPING)
+            return
+        ticket.phase = Phase.QUEUED
+        ticket.queued_ns = now_ns
+        self._arrivals += 1
+        ticket.arrival = self._arrivals
+        self._waiting[ticket] = None
 
     def _respond(self, tickets: Sequence[Ticket]) -> None:
         """Answer those of the tickets that have not ended meanwhile."""

@@ -31,7 +31,18 @@ class DynamicCore:
     A verb called at or after a limit treats it as passed before it does anything else; `cancel` forgets its ticket first.
     """
 
-    __slots__ = ("_actions", "_deadlines", "_executing", "_forming", "_order", "_pool", "_queue", "_queue_timeouts", "_stopped")
+    __slots__ = (
+        "_actions",
+        "_deadlines",
+        "_executing",
+        "_forming",
+        "_given_back",
+        "_order",
+        "_pool",
+        "_queue",
+        "_queue_timeouts",
+        "_stopped",
+    )
 
     def __init__(self, options: DynamicOptions) -> None:
         self._queue = PriorityQueue(options)
@@ -42,6 +53,7 @@ class DynamicCore:
         self._queue_timeouts = Deadlines()
         self._actions: list[Action] = []
         self._executing = 0
+        self._given_back: set[Ticket] = set()
         self._stopped = False
 
     def add_instance(self, instance: int, now_ns: int) -> None:
@@ -73,6 +85,10 @@ class DynamicCore:
             self._dispatch(now_ns)
             raise Unavailable("Exceeds maximum queue size")
         else:
+            if deadline_ns is not None:
+                self._deadlines.add(ticket, deadline_ns)
+            if self._order is not None:
+                self._order.add(ticket)
             self._enqueue(ticket, level, deadline_ns)
         self._dispatch(now_ns)
 
@@ -89,6 +105,8 @@ class DynamicCore:
         invariant(not_begun == 0, "a batch was executed in part")
         self._expire(now_ns)
         tickets = self._pool.finish(instance)
+        if self._given_back:
+            self._wait_anew(tickets, now_ns)
         live = [ticket for ticket in tickets if ticket.phase is Phase.EXECUTING]
         self._executing -= len(live)
         if self._order is None:
@@ -102,6 +120,16 @@ class DynamicCore:
     def broken_up(self, instance: int, now_ns: int, *, executed: int, not_begun: int) -> None:
         """Never: this core gives batches only."""
         invariant(False, f"instance {instance} has no run that could be broken up")
+
+    def reschedule(self, ticket: Ticket, now_ns: int) -> None:
+        """The ticket waits again when its execution is over, as if it had just arrived (also where its level is full by now).
+
+        Its end-to-end deadline stays, its time in the queue begins anew, and it keeps its turn among the answers."""
+        self._expire(now_ns)
+        if ticket.phase is not Phase.ENDED:
+            invariant(ticket.phase is Phase.EXECUTING, "a ticket was given back that is not executing")
+            self._given_back.add(ticket)
+        self._dispatch(now_ns)
 
     def next_deadline_ns(self) -> int | None:
         """The earliest of: a ticket's end-to-end deadline, its time in the queue, the end of the wait for company."""
@@ -146,16 +174,12 @@ class DynamicCore:
         return timeout_at_ns if deadline_ns is None or timeout_at_ns < deadline_ns else deadline_ns
 
     def _enqueue(self, ticket: Ticket, level: QueueLevel, deadline_ns: int | None) -> None:
-        if deadline_ns is not None:
-            self._deadlines.add(ticket, deadline_ns)
         queue_timeout_ns = level.rules.queue_timeout_ns(ticket.timeout_ns)
         if queue_timeout_ns > 0:
             queue_timeout_at_ns = ticket.queued_ns + queue_timeout_ns
             if deadline_ns is None or queue_timeout_at_ns < deadline_ns:
                 self._queue_timeouts.add(ticket, queue_timeout_at_ns)
         ticket.phase = Phase.QUEUED
-        if self._order is not None:
-            self._order.add(ticket)
         seen = self._forming
         if seen.looked:
             # While a batch waits for company it has seen the whole queue, so its last ticket is the queue's last.
@@ -165,6 +189,22 @@ class DynamicCore:
             else:
                 seen.reset()
         self._queue.push(ticket, level)
+
+    def _wait_anew(self, tickets: Sequence[Ticket], now_ns: int) -> None:
+        """Have those of the executed tickets that the model gave back wait again."""
+        for ticket in tickets:
+            if ticket not in self._given_back:
+                continue
+            self._given_back.remove(ticket)
+            if ticket.phase is Phase.ENDED:
+                continue
+            self._executing -= 1
+            if self._stopped:
+                self._forget(ticket)
+                self._refuse(ticket, Outcome.STOPPING)
+            else:
+                ticket.queued_ns = now_ns
+                self._enqueue(ticket, self._queue.level_of(ticket), None)
 
     def _dispatch(self, now_ns: int) -> None:
         """Send batches while an instance is idle and one is worth sending."""
