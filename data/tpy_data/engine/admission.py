@@ -32,13 +32,15 @@ def request_prefix(request_id: str) -> str:
 
 
 class InputSpec(NamedTuple):
-    """One input of the configuration. `dims` has no batch dimension; `fixed` says that no dim is -1."""
+    """One input of the configuration. `dims` has no batch dimension; `fixed` says that no dim is -1, `ragged` that
+    batches may mix its shapes."""
 
     name: str
     datatype: DataType
     dims: Dims
     fixed: bool
     optional: bool
+    ragged: bool
     reshape: Reshape | None
 
 
@@ -66,6 +68,7 @@ class Admission:
                 dims=entry.dims,
                 fixed=all(dim >= 0 for dim in entry.dims),
                 optional=entry.optional,
+                ragged=entry.allow_ragged_batch,
                 reshape=None if entry.reshape is None else Reshape(entry.dims, entry.reshape.shape, batching=batching),
             )
             for entry in config.input
@@ -74,7 +77,7 @@ class Admission:
         self._required = {spec.name: None for spec in self._inputs if not spec.optional}.keys()
         self._outputs = frozenset(entry.name for entry in config.output)
         self._reshapes = any(spec.reshape is not None for spec in self._inputs)
-        self._same_signature = all(spec.fixed and not spec.optional for spec in self._inputs)
+        self._same_signature = all((spec.fixed or spec.ragged) and not spec.optional for spec in self._inputs)
 
     def admit(self, request: InferenceRequest) -> Admitted:
         """Raises InvalidArgument when the request does not fit the model's configuration."""
@@ -115,7 +118,10 @@ class Admission:
 
     def _signature(self, inputs: Mapping[str, Tensor]) -> Hashable:
         begin = 1 if self._max_batch_size > 0 else 0
-        return tuple(None if (tensor := inputs.get(spec.name)) is None else tensor.array.shape[begin:] for spec in self._inputs)
+        return tuple(
+            None if (tensor := inputs.get(spec.name)) is None else () if spec.ragged else tensor.array.shape[begin:]
+            for spec in self._inputs
+        )
 
     def _reshaped(self, tensor: Tensor) -> Tensor:
         reshape = self._specs[tensor.name].reshape

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from tpy.backend import Backend, InstancePlacement, LoadedModel, ModelContext
+from tpy.backend import Backend, BackendCapabilities, InstancePlacement, LoadedModel, ModelContext
 from tpy.config import (
     ConfigError,
     ModelConfig,
@@ -95,7 +95,7 @@ class Loader:
         refuse_unsupported(config)
         refuse_beyond(config, backend.capabilities)
         instances = _scheduled(config)
-        self._tell_without_effect(config)
+        self._tell_without_effect(config, backend.capabilities)
         labels = read_labels(config, desired.directory)
         samples = make_samples(config, desired.directory)
         core = make_core(config)
@@ -138,8 +138,8 @@ class Loader:
             self._log("warning", warning.message)
         return config
 
-    def _tell_without_effect(self, config: ModelConfig) -> None:
-        fields = without_effect(config)
+    def _tell_without_effect(self, config: ModelConfig, capabilities: BackendCapabilities) -> None:
+        fields = without_effect(config, capabilities)
         if fields:
             self._log("warning", f"model '{config.name}' sets fields that have no effect here: {', '.join(fields)}")
 

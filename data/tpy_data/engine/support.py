@@ -11,6 +11,10 @@ from tpy.errors import Unsupported
 
 def refuse_beyond(config: ModelConfig, capabilities: BackendCapabilities) -> None:
     """Raises Unsupported, naming the field, when the model asks for what its backend does not do."""
+    if not capabilities.ragged and any(entry.allow_ragged_batch for entry in config.input):
+        raise Unsupported(
+            f"model '{config.name}' asks for what backend '{capabilities.name}' does not support: 'allow_ragged_batch'"
+        )
     if config.decoupled and not capabilities.decoupled:
         raise Unsupported(
             f"model '{config.name}' asks for what backend '{capabilities.name}' does not support: "
@@ -31,9 +35,10 @@ def unsupported(config: ModelConfig) -> tuple[str, ...]:
     return tuple(_unsupported(config))
 
 
-def without_effect(config: ModelConfig) -> tuple[str, ...]:
-    """Fields that are set, are accepted, and change nothing here, besides those that `tpy.config.validate` warns of."""
-    return tuple(_without_effect(config))
+def without_effect(config: ModelConfig, capabilities: BackendCapabilities | None = None) -> tuple[str, ...]:
+    """Fields that are set, are accepted, and change nothing here, besides those that `tpy.config.validate` warns of. Without
+    `capabilities`, only those that no backend would look at."""
+    return tuple(_without_effect(config, capabilities))
 
 
 def _unsupported(config: ModelConfig) -> Iterator[str]:
@@ -41,18 +46,17 @@ def _unsupported(config: ModelConfig) -> Iterator[str]:
         yield "ensemble_scheduling"
     if config.sequence_batching is not None:
         yield "sequence_batching"
-    for index, entry in enumerate(config.input):
-        if entry.allow_ragged_batch:
-            yield f"input[{index}].allow_ragged_batch"
-    if config.batch_input:
-        yield "batch_input"
-    if config.batch_output:
-        yield "batch_output"
     if config.parameter("TRITON_BATCH_STRATEGY_PATH"):
         yield 'parameters["TRITON_BATCH_STRATEGY_PATH"]'
 
 
-def _without_effect(config: ModelConfig) -> Iterator[str]:
+def _without_effect(config: ModelConfig, capabilities: BackendCapabilities | None) -> Iterator[str]:
+    if capabilities is not None and not capabilities.batch_io:
+        # The model makes of its batch what it likes.
+        if config.batch_input:
+            yield "batch_input"
+        if config.batch_output:
+            yield "batch_output"
     # Triton does the same unless it was started with --cache-config, which tpy does not have yet.
     if config.response_cache is not None and config.response_cache.enable:
         yield "response_cache"

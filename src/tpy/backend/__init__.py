@@ -23,12 +23,17 @@ from tpy.backend.contract import (
     ResponseSender,
 )
 from tpy.backend.implicit_state import SequenceState, StateSpec, state_specs
+from tpy.backend.late_answer import AnswerLater
+from tpy.backend.ragged import BATCH_INPUT_RANKS, Batching, batching_of
 
 __all__ = [
+    "AnswerLater",
+    "BATCH_INPUT_RANKS",
     "Backend",
     "BackendCapabilities",
     "BackendFactory",
     "BackendSettings",
+    "Batching",
     "ExecutionBatch",
     "ExecutionRequest",
     "ExecutionResult",
@@ -41,6 +46,7 @@ __all__ = [
     "ResponseSender",
     "SequenceState",
     "StateSpec",
+    "batching_of",
     "gather",
     "scatter",
     "state_specs",

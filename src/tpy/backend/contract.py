@@ -26,7 +26,9 @@ class BackendCapabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     `default_model_filename` is what normalisation fills in. `default_kind` and `default_count` are for a missing
     instance_group on a machine without GPU. `batches_tensors` false: `execute` wants single requests unless the model asks for a
-    list (python); it changes nothing but documentation for now.
+    list (python); it changes nothing but documentation for now. `ragged`: takes batches whose inputs with `allow_ragged_batch`
+    differ in shape; `batch_io`: feeds its models the tensors of `batch_input` and cuts outputs by `batch_output`. One that is
+    ragged without it leaves that to its models, as Triton's python backend does.
     """
 
     name: str
@@ -37,6 +39,7 @@ class BackendCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     decoupled: bool = False
     implicit_state: bool = False
     ragged: bool = False
+    batch_io: bool = False
     version: str = ""
 
 
@@ -177,7 +180,7 @@ class PhaseTimes:
 class ExecutionBatch(msgspec.Struct, frozen=True):
     """Requests that run together; their batch sizes sum to at most max_batch_size (one request when the model does not batch).
 
-    All have the same inputs, with equal shapes apart from the batch dimension.
+    All have the same inputs, with equal shapes apart from the batch dimension and from ragged inputs (`tpy.backend.batching_of`).
     """
 
     requests: Sequence[ExecutionRequest]

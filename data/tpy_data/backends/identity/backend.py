@@ -43,6 +43,7 @@ class IdentityBackend:
             name=name,
             default_model_filename="",
             devices=frozenset({InstanceKind.KIND_CPU, InstanceKind.KIND_MODEL}),
+            ragged=True,
         )
 
     @property

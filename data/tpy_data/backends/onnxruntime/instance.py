@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, gather, scatter
+from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, batching_of
 from tpy.config import ModelConfig
 from tpy.errors import Internal
 from tpy.messages import DataType, Tensor
@@ -38,7 +38,8 @@ class OnnxInstance:
             for output in config.output
         }
         self._output_names = tuple(self._outputs)
-        self._batches = config.max_batch_size > 0
+        batching = batching_of(config)
+        self._gather, self._scatter = batching.gather, batching.scatter
         self._options = RunOptions(run_entries)
         bfloat16 = any(info.datatype is DataType.BF16 for info in (*declared.values(), *signature.outputs.values()))
         self._run: _Run = session.run_values if bfloat16 else session.run
@@ -46,7 +47,7 @@ class OnnxInstance:
     def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
         """One run for the whole batch. Raises Internal with ONNX Runtime's text: then every request of the batch fails."""
         requests = batch.requests
-        feed = gather(requests)
+        feed = self._gather(requests)
         for name, array in feed.items():
             expected = self._inputs[name]
             feed[name] = to_runtime(array, expected.datatype, scalar=expected.scalar)
@@ -55,7 +56,7 @@ class OnnxInstance:
         arrays = self._run(names, feed, self._options)
         batch.times.outputs_begin()
         outputs = [self._output(name, array) for name, array in zip(names, arrays, strict=True)]
-        return scatter(requests, outputs, batches=self._batches)
+        return self._scatter(requests, outputs)
 
     def close(self) -> None:
         self._run = _closed  # lets go of the session, whoever still holds this object

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from tpy.backend import BATCH_INPUT_RANKS
 from tpy.config import ModelConfig
-from tpy.config.model_config import ModelInput, ModelOutput
+from tpy.config.model_config import BatchInput, ModelInput, ModelOutput
 from tpy.errors import InvalidArgument
 from tpy_data.backends.onnxruntime.signature import VARIABLE, Signature, TensorInfo, shape_text
 
@@ -30,18 +31,28 @@ def validate(config: ModelConfig, signature: Signature) -> None:
             )
         if given.name not in inputs:
             raise InvalidArgument(f"unexpected inference input '{given.name}', allowed inputs are: {_names(inputs)}")
-        _validate_tensor(config, given, inputs[given.name], word="input")
+        _validate_datatype(config, given, inputs[given.name], word="input")
+        if given.allow_ragged_batch:
+            _validate_ragged(config, given, inputs[given.name])
+        else:
+            _validate_sizes(config, given, inputs[given.name], word="input")
+    for made in config.batch_input:
+        for name in made.target_name:
+            _validate_batch_input(config, made, name, signature.inputs)
+    scattered = {name for made in config.batch_output for name in made.target_name}
     for wanted in config.output:
         if wanted.name not in signature.outputs:
             raise InvalidArgument(
                 f"unexpected inference output '{wanted.name}', allowed outputs are: {_names(signature.outputs)}"
             )
-        _validate_tensor(config, wanted, signature.outputs[wanted.name], word="output")
+        _validate_datatype(config, wanted, signature.outputs[wanted.name], word="output")
+        if wanted.name not in scattered:  # its shape is that of the whole batch
+            _validate_sizes(config, wanted, signature.outputs[wanted.name], word="output")
 
 
 def _expected_inputs(config: ModelConfig) -> int:
     """How many inputs the configuration feeds; an optional one overrides an initializer, which is not counted."""
-    count = sum(not given.optional for given in config.input) + len(config.batch_input)
+    count = sum(not given.optional for given in config.input) + sum(len(made.target_name) for made in config.batch_input)
     if config.sequence_batching is not None:
         count += len(config.sequence_batching.control_input) + len(config.sequence_batching.state)
     return count
@@ -51,12 +62,47 @@ def _names(tensors: Mapping[str, TensorInfo]) -> str:
     return ", ".join(sorted(tensors))
 
 
-def _validate_tensor(config: ModelConfig, tensor: ModelInput | ModelOutput, info: TensorInfo, *, word: str) -> None:
+def _validate_datatype(config: ModelConfig, tensor: ModelInput | ModelOutput, info: TensorInfo, *, word: str) -> None:
     if tensor.data_type is not info.datatype:
         raise InvalidArgument(
             f"unable to load model '{config.name}', configuration expects datatype {tensor.data_type.config_name} for "
             f"{word} '{tensor.name}', model provides TYPE_{info.datatype.value}"
         )
+
+
+def _validate_ragged(config: ModelConfig, given: ModelInput, info: TensorInfo) -> None:
+    """The model gets one flat tensor, whatever the configured dims."""
+    if given.optional:
+        raise InvalidArgument(
+            f"unable to load model '{config.name}', configuration expects model provides input with shape [-1] for ragged input "
+            f"'{given.name}', which is not supported for optional input"
+        )
+    if info.shape != (VARIABLE,):
+        raise InvalidArgument(
+            f"unable to load model '{config.name}', configuration expects model provides input with shape [-1]  for ragged input "
+            f"'{given.name}', model provides {shape_text(info.shape)}"
+        )
+
+
+def _validate_batch_input(config: ModelConfig, made: BatchInput, name: str, inputs: Mapping[str, TensorInfo]) -> None:
+    """Triton looks at none of this at load; its first request fails."""
+    info = inputs.get(name)
+    if info is None:
+        raise InvalidArgument(f"unexpected inference input '{name}', allowed inputs are: {_names(inputs)}")
+    if made.data_type is not info.datatype:
+        raise InvalidArgument(
+            f"unable to load model '{config.name}', configuration expects datatype {made.data_type.config_name} for "
+            f"batch input '{name}', model provides TYPE_{info.datatype.value}"
+        )
+    rank = BATCH_INPUT_RANKS[made.kind]
+    if info.shape and len(info.shape) != rank:
+        raise InvalidArgument(
+            f"unable to load model '{config.name}', batch input '{name}' of kind {made.kind.name} has {rank} "
+            f"dimension{'s' * (rank > 1)}, model provides {shape_text(info.shape)}"
+        )
+
+
+def _validate_sizes(config: ModelConfig, tensor: ModelInput | ModelOutput, info: TensorInfo, *, word: str) -> None:
     dims = tensor.dims if tensor.reshape is None else tensor.reshape.shape
     # Without a declared rank the runtime shows an output as a scalar too; only running tells. A scalar input cannot batch.
     if info.shape or (word == "input" and config.max_batch_size > 0):

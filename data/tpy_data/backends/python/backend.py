@@ -56,6 +56,7 @@ class PythonBackend:
             default_model_filename=DEFAULT_FILENAME,
             devices=frozenset(_KIND_WORDS),
             decoupled=True,
+            ragged=True,
         )
 
     @property

@@ -31,7 +31,7 @@ def check_tensors(report: Report, *, complete: bool) -> None:
         if given.format is not InputFormat.FORMAT_NONE and len(given.dims) != 3 and (complete or given.dims):
             report.error(f"input[{index}].dims", f"model input NHWC/NCHW require 3 dims for {config.name}")
         if given.allow_ragged_batch and config.max_batch_size == 0 and complete:
-            text = f"model input '{given.name}' allows ragged batches, but {config.name} does not batch; it has no effect"
+            text = f"model input '{given.name}' allows ragged batches, but {config.name} does not batch: every request runs alone"
             report.warning(f"input[{index}].allow_ragged_batch", text)
 
 
