@@ -1,4 +1,5 @@
-"""DecoupledRequests: the requests of a decoupled model version that have not ended, and how they end.
+"""DecoupledRequests: the requests of a decoupled model version that have not ended, and how they end. Also those of other models
+whose one answer comes later than their execution.
 
 A request is the scheduler core's until `execute` has returned, as any other; it ends with its final response, which may come
 before or after that. From `execute` on it is kept here, with its deadline. All of this runs on the Trio thread.
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from tpy.backend import ExecutionResult
+from tpy.backend import AnswerLater, ExecutionResult
 from tpy.clock import Alarm, Clock
 from tpy.errors import Internal, TpyError
 from tpy.messages import Tensor
@@ -105,6 +106,18 @@ class DecoupledRequests:
                 self._fail(ticket, stream, error)
             else:
                 self._keep(ticket)
+
+    def keep(self, ticket: RequestTicket, later: AnswerLater) -> None:
+        """The core lets go of this request of a model that answers once: its answer comes later."""
+        self.begin(ticket)
+        stream = _stream(ticket)
+        if ticket.execution is not None:
+            stream.began_ns = ticket.execution.start_ns
+        if ticket.abandoned:
+            stream.end(self._clock.now_ns(), by_model=False)
+        else:
+            self._keep(ticket)
+        later.begin(stream)
 
     def drop(self, ticket: RequestTicket) -> bool:
         """The request is answered by other means. False when it has ended already, and must not be."""

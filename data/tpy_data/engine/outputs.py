@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tpy.backend import ExecutionResult
+from tpy.backend import AnswerLater, ExecutionResult
 from tpy.config import ModelConfig
 from tpy.errors import Internal, TpyError
 from tpy.messages import Tensor
@@ -16,7 +16,7 @@ from tpy_data.engine.shapes import Reshape
 def flaw_of(result: object) -> str | None:
     """What breaks the contract in a backend's result, None for nothing. On the Trio thread it would take the server down."""
     if type(result) is not ExecutionResult:
-        return f"a result of type {type(result).__name__}"
+        return None if type(result) is AnswerLater else f"a result of type {type(result).__name__}"
     if result.error is not None:
         return None if isinstance(result.error, TpyError) else f"an error of type {type(result.error).__name__}"
     for output in result.outputs:

@@ -9,7 +9,7 @@ from typing import cast
 
 import trio
 
-from tpy.backend import ExecutionResult
+from tpy.backend import AnswerLater, ExecutionResult
 from tpy.clock import Clock
 from tpy.config import ModelConfig
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
@@ -49,7 +49,8 @@ class VersionEngine:
         self._admission = Admission(config)
         self._outputs = OutputSelection(config)
         self._driver = SchedulerDriver(core, clock, self)
-        self._decoupled = DecoupledRequests(clock, self._outputs, self.statistics, self) if config.decoupled else None
+        self._open = DecoupledRequests(clock, self._outputs, self.statistics, self)  # also for answers that come later
+        self._decoupled = self._open if config.decoupled else None
         self._slots: dict[int, InstanceSlot] = {}
         self._runs: dict[int, SinglesRun] = {}  # of those instances that have several requests at a time
         self._batches_running = 0
@@ -57,11 +58,8 @@ class VersionEngine:
 
     async def run(self) -> None:
         """Keep deadlines. Runs until cancelled."""
-        if self._decoupled is None:
-            await self._driver.run()
-            return
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._decoupled.run)
+            nursery.start_soon(self._open.run)
             await self._driver.run()
 
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestTicket:
@@ -82,12 +80,13 @@ class VersionEngine:
 
     def cancel(self, ticket: RequestTicket) -> None:
         """Forget a request: its sink is not called again. No-op for one that was answered."""
-        if self._decoupled is not None:
-            self._cancel_decoupled(ticket, self._decoupled)
+        if ticket.sender is not None:
+            self._cancel_open(ticket)
             return
         if ticket.phase is Phase.ENDED:
             # Its answer can be among the decisions that are being performed now, when a sink before it cancels it.
             ticket.sink = _NOBODY
+            ticket.abandoned = True
             return
         ticket.abandoned = True
         self._driver.cancel(ticket)
@@ -116,13 +115,12 @@ class VersionEngine:
     def stop(self) -> None:
         """Refuse what is queued and what still comes; end decoupled requests that have not."""
         self._driver.stop()
-        if self._decoupled is not None:
-            self._decoupled.stop()
+        self._open.stop()
         self._check_drained()
 
     async def wait_drained(self) -> None:
-        """Until no request waits, no batch runs and every decoupled request has ended. The owner must have seen to it that no
-        new ones come."""
+        """Until no request waits, no batch runs and none is open that its model answers through a sender. The owner must have
+        seen to it that no new ones come."""
         if self._drained is None:
             self._drained = trio.Event()
         self._check_drained()
@@ -167,6 +165,8 @@ class VersionEngine:
             if error is None and result is not None and execution is not None:
                 self.statistics.succeeded(ticket, execution, now_ns)
                 self.answer(ticket, outputs=outputs, result=result)
+            elif isinstance(result, AnswerLater):
+                self._open.keep(ticket, result)
             else:
                 self.statistics.failed_in_backend(ticket, now_ns)
                 self.answer(ticket, error=error)
@@ -174,7 +174,7 @@ class VersionEngine:
     def refuse(self, ticket: Ticket, outcome: Outcome) -> None:
         """Answer a request that got no result in time."""
         request = cast(RequestTicket, ticket)
-        if self._decoupled is not None and not self._decoupled.drop(request):
+        if request.sender is not None and not self._open.drop(request):
             return
         request.abandoned = True
         if outcome is Outcome.TIMED_OUT:
@@ -246,8 +246,8 @@ class VersionEngine:
         if self._drained is not None:
             self._check_drained()
 
-    def _cancel_decoupled(self, ticket: RequestTicket, decoupled: DecoupledRequests) -> None:
-        if decoupled.cancel(ticket):
+    def _cancel_open(self, ticket: RequestTicket) -> None:
+        if self._open.cancel(ticket):
             self.statistics.cancelled(ticket, self._clock.now_ns())
             self._check_drained()
 
@@ -279,7 +279,7 @@ class VersionEngine:
     def _check_drained(self) -> None:
         if self._drained is None or self._batches_running:
             return
-        if self._decoupled is not None and len(self._decoupled):
+        if len(self._open):
             return
         snapshot = self._driver.snapshot()
         if not snapshot.queued and not snapshot.executing:
