@@ -214,3 +214,15 @@ GRPC_SETTINGS_MAX: Final = 64
 
 GRPC_HEADER_BLOCKS_REMEMBERED_MAX: Final = 64
 """Decoded and encoded header blocks remembered for a connection, each way; a client has a handful."""
+
+CACHE_INLINE_BYTES_MAX: Final = 256 * KIB
+"""Request or answer data up to this size is hashed or copied on the loop (0.3 ms); more goes to a thread."""
+
+CACHE_INLINE_ELEMENTS_MAX: Final = 4096
+"""The same for BYTES tensors, whose elements are looked at one by one."""
+
+CACHE_JOBS_MAX: Final = 1024
+"""Hashes, copies, lookups and insertions that wait for the cache's threads; beyond it requests run as if there were no cache."""
+
+CACHE_WAITING_MAX: Final = 65_536
+"""Requests of one model version that wait for an equal one's answer; beyond it they are queued as without a cache."""

@@ -16,6 +16,7 @@ from tpy.messages.repository import IndexEntry, LoadRequest, ModelState
 from tpy.messages.server import LogSettings, ServerMetadata
 from tpy.messages.statistics import (
     BatchStatistics,
+    CacheStatistics,
     Duration,
     FailureCounts,
     InferenceStatistics,
@@ -28,6 +29,7 @@ from tpy.messages.tensors import Tensor
 __all__ = [
     "FINAL_ONLY",
     "BatchStatistics",
+    "CacheStatistics",
     "DataType",
     "Duration",
     "FailureCounts",

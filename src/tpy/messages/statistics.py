@@ -69,9 +69,23 @@ class FailureCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Validation errors and full queues; Triton does not count these, so they have a family of their own."""
 
 
+class CacheStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """The response cache as a whole, since the server started. `bytes_max` 0: its size is somebody else's business."""
+
+    bytes_max: int = 0
+    bytes_used: int = 0
+    entries: int = 0
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    lookup_us: int = 0
+    insertion_us: int = 0
+
+
 class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One model version. `inference_count` sums batch sizes of successful requests, `execution_count` counts executed batches,
-    `last_inference_ms` is wall-clock milliseconds since the epoch, 0 for never. `pending_requests` wait in the queue now."""
+    `last_inference_ms` is wall-clock milliseconds since the epoch, 0 for never. `pending_requests` wait in the queue now.
+    `caches`: its answers are kept in the response cache."""
 
     name: str
     version: int
@@ -87,3 +101,4 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     load_duration_ns: int = 0
     namespace: str = ""
     metric_tags: tuple[tuple[str, str], ...] = ()
+    caches: bool = False
