@@ -8,7 +8,7 @@ from typing import Protocol
 from tpy.config import ModelConfig
 from tpy.ids import ModelId, Version
 from tpy.messages import ModelDescription
-from tpy_data.engine.version_engine import VersionEngine
+from tpy_data.engine.model_engine import ModelEngine
 
 
 class Served(Protocol):
@@ -28,7 +28,7 @@ class Served(Protocol):
     @property
     def description(self) -> ModelDescription: ...
     @property
-    def engine(self) -> VersionEngine: ...
+    def engine(self) -> ModelEngine: ...
     @property
     def load_duration_ns(self) -> int: ...
 

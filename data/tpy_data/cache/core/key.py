@@ -35,9 +35,7 @@ class RequestKey:
             [(tensor.name, tensor.datatype.value, tensor.array.shape) for tensor in inputs],
             sorted(request.requested_outputs),
             sorted(request.parameters.items()) if request.parameters else None,
-            None
-            if request.sequence is None
-            else (request.sequence.correlation_id, request.sequence.start, request.sequence.end),
+            None if request.sequence is None else (request.sequence.correlation_id, request.sequence.start, request.sequence.end),
         )
         digest = self._begun.copy()
         digest.update(_described(head))
@@ -57,7 +55,7 @@ def _described(value: object) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _add(digest: hashlib._Hash, tensor: Tensor) -> None:
+def _add(digest: hashlib.blake2b, tensor: Tensor) -> None:
     """The bytes of a tensor. Shape and datatype say how many follow; each element of BYTES says so itself."""
     array = tensor.array
     if tensor.datatype is DataType.BYTES:

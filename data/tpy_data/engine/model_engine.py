@@ -1,0 +1,44 @@
+"""ModelEngine: what a model version is to those who send it requests, whatever is behind it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tpy.messages import InferenceRequest, ResponseStatistics
+from tpy.services import RequestHandle, ResponseSink
+from tpy_data.engine.statistics import VersionStatistics
+from tpy_data.schedulers.core import CoreSnapshot
+
+
+class ModelEngine(Protocol):
+    """The request path of one version, from submission to answer. All of it on the Trio thread."""
+
+    statistics: VersionStatistics
+
+    async def run(self) -> None:
+        """Keep deadlines. A task of the version's; runs until cancelled."""
+        ...
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
+        """As `InferenceService.submit`, for this version."""
+        ...
+
+    def snapshot(self) -> CoreSnapshot:
+        """How many requests wait and run now."""
+        ...
+
+    def responses(self) -> tuple[ResponseStatistics, ...]:
+        """Statistics per response index, of a decoupled model."""
+        ...
+
+    def refuse_waiting(self) -> None:
+        """Refuse what is queued: no instance can be had."""
+        ...
+
+    def stop(self) -> None:
+        """Refuse what is queued and what still comes."""
+        ...
+
+    async def wait_drained(self) -> None:
+        """Until nothing waits and nothing runs. The owner must have seen to it that no new requests come."""
+        ...
