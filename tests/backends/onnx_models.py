@@ -159,6 +159,50 @@ def sequence_output() -> bytes:
     return model([node], [value("INPUT", DataType.FP32, ["N", 2])], [output])
 
 
+def ragged_sums() -> bytes:
+    """X [T], the elements of all requests, and OFFSETS INT32 [requests + 1], where each begins -> DOUBLED [T] = 2 * X and
+    SUMS [requests, 1], the sum of each request's elements."""
+    constants = [
+        onnx.numpy_helper.from_array(np.array(numbers, dtype), name)
+        for name, numbers, dtype in (
+            ("axis", 0, np.int64),
+            ("zero", [0], np.float32),
+            ("begin", [0], np.int64),
+            ("second", [1], np.int64),
+            ("last", [-1], np.int64),
+            ("end", [2**31], np.int64),
+            ("column", [-1, 1], np.int64),
+        )
+    ]
+    nodes = [
+        helper.make_node("Add", ["X", "X"], ["DOUBLED"]),
+        helper.make_node("CumSum", ["X", "axis"], ["sums"]),
+        helper.make_node("Concat", ["zero", "sums"], ["until"], axis=0),
+        helper.make_node("Slice", ["OFFSETS", "second", "end"], ["ends"]),
+        helper.make_node("Slice", ["OFFSETS", "begin", "last"], ["begins"]),
+        helper.make_node("Gather", ["until", "ends"], ["at_ends"]),
+        helper.make_node("Gather", ["until", "begins"], ["at_begins"]),
+        helper.make_node("Sub", ["at_ends", "at_begins"], ["flat"]),
+        helper.make_node("Reshape", ["flat", "column"], ["SUMS"]),
+    ]
+    return model(
+        nodes,
+        [value("X", DataType.FP32, ["T"]), value("OFFSETS", DataType.INT32, ["M"])],
+        [value("DOUBLED", DataType.FP32, ["T"]), value("SUMS", DataType.FP32, ["N", 1])],
+        constants,
+    )
+
+
+def echo(*tensors: tuple[str, DataType, Shape]) -> bytes:
+    """Each of the inputs -> an output of its name with OUT_ in front."""
+    nodes = [helper.make_node("Identity", [name], [f"OUT_{name}"]) for name, _, _ in tensors]
+    return model(
+        nodes,
+        [value(name, datatype, shape) for name, datatype, shape in tensors],
+        [value(f"OUT_{name}", datatype, shape) for name, datatype, shape in tensors],
+    )
+
+
 def write(
     root: Path, content: bytes | None, config: ModelConfig, *, filename: str = "model.onnx", version: int = 1
 ) -> ModelContext:
