@@ -40,5 +40,15 @@ class ModelEngine(Protocol):
         ...
 
     async def wait_drained(self) -> None:
-        """Until nothing waits and nothing runs. The owner must have seen to it that no new requests come."""
+        """Until nothing waits and nothing runs, and nobody holds it. The owner must have seen to it that no new requests come from
+        anywhere else."""
+        ...
+
+    def hold(self) -> None:
+        """Whoever calls this may submit requests until `release`, also when the version is switched out and drains: an ensemble
+        finishes its requests with the members that they began with."""
+        ...
+
+    def release(self) -> None:
+        """One `hold` is over."""
         ...

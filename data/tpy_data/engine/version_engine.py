@@ -12,7 +12,7 @@ import trio
 from tpy.backend import AnswerLater, ExecutionResult
 from tpy.clock import Clock
 from tpy.config import ModelConfig
-from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
+from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable, invariant
 from tpy.messages import InferenceRequest, InferenceResponse, ResponseStatistics, Tensor
 from tpy.services import ResponseSink
 from tpy_data.engine.admission import Admission, request_prefix
@@ -22,7 +22,7 @@ from tpy_data.engine.outputs import OutputSelection
 from tpy_data.engine.singles_run import SinglesRun
 from tpy_data.engine.statistics import VersionStatistics
 from tpy_data.engine.ticket import RequestTicket
-from tpy_data.schedulers.core import CoreSnapshot, Outcome, Phase, SchedulerCore, Ticket
+from tpy_data.schedulers.core import CoreSnapshot, LiveSequence, Outcome, Phase, SchedulerCore, SequenceEnd, Ticket
 from tpy_data.schedulers.driver import SchedulerDriver
 
 _log = logging.getLogger(__name__)
@@ -54,6 +54,7 @@ class VersionEngine:
         self._slots: dict[int, InstanceSlot] = {}
         self._runs: dict[int, SinglesRun] = {}  # of those instances that have several requests at a time
         self._batches_running = 0
+        self._holds = 0
         self._drained: trio.Event | None = None
 
     async def run(self) -> None:
@@ -119,12 +120,21 @@ class VersionEngine:
         self._check_drained()
 
     async def wait_drained(self) -> None:
-        """Until no request waits, no batch runs and none is open that its model answers through a sender. The owner must have
-        seen to it that no new ones come."""
+        """Until no request waits, no batch runs, none is open that its model answers through a sender, and nobody holds it. The
+        owner must have seen to it that no new ones come from anywhere else."""
         if self._drained is None:
             self._drained = trio.Event()
         self._check_drained()
         await self._drained.wait()
+
+    def hold(self) -> None:
+        """As `ModelEngine.hold`."""
+        self._holds += 1
+
+    def release(self) -> None:
+        """As `ModelEngine.release`."""
+        self._holds -= 1
+        self._check_drained()
 
     # What the driver's core decides.
 
@@ -139,6 +149,19 @@ class VersionEngine:
             slot.worker.put(run)
         else:
             slot.worker.put(BatchRun(slot, requests, self._clock, self))
+
+    def dispatch_places(self, instance: int, tickets: Sequence[Ticket], places: Sequence[Ticket | None]) -> None:
+        """Hand a batch with empty places to the instance's thread."""
+        invariant(False, "a batch with places for a model without sequences")
+
+    def sequence_ended(self, sequence: LiveSequence, why: SequenceEnd) -> None:
+        """A sequence is over."""
+        if self._drained is not None:
+            self._check_drained()
+
+    def retired(self, instance: int) -> None:
+        """The instance that was to retire has nothing more to do."""
+        del self._slots[instance]
 
     def break_up(self, instance: int) -> None:
         """Answer what is executed of a run, and have what is not begun wait again."""
@@ -277,7 +300,7 @@ class VersionEngine:
             _log.exception("a response could not be delivered")
 
     def _check_drained(self) -> None:
-        if self._drained is None or self._batches_running:
+        if self._drained is None or self._batches_running or self._holds:
             return
         if len(self._open):
             return
