@@ -6,7 +6,19 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tpy.clock import Alarm, Clock
-from tpy_data.schedulers.core.contract import CoreSnapshot, Dispatch, Outcome, Refuse, Respond, SchedulerCore, Ticket
+from tpy_data.schedulers.core.contract import (
+    BreakUp,
+    CoreSnapshot,
+    Dispatch,
+    LiveSequence,
+    Outcome,
+    Refuse,
+    Respond,
+    SchedulerCore,
+    SequenceEnd,
+    SequenceEnded,
+    Ticket,
+)
 
 
 class Performer(Protocol):
@@ -15,6 +27,10 @@ class Performer(Protocol):
 
     def dispatch(self, instance: int, tickets: Sequence[Ticket], *, singly: bool) -> None:
         """Run these tickets on this instance, as one batch or as a run of batches of one."""
+        ...
+
+    def dispatch_places(self, instance: int, tickets: Sequence[Ticket], places: Sequence[Ticket | None]) -> None:
+        """Run these tickets on this instance as one batch, each in its place; the empty places are part of the batch."""
         ...
 
     def break_up(self, instance: int) -> None:
@@ -27,6 +43,14 @@ class Performer(Protocol):
 
     def refuse(self, ticket: Ticket, outcome: Outcome) -> None:
         """Answer this ticket with an error."""
+        ...
+
+    def sequence_ended(self, sequence: LiveSequence, why: SequenceEnd) -> None:
+        """Nothing more of this sequence comes."""
+        ...
+
+    def retired(self, instance: int) -> None:
+        """The instance that was to retire has nothing more to do; do not call `remove_instance` for it."""
         ...
 
 
@@ -87,6 +111,16 @@ class SchedulerDriver:
         self._core.remove_instance(instance, self._now())
         self._perform()
 
+    def retire_instance(self, instance: int) -> None:
+        """The instance begins nothing new; `retired` follows when it has nothing more to do."""
+        self._core.retire_instance(instance, self._now())
+        self._perform()
+
+    def wind_down(self) -> None:
+        """Begin no new sequences; live ones go on."""
+        self._core.wind_down(self._now())
+        self._perform()
+
     def refuse_waiting(self) -> None:
         """Refuse what is queued."""
         self._core.refuse_waiting(self._now())
@@ -118,13 +152,20 @@ class SchedulerDriver:
             while actions := core.take_actions():
                 for action in actions:
                     if isinstance(action, Dispatch):
-                        performer.dispatch(action.instance, action.tickets, singly=action.singly)
+                        if action.slots:
+                            performer.dispatch_places(action.instance, action.tickets, action.slots)
+                        else:
+                            performer.dispatch(action.instance, action.tickets, singly=action.singly)
                     elif isinstance(action, Respond):
                         performer.respond(action.tickets)
                     elif isinstance(action, Refuse):
                         performer.refuse(action.ticket, action.outcome)
-                    else:
+                    elif isinstance(action, BreakUp):
                         performer.break_up(action.instance)
+                    elif isinstance(action, SequenceEnded):
+                        performer.sequence_ended(action.sequence, action.why)
+                    else:
+                        performer.retired(action.instance)
         finally:
             self._performing = False
         deadline_ns = core.next_deadline_ns()

@@ -10,7 +10,10 @@ from tpy_data.schedulers.core.contract import (
     Phase,
     Refuse,
     Respond,
+    Retired,
     SchedulerCore,
+    SequenceEnd,
+    SequenceEnded,
     Ticket,
 )
 from tpy_data.schedulers.core.factory import make_core
@@ -25,7 +28,10 @@ __all__ = [
     "Phase",
     "Refuse",
     "Respond",
+    "Retired",
     "SchedulerCore",
+    "SequenceEnd",
+    "SequenceEnded",
     "Ticket",
     "make_core",
 ]

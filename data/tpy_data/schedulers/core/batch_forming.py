@@ -15,7 +15,7 @@ class BatchForming:
     for company costs O(1) per arrival.
 
     * `looked`: whether the look has begun; then `tickets` are the queue's first.
-    * `tickets`, `_rows`, `_oldest_ns`: what fits together so far, the sum of batch sizes, the earliest arrival.
+    * `tickets`, `_rows`, `_oldest_ns`: what fits together so far, the sum of batch sizes, since when the first of them was ready.
     * `_marked`: how many of the tickets make the best size to send before the delay is over; 0: none yet.
     * `_closed`: the next ticket in the queue does not fit (too large, or incompatible), so waiting gains nothing.
     """
@@ -70,10 +70,10 @@ class BatchForming:
             if rows > self._batch_size_max or ticket.signature != self._signature:
                 self._closed = True
                 return False
-            self._oldest_ns = min(self._oldest_ns, ticket.queued_ns)
+            self._oldest_ns = min(self._oldest_ns, ticket.ready_ns)
         else:
             self._signature = ticket.signature
-            self._oldest_ns = ticket.queued_ns
+            self._oldest_ns = ticket.ready_ns
         self.tickets.append(ticket)
         self._rows = rows
         if rows in self._preferred:

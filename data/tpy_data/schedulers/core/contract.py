@@ -25,6 +25,31 @@ class Outcome(enum.Enum):
     """The model version is unloaded before the ticket's turn came, and the drain time is over."""
     NO_INSTANCE = "no instance of the model is left to run the request, and none could be started again"
     """It waited for instances that failed; nobody knows when there will be one again."""
+    CANCELLED = "the sequence was cancelled: an earlier request of it was cancelled before it was executed"
+    """It waited in a sequence behind a request that was cancelled, or whose deadline passed."""
+    SEQUENCE_TIMED_OUT = "timeout of the corresponding sequence has been expired"
+    """The timeout of a request of its sequence passed before the sequence got a slot."""
+    SEQUENCE_LOST = "the sequence was lost: the model instance that held it failed or was removed"
+    """It waited in a sequence that cannot go on, because what it has done so far is gone with its instance."""
+
+
+class SequenceEnd(enum.Enum):
+    """Why a sequence is over."""
+
+    ENDED = "ended"
+    """Its END was executed; with iterative sequences, a request of it was not rescheduled."""
+    RESTARTED = "restarted"
+    """A START began it anew before it had ended; that is another LiveSequence."""
+    IDLE = "idle"
+    """No request came for max_sequence_idle_microseconds."""
+    CANCELLED = "cancelled"
+    """A request that waited was cancelled, or its deadline passed."""
+    TIMED_OUT = "timed out"
+    """The timeout of one of its requests passed while it waited for a slot."""
+    LOST = "lost"
+    """Its instance is gone."""
+    REFUSED = "refused"
+    """`stop` or `refuse_waiting` refused a request of it."""
 
 
 class Phase(enum.Enum):
@@ -63,7 +88,12 @@ class Ticket:
     * `timeout_ns`: the caller's timeout relative to submission, 0 = none.
     * `deadline_ns`: the transport's absolute deadline, None = none.
     * `sequence`: where it stands in its sequence, None = in none.
-    Fields below are the core's. `live` is set, by the cores of sequences, before the ticket is dispatched.
+    Fields below are the core's. `live` is set, by the cores of sequences, before `submit` returns. `ready_ns` is from when the
+    delay of a batch counts: since it was submitted or rescheduled or, where it must wait for others of its sequence, since those
+    were over.
+
+    A core of iterative sequences writes `sequence`: it makes up an id where there is none, and takes the flags away when the
+    ticket is rescheduled.
     """
 
     __slots__ = (
@@ -74,6 +104,7 @@ class Ticket:
         "phase",
         "priority",
         "queued_ns",
+        "ready_ns",
         "sequence",
         "signature",
         "timeout_ns",
@@ -98,6 +129,7 @@ class Ticket:
         self.live: LiveSequence | None = None
         self.phase = Phase.QUEUED
         self.queued_ns = 0
+        self.ready_ns = 0
         self.arrival = 0
 
 
@@ -137,15 +169,31 @@ class Refuse(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
-Action = Dispatch | BreakUp | Respond | Refuse
+class SequenceEnded(msgspec.Struct, frozen=True):
+    """This sequence is over: nothing of it waits or runs, and nothing more comes. Its slot may have its next one already."""
+
+    sequence: LiveSequence
+    why: SequenceEnd
+
+
+class Retired(msgspec.Struct, frozen=True):
+    """`retire_instance` has come to its end: the instance has nothing more to do and is no member any more. A batch that it still
+    runs (only cores without sequences leave one) completes as after `remove_instance`."""
+
+    instance: int
+
+
+Action = Dispatch | BreakUp | Respond | Refuse | SequenceEnded | Retired
 
 
 class CoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts at one moment. `queued` are waiting, `executing` run (each counts requests, not rows)."""
+    """Counts at one moment. `queued` are waiting, `executing` run (each counts requests, not rows). `sequences` are live, in
+    slots or waiting for one."""
 
     queued: int
     executing: int
     idle_instances: int
+    sequences: int = 0
 
 
 class SchedulerCore(Protocol):
@@ -156,7 +204,17 @@ class SchedulerCore(Protocol):
         ...
 
     def remove_instance(self, instance: int, now_ns: int) -> None:
-        """The instance takes no new batch. If it runs one, `completed` for it still comes (and ends its membership)."""
+        """The instance takes no new batch. If it runs one, `completed` for it still comes (and ends its membership). Sequences
+        that it holds are lost. Not for an instance that has `Retired`."""
+        ...
+
+    def retire_instance(self, instance: int, now_ns: int) -> None:
+        """The instance is to go when it can without loss: it takes no new sequences (without sequences: no new batch), and
+        `Retired` follows when those that it holds are over, unless `remove_instance` is called before."""
+        ...
+
+    def wind_down(self, now_ns: int) -> None:
+        """Begin no new sequences: a START raises Unavailable from now on. Live ones go on, and requests without sequences too."""
         ...
 
     def submit(self, ticket: Ticket, now_ns: int) -> None:

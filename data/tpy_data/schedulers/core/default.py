@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from tpy.errors import Unavailable, invariant
-from tpy_data.schedulers.core.contract import Action, BreakUp, CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Ticket
+from tpy_data.schedulers.core.contract import (
+    Action,
+    BreakUp,
+    CoreSnapshot,
+    Dispatch,
+    Outcome,
+    Phase,
+    Refuse,
+    Respond,
+    Retired,
+    Ticket,
+)
 from tpy_data.schedulers.core.deadlines import Deadlines
 from tpy_data.schedulers.core.instances import InstancePool
 from tpy_data.schedulers.core.run_ahead import RunAhead
@@ -63,6 +74,15 @@ class DefaultCore:
         self._pool.remove(instance)
         self._ahead.forget(instance)
 
+    def retire_instance(self, instance: int, now_ns: int) -> None:
+        """The same, and that is all: nothing ties requests to an instance."""
+        self.remove_instance(instance, now_ns)
+        self._actions.append(Retired(instance))
+
+    def wind_down(self, now_ns: int) -> None:
+        """There are no sequences."""
+        self.advance(now_ns)
+
     def submit(self, ticket: Ticket, now_ns: int) -> None:
         """Accept a ticket; one whose deadline is already over is refused at once. Raises Unavailable after `stop`."""
         self._expire(now_ns)
@@ -95,7 +115,7 @@ class DefaultCore:
         invariant(begun >= 0, f"instance {instance} gave back more tickets than it was given")
         self._ahead.completed(instance, begun=begun, whole=not not_begun, brief=brief)
         self._expire(now_ns)
-        self._over(tickets[:begun], now_ns)
+        self._over(tickets[:begun])
         if not_begun:
             self._return(tickets[begun:])
         if self._waiting:
@@ -105,7 +125,7 @@ class DefaultCore:
         """The instance is over with some of its tickets, and gives some back."""
         self._expire(now_ns)
         done, returned = self._pool.shorten(instance, executed, not_begun)
-        self._over(done, now_ns)
+        self._over(done)
         self._return(returned)
         if self._waiting:
             self._run_waiting(now_ns)
@@ -156,17 +176,17 @@ class DefaultCore:
         while (instance := self._ahead.pop_due(now_ns)) is not None:
             self._actions.append(BreakUp(instance))
 
-    def _over(self, tickets: Sequence[Ticket], now_ns: int) -> None:
+    def _over(self, tickets: Sequence[Ticket]) -> None:
         """Have those of the tickets that the model gave back wait again, and answer the others."""
         given_back = self._given_back
         if given_back:
             for ticket in tickets:
                 if ticket in given_back:
                     given_back.remove(ticket)
-                    self._wait_anew(ticket, now_ns)
+                    self._wait_anew(ticket)
         self._respond(tickets)
 
-    def _wait_anew(self, ticket: Ticket, now_ns: int) -> None:
+    def _wait_anew(self, ticket: Ticket) -> None:
         if ticket.phase is Phase.ENDED:
             return
         self._executing -= 1
@@ -175,7 +195,6 @@ class DefaultCore:
             self._refuse(ticket, Outcome.STOPPING)
             return
         ticket.phase = Phase.QUEUED
-        ticket.queued_ns = now_ns
         self._arrivals += 1
         ticket.arrival = self._arrivals
         self._waiting[ticket] = None

@@ -8,7 +8,7 @@ from tpy.config.model_config import TimeoutAction
 from tpy.errors import Unavailable, invariant
 from tpy_data.schedulers.core.arrival_order import ArrivalOrder
 from tpy_data.schedulers.core.batch_forming import BatchForming
-from tpy_data.schedulers.core.contract import Action, CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Ticket
+from tpy_data.schedulers.core.contract import Action, CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Retired, Ticket
 from tpy_data.schedulers.core.deadlines import Deadlines
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 from tpy_data.schedulers.core.instances import InstancePool
@@ -68,6 +68,15 @@ class DynamicCore:
         self._pool.remove(instance)
         self._dispatch(now_ns)
 
+    def retire_instance(self, instance: int, now_ns: int) -> None:
+        """The same, and that is all: nothing ties requests to an instance."""
+        self.remove_instance(instance, now_ns)
+        self._actions.append(Retired(instance))
+
+    def wind_down(self, now_ns: int) -> None:
+        """There are no sequences."""
+        self.advance(now_ns)
+
     def submit(self, ticket: Ticket, now_ns: int) -> None:
         """Accept a ticket; one whose deadline is already over is refused at once.
 
@@ -89,7 +98,7 @@ class DynamicCore:
                 self._deadlines.add(ticket, deadline_ns)
             if self._order is not None:
                 self._order.add(ticket)
-            self._enqueue(ticket, level, deadline_ns)
+            self._enqueue(ticket, level, deadline_ns, now_ns)
         self._dispatch(now_ns)
 
     def cancel(self, ticket: Ticket, now_ns: int) -> None:
@@ -173,10 +182,11 @@ class DynamicCore:
         timeout_at_ns = now_ns + ticket.timeout_ns
         return timeout_at_ns if deadline_ns is None or timeout_at_ns < deadline_ns else deadline_ns
 
-    def _enqueue(self, ticket: Ticket, level: QueueLevel, deadline_ns: int | None) -> None:
+    def _enqueue(self, ticket: Ticket, level: QueueLevel, deadline_ns: int | None, now_ns: int) -> None:
+        ticket.ready_ns = now_ns
         queue_timeout_ns = level.rules.queue_timeout_ns(ticket.timeout_ns)
         if queue_timeout_ns > 0:
-            queue_timeout_at_ns = ticket.queued_ns + queue_timeout_ns
+            queue_timeout_at_ns = now_ns + queue_timeout_ns
             if deadline_ns is None or queue_timeout_at_ns < deadline_ns:
                 self._queue_timeouts.add(ticket, queue_timeout_at_ns)
         ticket.phase = Phase.QUEUED
@@ -203,8 +213,7 @@ class DynamicCore:
                 self._forget(ticket)
                 self._refuse(ticket, Outcome.STOPPING)
             else:
-                ticket.queued_ns = now_ns
-                self._enqueue(ticket, self._queue.level_of(ticket), None)
+                self._enqueue(ticket, self._queue.level_of(ticket), None, now_ns)
 
     def _dispatch(self, now_ns: int) -> None:
         """Send batches while an instance is idle and one is worth sending."""
