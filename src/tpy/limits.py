@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tpy.units import KIB, MIB
+from tpy.units import KIB, MIB, NS_PER_S
 
 HTTP_INPUT_BYTES_MAX_DEFAULT: Final = 64 * MIB
 """--http-max-input-size: Triton's default. Bounds the request body, before and after decompression."""
@@ -53,6 +53,17 @@ TENSOR_DIMS_MAX: Final = 32
 JSON_EXPLAIN_BYTES_MAX: Final = 64 * KIB
 """Broken JSON up to this size is scanned again for Triton's exact text and offset; that scan is slow, so longer documents get
 the parser's own words."""
+
+SEQUENCES_LIVE_MAX: Final = 65_536
+"""Live sequences of one model version, in slots and waiting for one: far above what instances can serve, and a few hundred bytes
+each besides their state. A START beyond it is refused."""
+
+SEQUENCE_REQUESTS_WAITING_MAX: Final = 65_536
+"""Requests of one model version that wait, in slots and in the backlog, because another of their sequence runs or there is no
+slot: what clients may send ahead. Further ones are refused."""
+
+SEQUENCES_LOST_REMEMBERED_MAX: Final = 4096
+"""Ids of sequences that were lost with their instance, kept so that their next request is told so and not that it lacks START."""
 
 SEQUENCE_ID_CHARACTERS_MAX: Final = 128
 """A sequence id that is a string, as Triton."""
@@ -161,6 +172,19 @@ the loop seldom wait for each other, and the memory that a slow client costs."""
 DECOUPLED_RESPONSE_BYTES_WAITING_MAX: Final = 16 * MIB
 """The same in bytes of their tensors. One response may always be sent, whatever its size."""
 
+ENSEMBLE_FRAMES_MAX: Final = 64
+"""Responses of one decoupled step, in one request to an ensemble, that the steps after it are not done with; with as many the
+step's model waits. As many as a model may have sent ahead of a caller."""
+
+ENSEMBLE_STEP_WAIT_NS_MAX: Final = 300 * NS_PER_S
+"""How long a step waits for its place under max_inflight_requests before it begins all the same. Triton's number."""
+
+ENSEMBLE_PLANS_MAX: Final = 64
+"""Sets of requested outputs that an ensemble remembers what to run for; others are worked out anew each time (microseconds)."""
+
+ENSEMBLE_NESTING_MAX: Final = 16
+"""Ensembles within ensembles: each level answers on the stack of the one inside it."""
+
 RESPONSE_STATISTICS_MAX: Final = 1024
 """Rows of `response_stats` of one model version; responses with a higher index count in the last one."""
 
@@ -226,3 +250,18 @@ CACHE_JOBS_MAX: Final = 1024
 
 CACHE_WAITING_MAX: Final = 65_536
 """Requests of one model version that wait for an equal one's answer; beyond it they are queued as without a cache."""
+
+CUSTOM_METRIC_FAMILIES_MAX: Final = 1_000
+"""Metric families that models make. A dashboard has tens; a model that makes one per request is stopped here."""
+
+CUSTOM_METRICS_MAX: Final = 20_000
+"""Series of models' metric families, all together: a scrape shows every one. Labels from user input are how it grows."""
+
+CUSTOM_METRIC_LABELS_MAX: Final = 32
+"""Labels of one such series."""
+
+CUSTOM_METRIC_BUCKETS_MAX: Final = 256
+"""Buckets of one histogram of a model; each is a line of every scrape."""
+
+CUSTOM_METRIC_TEXT_MAX: Final = 1024
+"""Characters of a name, description, label or label value."""
