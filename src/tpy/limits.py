@@ -245,6 +245,9 @@ CACHE_INLINE_BYTES_MAX: Final = 256 * KIB
 CACHE_INLINE_ELEMENTS_MAX: Final = 4096
 """The same for BYTES tensors, whose elements are looked at one by one."""
 
+CACHE_HASH_THREADS_MAX: Final = 2
+"""Threads that make keys of large requests; each does about 1 GB/s."""
+
 CACHE_JOBS_MAX: Final = 1024
 """Hashes, copies, lookups and insertions that wait for the cache's threads; beyond it requests run as if there were no cache."""
 

@@ -12,9 +12,15 @@ import trio
 from tpy.clock import Clock
 from tpy.errors import InvalidArgument
 from tpy.ids import ModelId
-from tpy.messages import ModelStatistics
+from tpy.messages import CacheStatistics, ModelStatistics
 from tpy.state import ModelStateStore, ObservedWriter
+from tpy.telemetry.custom_metrics import CustomMetrics
+from tpy.telemetry.host import SERVER_FAMILIES
+from tpy.telemetry.metrics import MeasuredFamily
 from tpy.units import NS_PER_S
+from tpy_data.cache.options import CacheOptions
+from tpy_data.engine.cache_access import open_cache
+from tpy_data.engine.cached_engine import CachedEngine
 from tpy_data.engine.executor import Executor, ThreadExecutor
 from tpy_data.engine.inference import EngineInference
 from tpy_data.engine.loading import Backends, Loader
@@ -28,26 +34,38 @@ _LOG_LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": loggin
 
 class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`load_threads_max` is --model-load-thread-count, `exit_timeout_ns` --exit-timeout-secs: how long stopping may take, from
-    draining to the last unload. `gpus` are the device ids of this machine, `server_id` is --id."""
+    draining to the last unload. `gpus` are the device ids of this machine, `server_id` is --id. Without `cache` no
+    answers are kept."""
 
     load_threads_max: int = 4
     exit_timeout_ns: int = 30 * NS_PER_S
     gpus: tuple[int, ...] = ()
     server_id: str = "triton"
     model_namespacing: bool = False
+    cache: CacheOptions | None = None
 
 
 class DataPlane:
     """`inference` is the InferenceService for frontends. `stop_accepting` may be called before the context is left, so that
     requests are refused while frontends close their connections."""
 
-    def __init__(self, inference: EngineInference, table: ServingTable) -> None:
+    def __init__(self, inference: EngineInference, plant: Plant, metrics: CustomMetrics) -> None:
         self.inference = inference
-        self._table = table
+        self._metrics = metrics
+        self._table = plant.table
+        self._cache = plant.cache
 
     def stop_accepting(self) -> None:
         """Refuse new requests; those that were accepted go on. Idempotent."""
         self.inference.stop()
+
+    def custom_metrics(self) -> tuple[MeasuredFamily, ...]:
+        """What models measure themselves."""
+        return self._metrics.families()
+
+    def cache_statistics(self) -> CacheStatistics | None:
+        """Of the response cache as a whole; None: there is none."""
+        return None if self._cache is None else self._cache.cache.statistics()
 
     def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
         """As `DiagnosticsService.statistics`: of the versions that are switched in."""
@@ -86,7 +104,8 @@ async def open_data_plane(
     hard stop: nothing is finished. The caller closes `backends` afterwards. Without `executor` work runs in threads.
     """
     executor = executor or ThreadExecutor()
-    loader = Loader(backends, gpus=options.gpus, server_id=options.server_id, log=_log_from_thread)
+    metrics = CustomMetrics(SERVER_FAMILIES)
+    loader = Loader(backends, gpus=options.gpus, server_id=options.server_id, log=_log_from_thread, metrics=metrics)
     plant = Plant(
         loader=loader,
         loaders=executor.open_worker("load", threads_max=options.load_threads_max),
@@ -95,6 +114,7 @@ async def open_data_plane(
         table=ServingTable(),
         writer=writer,
         clock=clock,
+        cache=open_cache(options.cache, executor, clock),
     )
     reconciler = Reconciler(store, plant)
     inference = EngineInference(plant.table, store, model_namespacing=options.model_namespacing)
@@ -102,7 +122,7 @@ async def open_data_plane(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reconciler.run, nursery)
             try:
-                yield DataPlane(inference, plant.table)
+                yield DataPlane(inference, plant, metrics)
             finally:
                 inference.stop()
                 await _shut_down(reconciler, options.exit_timeout_ns)
@@ -110,6 +130,8 @@ async def open_data_plane(
     finally:
         plant.loaders.close()
         plant.unloaders.close()
+        if plant.cache is not None:
+            plant.cache.close()
 
 
 async def _shut_down(reconciler: Reconciler, timeout_ns: int) -> None:
@@ -140,6 +162,7 @@ def _statistics(model: ModelId, served: Served) -> ModelStatistics:
         pending_requests=engine.snapshot().queued,
         load_duration_ns=served.load_duration_ns,
         metric_tags=tuple(sorted(served.config.metric_tags.items())),
+        caches=isinstance(engine, CachedEngine),
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from tpy.backend import Backend, BackendCapabilities, InstancePlacement, LoadedModel, ModelContext
+from tpy.backend import Backend, BackendCapabilities, HostPolicy, InstancePlacement, LoadedModel, ModelContext, ModelMetrics
+from tpy.backend.host_policy import ANYWHERE
 from tpy.config import (
     ConfigError,
     ModelConfig,
@@ -48,7 +49,8 @@ class PlacedInstance(NamedTuple):
 
 
 class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A version that is loaded and has no instances yet. Whoever drops it calls `model.unload`."""
+    """A version that is loaded and has no instances yet. Whoever drops it calls `model.unload`. `content` is a digest of its
+    files and configuration, "" where nobody needs it."""
 
     config: ModelConfig
     description: ModelDescription
@@ -56,16 +58,28 @@ class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
     samples: tuple[WarmupSample, ...]
     core: SchedulerCore
     model: LoadedModel
+    content: str = ""
 
 
 class Loader:
     """Loads versions. Its methods may run in several threads at a time."""
 
-    def __init__(self, backends: Backends, *, gpus: Sequence[int], server_id: str, log: Log) -> None:
+    def __init__(
+        self,
+        backends: Backends,
+        *,
+        gpus: Sequence[int],
+        server_id: str,
+        log: Log,
+        metrics: ModelMetrics,
+        host_policies: Mapping[str, HostPolicy],
+    ) -> None:
         self._backends = backends
+        self._host_policies = host_policies
         self._gpus = tuple(gpus)
         self._server_id = server_id
         self._log = log
+        self._metrics = metrics
 
     def load(self, desired: DesiredModel, version: DesiredVersion) -> LoadedVersion:
         """Complete, normalise and check the configuration, read the files it names, load the model.
@@ -87,6 +101,7 @@ class Loader:
             version_directory=version.directory,
             server_id=self._server_id,
             log=self._log,
+            metrics=self._metrics,
         )
         if desired.auto_complete:
             config = normalise(backend.auto_complete(context), default_model_filename=filename)
@@ -94,12 +109,13 @@ class Loader:
         _require(validate(config))
         refuse_unsupported(config)
         refuse_beyond(config, backend.capabilities)
-        instances = _scheduled(config)
+        instances = self._scheduled(config)
         self._tell_without_effect(config, backend.capabilities)
         labels = read_labels(config, desired.directory)
         samples = make_samples(config, desired.directory)
         core = make_core(config)
-        model = backend.load(msgspec.structs.replace(context, config=config))
+        placements = tuple(instance.placement for instance in instances)
+        model = backend.load(msgspec.structs.replace(context, config=config, placements=placements))
         return LoadedVersion(
             config=config,
             description=describe(config, version.version, labels, namespace=desired.id.namespace),
@@ -122,7 +138,7 @@ class Loader:
         )
         config = self._placed(changed, self._backends.get(current.backend))
         _require(validate(config))
-        return config, _scheduled(config)
+        return config, self._scheduled(config)
 
     def _placed(self, config: ModelConfig, backend: Backend) -> ModelConfig:
         capabilities = backend.capabilities
@@ -138,6 +154,13 @@ class Loader:
             self._log("warning", warning.message)
         return config
 
+    def _scheduled(self, config: ModelConfig) -> tuple[PlacedInstance, ...]:
+        """The instances. Raises InvalidArgument when requests could never run on any of them."""
+        placed = place(config, self._host_policies)
+        if all(instance.passive for instance in placed):
+            raise InvalidArgument(f"every instance group of model '{config.name}' is passive: nothing would run its requests")
+        return placed
+
     def _tell_without_effect(self, config: ModelConfig, capabilities: BackendCapabilities) -> None:
         fields = without_effect(config, capabilities)
         if fields:
@@ -151,23 +174,25 @@ def _require(problems: Sequence[Problem]) -> None:
         raise ConfigError(problems, message="; ".join(problem.message for problem in errors))
 
 
-def place(config: ModelConfig) -> tuple[PlacedInstance, ...]:
-    """The instances of a normalised configuration, in its order; on several GPUs each has those of its group."""
+def place(config: ModelConfig, host_policies: Mapping[str, HostPolicy]) -> tuple[PlacedInstance, ...]:
+    """The instances of a normalised configuration, in its order; on several GPUs each has those of its group. A policy that is not
+    there says nothing, as in Triton."""
     placed = []
     for group, names in zip(config.instance_group, instance_names(config), strict=True):
         devices = group.gpus if group.kind is InstanceKind.KIND_GPU else (0,)
         for device_id in devices:
+            policy = group.host_policy or _default_policy(group.kind, device_id)
+            host = host_policies.get(policy, ANYWHERE)
             for name in names:
                 placement = InstancePlacement(
-                    name=name, kind=group.kind, device_id=device_id, host_policy=group.host_policy, group=group.name
+                    name=name, kind=group.kind, device_id=device_id, host_policy=policy, group=group.name, host=host
                 )
                 placed.append(PlacedInstance(placement, group.passive))
     return tuple(placed)
 
 
-def _scheduled(config: ModelConfig) -> tuple[PlacedInstance, ...]:
-    """The instances. Raises InvalidArgument when requests could never run on any of them."""
-    placed = place(config)
-    if all(instance.passive for instance in placed):
-        raise InvalidArgument(f"every instance group of model '{config.name}' is passive: nothing would run its requests")
-    return placed
+def _default_policy(kind: InstanceKind, device_id: int) -> str:
+    """The name of the policy of a group that names none."""
+    if kind is InstanceKind.KIND_GPU:
+        return f"gpu_{device_id}"
+    return "model" if kind is InstanceKind.KIND_MODEL else "cpu"

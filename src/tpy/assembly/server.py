@@ -105,7 +105,7 @@ async def run_server(
                     readiness=readiness,
                 )
                 control_nursery.start_soon(readiness.follow, store)
-                async with _frontends(options, services, clock, stop) as addresses:
+                async with _frontends(options, services, data, clock, stop) as addresses:
                     loaded = await _wait_loaded(options, control, registry, stop, announce)
                     if loaded:
                         for name, address in addresses.items():
@@ -164,7 +164,7 @@ async def _wait_loaded(
 
 @asynccontextmanager
 async def _frontends(
-    options: ServerOptions, services: Services, clock: Clock, stop: Stop
+    options: ServerOptions, services: Services, data: DataPlane, clock: Clock, stop: Stop
 ) -> AsyncIterator[dict[str, BoundAddress]]:
     """The ports. Leaving the block waits until each has drained; the metrics port goes last."""
     addresses: dict[str, BoundAddress] = {}
@@ -172,7 +172,7 @@ async def _frontends(
     async with trio.open_nursery() as sampling:
         async with trio.open_nursery() as outer:
             if options.metrics is not None:
-                show = _metrics_page(options.metrics, options, services, sampling)
+                show = _metrics_page(options.metrics, options, services, data, sampling)
                 addresses["metrics"] = await outer.start(partial(serve_metrics, options.metrics.http, show, stop=drained))
             async with trio.open_nursery() as inner:
                 if options.http is not None:
@@ -188,7 +188,7 @@ async def _frontends(
 
 
 def _metrics_page(
-    metrics: MetricsOptions, options: ServerOptions, services: Services, nursery: trio.Nursery
+    metrics: MetricsOptions, options: ServerOptions, services: Services, data: DataPlane, nursery: trio.Nursery
 ) -> Callable[[], bytes]:
     """What the metrics port shows; the sampling task runs in `nursery`."""
     sampler = HostSampler()
@@ -205,6 +205,7 @@ def _metrics_page(
         return render(
             services.diagnostics.statistics(),
             sampler.families,
+            custom=data.custom_metrics(),
             counter_latencies=metrics.counter_latencies,
             namespacing=options.control.namespacing,
         )
@@ -219,6 +220,7 @@ def _data_options(options: ServerOptions, gpus: tuple[int, ...]) -> DataPlaneOpt
         gpus=gpus,
         server_id=options.server_id,
         model_namespacing=options.control.namespacing,
+        host_policies=options.host_policies,
     )
 
 

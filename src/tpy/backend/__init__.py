@@ -22,13 +22,15 @@ from tpy.backend.contract import (
     PhaseTimes,
     ResponseSender,
 )
+from tpy.backend.host_policy import HostPolicy, bound
 from tpy.backend.implicit_state import SequenceState, StateSpec, state_specs
 from tpy.backend.late_answer import AnswerLater
+from tpy.backend.model_metrics import Metric, MetricFamily, ModelMetrics
 from tpy.backend.ragged import BATCH_INPUT_RANKS, Batching, batching_of
 
 __all__ = [
-    "AnswerLater",
     "BATCH_INPUT_RANKS",
+    "AnswerLater",
     "Backend",
     "BackendCapabilities",
     "BackendFactory",
@@ -37,16 +39,21 @@ __all__ = [
     "ExecutionBatch",
     "ExecutionRequest",
     "ExecutionResult",
+    "HostPolicy",
     "InstanceFailure",
     "InstancePlacement",
     "LoadedModel",
+    "Metric",
+    "MetricFamily",
     "ModelContext",
     "ModelInstance",
+    "ModelMetrics",
     "PhaseTimes",
     "ResponseSender",
     "SequenceState",
     "StateSpec",
     "batching_of",
+    "bound",
     "gather",
     "scatter",
     "state_specs",

@@ -14,11 +14,14 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
+from tpy.backend.host_policy import ANYWHERE, HostPolicy
 from tpy.backend.implicit_state import SequenceState
+from tpy.backend.model_metrics import ModelMetrics
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind
 from tpy.errors import TpyError
 from tpy.messages import ParameterValue, SequencePosition, Tensor
+from tpy.telemetry.custom_metrics import CustomMetrics
 
 
 class BackendCapabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,18 +65,24 @@ class ModelContext(msgspec.Struct, frozen=True, kw_only=True):
     model_directory: Path
     version_directory: Path
     server_id: str = "triton"
+    placements: Sequence[InstancePlacement] = ()
+    """The instances that will be made of it at first; none while the configuration is being completed."""
     log: Callable[[str, str], None] = lambda level, message: None
     """Log from any thread: level is "verbose", "info", "warning" or "error"."""
+    metrics: ModelMetrics = msgspec.field(default_factory=CustomMetrics)
+    """For metrics that the model makes itself; those of a context made without are seen by nobody."""
 
 
 class InstancePlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one instance runs. `name` is Triton's: `<group>_<index>`. `device_id` is 0 on CPU."""
+    """Where one instance runs. `name` is Triton's: `<group>_<index>`. `device_id` is 0 on CPU. `host_policy` is the name of its
+    host policy, `host` what that says: the instance's thread is bound so already."""
 
     name: str
     kind: InstanceKind
     device_id: int = 0
     host_policy: str = ""
     group: str = ""
+    host: HostPolicy = ANYWHERE
 
 
 class ResponseSender(Protocol):

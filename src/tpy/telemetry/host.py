@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from tpy.telemetry.metrics import HostFamily, MetricKind, Sample
+from tpy.telemetry.metrics import FAMILIES, MeasuredFamily, MetricKind, Sample
 from tpy.units import KIB
+
+_UTILIZATION = "nv_cpu_utilization"
+_MEMORY_TOTAL = "nv_cpu_memory_total_bytes"
+_MEMORY_USED = "nv_cpu_memory_used_bytes"
+
+SERVER_FAMILIES: Mapping[str, MetricKind] = {
+    **{family.name: family.kind for family in FAMILIES},
+    **dict.fromkeys((_UTILIZATION, _MEMORY_TOTAL, _MEMORY_USED), MetricKind.GAUGE),
+}
+"""Every family of the server's own: models cannot have them."""
 
 _STAT = Path("/proc/stat")
 _MEMINFO = Path("/proc/meminfo")
@@ -18,10 +29,10 @@ class HostSampler:
     def __init__(self) -> None:
         self._busy = 0
         self._total = 0
-        self._families: tuple[HostFamily, ...] = ()
+        self._families: tuple[MeasuredFamily, ...] = ()
 
     @property
-    def families(self) -> tuple[HostFamily, ...]:
+    def families(self) -> tuple[MeasuredFamily, ...]:
         """The newest sample."""
         return self._families
 
@@ -38,9 +49,9 @@ class HostSampler:
         total = memory.get("MemTotal", 0)
         used = total - memory.get("MemAvailable", total)
         self._families = (
-            _gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", utilization),
-            _gauge("nv_cpu_memory_total_bytes", "CPU total memory (RAM), in bytes", total),
-            _gauge("nv_cpu_memory_used_bytes", "CPU used memory (RAM), in bytes", used),
+            _gauge(_UTILIZATION, "CPU utilization rate [0.0 - 1.0]", utilization),
+            _gauge(_MEMORY_TOTAL, "CPU total memory (RAM), in bytes", total),
+            _gauge(_MEMORY_USED, "CPU used memory (RAM), in bytes", used),
         )
 
     def _utilization(self, stat: str) -> float:
@@ -53,8 +64,8 @@ class HostSampler:
         return worked / spent if spent > 0 else 0.0
 
 
-def _gauge(name: str, text: str, value: float) -> HostFamily:
-    return HostFamily(name=name, kind=MetricKind.GAUGE, help=text, samples=(Sample({}, value),))
+def _gauge(name: str, text: str, value: float) -> MeasuredFamily:
+    return MeasuredFamily(name=name, kind=MetricKind.GAUGE, help=text, samples=(Sample({}, value),))
 
 
 def _meminfo(text: str) -> dict[str, int]:

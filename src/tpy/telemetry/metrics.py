@@ -7,12 +7,17 @@ prometheus-client is not used for writing because it appends `_total` to counter
 from __future__ import annotations
 
 import enum
+import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from tpy.messages import ModelStatistics
 from tpy.units import NS_PER_S, NS_PER_US
+
+_PLAIN_MAX = 1e16
+"""From here on a double does not hold every whole number: written with an exponent."""
 
 CONTENT_TYPE = "text/plain; charset=utf-8"
 
@@ -22,13 +27,22 @@ class MetricKind(enum.Enum):
 
     COUNTER = "counter"
     GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Histogram(msgspec.Struct, frozen=True):
+    """Observations per bucket: `counts` has one entry per upper bound in `buckets` and one for what is above all of them."""
+
+    buckets: tuple[float, ...]
+    counts: tuple[int, ...]
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """One value of a family with its labels."""
+    """One value of a family with its labels; of a histogram, `value` is the sum of what was observed."""
 
     labels: Mapping[str, str]
     value: float
+    histogram: Histogram | None = None
 
 
 class ModelFamily(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,8 +150,8 @@ FAMILIES: Sequence[ModelFamily] = (
 )
 
 
-class HostFamily(msgspec.Struct, frozen=True, kw_only=True):
-    """A family about the machine, with its sampled values."""
+class MeasuredFamily(msgspec.Struct, frozen=True, kw_only=True):
+    """A family with its values: of the machine, or of models that make metrics themselves."""
 
     name: str
     kind: MetricKind
@@ -147,8 +161,9 @@ class HostFamily(msgspec.Struct, frozen=True, kw_only=True):
 
 def render(
     models: Sequence[ModelStatistics],
-    host: Sequence[HostFamily] = (),
+    host: Sequence[MeasuredFamily] = (),
     *,
+    custom: Sequence[MeasuredFamily] = (),
     counter_latencies: bool = True,
     namespacing: bool = False,
 ) -> bytes:
@@ -165,12 +180,30 @@ def render(
     for about in host:
         _announce(lines, about.name, about.kind, about.help)
         lines.extend(f"{about.name}{_labels(sample.labels)} {_number(sample.value)}" for sample in about.samples)
+    for made in custom:
+        _announce(lines, made.name, made.kind, _escape_help(made.help))
+        for sample in made.samples:
+            lines.extend(_custom_lines(made.name, sample))
     lines.append("")
     return "\n".join(lines).encode()
 
 
+def _custom_lines(name: str, sample: Sample) -> Iterator[str]:
+    """Texts come from models, and are escaped; so no value of theirs can make a line of its own."""
+    if sample.histogram is None:
+        yield f"{name}{_labels(sample.labels)} {_number(sample.value)}"
+        return
+    labels = _labels(sample.labels)
+    yield f"{name}_count{labels} {sum(sample.histogram.counts)}"
+    yield f"{name}_sum{labels} {_number(sample.value)}"
+    bounds = (*map(_number, sample.histogram.buckets), "+Inf")
+    for bound, count in zip(bounds, itertools.accumulate(sample.histogram.counts), strict=True):
+        yield f"{name}_bucket{_labels({**sample.labels, 'le': bound})} {count}"
+
+
 def _announce(lines: list[str], name: str, kind: MetricKind, text: str) -> None:
-    lines.append(f"# HELP {name} {text}")
+    if text:
+        lines.append(f"# HELP {name} {text}")
     lines.append(f"# TYPE {name} {kind.value}")
 
 
@@ -189,8 +222,16 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return _escape_help(value).replace('"', '\\"')
+
+
+def _escape_help(value: str) -> str:
+    """Beside what the format says also carriage returns and half characters, which would make a line, or not be UTF-8."""
+    value = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", " ")
+    return value.encode("utf-8", "replace").decode()
 
 
 def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else repr(value)
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value == int(value) and abs(value) < _PLAIN_MAX else repr(value)
