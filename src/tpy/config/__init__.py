@@ -18,7 +18,7 @@ from tpy.config.normalise import normalise
 from tpy.config.pbtxt import ParsedConfig, format_pbtxt, parse_pbtxt
 from tpy.config.problem import NO_SOURCE, ConfigError, Location, Problem, Severity, Source, errors_of
 from tpy.config.resolve import resolve
-from tpy.config.validation import validate
+from tpy.config.validation import check_members, validate
 from tpy.config.wire import from_message, to_message
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Problem",
     "Severity",
     "Source",
+    "check_members",
     "check_text",
     "describe",
     "errors_of",
