@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
 import trio
 
+from tpy.backend import HostPolicy
 from tpy.clock import Clock
 from tpy.errors import InvalidArgument
 from tpy.ids import ModelId
@@ -35,13 +36,14 @@ _LOG_LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": loggin
 class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`load_threads_max` is --model-load-thread-count, `exit_timeout_ns` --exit-timeout-secs: how long stopping may take, from
     draining to the last unload. `gpus` are the device ids of this machine, `server_id` is --id. Without `cache` no
-    answers are kept."""
+    answers are kept. `host_policies` are those of --host-policy, by name."""
 
     load_threads_max: int = 4
     exit_timeout_ns: int = 30 * NS_PER_S
     gpus: tuple[int, ...] = ()
     server_id: str = "triton"
     model_namespacing: bool = False
+    host_policies: Mapping[str, HostPolicy] = msgspec.field(default_factory=dict)
     cache: CacheOptions | None = None
 
 
@@ -105,7 +107,14 @@ async def open_data_plane(
     """
     executor = executor or ThreadExecutor()
     metrics = CustomMetrics(SERVER_FAMILIES)
-    loader = Loader(backends, gpus=options.gpus, server_id=options.server_id, log=_log_from_thread, metrics=metrics)
+    loader = Loader(
+        backends,
+        gpus=options.gpus,
+        server_id=options.server_id,
+        log=_log_from_thread,
+        metrics=metrics,
+        host_policies=options.host_policies,
+    )
     plant = Plant(
         loader=loader,
         loaders=executor.open_worker("load", threads_max=options.load_threads_max),

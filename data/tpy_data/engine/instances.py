@@ -12,6 +12,7 @@ from typing import NamedTuple
 import trio
 
 from tpy.backend import LoadedModel, ModelInstance
+from tpy.backend.host_policy import bind
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import INSTANCE_CLOSE_S_MAX, WORKER_RESTART_BACKOFF_S_MAX, WORKER_RESTART_BACKOFF_S_MIN
 from tpy_data.engine.batch_run import InstanceSlot
@@ -270,7 +271,8 @@ def _same_place(one: PlacedInstance, other: PlacedInstance) -> bool:
 
 
 def _make(recipe: InstanceRecipe, placed: PlacedInstance) -> ModelInstance:
-    """In the instance's thread."""
+    """In the instance's thread, which is bound for as long as it lives."""
+    bind(placed.placement.host)
     instance = recipe.model.create_instance(placed.placement)
     try:
         run_samples(instance, recipe.samples)

@@ -175,8 +175,8 @@ def _require(problems: Sequence[Problem]) -> None:
 
 
 def place(config: ModelConfig, host_policies: Mapping[str, HostPolicy]) -> tuple[PlacedInstance, ...]:
-    """The instances of a normalised configuration, in its order; on several GPUs each has those of its group. A policy that is not
-    there says nothing, as in Triton."""
+    """The instances of a normalised configuration, in its order; on several GPUs each has those of its group. A policy that
+    is not there says nothing, as in Triton."""
     placed = []
     for group, names in zip(config.instance_group, instance_names(config), strict=True):
         devices = group.gpus if group.kind is InstanceKind.KIND_GPU else (0,)

@@ -57,9 +57,3 @@ def _without_effect(config: ModelConfig, capabilities: BackendCapabilities | Non
             yield "batch_input"
         if config.batch_output:
             yield "batch_output"
-    # Triton does the same unless it was started with --cache-config, which tpy does not have yet.
-    if config.response_cache is not None and config.response_cache.enable:
-        yield "response_cache"
-    for index, group in enumerate(config.instance_group):
-        if group.host_policy:
-            yield f"instance_group[{index}].host_policy"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from tpy.backend import HostPolicy
 from tpy.frontends.grpc import GrpcOptions, GrpcServiceOptions
 from tpy.frontends.http import HttpOptions
 from tpy.messages import LogSettings
@@ -39,7 +40,7 @@ class BackendOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """One server. `http`, `grpc` or `metrics` None: not served. `shown` are the rows of the start-up table of options; `warnings`
-    are logged once at start."""
+    are logged once at start; `host_policies` bind instances to cores, by name."""
 
     control: ControlOptions
     server_id: str = "triton"
@@ -53,3 +54,4 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
     shown: tuple[tuple[str, str], ...] = ()
     warnings: tuple[str, ...] = ()
+    host_policies: Mapping[str, HostPolicy] = msgspec.field(default_factory=dict)

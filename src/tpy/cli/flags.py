@@ -410,7 +410,14 @@ FLAGS: tuple[Flag, ...] = (
         why="inputs are gathered by the instance's thread",
         standing=Standing.IGNORED,
     ),
-    _flag("Memory", "host-policy", (), "CPU placement of instances.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag(
+        "Memory",
+        "host-policy",
+        (),
+        "CPU cores (cpu-cores=0-3,8-11) or memory node (numa-node=0) of the instances whose groups name the policy, or whose "
+        "default it is: cpu, model, gpu_N.",
+        metavar="POLICY,SETTING=VALUE",
+    ),
     _flag("Memory", "model-load-gpu-limit", (), "Share of GPU memory for loading.", why=_NOT_YET, standing=Standing.REFUSED),
     _flag("Memory", "allow-client-shm", False, "Shared memory with clients.", why=_NOT_YET, standing=Standing.REFUSED),
 )

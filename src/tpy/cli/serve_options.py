@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 
 from tpy.assembly.options import BackendOptions, GrpcPortOptions, MetricsOptions, ServerOptions
+from tpy.backend import HostPolicy
+from tpy.backend.host_policy import parse_host_policies
 from tpy.cli.flags import FLAGS, Flag, Standing, Value
 from tpy.cli.parsing import UsageError
 from tpy.errors import TpyError
@@ -78,6 +80,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     metrics_config: tuple[str, ...]
     backend_directory: str
     backend_config: tuple[str, ...]
+    host_policy: tuple[str, ...]
 
 
 def server_options(values: dict[str, Value], warnings: list[str]) -> ServerOptions:
@@ -115,6 +118,7 @@ def server_options(values: dict[str, Value], warnings: list[str]) -> ServerOptio
         ),
         shown=tuple((flag.field, _shown(flag, values[flag.field])) for flag in FLAGS if _worth_showing(flag)),
         warnings=tuple(warnings),
+        host_policies=_host_policies(v),
     )
 
 
@@ -260,3 +264,10 @@ def _backends(v: _Values) -> BackendOptions:
             raise UsageError(f"--backend-config: expected [<backend>,]<key>=<value>, got '{text}'")
         (config.setdefault(backend, {}) if backend else config_of_all)[key] = value
     return BackendOptions(directory=Path(v.backend_directory), config=config, config_of_all=config_of_all)
+
+
+def _host_policies(v: _Values) -> dict[str, HostPolicy]:
+    try:
+        return parse_host_policies(v.host_policy)
+    except TpyError as error:
+        raise UsageError(error.message) from None

@@ -67,7 +67,9 @@ class OnnxRuntimeBackend:
         model = OnnxModel(context, self._config)
         on_gpu = [group.kind is InstanceKind.KIND_GPU for group in config.instance_group]
         if not all(on_gpu) or not on_gpu:
-            model.validated_session(InstancePlacement(name=context.name, kind=InstanceKind.KIND_CPU))
+            anywhere = InstancePlacement(name=context.name, kind=InstanceKind.KIND_CPU)
+            given = (placement for placement in context.placements if placement.kind is not InstanceKind.KIND_GPU)
+            model.validated_session(next(given, anywhere))
         accelerators = config.optimization.execution_accelerators if config.optimization is not None else None
         if accelerators is not None and accelerators.gpu_execution_accelerator and not any(on_gpu):
             names = ", ".join(accelerator.name for accelerator in accelerators.gpu_execution_accelerator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from tpy.backend import InstancePlacement, ModelContext, ModelInstance
+from tpy.backend import HostPolicy, InstancePlacement, ModelContext, ModelInstance, bound
 from tpy.config.model_config import InstanceKind
 from tpy_data.backends.onnxruntime.files import model_file, operator_libraries
 from tpy_data.backends.onnxruntime.instance import OnnxInstance
@@ -14,7 +14,9 @@ from tpy_data.backends.onnxruntime.settings import BackendConfig, session_settin
 from tpy_data.backends.onnxruntime.validation import validate
 
 _CPU = -1
-"""The key of the CPU's session; GPUs have their numbers."""
+"""In the key of the CPU's session, where GPUs have their numbers."""
+
+_Key = tuple[int, HostPolicy]
 
 
 class OnnxModel:
@@ -27,12 +29,13 @@ class OnnxModel:
         self._backend_config = config
         self._settings = session_settings(context.config)
         self._lock = threading.Lock()
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[_Key, Session] = {}
 
     def session(self, placement: InstancePlacement) -> Session:
-        """The session for this placement's device, opened if it is the first. Raises TpyError."""
+        """The session for this placement's device and host policy, whose threads are bound to that; opened if it is the first.
+        Raises TpyError."""
         on_gpu = placement.kind is InstanceKind.KIND_GPU
-        key = placement.device_id if on_gpu else _CPU
+        key = (placement.device_id if on_gpu else _CPU, placement.host)
         with self._lock:
             session = self._sessions.get(key)
             if session is None:
@@ -59,10 +62,11 @@ class OnnxModel:
         providers = providers_for(config, kind=placement.kind, device_id=placement.device_id, offered=offered_providers())
         path = model_file(self._context, placement)
         self._context.log("verbose", f"opening '{path}' for model '{config.name}' on {', '.join(name for name, _ in providers)}")
-        return Session(
-            path,
-            self._settings,
-            providers=providers,
-            operator_libraries=operator_libraries(self._context),
-            global_thread_pool=self._backend_config.global_thread_pool,
-        )
+        with bound(placement.host):
+            return Session(
+                path,
+                self._settings.within(placement.host.cpu_cores),
+                providers=providers,
+                operator_libraries=operator_libraries(self._context),
+                global_thread_pool=self._backend_config.global_thread_pool,
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -42,6 +42,13 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     memory_pattern: bool | None = None
     session_entries: Mapping[str, str] = msgspec.field(default_factory=dict)
     run_entries: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+    def within(self, cpu_cores: Sequence[int]) -> SessionSettings:
+        """The settings of a session whose threads are bound to these cores (none: to no cores). Left to itself ONNX Runtime makes
+        a thread for each core of the machine and binds it there, whatever the thread that makes them is bound to."""
+        if not cpu_cores or self.intra_op_thread_count > 0:
+            return self
+        return msgspec.structs.replace(self, intra_op_thread_count=len(cpu_cores))
 
 
 def backend_config(pairs: Mapping[str, str]) -> BackendConfig:

@@ -156,6 +156,7 @@ class IsolatedModel:
             output_names=tuple(output.name for output in context.config.output),
             decoupled=context.config.decoupled,
             arguments=initialize_arguments(context, placement),
+            host=placement.host,
         )
         talk, _ = start_worker(start, self._settings, self._spawner, log)
         log("verbose", f"worker process {talk.pid} is ready")

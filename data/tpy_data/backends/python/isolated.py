@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, InstanceFailure
+from tpy.backend.host_policy import ANYWHERE, HostPolicy
 from tpy.errors import Internal
 from tpy_data.backends.python import translation
 from tpy_data.backends.python.conversation import LOST, Conversation, unhealthy
@@ -50,7 +51,8 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 class WorkerStart(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker is started with. `directory` is the model's version folder, `output_names` the configured outputs;
-    `arguments` are those of initialize. `config` is the configuration as JSON, for auto_complete only."""
+    `arguments` are those of initialize. `config` is the configuration as JSON, for auto_complete only.
+    `host` is what its process is bound to."""
 
     name: str
     mode: str
@@ -61,6 +63,7 @@ class WorkerStart(msgspec.Struct, frozen=True, kw_only=True):
     decoupled: bool = False
     arguments: Mapping[str, str] = msgspec.field(default_factory=dict)
     config: str = ""
+    host: HostPolicy = ANYWHERE
 
     def order(self) -> bytes:
         """The LOAD message."""
@@ -87,7 +90,7 @@ def start_worker(
     Raises Internal with the reason when the model does not load: the model's own failure with its text, a worker that died,
     or one that took longer than the settings allow.
     """
-    process = WorkerProcess(start.name, start.interpreter, spawner, log)
+    process = WorkerProcess(start.name, start.interpreter, spawner, log, host=start.host)
     talk = Conversation(start.name, process, streaming=start.decoupled)
     try:
         talk.say(Kind.LOAD, start.order())

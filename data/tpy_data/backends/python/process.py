@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO
 
+from tpy.backend import HostPolicy, bound
+from tpy.backend.host_policy import ANYWHERE
 from tpy.errors import Internal
 from tpy_data.backends.python.environment import Interpreter
 from tpy_data.backends.python.output_lines import LogLine, OutputForwarder
@@ -34,31 +36,34 @@ class Spawner:
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="python-spawner")
 
-    def start(self, command: list[str], files: tuple[int, ...]) -> subprocess.Popen[bytes]:
-        """Start a process in a process group of its own. Raises OSError."""
-        return self._executor.submit(_start, command, files).result()
+    def start(self, command: list[str], files: tuple[int, ...], host: HostPolicy) -> subprocess.Popen[bytes]:
+        """Start a process in a process group of its own, bound as `host` says. Raises OSError; Internal when it cannot be."""
+        return self._executor.submit(_start, command, files, host).result()
 
     def close(self) -> None:
         """No more workers."""
         self._executor.shutdown(wait=True)
 
 
-def _start(command: list[str], files: tuple[int, ...]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        pass_fds=files,
-        # Ctrl-C in the terminal goes to the server, which ends its workers in order.
-        process_group=0,
-    )
+def _start(command: list[str], files: tuple[int, ...], host: HostPolicy) -> subprocess.Popen[bytes]:
+    with bound(host):  # a process is bound as the thread that starts it
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=files,
+            # Ctrl-C in the terminal goes to the server, which ends its workers in order.
+            process_group=0,
+        )
 
 
 class WorkerProcess:
     """One worker. `socket` is the server's end of its socket, for the caller to use and to close; then call `end`."""
 
-    def __init__(self, name: str, interpreter: Interpreter, spawner: Spawner, log: LogLine) -> None:
+    def __init__(
+        self, name: str, interpreter: Interpreter, spawner: Spawner, log: LogLine, *, host: HostPolicy = ANYWHERE
+    ) -> None:
         """Raises Internal when the interpreter cannot be started."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         records_read, records_write = os.pipe()
@@ -66,7 +71,7 @@ class WorkerProcess:
         files = (theirs.fileno(), records_write)
         command = [interpreter.executable, "-B", str(_WORKER), *map(str, files), str(os.getpid()), name]
         try:
-            process = spawner.start(command, files)
+            process = spawner.start(command, files, host)
         except OSError as error:
             ours.close()
             os.close(records_read)
