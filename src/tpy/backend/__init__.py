@@ -27,6 +27,7 @@ from tpy.backend.implicit_state import SequenceState, StateSpec, state_specs
 from tpy.backend.late_answer import AnswerLater
 from tpy.backend.model_metrics import Metric, MetricFamily, ModelMetrics
 from tpy.backend.ragged import BATCH_INPUT_RANKS, Batching, batching_of
+from tpy.backend.server_calls import CallSink, Done, ServerCall, ServerCalls, WaitingBatch
 
 __all__ = [
     "BATCH_INPUT_RANKS",
@@ -36,6 +37,8 @@ __all__ = [
     "BackendFactory",
     "BackendSettings",
     "Batching",
+    "CallSink",
+    "Done",
     "ExecutionBatch",
     "ExecutionRequest",
     "ExecutionResult",
@@ -51,7 +54,10 @@ __all__ = [
     "PhaseTimes",
     "ResponseSender",
     "SequenceState",
+    "ServerCall",
+    "ServerCalls",
     "StateSpec",
+    "WaitingBatch",
     "batching_of",
     "bound",
     "gather",

@@ -17,6 +17,7 @@ import numpy as np
 from tpy.backend.host_policy import ANYWHERE, HostPolicy
 from tpy.backend.implicit_state import SequenceState
 from tpy.backend.model_metrics import ModelMetrics
+from tpy.backend.server_calls import ServerCalls
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind
 from tpy.errors import TpyError
@@ -69,6 +70,8 @@ class ModelContext(msgspec.Struct, frozen=True, kw_only=True):
     """The instances that will be made of it at first; none while the configuration is being completed."""
     log: Callable[[str, str], None] = lambda level, message: None
     """Log from any thread: level is "verbose", "info", "warning" or "error"."""
+    server: ServerCalls | None = None
+    """For models that call others; None where there is no server around them (tests)."""
     metrics: ModelMetrics = msgspec.field(default_factory=CustomMetrics)
     """For metrics that the model makes itself; those of a context made without are seen by nobody."""
 

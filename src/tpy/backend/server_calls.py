@@ -1,0 +1,81 @@
+"""ServerCalls: how a model calls the server that it runs in: other models, and the repository.
+
+A backend finds it in `ModelContext.server`. Everything here may be called from any thread and returns at once; what follows from
+a call arrives, on the Trio thread, at the object that was given with it. That object must neither block nor raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from tpy.errors import TpyError
+from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest
+
+if TYPE_CHECKING:
+    from tpy.backend.contract import ExecutionRequest
+
+Done = Callable[[TpyError | None], None]
+"""Takes the end of a repository call: None when it did what it should."""
+
+
+class WaitingBatch:
+    """A batch whose execution waits for calls: it cannot end before them, and until then its instance is taken.
+
+    The backend makes one for a batch that calls, gives it along with each such call, and sets `over` when `execute` returns. The
+    server needs it to see models that wait for each other in a circle.
+    """
+
+    __slots__ = ("over", "requests")
+
+    def __init__(self, requests: Sequence[ExecutionRequest]) -> None:
+        self.requests = requests
+        self.over = False
+
+
+class CallSink(Protocol):
+    """Where the answers of one call go."""
+
+    def deliver(self, response: InferenceResponse) -> None:
+        """Take one response; the last one has `final`."""
+        ...
+
+    def refuse(self, error: TpyError) -> None:
+        """The call was not accepted; nothing follows."""
+        ...
+
+
+class ServerCall(Protocol):
+    """A call under way."""
+
+    def cancel(self) -> None:
+        """Forget the call; its sink is called no more, apart from what is on its way to it. Idempotent."""
+        ...
+
+    def taken(self, count: int) -> None:
+        """So many more responses were taken by the caller. The called model waits while as many are not taken as the server holds
+        for one request (limits.py). Needed of calls with `streams` only."""
+        ...
+
+
+class ServerCalls(Protocol):
+    """The server, as a model sees it."""
+
+    def infer(
+        self, request: InferenceRequest, sink: CallSink, *, streams: bool, waiting: WaitingBatch | None = None
+    ) -> ServerCall:
+        """Run a request. Without `streams` a decoupled model is refused. With `waiting`, the call is refused (Unavailable) when
+        it could never end because every instance that could run it waits, in the end, for this call."""
+        ...
+
+    def load_model(self, request: LoadRequest, done: Done) -> None:
+        """As `RepositoryService.load`."""
+        ...
+
+    def unload_model(self, model_name: str, done: Done, *, unload_dependents: bool) -> None:
+        """As `RepositoryService.unload`."""
+        ...
+
+    def is_model_ready(self, model_name: str, version: int | None, answer: Callable[[bool], None]) -> None:
+        """Whether the version (None: the newest) would serve a request now; false for what is unknown."""
+        ...
