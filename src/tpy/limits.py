@@ -268,3 +268,15 @@ CUSTOM_METRIC_BUCKETS_MAX: Final = 256
 
 CUSTOM_METRIC_TEXT_MAX: Final = 1024
 """Characters of a name, description, label or label value."""
+
+CACHE_INSERTION_BYTES_WAITING_MAX: Final = 256 * MIB
+"""Answers that wait to be written to Redis; beyond it they are not kept."""
+
+REDIS_ENTRY_BYTES_MAX: Final = 64 * MIB
+"""One answer in Redis, written or read: it is held in memory twice on either side, and Redis answers nobody else meanwhile."""
+
+REDIS_PAUSE_NS_MIN: Final = 1_000_000_000
+"""How long a Redis that did not answer is left alone; it doubles with each failure in a row."""
+
+REDIS_PAUSE_NS_MAX: Final = 30_000_000_000
+"""As long at most: so long it may take until a Redis that is back is noticed."""

@@ -42,7 +42,7 @@ class ResponseCache(Protocol):
         owner: str,
         waiter: InsertWaiter,
     ) -> None:
-        """Keep a copy of this answer. `owner` names the copy of the model version that it is from, for `forget` and for people."""
+        """Keep a copy of this answer. `owner` names the copy of the model version that gave it, for `forget` and for people."""
         ...
 
     def forget(self, owner: str) -> None:

@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class LocalCache:
-    """See ResponseCache. A lookup answers at once. Large answers are measured and copied by `worker`, so that the loop goes on."""
+    """See ResponseCache. A lookup answers at once. Large answers are measured and copied by `worker`: the loop goes on."""
 
     shared = False
 

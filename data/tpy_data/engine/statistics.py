@@ -9,6 +9,7 @@ from __future__ import annotations
 from tpy.messages import BatchStatistics, Duration, InferenceStatistics
 from tpy.messages.statistics import FailureCounts
 from tpy_data.engine.ticket import Execution, RequestTicket
+from tpy_data.schedulers.core.contract import Ticket
 
 
 class VersionStatistics:
@@ -17,6 +18,10 @@ class VersionStatistics:
     __slots__ = (
         "_backend",
         "_batches",
+        "_cache_hit_count",
+        "_cache_hit_ns",
+        "_cache_miss_count",
+        "_cache_miss_ns",
         "_canceled",
         "_execution_count",
         "_fail_ns",
@@ -40,6 +45,7 @@ class VersionStatistics:
         self._inference_count = self._execution_count = 0
         self._last_inference_ms = 0
         self._rejected = self._canceled = self._backend = self._other = self._refused = 0
+        self._cache_hit_count = self._cache_hit_ns = self._cache_miss_count = self._cache_miss_ns = 0
         self._batches: dict[int, list[int]] = {}  # size -> count, input ns, infer ns, output ns
 
     def executed(self, batch_size: int, execution: Execution, wall_ms: int) -> None:
@@ -71,17 +77,17 @@ class VersionStatistics:
         self._backend += 1
         self._fail_ns += now_ns - ticket.queued_ns
 
-    def timed_out(self, ticket: RequestTicket, now_ns: int) -> None:
+    def timed_out(self, ticket: Ticket, now_ns: int) -> None:
         """The deadline passed first."""
         self._rejected += 1
         self._fail_ns += now_ns - ticket.queued_ns
 
-    def cancelled(self, ticket: RequestTicket, now_ns: int) -> None:
+    def cancelled(self, ticket: Ticket, now_ns: int) -> None:
         """The caller gave up."""
         self._canceled += 1
         self._fail_ns += now_ns - ticket.queued_ns
 
-    def stopped(self, ticket: RequestTicket, now_ns: int) -> None:
+    def stopped(self, ticket: Ticket, now_ns: int) -> None:
         """The version was unloaded before its turn came."""
         self._other += 1
         self._fail_ns += now_ns - ticket.queued_ns
@@ -89,6 +95,27 @@ class VersionStatistics:
     def refused_admission(self) -> None:
         """It was not accepted: invalid, or the queue was full. Not a failure in Triton's numbers."""
         self._refused += 1
+
+    def cache_hit(self, taken_ns: int, queue_ns: int, lookup_ns: int) -> None:
+        """A request was answered from the response cache: a success that was not executed."""
+        self._success_count += 1
+        self._success_ns += taken_ns
+        self._queue_ns += queue_ns
+        self._cache_hit_count += 1
+        self._cache_hit_ns += lookup_ns
+
+    def cache_missed(self, lookup_ns: int, before_ns: int) -> None:
+        """A request that succeeded was not in the response cache: it came to its scheduler `before_ns` after its arrival, of
+        which `lookup_ns` were the cache's, and the rest a wait for an equal request."""
+        self._success_ns += before_ns
+        self._queue_ns += before_ns - lookup_ns
+        self._cache_miss_count += 1
+        self._cache_miss_ns += lookup_ns
+
+    def cache_inserted(self, insertion_ns: int) -> None:
+        """Its answer was inserted."""
+        self._success_ns += insertion_ns
+        self._cache_miss_ns += insertion_ns
 
     @property
     def last_inference_ms(self) -> int:
@@ -108,13 +135,16 @@ class VersionStatistics:
     def inference(self) -> InferenceStatistics:
         """The cumulative durations."""
         count = self._success_count
+        executed = count - self._cache_hit_count
         return InferenceStatistics(
             success=Duration(count, self._success_ns),
             fail=Duration(self._rejected + self._canceled + self._backend + self._other, self._fail_ns),
             queue=Duration(count, self._queue_ns),
-            compute_input=Duration(count, self._input_ns),
-            compute_infer=Duration(count, self._infer_ns),
-            compute_output=Duration(count, self._output_ns),
+            compute_input=Duration(executed, self._input_ns),
+            compute_infer=Duration(executed, self._infer_ns),
+            compute_output=Duration(executed, self._output_ns),
+            cache_hit=Duration(self._cache_hit_count, self._cache_hit_ns),
+            cache_miss=Duration(self._cache_miss_count, self._cache_miss_ns),
         )
 
     def batches(self) -> tuple[BatchStatistics, ...]:

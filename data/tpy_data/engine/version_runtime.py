@@ -16,11 +16,14 @@ from tpy.ids import ModelId, Version
 from tpy.limits import INSTANCE_CLOSE_S_MAX, LOAD_SLOW_S
 from tpy.messages import ModelDescription, ModelState
 from tpy.state import DesiredModel, DesiredVersion, ObservedKey, ObservedVersion, ObservedWriter
+from tpy_data.engine.cache_access import CacheAccess
+from tpy_data.engine.caching import forget_cached, with_cache, with_content
 from tpy_data.engine.core import Phase, Running
 from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.executor import Executor, Worker, call, see_through
 from tpy_data.engine.instances import InstanceRecipe, InstanceSet
 from tpy_data.engine.loading import LoadedVersion, Loader
+from tpy_data.engine.model_engine import ModelEngine
 from tpy_data.engine.serving_table import ServingTable
 from tpy_data.engine.version_engine import VersionEngine
 
@@ -32,7 +35,7 @@ UNLOADED = "unloaded"
 
 class Plant(NamedTuple):
     """What all versions of a data plane share. `loaders` run load and auto-complete, `unloaders` release: apart, so that loads
-    that hang do not keep anything from being unloaded."""
+    that hang do not keep anything from being unloaded. `cache` None: no answers are kept."""
 
     loader: Loader
     loaders: Worker
@@ -41,6 +44,7 @@ class Plant(NamedTuple):
     table: ServingTable
     writer: ObservedWriter
     clock: Clock
+    cache: CacheAccess | None = None
 
 
 class VersionRuntime:
@@ -58,7 +62,7 @@ class VersionRuntime:
         self._desired_version = version
         self._plant = plant
         self._loaded: LoadedVersion | None = None
-        self._engine: VersionEngine | None = None
+        self._engine: ModelEngine | None = None
         self._instances: InstanceSet | None = None
         self._applied_revision = model.config_revision
         self._applied_error = ""
@@ -90,7 +94,7 @@ class VersionRuntime:
         return self._require_loaded().description
 
     @property
-    def engine(self) -> VersionEngine:
+    def engine(self) -> ModelEngine:
         """The request path."""
         if self._engine is None:
             raise Internal(f"{self.key} is not loaded")
@@ -153,8 +157,9 @@ class VersionRuntime:
         failure: TpyError | None = None
         try:
             async with trio.open_nursery() as nursery:
-                self._engine = engine = VersionEngine(loaded.config, self.version, loaded.core, self._plant.clock)
-                recipe = InstanceRecipe(loaded.model, loaded.samples, self._plant.executor, engine)
+                executing = VersionEngine(loaded.config, self.version, loaded.core, self._plant.clock)
+                self._engine = engine = with_cache(executing, self.key, loaded, self._plant.cache)
+                recipe = InstanceRecipe(loaded.model, loaded.samples, self._plant.executor, executing)
                 self._instances = instances = InstanceSet(recipe, nursery, self._on_instances_changed)
                 nursery.start_soon(engine.run, name=f"deadlines of {self.key.model}")
                 try:
@@ -167,11 +172,12 @@ class VersionRuntime:
                     await self._drain(engine, instances)
                 nursery.cancel_scope.cancel()
         finally:
+            forget_cached(self.key, self._plant.cache)
             await see_through(self._plant.unloaders, loaded.model.unload, grace_s=INSTANCE_CLOSE_S_MAX)
         self._end(failure)
 
     async def _load(self) -> LoadedVersion:
-        load = functools.partial(_load, self._plant.loader, self._model, self._desired_version)
+        load = functools.partial(_load, self._plant, self._model, self._desired_version)
         failure: TpyError = Unavailable("the server ends")
         with self._loading:
             async with trio.open_nursery() as nursery:
@@ -226,7 +232,7 @@ class VersionRuntime:
         if self.phase is Phase.SERVING and not self._on_instances_changed():
             self._move_serving()
 
-    async def _drain(self, engine: VersionEngine, instances: InstanceSet) -> None:
+    async def _drain(self, engine: ModelEngine, instances: InstanceSet) -> None:
         """Finish the requests that are there, close the instances."""
         await engine.wait_drained()
         engine.stop()
@@ -288,10 +294,10 @@ class VersionRuntime:
         return {"model": str(self.key.model), "version": self.key.version, "generation": self.key.generation}
 
 
-def _load(loader: Loader, model: DesiredModel, version: DesiredVersion) -> LoadedVersion:
+def _load(plant: Plant, model: DesiredModel, version: DesiredVersion) -> LoadedVersion:
     """In a loader thread. What is not a TpyError is a bug of a backend, and this version's reason."""
     try:
-        return loader.load(model, version)
+        return with_content(plant.loader.load(model, version), model, version, plant.cache)
     except TpyError:
         raise
     except Exception as error:

@@ -22,7 +22,7 @@ class LruCore(Generic[V]):
     Every verb costs O(1) per value that it concerns. A value may have an owner, whose values can be forgotten together.
     """
 
-    __slots__ = ("_keys_of", "_kept", "bytes_max", "bytes_used", "evictions", "hits", "misses")
+    __slots__ = ("_kept", "_keys_of", "bytes_max", "bytes_used", "evictions", "hits", "misses")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max

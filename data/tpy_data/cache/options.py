@@ -1,0 +1,35 @@
+"""What an operator chooses about the response cache."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class LocalCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """--cache-config local,size=<bytes>."""
+
+    size_bytes: int
+
+
+class RedisCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """--cache-config redis,<setting>=<value>. Time-outs are never "wait for ever", as Triton's 0 is: the default takes its place.
+
+    `server_token` tells this run of the server from all others: for answers that no other server may give.
+    """
+
+    host: str
+    port: int
+    user: str = ""
+    password: str = ""
+    db: int = 0
+    connect_timeout_ms: int = 1000
+    socket_timeout_ms: int = 1000
+    pool_size: int = 4
+    tls: bool = False
+    certificate_file: str = ""
+    key_file: str = ""
+    root_certificate_file: str = ""
+    server_token: str = ""
+
+
+CacheOptions = LocalCacheOptions | RedisCacheOptions

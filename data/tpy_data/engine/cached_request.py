@@ -1,0 +1,126 @@
+"""CachedRequest: a request to a model whose answers are kept, from its submission to its answer."""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol
+
+import msgspec
+
+from tpy.messages import InferenceRequest, InferenceResponse
+from tpy.services import RequestHandle, ResponseSink
+from tpy.units import NS_PER_US
+from tpy_data.cache.core.entry import CachedResponse
+from tpy_data.schedulers.core.contract import Ticket
+from tpy_data.schedulers.core.default import end_to_end_deadline_ns
+
+
+class Stage(enum.Enum):
+    """Where a cached request is."""
+
+    ASKING = "asking"
+    """Its key is being made, or the cache looks it up."""
+    WAITING = "waiting"
+    """An equal request is being executed."""
+    RUNNING = "running"
+    """It is the model's."""
+    ENDED = "ended"
+
+
+class CachedRequestOwner(Protocol):
+    """Who moves the request from stage to stage."""
+
+    def hashed(self, request: CachedRequest) -> None:
+        """Its key was made in a thread."""
+        ...
+
+    def looked_up(self, request: CachedRequest, response: CachedResponse | None) -> None:
+        """The cache has answered after `submit` had returned."""
+        ...
+
+    def delivered(self, request: CachedRequest, response: InferenceResponse) -> None:
+        """The model has answered."""
+        ...
+
+    def inserted(self, request: CachedRequest) -> None:
+        """The answer is kept, or will not be."""
+        ...
+
+    def cancel(self, request: CachedRequest) -> None:
+        """Nobody waits for the answer any more."""
+        ...
+
+
+class CachedRequest(Ticket):
+    """At once the caller's RequestHandle, the model's ResponseSink, and who waits for the cache; as a Ticket it has a deadline
+    while the model does not have it.
+
+    * `leads`: equal requests wait for it.
+    * `submitting`: `submit` has not returned, and takes what the cache says from `known` and `kept`.
+    * `spent_ns`: on key and lookup. `began_ns`: when the model got it; later, when its answer was inserted.
+    """
+
+    __slots__ = (
+        "_owner",
+        "began_ns",
+        "handle",
+        "kept",
+        "key",
+        "known",
+        "leads",
+        "request",
+        "sink",
+        "spent_ns",
+        "stage",
+        "submitting",
+    )
+
+    def __init__(self, owner: CachedRequestOwner, request: InferenceRequest, sink: ResponseSink, now_ns: int) -> None:
+        super().__init__(priority=request.priority, timeout_ns=request.timeout_us * NS_PER_US, deadline_ns=request.deadline_ns)
+        self.queued_ns = now_ns
+        self.request = request
+        self.sink = sink
+        self.stage = Stage.ASKING
+        self.key = b""
+        self.leads = False
+        self.submitting = True
+        self.known = False
+        self.kept: CachedResponse | None = None
+        self.handle: RequestHandle | None = None
+        self.spent_ns = 0
+        self.began_ns = 0
+        self._owner = owner
+
+    def for_model(self) -> InferenceRequest:
+        """The request with its deadline as it was at submission, for one that is handed to the model later."""
+        return msgspec.structs.replace(self.request, deadline_ns=end_to_end_deadline_ns(self, self.queued_ns))
+
+    # LookupWaiter, InsertWaiter, ResponseSink
+
+    def found(self, response: CachedResponse | None) -> None:
+        """From the cache."""
+        if self.submitting:
+            self.known = True
+            self.kept = response
+        else:
+            self._owner.looked_up(self, response)
+
+    def inserted(self) -> None:
+        """From the cache."""
+        self._owner.inserted(self)
+
+    def deliver(self, response: InferenceResponse) -> None:
+        """From the model."""
+        self._owner.delivered(self, response)
+
+    # RequestHandle
+
+    def cancel(self) -> None:
+        """Forget the request; no answer follows. Safe at any time."""
+        self._owner.cancel(self)
+
+    def pause(self) -> None:
+        """Without effect: it is answered once."""
+
+    def resume(self) -> None:
+        """Without effect."""

@@ -1,0 +1,67 @@
+"""Whether a version's answers are kept, and under whose name."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from tpy.config import ModelConfig
+from tpy.state import DesiredModel, DesiredVersion, ObservedKey
+from tpy_data.cache.core.key import RequestKey
+from tpy_data.engine.cache_access import CacheAccess
+from tpy_data.engine.cached_engine import CachedEngine
+from tpy_data.engine.loading import LoadedVersion
+from tpy_data.engine.model_content import content_digest
+from tpy_data.engine.model_engine import ModelEngine
+
+_log = logging.getLogger(__name__)
+
+
+def with_content(
+    loaded: LoadedVersion, model: DesiredModel, version: DesiredVersion, access: CacheAccess | None
+) -> LoadedVersion:
+    """With the digest that its answers have in a cache which several servers share. Blocking; reads all files of the model."""
+    if access is None or not access.cache.shared or not _wanted(loaded.config):
+        return loaded
+    if loaded.config.ensemble_scheduling is not None:
+        # What it answers depends on its members, too: only this run of the server, which loads it anew with them, may.
+        return msgspec.structs.replace(loaded, content=f"{access.token}#{version.generation}")
+    config = msgspec.structs.replace(loaded.config, instance_group=())  # how many run it changes no answer
+    try:
+        return msgspec.structs.replace(loaded, content=content_digest(config, model.directory, version.directory))
+    except OSError as error:
+        context = {"model": str(model.id), "version": version.version, "reason": str(error)}
+        _log.warning("the files of a model cannot be read: its answers are not cached", extra={"context": context})
+        return loaded
+
+
+def with_cache(engine: ModelEngine, key: ObservedKey, loaded: LoadedVersion, access: CacheAccess | None) -> ModelEngine:
+    """The engine itself, or behind the response cache when there is one and the model asks for it."""
+    config = loaded.config
+    if not _wanted(config):
+        return engine
+    if access is None:
+        context = {"model": str(key.model), "version": key.version}
+        _log.warning("response_cache has no effect: the server was started without --cache-config", extra={"context": context})
+        return engine
+    if access.cache.shared and not loaded.content:
+        return engine
+    # Where others share the cache, what counts is what the model is; else which load of it this is.
+    identity: str | int = loaded.content if access.cache.shared else key.generation
+    request_key = RequestKey((key.model.name, key.model.namespace, key.version, identity))
+    return CachedEngine(engine, config, key.version, access=access, key=request_key, owner=_owner(key))
+
+
+def forget_cached(key: ObservedKey, access: CacheAccess | None) -> None:
+    """This copy of the version is no more."""
+    if access is not None:
+        access.cache.forget(_owner(key))
+
+
+def _owner(key: ObservedKey) -> str:
+    return f"{key.model}:{key.version}#{key.generation}"
+
+
+def _wanted(config: ModelConfig) -> bool:
+    return config.response_cache is not None and config.response_cache.enable
