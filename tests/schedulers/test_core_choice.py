@@ -31,7 +31,14 @@ def test_dynamic_batching_gets_the_dynamic_core() -> None:
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        (ModelConfig(name="m", sequence_batching=SequenceBatching()), "sequence_batching"),
+        (
+            ModelConfig(
+                name="m",
+                sequence_batching=SequenceBatching(),
+                parameters={"TRITON_BATCH_STRATEGY_PATH": ModelParameter(string_value="s.so")},
+            ),
+            "TRITON_BATCH_STRATEGY_PATH",
+        ),
         (ModelConfig(name="m", ensemble_scheduling=EnsembleScheduling()), "ensemble_scheduling"),
         (ModelConfig(name="m", platform="ensemble"), "ensemble_scheduling"),
         (

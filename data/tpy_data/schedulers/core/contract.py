@@ -66,14 +66,16 @@ class LiveSequence:
     """A sequence that a core knows: from its START until its END, its idle time-out, its cancellation, or a START that begins it
     anew (that is another object, in the same place).
 
-    `instance` and `slot` are where it runs, None while it waits for a slot; once given they do not change. `state` belongs to
-    the driver's owner, who may hang on it what goes from one request of the sequence to the next.
+    `instance` and `slot` are where it runs, None while it waits for a slot; once given they do not change. `restarted`: its START
+    came while a sequence of the same id was live. `state` belongs to the driver's owner, who may hang on it what goes from one
+    request of the sequence to the next.
     """
 
-    __slots__ = ("correlation_id", "instance", "slot", "state")
+    __slots__ = ("correlation_id", "instance", "restarted", "slot", "state")
 
-    def __init__(self, correlation_id: int | str) -> None:
+    def __init__(self, correlation_id: int | str, *, restarted: bool = False) -> None:
         self.correlation_id = correlation_id
+        self.restarted = restarted
         self.instance: int | None = None
         self.slot: int | None = None
         self.state: object = None

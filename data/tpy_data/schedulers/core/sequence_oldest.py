@@ -1,0 +1,53 @@
+"""OldestBatcher: the strategy oldest, where the next requests of an instance's sequences go through a dynamic batcher."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from tpy_data.schedulers.core.batch_forming import BatchForming
+from tpy_data.schedulers.core.contract import Ticket
+from tpy_data.schedulers.core.dynamic_options import DynamicOptions
+from tpy_data.schedulers.core.sequence_batcher import SlotBatch
+
+
+class OldestBatcher:
+    """A queue in the order in which requests became ready; a batch takes from its front what goes together.
+
+    `max_queue_delay_microseconds` counts from when a request became ready, that is when its predecessor was over.
+    """
+
+    __slots__ = ("_forming", "_queue")
+
+    def __init__(self, options: DynamicOptions) -> None:
+        self._queue: OrderedDict[Ticket, None] = OrderedDict()
+        self._forming = BatchForming(options)
+
+    def offer(self, ticket: Ticket, slot: int, now_ns: int) -> None:
+        """Queue the ticket."""
+        ticket.ready_ns = now_ns
+        self._queue[ticket] = None
+        if self._forming.looked:
+            self._forming.add(ticket)
+
+    def withdraw(self, ticket: Ticket, slot: int) -> None:
+        """Take the ticket out of the queue."""
+        del self._queue[ticket]
+        self._forming.reset()
+
+    def take(self, now_ns: int) -> SlotBatch | None:
+        """The first tickets, when the batcher's rules say that they are worth sending."""
+        queue, forming = self._queue, self._forming
+        if not forming.looked:
+            forming.look(queue)
+        count = forming.ready_count(now_ns) if forming.tickets else 0
+        if count == 0:
+            return None
+        tickets = forming.tickets[:count]
+        forming.reset()
+        for ticket in tickets:
+            del queue[ticket]
+        return SlotBatch(tickets)
+
+    def due_ns(self) -> int | None:
+        """When the oldest has waited long enough for company."""
+        return self._forming.due_ns()
