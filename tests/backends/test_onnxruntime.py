@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import re
 import subprocess
 import sys
 import weakref
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ import onnx
 import pytest
 
 from tests.backends import onnx_models
-from tpy.backend import Backend, BackendSettings, InstancePlacement, ModelContext
+from tpy.backend import Backend, BackendSettings, HostPolicy, InstancePlacement, ModelContext
 from tpy.config import ModelConfig
 from tpy.config.model_config import (
     ExecutionAccelerator,
@@ -70,6 +72,34 @@ VALUES: dict[DataType, list[Any]] = {
     **{kind: [-100, 0, 100] for kind in (DataType.INT8, DataType.INT16, DataType.INT32, DataType.INT64)},
     **{kind: [-1.5, 0, float("inf")] for kind in (DataType.FP16, DataType.FP32, DataType.FP64, DataType.BF16)},
 }
+
+
+def core_sets() -> Counter[str]:
+    """How many threads of this process may run on which cores, as Linux writes them."""
+    found: Counter[str] = Counter()
+    for status in Path("/proc/self/task").glob("*/status"):
+        with contextlib.suppress(OSError):
+            found.update(re.findall(r"Cpus_allowed_list:\s*(\S+)", status.read_text()))
+    return found
+
+
+def test_threads_of_a_session_are_bound_by_the_host_policy(tmp_path: Path) -> None:
+    """Also when the session is opened by load, in a thread that is not bound. A thread for each core, less the caller's."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    backend = create(BackendSettings(name="onnxruntime"))
+    context = completed(backend, tmp_path, onnx_models.matmul())
+    before = core_sets()
+    host = HostPolicy(cpu_cores=tuple(cores))
+    placement = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU, host_policy="cpu", host=host)
+    model = backend.load(msgspec.structs.replace(context, placements=(placement,)))
+    opened = core_sets() - before
+    instance = model.create_instance(placement)
+    assert sum((core_sets() - before).values()) == sum(opened.values()) == 1  # the instance shares that session
+    assert opened.keys() <= {f"{cores[0]}-{cores[1]}", f"{cores[0]},{cores[1]}"}
+    instance.close()
+    model.unload()
 
 
 def test_the_table_of_values_is_total() -> None:

@@ -40,6 +40,15 @@ B8V = model("b8v", 8, ("IN", F, (-1, 3), False))
 TWO = model("b8two", 8, ("IN0", F, (2,), False), ("IN1", INT32, (2,), False))
 OPT = model("b8opt", 8, ("IN0", F, (2,), False), ("IN1", INT32, (2,), True), ("IN2", INT32, (2,), True))
 N0 = model("n0", 0, ("IN", F, (2, -1), False))
+RAGGED = config(
+    "ragged",
+    max_batch_size=8,
+    input=(
+        ModelInput(name="IN", data_type=F, dims=(-1, 3), allow_ragged_batch=True),
+        ModelInput(name="OPT", data_type=F, dims=(-1,), allow_ragged_batch=True, optional=True),
+    ),
+    output=(ModelOutput(name="OUT", data_type=F, dims=(-1,)),),
+)
 S8 = model("s8", 8, ("IN", DataType.BYTES, (-1,), False))
 
 
@@ -328,6 +337,13 @@ def test_what_may_share_a_batch() -> None:
     assert signature(OPT, t("IN0", 1, 2)) != signature(OPT, t("IN0", 1, 2), i("IN1", 1, 2))
     assert signature(OPT, t("IN0", 1, 2), i("IN2", 1, 2)) != signature(OPT, t("IN0", 1, 2), i("IN1", 1, 2))
     assert signature(OPT, i("IN2", 1, 2), t("IN0", 1, 2)) == signature(OPT, t("IN0", 1, 2), i("IN2", 1, 2))
+
+
+def test_ragged_inputs_share_a_batch_whatever_their_shapes() -> None:
+    assert signature(RAGGED, t("IN", 1, 2, 3)) == signature(RAGGED, t("IN", 4, 5, 3)) == signature(RAGGED, t("IN", 1, 0, 3))
+    with_optional = signature(RAGGED, t("IN", 1, 2, 3), t("OPT", 1, 0))
+    assert with_optional != signature(RAGGED, t("IN", 1, 2, 3))
+    assert with_optional == signature(RAGGED, t("IN", 1, 7, 3), t("OPT", 1, 9))
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,11 @@ from tpy.errors import Unsupported
 
 def refuse_beyond(config: ModelConfig, capabilities: BackendCapabilities) -> None:
     """Raises Unsupported, naming the field, when the model asks for what its backend does not do."""
-    if not capabilities.ragged and any(entry.allow_ragged_batch for entry in config.input):
+    ragged = next((index for index, entry in enumerate(config.input) if entry.allow_ragged_batch), None)
+    if ragged is not None and not capabilities.ragged:
         raise Unsupported(
-            f"model '{config.name}' asks for what backend '{capabilities.name}' does not support: 'allow_ragged_batch'"
+            f"model '{config.name}' asks for what backend '{capabilities.name}' does not support: "
+            f"'input[{ragged}].allow_ragged_batch'"
         )
     if config.decoupled and not capabilities.decoupled:
         raise Unsupported(

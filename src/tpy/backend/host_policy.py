@@ -109,6 +109,9 @@ def bind(policy: HostPolicy) -> None:
 @contextlib.contextmanager
 def bound(policy: HostPolicy) -> Iterator[None]:
     """`bind` for the length of the block; then the thread has its old cores and memory from anywhere. Raises Internal."""
+    if not policy:
+        yield
+        return
     cores = os.sched_getaffinity(0)
     try:
         bind(policy)
