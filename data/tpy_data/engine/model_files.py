@@ -1,4 +1,4 @@
-"""Files beside the model that its configuration names: labels and warmup data. Blocking; runs in a loader thread."""
+"""Files beside the model that its configuration names: labels, warmup data, initial states. Blocking; runs in a loader thread."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path, PurePosixPath
 
 from tpy.config import ModelConfig
 from tpy.errors import Internal, InvalidArgument
+
+_LENGTH_BYTES = 4
 
 
 def read_labels(config: ModelConfig, model_directory: Path) -> dict[str, tuple[str, ...]]:
@@ -22,6 +24,19 @@ def _lines(text: str) -> tuple[str, ...]:
     """Only a newline ends a label. `splitlines` would also cut at form feeds and the line separators of Unicode, which are labels
     of their own where a model tells characters apart, and every label behind one would be wrong."""
     return tuple(line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")) if text else ()
+
+
+def strings_in(content: bytes, count: int) -> list[bytes]:
+    """The first `count` BYTES elements of a file, each behind its length (4 bytes, little-endian); as many as are whole."""
+    strings: list[bytes] = []
+    at = 0
+    while len(strings) < count:
+        begin = at + _LENGTH_BYTES
+        at = begin + int.from_bytes(content[at:begin], "little")
+        if begin > len(content) or at > len(content):
+            break
+        strings.append(content[begin:at])
+    return strings
 
 
 def read_beside(directory: Path, name: str) -> bytes:

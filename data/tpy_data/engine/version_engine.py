@@ -4,7 +4,7 @@ caller's stack; the only things that happen elsewhere are `BatchRun.run` and `Si
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import trio
@@ -14,7 +14,7 @@ from tpy.clock import Clock
 from tpy.config import ModelConfig
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable, invariant
 from tpy.messages import InferenceRequest, InferenceResponse, ResponseStatistics, Tensor
-from tpy.services import ResponseSink
+from tpy.services import RequestHandle, ResponseSink
 from tpy_data.engine.admission import Admission, request_prefix
 from tpy_data.engine.batch_run import BatchRun, InstanceSlot
 from tpy_data.engine.decoupled import DecoupledRequests
@@ -28,14 +28,14 @@ from tpy_data.schedulers.driver import SchedulerDriver
 _log = logging.getLogger(__name__)
 
 
-class _Nobody:
+class Nobody:
     """The sink of a request that was cancelled when its answer was already on the way."""
 
     def deliver(self, response: InferenceResponse) -> None:
         pass
 
 
-_NOBODY = _Nobody()
+NOBODY = Nobody()
 
 
 class VersionEngine:
@@ -63,7 +63,7 @@ class VersionEngine:
             nursery.start_soon(self._open.run)
             await self._driver.run()
 
-    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestTicket:
+    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
         """As `InferenceService.submit`, for this version."""
         try:
             inputs, batch_size, signature = self._admission.admit(request)
@@ -86,13 +86,28 @@ class VersionEngine:
             return
         if ticket.phase is Phase.ENDED:
             # Its answer can be among the decisions that are being performed now, when a sink before it cancels it.
-            ticket.sink = _NOBODY
+            ticket.sink = NOBODY
             ticket.abandoned = True
             return
         ticket.abandoned = True
         self._driver.cancel(ticket)
         self.statistics.cancelled(ticket, self._clock.now_ns())
         self._check_drained()
+
+    @property
+    def name(self) -> str:
+        """The model's."""
+        return self._name
+
+    @property
+    def instance_count(self) -> int:
+        """How many instances take its work."""
+        return len(self._slots)
+
+    def break_up_runs(self) -> None:
+        """Have every request that no instance has begun wait in the queue, for any of them."""
+        for number in list(self._runs):
+            self.break_up(number)
 
     def add_instance(self, slot: InstanceSlot) -> None:
         """Give work to this instance from now on."""
@@ -103,6 +118,11 @@ class VersionEngine:
         """Give it no more work. A batch that it runs is still answered. Absent numbers are fine."""
         if self._slots.pop(number, None) is not None:
             self._driver.remove_instance(number)
+
+    def retire_instance(self, number: int, gone: Callable[[], object]) -> None:
+        """Give it no more work than must be: `gone` is called when nothing ties it to requests any more. Here nothing does."""
+        self.remove_instance(number)
+        gone()
 
     def snapshot(self) -> CoreSnapshot:
         """How many requests wait and run now."""

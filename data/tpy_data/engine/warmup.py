@@ -28,9 +28,7 @@ from tpy.errors import InvalidArgument, TpyError
 from tpy.messages import DataType, InferenceRequest, ParameterValue, SequencePosition, Tensor
 from tpy_data.engine.admission import Admission, request_prefix
 from tpy_data.engine.exception_text import exception_text
-from tpy_data.engine.model_files import read_beside
-
-_LENGTH_BYTES = 4
+from tpy_data.engine.model_files import read_beside, strings_in
 
 
 class WarmupRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,15 +186,12 @@ def _from_file(content: bytes, datatype: DataType, elements: int, name: str) -> 
 
 
 def _strings(content: bytes, elements: int, name: str) -> np.ndarray[Any, Any]:
+    strings = strings_in(content, elements)
+    if len(strings) < elements:
+        raise InvalidArgument(
+            f"{request_prefix('')}warmup setting expects {elements} string elements, but the data provided from {name} "
+            f"only has {len(strings)}"
+        )
     flat = np.empty(elements, dtype=object)
-    at = 0
-    for index in range(elements):
-        begin = at + _LENGTH_BYTES
-        at = begin + int.from_bytes(content[at:begin], "little")
-        if begin > len(content) or at > len(content):
-            raise InvalidArgument(
-                f"{request_prefix('')}warmup setting expects {elements} string elements, but the data provided from {name} "
-                f"only has {index}"
-            )
-        flat[index] = content[begin:at]
+    flat[:] = strings
     return flat

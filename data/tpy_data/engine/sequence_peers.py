@@ -1,0 +1,107 @@
+"""SequencePeers: which version of a model holds a sequence. Asked when the version that a request would go to does not.
+
+A sequence stays with the version that it began in, also when a newer one was switched in meanwhile or the model is unloaded: its
+requests reach that version until the sequence is over. Only a START looks at what is served now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import trio
+
+from tpy.ids import ModelId
+from tpy.messages import InferenceRequest
+from tpy.services import RequestHandle, ResponseSink
+
+
+class SequenceHolder(Protocol):
+    """The engine of one version of a sequence model."""
+
+    @property
+    def version(self) -> int: ...
+
+    def holds(self, correlation_id: int | str) -> bool:
+        """Whether the sequence lives here."""
+        ...
+
+    @property
+    def sequences(self) -> int:
+        """How many live here."""
+        ...
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
+        """As `InferenceService.submit`, for this version."""
+        ...
+
+    def let_go(self) -> None:
+        """Nobody is there any more who could send the next request of a sequence: do not wait for them to end."""
+        ...
+
+
+class SequencePeers:
+    """All engines of sequence models that are there: those that are switched in, and those that drain."""
+
+    def __init__(self) -> None:
+        self._holders: dict[ModelId, list[SequenceHolder]] = {}
+        self._over: trio.Event | None = None
+
+    @contextmanager
+    def joined(self, model: ModelId, holder: SequenceHolder) -> Iterator[None]:
+        """Ask this one too, for the length of the block."""
+        holders = self._holders.setdefault(model, [])
+        holders.append(holder)
+        try:
+            yield
+        finally:
+            holders.remove(holder)
+            if not holders:
+                del self._holders[model]
+            self.sequence_ended()
+
+    def other(self, model: ModelId, request: InferenceRequest) -> SequenceHolder | None:
+        """Who holds the request's sequence; None for nobody, and when the request begins one."""
+        return _holder(self._holders.get(model, ()), request)
+
+    def by_name(self, request: InferenceRequest) -> SequenceHolder | None:
+        """The same for the model of this name, which may not be served any more."""
+        if request.sequence is None:
+            return None
+        found = [
+            holder
+            for model, holders in self._holders.items()
+            if model.name == request.model_name and (holder := _holder(holders, request)) is not None
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def let_go(self) -> None:
+        """Nobody sends requests any more."""
+        for holders in self._holders.values():
+            for holder in holders:
+                holder.let_go()
+
+    def sequence_ended(self) -> None:
+        """Somewhere there is one less."""
+        if self._over is not None and not self._live():
+            self._over.set()
+
+    async def wait_over(self) -> None:
+        """Until no sequence lives."""
+        while self._live():
+            self._over = trio.Event()
+            await self._over.wait()
+
+    def _live(self) -> bool:
+        return any(holder.sequences for holders in self._holders.values() for holder in holders)
+
+
+def _holder(holders: Sequence[SequenceHolder], request: InferenceRequest) -> SequenceHolder | None:
+    position, version = request.sequence, request.model_version
+    if position is None or position.start:
+        return None
+    for holder in reversed(holders):  # the newest first: an id may live twice, when it was begun anew in a newer version
+        if version in (None, holder.version) and holder.holds(position.correlation_id):
+            return holder
+    return None
