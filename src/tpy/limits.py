@@ -280,3 +280,13 @@ REDIS_PAUSE_NS_MIN: Final = 1_000_000_000
 
 REDIS_PAUSE_NS_MAX: Final = 30_000_000_000
 """As long at most: so long it may take until a Redis that is back is noticed."""
+
+MODEL_CALLS_OUTSTANDING_MAX: Final = 1024
+"""Calls to other models that one instance has made and that have not ended; beyond it they are refused. A model that makes one
+per row of a batch stays below; one that calls without ever waiting for answers does not."""
+
+MODEL_CALL_BYTES_OUTSTANDING_MAX: Final = 4096 * MIB
+"""The same in bytes of their inputs. One call may always be made, whatever its size."""
+
+REPOSITORY_CALLS_WAITING_MAX: Final = 256
+"""Calls of models to load or unload models that wait for the loop to turn to them."""

@@ -14,6 +14,7 @@ from tpy.clock import Clock
 from tpy.errors import InvalidArgument
 from tpy.ids import ModelId
 from tpy.messages import CacheStatistics, ModelStatistics
+from tpy.services import RepositoryService
 from tpy.state import ModelStateStore, ObservedWriter
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.telemetry.host import SERVER_FAMILIES
@@ -25,6 +26,7 @@ from tpy_data.engine.cached_engine import CachedEngine
 from tpy_data.engine.executor import Executor, ThreadExecutor
 from tpy_data.engine.inference import EngineInference
 from tpy_data.engine.loading import Backends, Loader
+from tpy_data.engine.model_calls import EngineCalls
 from tpy_data.engine.reconciler import Reconciler
 from tpy_data.engine.serving_table import Served, ServingTable
 from tpy_data.engine.version_runtime import Plant
@@ -51,11 +53,16 @@ class DataPlane:
     """`inference` is the InferenceService for frontends. `stop_accepting` may be called before the context is left, so that
     requests are refused while frontends close their connections."""
 
-    def __init__(self, inference: EngineInference, plant: Plant, metrics: CustomMetrics) -> None:
+    def __init__(self, inference: EngineInference, plant: Plant, metrics: CustomMetrics, calls: EngineCalls) -> None:
         self.inference = inference
+        self._calls = calls
         self._metrics = metrics
         self._table = plant.table
         self._cache = plant.cache
+
+    def use_repository(self, repository: RepositoryService) -> None:
+        """Have models that load and unload others do it there; before this is called they are refused."""
+        self._calls.repository = repository
 
     def stop_accepting(self) -> None:
         """Refuse new requests; those that were accepted go on. Idempotent."""
@@ -107,6 +114,9 @@ async def open_data_plane(
     """
     executor = executor or ThreadExecutor()
     metrics = CustomMetrics(SERVER_FAMILIES)
+    table = ServingTable()
+    inference = EngineInference(table, store, model_namespacing=options.model_namespacing)
+    calls = EngineCalls(inference)
     loader = Loader(
         backends,
         gpus=options.gpus,
@@ -114,24 +124,25 @@ async def open_data_plane(
         log=_log_from_thread,
         metrics=metrics,
         host_policies=options.host_policies,
+        server=calls,
     )
     plant = Plant(
         loader=loader,
         loaders=executor.open_worker("load", threads_max=options.load_threads_max),
         unloaders=executor.open_worker("unload", threads_max=options.load_threads_max),
         executor=executor,
-        table=ServingTable(),
+        table=table,
         writer=writer,
         clock=clock,
         cache=open_cache(options.cache, executor, clock),
     )
     reconciler = Reconciler(store, plant)
-    inference = EngineInference(plant.table, store, model_namespacing=options.model_namespacing)
     try:
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(calls.run, name="repository calls of models")
             nursery.start_soon(reconciler.run, nursery)
             try:
-                yield DataPlane(inference, plant, metrics)
+                yield DataPlane(inference, plant, metrics, calls)
             finally:
                 inference.stop()
                 await _shut_down(reconciler, options.exit_timeout_ns)

@@ -7,7 +7,16 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from tpy.backend import Backend, BackendCapabilities, HostPolicy, InstancePlacement, LoadedModel, ModelContext, ModelMetrics
+from tpy.backend import (
+    Backend,
+    BackendCapabilities,
+    HostPolicy,
+    InstancePlacement,
+    LoadedModel,
+    ModelContext,
+    ModelMetrics,
+    ServerCalls,
+)
 from tpy.backend.host_policy import ANYWHERE
 from tpy.config import (
     ConfigError,
@@ -73,6 +82,7 @@ class Loader:
         log: Log,
         metrics: ModelMetrics,
         host_policies: Mapping[str, HostPolicy],
+        server: ServerCalls | None = None,
     ) -> None:
         self._backends = backends
         self._host_policies = host_policies
@@ -80,6 +90,7 @@ class Loader:
         self._server_id = server_id
         self._log = log
         self._metrics = metrics
+        self._server = server
 
     def load(self, desired: DesiredModel, version: DesiredVersion) -> LoadedVersion:
         """Complete, normalise and check the configuration, read the files it names, load the model.
@@ -102,6 +113,7 @@ class Loader:
             server_id=self._server_id,
             log=self._log,
             metrics=self._metrics,
+            server=self._server,
         )
         if desired.auto_complete:
             config = normalise(backend.auto_complete(context), default_model_filename=filename)

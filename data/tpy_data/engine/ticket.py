@@ -24,10 +24,24 @@ class Execution(NamedTuple):
 
 
 class TicketOwner(Protocol):
-    """Who to tell when the caller gives up."""
+    """The engine that has the ticket."""
+
+    @property
+    def name(self) -> str:
+        """Its model's."""
+        ...
+
+    @property
+    def instance_count(self) -> int:
+        """How many instances take its work."""
+        ...
 
     def cancel(self, ticket: RequestTicket) -> None:
-        """Forget the ticket."""
+        """Forget the ticket: the caller gives up."""
+        ...
+
+    def break_up_runs(self) -> None:
+        """Have every request that no instance has begun wait in the queue, for any of them."""
         ...
 
 

@@ -109,6 +109,21 @@ class VersionEngine:
         for number in list(self._runs):
             self.break_up(number)
 
+    @property
+    def name(self) -> str:
+        """The model's."""
+        return self._name
+
+    @property
+    def instance_count(self) -> int:
+        """How many instances take its work."""
+        return len(self._slots)
+
+    def break_up_runs(self) -> None:
+        """Have every request that no instance has begun wait in the queue, for any of them."""
+        for number in list(self._runs):
+            self.break_up(number)
+
     def add_instance(self, slot: InstanceSlot) -> None:
         """Give work to this instance from now on."""
         self._slots[slot.number] = slot

@@ -97,6 +97,7 @@ async def run_server(
                 partial(run_control_plane, options.control, store, store.desired_writer(), clock=clock)
             )
             async with open_data_plane(_data_options(options, gpus), store, store.observed_writer(), registry, clock) as data:
+                data.use_repository(control)
                 services = Services(
                     inference=data.inference,
                     repository=control,
