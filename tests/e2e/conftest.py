@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,20 @@ def demo(demo_server: ServerProcess) -> Iterator[InferenceServerClient]:
     """The stock client, connected to the demo server."""
     with InferenceServerClient(demo_server.http, concurrency=4) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def example_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], ServerProcess]]:
+    """A server of an example in docs/examples, built as its make target builds it; started when it is first asked for."""
+    with ExitStack() as servers:
+
+        @functools.cache
+        def serve(name: str) -> ServerProcess:
+            built = tmp_path_factory.mktemp(name) / "models"
+            subprocess.run([sys.executable, ROOT / "docs" / "examples" / "build.py", name, built], check=True)
+            return servers.enter_context(ServerProcess(repositories=[built]))
+
+        yield serve
 
 
 @pytest.fixture
