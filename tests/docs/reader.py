@@ -128,7 +128,7 @@ class Reader:
         return True
 
     def _make(self, target: str) -> str:
-        """Build the models of a `serve` target in this folder; the command that serves them. What `make test` has set up is there."""
+        """Build the models of a `serve` target in this folder; the command that serves them. `make test` has set up the rest."""
         # These tests may run under make themselves; what it hands on would change what this make prints.
         plain = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
         done = subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True, text=True, env=plain)
