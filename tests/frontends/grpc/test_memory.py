@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tracemalloc
 import weakref
 from collections.abc import Iterator
 
@@ -12,6 +13,7 @@ import trio
 import trio.testing
 import tritonclient.grpc as triton
 from grpclib.const import Status
+from tritonclient.grpc import service_pb2
 
 from .fakes import FakePort, infer_request, port
 from .harness import running
@@ -48,6 +50,23 @@ async def test_an_answered_call_leaves_nothing_behind(immediate: bool) -> None:
         del submitted
         assert call.status is Status.OK
         assert array() is None
+
+
+async def test_the_files_of_a_load_call_are_copied_twice_at_most() -> None:
+    """Beside the message itself: once for Google's library, whose own copy is not counted here, and once to be kept."""
+    size = 20 * 2**20
+    load = service_pb2.RepositoryModelLoadRequest(model_name="m")
+    load.parameters["file:1/model.onnx"].bytes_param = bytes(size)
+    message = load.SerializeToString()
+    async with port() as server:
+        tracemalloc.start()
+        try:
+            await server.call("RepositoryModelLoad", message)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert len(server.services.repository.loads[0].files["1/model.onnx"]) == size
+    assert peak < 2.1 * size
 
 
 async def test_a_cancelled_call_leaves_nothing_behind() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, TypeVar, cast
 
 import trio
+from google.protobuf.message import Message
 
 from tpy import limits
 from tpy._proto.messages import inference as pb
@@ -17,7 +18,7 @@ from tpy.messages.statistics import Duration
 from tpy.services import Services
 
 Entry = TypeVar("Entry")
-Message = TypeVar("Message")
+Shown = TypeVar("Shown")
 
 _SERVICE = "/inference.GRPCInferenceService/"
 INFER_PATH: Final = f"{_SERVICE}ModelInfer"
@@ -58,6 +59,20 @@ _TRACE_DEFAULTS: Final = {
     "trace_mode": "triton",
 }
 """What a server without tracing answers."""
+
+
+class _Parameter(Protocol):
+    """Google's ModelRepositoryParameter, of what is read here."""
+
+    def WhichOneof(self, oneof: str) -> str | None: ...  # noqa: N802  # Google's name
+
+
+class _Load(Protocol):
+    """Google's RepositoryModelLoadRequest."""
+
+    repository_name: str
+    model_name: str
+    parameters: Mapping[str, _Parameter]
 
 
 class ControlService(pb.GrpcInferenceServiceBase):
@@ -189,7 +204,7 @@ class ControlService(pb.GrpcInferenceServiceBase):
     ) -> pb.CudaSharedMemoryUnregisterResponse:
         raise self._no_shared_memory()
 
-    async def _each(self, convert: Callable[[Entry], Message], entries: Sequence[Entry]) -> list[Message]:
+    async def _each(self, convert: Callable[[Entry], Shown], entries: Sequence[Entry]) -> list[Shown]:
         """All entries converted, many of them in a thread."""
         if len(entries) <= limits.GRPC_INLINE_ENTRIES_MAX:
             return [convert(entry) for entry in entries]
@@ -262,6 +277,20 @@ def _index_entry(entry: IndexEntry) -> pb.RepositoryIndexResponseModelIndex:
 def _refuse_repository(repository: str) -> None:
     if repository:
         raise Unsupported("'repository_name' specification is not supported")
+
+
+def _model_load_request(message: Message) -> pb.RepositoryModelLoadRequest:
+    """The same message, read by Google's library: betterproto2 would hold the files of a load call seven times over."""
+    load = cast(_Load, message)
+    parameters = {}
+    for key, given in load.parameters.items():
+        choice = given.WhichOneof("parameter_choice")
+        parameters[key] = pb.ModelRepositoryParameter(**({} if choice is None else {choice: getattr(given, choice)}))
+    return pb.RepositoryModelLoadRequest(repository_name=load.repository_name, model_name=load.model_name, parameters=parameters)
+
+
+CONVERSIONS: Final = {f"{_SERVICE}RepositoryModelLoad": _model_load_request}
+"""For `service_handlers`."""
 
 
 def _load_request(message: pb.RepositoryModelLoadRequest) -> LoadRequest:

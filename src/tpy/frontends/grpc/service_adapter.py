@@ -12,7 +12,7 @@ from typing import Any
 import betterproto2
 import trio
 from betterproto2.grpclib import ServiceBase
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from grpclib import GRPCError
 from grpclib.const import Cardinality, Handler
 
@@ -34,16 +34,25 @@ class StreamingService(ServiceBase):
                 await stream.send_message(response)
 
 
-def service_handlers(service: ServiceBase, parts: CallParts, apis: Mapping[str, str]) -> dict[str, UnaryHandler | StreamHandler]:
+Convert = Callable[[Message], betterproto2.Message]
+"""From a request as Google's library has read it."""
+
+_NO_CONVERSIONS: Mapping[str, Convert] = {}
+
+
+def service_handlers(
+    service: ServiceBase, parts: CallParts, apis: Mapping[str, str], conversions: Mapping[str, Convert] = _NO_CONVERSIONS
+) -> dict[str, UnaryHandler | StreamHandler]:
     """A handler for every method of `service`. `apis` says to which restricted protocol a method (`/package.Service/Method`)
-    belongs; a method that is not in it is never restricted.
+    belongs; a method that is not in it is never restricted. `conversions` has the methods whose requests are too large to be
+    read by betterproto2, which makes several copies of what it reads.
 
     Unary methods run as tasks in the nursery of `parts`, each cancelled with its call; the others in the task of their call.
     """
     mapping: Mapping[str, Handler] = service.__mapping__()  # type: ignore[attr-defined]  # every generated base has it
     handlers: dict[str, UnaryHandler | StreamHandler] = {}
     for path, method in mapping.items():
-        reader = _RequestReader(path, method.request_type)
+        reader = _RequestReader(path, method.request_type, conversions.get(path))
         if method.cardinality is Cardinality.UNARY_UNARY:
             handlers[path] = UnaryHandler(_UnaryMethod(method, reader, parts, apis.get(path, "")).handle)
         else:
@@ -54,18 +63,22 @@ def service_handlers(service: ServiceBase, parts: CallParts, apis: Mapping[str, 
 class _RequestReader:
     """Reads the requests of one method. betterproto2 reads what it can of broken bytes, so Google's looks at them first."""
 
-    def __init__(self, path: str, request_type: type[betterproto2.Message]) -> None:
+    def __init__(self, path: str, request_type: type[betterproto2.Message], convert: Convert | None = None) -> None:
         self._request_type = request_type
         self._checked_type = request_class(path)
+        self._convert = convert
 
     def read(self, message: memoryview) -> betterproto2.Message:
         """The request in `message`. Raises Internal, as Triton, for bytes that are none."""
         octets = bytes(message)
         try:
-            self._checked_type.FromString(octets)
+            checked = self._checked_type.FromString(octets)
         except DecodeError:
             raise Internal("Unable to parse request") from None
-        return self._request_type.parse(octets)
+        if self._convert is None:
+            return self._request_type.parse(octets)
+        del octets
+        return self._convert(checked)
 
 
 class _UnaryStream:
