@@ -22,12 +22,18 @@ class EngineInference:
         self._stopping = False
 
     def stop(self) -> None:
-        """Refuse every request from now on: the server is stopping."""
+        """Refuse every request from now on, except those of live sequences: the server is stopping."""
         self._stopping = True
 
     def describe(self, model_name: str, version: int | None = None) -> ModelDescription:
         """As `InferenceService.describe`."""
-        return self._find(model_name, version).description
+        try:
+            return self._find(model_name, version).description
+        except TpyError:
+            description = self._table.sequences.described(model_name, version)
+            if description is None:
+                raise
+            return description
 
     def config(self, model_name: str, version: int | None = None) -> ModelConfig:
         """As `InferenceService.config`."""
@@ -43,9 +49,16 @@ class EngineInference:
 
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
         """As `InferenceService.submit`."""
-        if self._stopping:
-            raise Unavailable(f"{request_prefix(request.id)}{Outcome.STOPPING.value}")
-        return self._find(request.model_name, request.model_version).engine.submit(request, sink)
+        try:
+            if self._stopping:
+                raise Unavailable(f"{request_prefix(request.id)}{Outcome.STOPPING.value}")
+            served = self._find(request.model_name, request.model_version)
+        except TpyError:
+            holder = self._table.sequences.by_name(request)  # a live sequence goes on wherever it is
+            if holder is None:
+                raise
+            return holder.submit(request, sink)
+        return served.engine.submit(request, sink)
 
     def _find(self, model_name: str, version: int | None) -> Served:
         model = self._table.by_name.get(model_name)

@@ -33,6 +33,7 @@ from tpy.config.model_config import InstanceKind
 from tpy.errors import InvalidArgument
 from tpy.messages import ModelDescription
 from tpy.state import DesiredModel, DesiredVersion
+from tpy_data.engine.initial_states import InitialStates
 from tpy_data.engine.model_files import read_labels
 from tpy_data.engine.support import refuse_beyond, refuse_unsupported, without_effect
 from tpy_data.engine.warmup import WarmupSample, make_samples
@@ -67,6 +68,7 @@ class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
     samples: tuple[WarmupSample, ...]
     core: SchedulerCore
     model: LoadedModel
+    states: InitialStates
     content: str = ""
 
 
@@ -124,6 +126,7 @@ class Loader:
         instances = self._scheduled(config)
         self._tell_without_effect(config, backend.capabilities)
         labels = read_labels(config, desired.directory)
+        states = InitialStates(config, desired.directory)
         samples = make_samples(config, desired.directory)
         core = make_core(config)
         placements = tuple(instance.placement for instance in instances)
@@ -135,6 +138,7 @@ class Loader:
             samples=samples,
             core=core,
             model=model,
+            states=states,
         )
 
     def resized(self, current: ModelConfig, desired: ModelConfig) -> tuple[ModelConfig, tuple[PlacedInstance, ...]]:

@@ -11,7 +11,6 @@ from typing import cast
 
 from tpy.backend import SequenceState
 from tpy.clock import Clock
-from tpy.config import ModelConfig
 from tpy.errors import Cancelled, InvalidArgument, Unavailable
 from tpy.ids import ModelId
 from tpy.messages import InferenceRequest
@@ -19,13 +18,13 @@ from tpy.services import RequestHandle, ResponseSink
 from tpy_data.engine.admission import request_prefix
 from tpy_data.engine.batch_run import BatchRun
 from tpy_data.engine.empty_places import EmptyPlaces
-from tpy_data.engine.initial_states import InitialStates
+from tpy_data.engine.loading import LoadedVersion
 from tpy_data.engine.sequence_admission import SequenceAdmission
 from tpy_data.engine.sequence_controls import SequenceControls
 from tpy_data.engine.sequence_peers import SequencePeers
 from tpy_data.engine.sequence_ticket import SequenceTicket
 from tpy_data.engine.version_engine import NOBODY, VersionEngine
-from tpy_data.schedulers.core import LiveSequence, Outcome, Phase, SchedulerCore, SequenceEnd, Ticket
+from tpy_data.schedulers.core import LiveSequence, Outcome, Phase, SequenceEnd, Ticket
 
 
 class SequenceEngine(VersionEngine):
@@ -34,18 +33,11 @@ class SequenceEngine(VersionEngine):
     On `LiveSequence.state` it hangs the SequenceState of models with implicit state, from the first execution of the sequence on.
     """
 
-    def __init__(
-        self,
-        model: ModelId,
-        config: ModelConfig,
-        version: int,
-        core: SchedulerCore,
-        clock: Clock,
-        states: InitialStates,
-        peers: SequencePeers,
-    ) -> None:
-        super().__init__(config, version, core, clock)
+    def __init__(self, model: ModelId, version: int, loaded: LoadedVersion, peers: SequencePeers, clock: Clock) -> None:
+        config, states = loaded.config, loaded.states
+        super().__init__(config, version, loaded.core, clock)
         batching = config.sequence_batching
+        self.description = loaded.description
         self._model = model
         self._states = states
         self._peers = peers

@@ -13,7 +13,7 @@ from typing import Protocol
 import trio
 
 from tpy.ids import ModelId
-from tpy.messages import InferenceRequest
+from tpy.messages import InferenceRequest, ModelDescription
 from tpy.services import RequestHandle, ResponseSink
 
 
@@ -22,6 +22,9 @@ class SequenceHolder(Protocol):
 
     @property
     def version(self) -> int: ...
+
+    @property
+    def description(self) -> ModelDescription: ...
 
     def holds(self, correlation_id: int | str) -> bool:
         """Whether the sequence lives here."""
@@ -75,6 +78,17 @@ class SequencePeers:
             if model.name == request.model_name and (holder := _holder(holders, request)) is not None
         ]
         return found[0] if len(found) == 1 else None
+
+    def described(self, model_name: str, version: int | None) -> ModelDescription | None:
+        """What requests of sequences that live in this model are like, when it is not served any more. The newest version's."""
+        found = [
+            holder.description
+            for model, holders in self._holders.items()
+            if model.name == model_name
+            for holder in holders
+            if holder.sequences and version in (None, holder.version)
+        ]
+        return found[-1] if found else None
 
     def let_go(self) -> None:
         """Nobody sends requests any more."""

@@ -9,6 +9,7 @@ from tpy.config import ModelConfig
 from tpy.ids import ModelId, Version
 from tpy.messages import ModelDescription
 from tpy_data.engine.model_engine import ModelEngine
+from tpy_data.engine.sequence_peers import SequencePeers
 
 
 class Served(Protocol):
@@ -52,6 +53,8 @@ class ServingTable:
         self.by_name: dict[str, ServedModel] = {}
         """Read by the request path. A name that several namespaces serve is not in it."""
         self._by_id: dict[ModelId, ServedModel] = {}
+        self.sequences = SequencePeers()
+        """Where live sequences are, whatever is switched in."""
 
     def switch_in(self, served: Served) -> Served | None:
         """`served` answers for its version from now on. Returns what did before."""

@@ -17,6 +17,10 @@ def refuse_beyond(config: ModelConfig, capabilities: BackendCapabilities) -> Non
             f"model '{config.name}' asks for what backend '{capabilities.name}' does not support: "
             f"'input[{ragged}].allow_ragged_batch'"
         )
+    if config.sequence_batching is not None and config.sequence_batching.state and not capabilities.implicit_state:
+        raise Unsupported(
+            f"model '{config.name}' asks for what backend '{capabilities.name}' does not support: 'sequence_batching.state'"
+        )
     if config.decoupled and not capabilities.decoupled:
         raise Unsupported(
             f"model '{config.name}' asks for what backend '{capabilities.name}' does not support: "
@@ -46,8 +50,6 @@ def without_effect(config: ModelConfig, capabilities: BackendCapabilities | None
 def _unsupported(config: ModelConfig) -> Iterator[str]:
     if config.ensemble_scheduling is not None or config.platform == "ensemble":
         yield "ensemble_scheduling"
-    if config.sequence_batching is not None:
-        yield "sequence_batching"
     if config.parameter("TRITON_BATCH_STRATEGY_PATH"):
         yield 'parameters["TRITON_BATCH_STRATEGY_PATH"]'
 

@@ -19,13 +19,13 @@ from tpy.state import DesiredModel, DesiredVersion, ObservedKey, ObservedVersion
 from tpy_data.engine.cache_access import CacheAccess
 from tpy_data.engine.caching import forget_cached, with_cache, with_content
 from tpy_data.engine.core import Phase, Running
+from tpy_data.engine.engine_choice import executing_engine
 from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.executor import Executor, Worker, call, see_through
 from tpy_data.engine.instances import InstanceRecipe, InstanceSet
 from tpy_data.engine.loading import LoadedVersion, Loader
 from tpy_data.engine.model_engine import ModelEngine
 from tpy_data.engine.serving_table import ServingTable
-from tpy_data.engine.version_engine import VersionEngine
 
 _log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class VersionRuntime:
         failure: TpyError | None = None
         try:
             async with trio.open_nursery() as nursery:
-                executing = VersionEngine(loaded.config, self.version, loaded.core, self._plant.clock)
+                executing = executing_engine(self.key, loaded, self._plant.table.sequences, self._plant.clock)
                 self._engine = engine = with_cache(executing, self.key, loaded, self._plant.cache)
                 recipe = InstanceRecipe(loaded.model, loaded.samples, self._plant.executor, executing)
                 self._instances = instances = InstanceSet(recipe, nursery, self._on_instances_changed)
