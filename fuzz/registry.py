@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuzz.grpc import targets as grpc
+from fuzz.schedulers import sequence_targets as sequences
 from fuzz.schedulers import targets as schedulers
 from fuzz.target import Target
 
@@ -10,6 +11,9 @@ TARGETS: tuple[Target, ...] = (
     schedulers.DEFAULT,
     schedulers.DYNAMIC,
     schedulers.CANARY,
+    sequences.DIRECT,
+    sequences.OLDEST,
+    sequences.CANARY,
     grpc.HOSTILE,
     grpc.CONVERSATION,
     grpc.FRAMING,

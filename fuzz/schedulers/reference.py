@@ -22,11 +22,12 @@ class Entry:
 
     ticket: Ticket
     arrival: int
-    arrived_ns: int
+    ready_ns: int
     level: int
     rules: QueueRules
     ends_ns: int | None
     expires_ns: int | None
+    queue_ns: int = 0
     phase: Phase = Phase.QUEUED
     delayed: bool = False
 
@@ -39,6 +40,7 @@ class Decisions:
     responded: list[Ticket] = field(default_factory=list)
     refused: set[tuple[Ticket, Outcome]] = field(default_factory=set)
     broken: set[int] = field(default_factory=set)
+    retired: set[int] = field(default_factory=set)
 
 
 class ReferenceScheduler:
@@ -54,6 +56,7 @@ class ReferenceScheduler:
         self.running: dict[int, list[Entry]] = {}
         self.leaving: set[int] = set()
         self.arrivals = 0
+        self.given_back: set[Ticket] = set()
         self.stopped = False
         self.decisions = Decisions()
 
@@ -72,6 +75,18 @@ class ReferenceScheduler:
         else:
             self.leaving.add(instance)
         self.settle(now_ns)
+
+    def retire_instance(self, instance: int, now_ns: int) -> None:
+        self.remove_instance(instance, now_ns)
+        self.decisions.retired.add(instance)
+
+    def wind_down(self, now_ns: int) -> None:
+        self.settle(now_ns)
+
+    def reschedule(self, ticket: Ticket, now_ns: int) -> None:
+        self.settle(now_ns)
+        if any(entry.ticket is ticket for entry in self.entries):
+            self.given_back.add(ticket)
 
     def submit(self, ticket: Ticket, now_ns: int) -> None:
         self.refuse_what_is_over(now_ns)
@@ -100,11 +115,12 @@ class ReferenceScheduler:
             Entry(
                 ticket=ticket,
                 arrival=self.arrivals,
-                arrived_ns=now_ns,
+                ready_ns=now_ns,
                 level=level,
                 rules=rules,
                 ends_ns=min(limits, default=None),
                 expires_ns=now_ns + wait_ns if wait_ns > 0 else None,
+                queue_ns=wait_ns,
             )
         )
         self.settle(now_ns)
@@ -118,8 +134,9 @@ class ReferenceScheduler:
         self.refuse_what_is_over(now_ns)
         given = self.running.pop(instance)
         begun = len(given) - not_begun
-        for number, entry in enumerate(given):
-            entry.phase = Phase.EXECUTED if number < begun else Phase.QUEUED
+        self.over(given[:begun], now_ns)
+        for entry in given[begun:]:
+            entry.phase = Phase.QUEUED
         if not brief:
             self.run_lengths[instance] = max(begun - 1, 1)
         elif not_begun == 0:
@@ -135,13 +152,23 @@ class ReferenceScheduler:
         self.refuse_what_is_over(now_ns)
         given = self.running[instance]
         begun = len(given) - not_begun
-        for entry in given[:executed]:
-            entry.phase = Phase.EXECUTED
+        self.over(given[:executed], now_ns)
         for entry in given[begun:]:
             entry.phase = Phase.QUEUED
         self.running[instance] = given[executed:begun]
         self.refuse_when_stopped()
         self.settle(now_ns)
+
+    def over(self, executed: list[Entry], now_ns: int) -> None:
+        """These are executed, or were given back and arrive once more."""
+        for entry in executed:
+            given_back = entry.ticket in self.given_back and entry in self.entries
+            self.given_back.discard(entry.ticket)
+            entry.phase = Phase.QUEUED if given_back else Phase.EXECUTED
+            if given_back:
+                self.arrivals += 1
+                entry.arrival, entry.ready_ns, entry.delayed = self.arrivals, now_ns, False
+                entry.expires_ns = None if entry.queue_ns == 0 else now_ns + entry.queue_ns
 
     def advance(self, now_ns: int) -> None:
         self.settle(now_ns)
@@ -172,7 +199,7 @@ class ReferenceScheduler:
         times = [entry.ends_ns for entry in self.entries]
         times += [entry.expires_ns for entry in self.entries if entry.phase is Phase.QUEUED and not entry.delayed]
         if self.idle:
-            times += [entry.arrived_ns + self.options.queue_delay_ns_max for entry in self.entries if entry.phase is Phase.QUEUED]
+            times += [entry.ready_ns + self.options.queue_delay_ns_max for entry in self.entries if entry.phase is Phase.QUEUED]
         times += [since_ns + RUN_HELD_NS_MAX for since_ns in self.runs_since_ns.values()]
         return min((time for time in times if time is not None), default=None)
 
@@ -221,30 +248,28 @@ class ReferenceScheduler:
         return queue[: min(share, self.run_lengths[self.idle[0]])]
 
     def batch_to_send(self, now_ns: int) -> list[Entry]:
-        """The first entries of the queue that go together now; empty: wait for company."""
         queue = self.in_queue()
-        if not queue:
-            return []
-        options = self.options
-        preferred_max = max(options.preferred)
-        rows = [sum(entry.ticket.batch_size for entry in queue[:count]) for count in range(len(queue) + 1)]
-        fits = 1
-        while (
-            fits < len(queue)
-            and rows[fits + 1] <= options.batch_size_max
-            and queue[fits].ticket.signature == queue[0].ticket.signature
-        ):
-            fits += 1
-        waited_ns = now_ns - min(entry.arrived_ns for entry in queue[:fits])
-        delay_is_over = 0 < options.queue_delay_ns_max <= waited_ns
-        preferred = [count for count in range(1, fits + 1) if rows[count] in options.preferred]
-        # Without a preferred size, the first count after which the next entry would lead beyond all preferred sizes.
-        short_of_excess = [count for count in range(1, fits + 1) if count < len(queue) and rows[count + 1] > preferred_max]
-        if options.queue_delay_ns_max == 0:
-            short_of_excess = []  # nothing is waited for, so nothing is left behind for it
-        if (preferred or short_of_excess) and not delay_is_over:
-            return queue[: preferred[-1] if preferred else short_of_excess[0]]
-        cannot_grow = fits < len(queue) or rows[fits] >= preferred_max
-        if cannot_grow or delay_is_over or options.queue_delay_ns_max == 0:
-            return queue[:fits]
-        return []
+        count = batch_to_send([entry.ticket for entry in queue], [entry.ready_ns for entry in queue], self.options, now_ns)
+        return queue[:count]
+
+
+def batch_to_send(queue: list[Ticket], ready_ns: list[int], options: DynamicOptions, now_ns: int) -> int:
+    """How many of the first tickets of the queue go together now; 0: wait for company. `ready_ns`: since when each waits."""
+    if not queue:
+        return 0
+    preferred_max = max(options.preferred)
+    rows = [sum(ticket.batch_size for ticket in queue[:count]) for count in range(len(queue) + 1)]
+    fits = 1
+    while fits < len(queue) and rows[fits + 1] <= options.batch_size_max and queue[fits].signature == queue[0].signature:
+        fits += 1
+    waited_ns = now_ns - min(ready_ns[:fits])
+    delay_is_over = 0 < options.queue_delay_ns_max <= waited_ns
+    preferred = [count for count in range(1, fits + 1) if rows[count] in options.preferred]
+    # Without a preferred size, the first count after which the next entry would lead beyond all preferred sizes.
+    short_of_excess = [count for count in range(1, fits + 1) if count < len(queue) and rows[count + 1] > preferred_max]
+    if options.queue_delay_ns_max == 0:
+        short_of_excess = []  # nothing is waited for, so nothing is left behind for it
+    if (preferred or short_of_excess) and not delay_is_over:
+        return preferred[-1] if preferred else short_of_excess[0]
+    cannot_grow = fits < len(queue) or rows[fits] >= preferred_max
+    return fits if cannot_grow or delay_is_over or options.queue_delay_ns_max == 0 else 0

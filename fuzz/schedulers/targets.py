@@ -65,6 +65,8 @@ def _random_rule(chance: random.Random, trial: Trial) -> None:
         )
     elif rule < 0.7 and trial.busy:
         trial.complete(chance.choice(list(trial.busy)), not_begun=chance.choice((0, 0, 0, 1, 3)), brief=chance.random() < 0.8)
+    elif rule < 0.74 and (runs := [run for run in trial.busy.values() if run]):
+        trial.reschedule(chance.choice(runs)[0])
     elif rule < 0.79 and trial.live:
         trial.cancel(chance.choice(list(trial.live)))
     elif rule < 0.8 and trial.accepted:
@@ -73,12 +75,16 @@ def _random_rule(chance: random.Random, trial: Trial) -> None:
         trial.advance_to_deadline()
     elif rule < 0.95:
         trial.advance()
-    elif rule < 0.97 and trial.members:
+    elif rule < 0.96 and trial.members:
         trial.remove_instance(chance.choice(trial.members))
+    elif rule < 0.97 and trial.members:
+        trial.retire_instance(chance.choice(trial.members))
     elif rule < 0.99:
         trial.add_instance()
     elif rule < 0.995:
         trial.refuse_waiting()
+    elif rule < 0.997:
+        trial.wind_down()
     else:
         trial.stop()
 

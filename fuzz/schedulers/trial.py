@@ -8,7 +8,8 @@ from fuzz.schedulers.reference import Decisions, ReferenceScheduler
 from fuzz.target import Violation
 from tpy.errors import Unavailable
 from tpy.limits import RUN_REQUESTS_MAX
-from tpy_data.schedulers.core.contract import BreakUp, Dispatch, Outcome, Phase, Refuse, Respond, SchedulerCore, Ticket
+from tpy.messages import SequencePosition
+from tpy_data.schedulers.core.contract import BreakUp, Dispatch, Outcome, Phase, Refuse, Respond, Retired, SchedulerCore, Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 
 INVARIANT = (
@@ -25,10 +26,23 @@ class NumberedTicket(Ticket):
     __slots__ = ("number", "text")
 
     def __init__(
-        self, number: int, *, batch_size: int, signature: str, priority: int, timeout_ns: int, deadline_ns: int | None
+        self,
+        number: int,
+        *,
+        batch_size: int,
+        signature: str,
+        priority: int,
+        timeout_ns: int,
+        deadline_ns: int | None,
+        sequence: SequencePosition | None = None,
     ) -> None:
         super().__init__(
-            batch_size=batch_size, signature=signature, priority=priority, timeout_ns=timeout_ns, deadline_ns=deadline_ns
+            batch_size=batch_size,
+            signature=signature,
+            priority=priority,
+            timeout_ns=timeout_ns,
+            deadline_ns=deadline_ns,
+            sequence=sequence,
         )
         self.number = number
 
@@ -66,6 +80,17 @@ class Trial:
     def remove_instance(self, instance: int) -> None:
         self.members.remove(instance)
         self._verb(lambda side: side.remove_instance(instance, self.now_ns), "remove_instance", instance)
+
+    def retire_instance(self, instance: int) -> None:
+        self.members.remove(instance)
+        self._verb(lambda side: side.retire_instance(instance, self.now_ns), "retire_instance", instance)
+
+    def wind_down(self) -> None:
+        self._verb(lambda side: side.wind_down(self.now_ns), "wind_down", None)
+
+    def reschedule(self, ticket: Ticket) -> None:
+        """The ticket is of a batch, or it is the first of a run."""
+        self._verb(lambda side: side.reschedule(ticket, self.now_ns), "reschedule", ticket)
 
     def submit(self, *, batch_size: int, signature: str, priority: int, timeout_ns: int, deadline_in_ns: int | None) -> None:
         ticket = NumberedTicket(
@@ -195,6 +220,8 @@ class Trial:
                     if len(self.busy.get(instance, ())) < 2 or instance in decisions.broken:
                         raise self._violation(f"instance {instance} has no run to break up")
                     decisions.broken.add(instance)
+                case Retired(instance):
+                    decisions.retired.add(instance)
                 case Respond(tickets):
                     for ticket in tickets:
                         self._end(ticket, action)
@@ -240,7 +267,7 @@ class Trial:
         if not self.options.preserve_ordering:  # then the order of answers is not promised
             for decisions in (expected, actual):
                 decisions.responded.sort(key=repr)
-        for what in ("dispatched", "responded", "refused", "broken"):
+        for what in ("dispatched", "responded", "refused", "broken", "retired"):
             should, does = getattr(expected, what), getattr(actual, what)
             if should != does:
                 raise self._violation(f"{what}: should be {should}, is {does}")

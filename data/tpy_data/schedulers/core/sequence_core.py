@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from tpy.errors import Unavailable, invariant
-from tpy.limits import SEQUENCE_REQUESTS_WAITING_MAX, SEQUENCES_LIVE_MAX
 from tpy.messages import SequencePosition
 from tpy_data.schedulers.core.contract import (
     Action,
@@ -222,7 +221,7 @@ class SequenceCore:
         """Refuse everything that waits; the sequences of which anything waited are over."""
         self._expire(now_ns)
         for line in self._lines():
-            if line.first() is not None:
+            if any(True for _ in line.tickets()):
                 self._refuse_line(line, Outcome.NO_INSTANCE, SequenceEnd.REFUSED, now_ns)
         self._dispatch(now_ns)
 
@@ -251,11 +250,12 @@ class SequenceCore:
         """Raises Unavailable when the request must not come in now."""
         if self._winding_down and position.start:
             raise Unavailable(Outcome.STOPPING.value)
-        if self._queued >= SEQUENCE_REQUESTS_WAITING_MAX:
+        options = self._options
+        if self._queued >= options.waiting_max:
             raise Unavailable("Exceeds maximum queue size")
-        if position.start and self._sequences >= SEQUENCES_LIVE_MAX:
+        if position.start and self._sequences >= options.live_max:
             raise Unavailable(
-                f"model '{self._options.model_name}' has {SEQUENCES_LIVE_MAX} live sequences, the most that this server keeps"
+                f"model '{options.model_name}' has {options.live_max} live sequences, the most that this server keeps"
             )
 
     def _join(self, position: SequencePosition) -> tuple[SequenceLine, QueuedSequence]:

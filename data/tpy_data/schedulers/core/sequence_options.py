@@ -9,6 +9,7 @@ import msgspec
 
 from tpy.config.model_config import ModelConfig, StrategyDirect, StrategyOldest
 from tpy.config.normalise import SEQUENCE_IDLE_US_DEFAULT
+from tpy.limits import SEQUENCE_REQUESTS_WAITING_MAX, SEQUENCES_LIVE_MAX
 from tpy.units import NS_PER_US
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 
@@ -31,6 +32,7 @@ class SequenceOptions(msgspec.Struct, frozen=True, kw_only=True):
     * `idle_ns_max`: how long a sequence in a slot may be without a request.
     * `iterative`: a request is rescheduled until its sequence is over; it needs no correlation id.
     * `strategy`: how batches are formed; those of the strategy oldest as a dynamic batcher does.
+    * `live_max`, `waiting_max`: sequences that may be live, and requests that may wait.
     """
 
     model_name: str = ""
@@ -38,6 +40,8 @@ class SequenceOptions(msgspec.Struct, frozen=True, kw_only=True):
     idle_ns_max: int = SEQUENCE_IDLE_US_DEFAULT * NS_PER_US
     iterative: bool = False
     strategy: DirectOptions | DynamicOptions = DirectOptions()
+    live_max: int = SEQUENCES_LIVE_MAX
+    waiting_max: int = SEQUENCE_REQUESTS_WAITING_MAX
 
 
 def sequence_options(config: ModelConfig) -> SequenceOptions:
