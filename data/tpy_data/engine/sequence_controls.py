@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tpy.backend import control_datatype
 from tpy.config import ModelConfig
 from tpy.config.model_config import ControlKind, SequenceControl
 from tpy.errors import InvalidArgument
@@ -87,13 +88,8 @@ class SequenceControls:
 
     def _pair(self, name: str, control: SequenceControl) -> tuple[Tensor, Tensor]:
         """The tensors for false and for true."""
-        values: tuple[float | bool, ...]
-        if control.fp32_false_true:
-            datatype, values = DataType.FP32, control.fp32_false_true
-        elif control.bool_false_true:
-            datatype, values = DataType.BOOL, control.bool_false_true
-        else:
-            datatype, values = DataType.INT32, control.int32_false_true
+        values = control.fp32_false_true or control.bool_false_true or control.int32_false_true
+        datatype = control_datatype(control)
         no, yes = (Tensor(name, datatype, np.full(self._shape, value, datatype.numpy)) for value in values)
         return no, yes
 

@@ -23,7 +23,7 @@ from tpy.backend.contract import (
     ResponseSender,
 )
 from tpy.backend.host_policy import HostPolicy, bound
-from tpy.backend.implicit_state import SequenceState, StateSpec, state_specs
+from tpy.backend.implicit_state import SequenceState, StateSpec, control_datatype, state_specs
 from tpy.backend.late_answer import AnswerLater
 from tpy.backend.model_metrics import Metric, MetricFamily, ModelMetrics
 from tpy.backend.ragged import BATCH_INPUT_RANKS, Batching, batching_of
@@ -60,6 +60,7 @@ __all__ = [
     "WaitingBatch",
     "batching_of",
     "bound",
+    "control_datatype",
     "gather",
     "scatter",
     "state_specs",

@@ -1,4 +1,4 @@
-"""Implicit state: what the requests of a sequence hand on to each other, and what a configuration says of it.
+"""Sequences as backends see them: control tensors, and implicit state, which their requests hand on to each other.
 
 The engine hangs one `SequenceState` on each sequence that a model with `sequence_batching.state` runs, and shows it to the
 backend with every request of that sequence (`ExecutionRequest.state`). The backend feeds `values` to the model beside the
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from tpy.config import ModelConfig
+from tpy.config.model_config import ControlKind, SequenceControl
 from tpy.errors import Internal
 from tpy.messages import DataType
 
@@ -37,14 +38,14 @@ class SequenceState:
 class StateSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One entry of `sequence_batching.state`. `dims` are the model's, without a batch dimension; -1 is any size.
 
-    `same_buffer`: the model writes its new state into the memory of the old one (`use_same_buffer_for_input_output`).
+    `use_same_buffer_for_input_output` and `use_growable_memory` are not here: what a model returned is what it is fed next, in
+    the same memory where the backend can, and may have another size each time.
     """
 
     input_name: str
     output_name: str
     datatype: DataType
     dims: tuple[int, ...]
-    same_buffer: bool = False
 
     def require_fits(self, datatype: DataType, shape: Sequence[int], *, batching: bool) -> None:
         """Raises Internal when this is no value of the state: `shape` is one sequence's, the batch dimension (1) included."""
@@ -55,6 +56,15 @@ class StateSpec(msgspec.Struct, frozen=True, kw_only=True):
             )
         if len(shape) != len(dims) or any(want not in (-1, have) for have, want in zip(shape, dims, strict=True)):
             raise Internal(f"state '{self.output_name}' was returned with shape {list(shape)}, expected {list(dims)}")
+
+
+def control_datatype(control: SequenceControl) -> DataType:
+    """The type of a control tensor: of shape [1], behind a batch dimension when the model batches."""
+    if control.kind is ControlKind.CONTROL_SEQUENCE_CORRID:
+        return control.data_type
+    if control.fp32_false_true:
+        return DataType.FP32
+    return DataType.BOOL if control.bool_false_true else DataType.INT32
 
 
 def state_specs(config: ModelConfig) -> tuple[StateSpec, ...]:
@@ -68,7 +78,6 @@ def state_specs(config: ModelConfig) -> tuple[StateSpec, ...]:
             output_name=state.output_name,
             datatype=state.data_type,
             dims=state.dims,
-            same_buffer=state.use_same_buffer_for_input_output,
         )
         for state in batching.state
     )

@@ -33,6 +33,7 @@ class OnnxRuntimeBackend:
             default_model_filename=DEFAULT_FILENAME,
             devices=frozenset(devices),
             default_count=_INSTANCES_ON_CPU,
+            implicit_state=True,
             ragged=True,
             batch_io=True,
             version=VERSION,

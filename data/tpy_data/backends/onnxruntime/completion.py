@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tpy.backend import state_specs
 from tpy.config import ModelConfig
 from tpy.config.model_config import DynamicBatching, ModelInput, ModelOutput, TensorReshape
 from tpy.errors import InvalidArgument
@@ -28,12 +29,20 @@ def complete(config: ModelConfig, signature: Signature, *, default_max_batch_siz
     config = _with_batching(config, signature, default_max_batch_size)
     batches = config.max_batch_size > 0
     if not (config.input or config.batch_input):
-        inputs = tuple(_input(info, batches=batches) for info in signature.inputs.values())
+        made = _made_by_server(config)
+        inputs = tuple(_input(info, batches=batches) for name, info in signature.inputs.items() if name not in made)
         config = msgspec.structs.replace(config, input=inputs)
     if not config.output:
-        outputs = tuple(_output(info, batches=batches) for info in signature.outputs.values())
+        kept = {spec.output_name for spec in state_specs(config)}
+        outputs = tuple(_output(info, batches=batches) for name, info in signature.outputs.items() if name not in kept)
         config = msgspec.structs.replace(config, output=outputs)
     return config
+
+
+def _made_by_server(config: ModelConfig) -> set[str]:
+    """Inputs that no request has: control tensors and states of sequences."""
+    controls = config.sequence_batching.control_input if config.sequence_batching is not None else ()
+    return {control.name for control in controls} | {spec.input_name for spec in state_specs(config)}
 
 
 def _with_batching(config: ModelConfig, signature: Signature, default_max_batch_size: int) -> ModelConfig:

@@ -47,10 +47,7 @@ class OnnxInstance:
     def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
         """One run for the whole batch. Raises Internal with ONNX Runtime's text: then every request of the batch fails."""
         requests = batch.requests
-        feed = self._gather(requests)
-        for name, array in feed.items():
-            expected = self._inputs[name]
-            feed[name] = to_runtime(array, expected.datatype, scalar=expected.scalar)
+        feed = self._feed(requests)
         names = self._wanted(requests)
         batch.times.inputs_ready()
         arrays = self._run(names, feed, self._options)
@@ -60,6 +57,14 @@ class OnnxInstance:
 
     def close(self) -> None:
         self._run = _closed  # lets go of the session, whoever still holds this object
+
+    def _feed(self, requests: Sequence[ExecutionRequest]) -> dict[str, Array]:
+        """The inputs of the batch as ONNX Runtime takes them."""
+        feed = self._gather(requests)
+        for name, array in feed.items():
+            expected = self._inputs[name]
+            feed[name] = to_runtime(array, expected.datatype, scalar=expected.scalar)
+        return feed
 
     def _wanted(self, requests: Sequence[ExecutionRequest]) -> tuple[str, ...]:
         """The outputs to fetch: those asked for when all requests ask for the same, else all."""

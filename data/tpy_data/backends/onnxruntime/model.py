@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 
-from tpy.backend import HostPolicy, InstancePlacement, ModelContext, ModelInstance, bound
+from tpy.backend import HostPolicy, InstancePlacement, ModelContext, ModelInstance, bound, state_specs
 from tpy.config.model_config import InstanceKind
 from tpy_data.backends.onnxruntime.files import model_file, operator_libraries
 from tpy_data.backends.onnxruntime.instance import OnnxInstance
 from tpy_data.backends.onnxruntime.providers import providers_for
 from tpy_data.backends.onnxruntime.session import Session, offered_providers
 from tpy_data.backends.onnxruntime.settings import BackendConfig, session_settings
+from tpy_data.backends.onnxruntime.stateful import StatefulOnnxInstance
 from tpy_data.backends.onnxruntime.validation import validate
 
 _CPU = -1
@@ -51,7 +52,8 @@ class OnnxModel:
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
         session = self.validated_session(placement)
         config = self._context.config
-        return OnnxInstance(session, config, self._settings.run_entries)
+        kind = StatefulOnnxInstance if state_specs(config) else OnnxInstance
+        return kind(session, config, self._settings.run_entries)
 
     def unload(self) -> None:
         with self._lock:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tpy.backend import BATCH_INPUT_RANKS
+from tpy.backend import BATCH_INPUT_RANKS, control_datatype, state_specs
 from tpy.config import ModelConfig
 from tpy.config.model_config import BatchInput, ModelInput, ModelOutput
 from tpy.errors import InvalidArgument
+from tpy.messages import DataType
 from tpy_data.backends.onnxruntime.signature import VARIABLE, Signature, TensorInfo, shape_text
 
 
@@ -39,6 +40,7 @@ def validate(config: ModelConfig, signature: Signature) -> None:
     for made in config.batch_input:
         for name in made.target_name:
             _validate_batch_input(config, made, name, signature.inputs)
+    _validate_sequences(config, signature)
     scattered = {name for made in config.batch_output for name in made.target_name}
     for wanted in config.output:
         if wanted.name not in signature.outputs:
@@ -56,6 +58,38 @@ def _expected_inputs(config: ModelConfig) -> int:
     if config.sequence_batching is not None:
         count += len(config.sequence_batching.control_input) + len(config.sequence_batching.state)
     return count
+
+
+def _validate_sequences(config: ModelConfig, signature: Signature) -> None:
+    """Control tensors and states are inputs and outputs of the model like any other; the configuration has them elsewhere."""
+    if config.sequence_batching is None:
+        return
+    for entry in config.sequence_batching.control_input:
+        for control in entry.control:
+            _validate_made(config, entry.name, control_datatype(control), (1,), signature, word="sequence control input")
+    for spec in state_specs(config):
+        _validate_made(config, spec.input_name, spec.datatype, spec.dims, signature, word="state input")
+        info = signature.outputs.get(spec.output_name)
+        if info is None:
+            raise InvalidArgument(
+                f"unexpected state output '{spec.output_name}', allowed outputs are: {_names(signature.outputs)}"
+            )
+        output = ModelOutput(name=spec.output_name, data_type=spec.datatype, dims=spec.dims)
+        _validate_datatype(config, output, info, word="state output")
+        # What the model says of its size may be less than what the configuration does, as long as it fits.
+        _validate_sizes(config, output, info, word="input")
+
+
+def _validate_made(
+    config: ModelConfig, name: str, datatype: DataType, dims: tuple[int, ...], signature: Signature, *, word: str
+) -> None:
+    """An input that the server makes."""
+    info = signature.inputs.get(name)
+    if info is None:
+        raise InvalidArgument(f"unexpected {word} '{name}', allowed inputs are: {_names(signature.inputs)}")
+    made = ModelInput(name=name, data_type=datatype, dims=dims)
+    _validate_datatype(config, made, info, word=word)
+    _validate_sizes(config, made, info, word="input")
 
 
 def _names(tensors: Mapping[str, TensorInfo]) -> str:
