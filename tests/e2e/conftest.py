@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from tritonclient.http import InferenceServerClient
 
+from .examples import Serve
 from .server import ServerProcess
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +43,7 @@ def demo(demo_server: ServerProcess) -> Iterator[InferenceServerClient]:
 
 
 @pytest.fixture(scope="session")
-def example_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], ServerProcess]]:
+def example_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     """A server of an example in docs/examples, built as its make target builds it; started when it is first asked for."""
     with ExitStack() as servers:
 

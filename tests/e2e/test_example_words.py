@@ -6,8 +6,6 @@ import http.client
 import json
 import queue
 import subprocess
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,16 +13,15 @@ import pytest
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
 
-from .conftest import ROOT
+from .examples import Serve, python_command
 from .server import ServerProcess
 from .waiting import wait_until
 
-EXAMPLE = ROOT / "docs" / "examples" / "words"
 CANCELLED = 'nv_inference_request_failure{model="words",version="1",reason="CANCELED"} 1'
 
 
 @pytest.fixture
-def server(example_server: Callable[[str], ServerProcess]) -> ServerProcess:
+def server(example_server: Serve) -> ServerProcess:
     return example_server("words")
 
 
@@ -94,8 +91,7 @@ def test_a_client_that_leaves_ends_its_text(server: ServerProcess) -> None:
 
 
 def test_the_client_of_the_example_prints_the_text(server: ServerProcess) -> None:
-    command = [sys.executable, EXAMPLE / "client.py", server.grpc, "The", "5"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(python_command("words/client.py", server.grpc, "The", 5), check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["The", *stream_over_grpc(server, b"The", count=5)]
 
 
