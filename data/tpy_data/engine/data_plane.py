@@ -65,8 +65,12 @@ class DataPlane:
         self._calls.repository = repository
 
     def stop_accepting(self) -> None:
-        """Refuse new requests; those that were accepted go on. Idempotent."""
+        """Refuse new requests; those that were accepted go on, and live sequences. Idempotent."""
         self.inference.stop()
+
+    async def wait_sequences_over(self) -> None:
+        """Until no sequence lives. Leaving the context does not wait for their next requests."""
+        await self._table.sequences.wait_over()
 
     def custom_metrics(self) -> tuple[MeasuredFamily, ...]:
         """What models measure themselves."""
@@ -145,6 +149,7 @@ async def open_data_plane(
                 yield DataPlane(inference, plant, metrics, calls)
             finally:
                 inference.stop()
+                table.sequences.let_go()
                 await _shut_down(reconciler, options.exit_timeout_ns)
                 nursery.cancel_scope.cancel()
     finally:

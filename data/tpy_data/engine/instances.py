@@ -19,6 +19,7 @@ from tpy_data.engine.batch_run import InstanceSlot
 from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.executor import Executor, Worker, call, see_through
 from tpy_data.engine.loading import PlacedInstance
+from tpy_data.engine.rate_limiter import InstanceGate
 from tpy_data.engine.version_engine import VersionEngine
 from tpy_data.engine.warmup import WarmupSample, run_samples
 
@@ -26,12 +27,13 @@ _log = logging.getLogger(__name__)
 
 
 class InstanceRecipe(NamedTuple):
-    """What every instance of a version is made from."""
+    """What every instance of a version is made from. `gate` None: nothing is rate limited."""
 
     model: LoadedModel
     samples: Sequence[WarmupSample]
     executor: Executor
     engine: VersionEngine
+    gate: InstanceGate | None = None
 
 
 class SupervisedInstance:
@@ -57,6 +59,7 @@ class SupervisedInstance:
         self._failed = trio.Event()
         self._stopping = trio.Event()
         self._starting: trio.CancelScope | None = None
+        self._retiring = False
 
     async def start(self) -> None:
         """Make the instance and warm it up, both in its thread, and give it work. Raises TpyError with the reason."""
@@ -79,8 +82,10 @@ class SupervisedInstance:
         self._failed = trio.Event()
         self.alive, self.beyond_help, self.reason = True, False, ""
         if not self.placed.passive:
+            gate = self._recipe.gate
+            entry = worker if gate is None else gate.enter(self._number, self.placed, worker)
             self._recipe.engine.add_instance(
-                InstanceSlot(self._number, name, instance, worker, worked=self._worked, failed=self._fail)
+                InstanceSlot(self._number, name, instance, entry, worked=self._worked, failed=self._fail)
             )
 
     async def supervise(self) -> None:
@@ -90,6 +95,8 @@ class SupervisedInstance:
                 _log.error("instance failed", extra={"context": self._context()})
                 self._on_change()
                 await self._close()
+                if self._retiring:
+                    return  # what tied requests to it is gone
                 await self._restart()
         finally:
             await self._close()
@@ -98,6 +105,11 @@ class SupervisedInstance:
         """Take no more batches; `supervise` closes the instance, after the batch that it may be running, and returns."""
         self._recipe.engine.remove_instance(self._number)
         self._stopping.set()
+
+    def retire(self) -> None:
+        """Begin nothing new, and stop when nothing ties requests to this instance any more."""
+        self._retiring = True
+        self._recipe.engine.retire_instance(self._number, self.stop)
 
     def give_up_starting(self) -> None:
         """Wait no longer for an instance that is being made; it is left behind, and `start` raises."""
@@ -149,9 +161,16 @@ class SupervisedInstance:
         self.alive = False
         if worker is not None and instance is not None:
             try:
-                await see_through(worker, instance.close, grace_s=INSTANCE_CLOSE_S_MAX)
+                if self._recipe.gate is not None:
+                    await self._recipe.gate.leave(self._number)
             finally:
-                worker.close()
+                await self._close_in(worker, instance)
+
+    async def _close_in(self, worker: Worker, instance: ModelInstance) -> None:
+        try:
+            await see_through(worker, instance.close, grace_s=INSTANCE_CLOSE_S_MAX)
+        finally:
+            worker.close()
 
     def _worked(self) -> None:
         self._failures_in_row = 0
@@ -212,7 +231,7 @@ class InstanceSet:
             self._nursery.start_soon(self._supervise, member, name=member.placed.placement.name)
         for member in surplus:
             self._members.remove(member)
-            member.stop()
+            member.retire()
 
     async def close(self) -> None:
         """Close all, also those that a resize sent away; each after the batch that it may be running."""

@@ -29,7 +29,7 @@ from tpy.config import (
     normalise_instance_groups,
     validate,
 )
-from tpy.config.model_config import InstanceKind
+from tpy.config.model_config import InstanceKind, RateLimiter
 from tpy.errors import InvalidArgument
 from tpy.messages import ModelDescription
 from tpy.state import DesiredModel, DesiredVersion
@@ -52,10 +52,11 @@ class Backends(Protocol):
 
 
 class PlacedInstance(NamedTuple):
-    """One instance to make. Passive ones are made but get no requests."""
+    """One instance to make. Passive ones are made but get no requests. `limits`: what it needs to run."""
 
     placement: InstancePlacement
     passive: bool
+    limits: RateLimiter | None = None
 
 
 class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +128,7 @@ class Loader:
         self._tell_without_effect(config, backend.capabilities)
         labels = read_labels(config, desired.directory)
         states = InitialStates(config, desired.directory)
-        samples = make_samples(config, desired.directory)
+        samples = make_samples(config, desired.directory, states)
         core = make_core(config)
         placements = tuple(instance.placement for instance in instances)
         model = backend.load(msgspec.structs.replace(context, config=config, placements=placements))
@@ -203,7 +204,7 @@ def place(config: ModelConfig, host_policies: Mapping[str, HostPolicy]) -> tuple
                 placement = InstancePlacement(
                     name=name, kind=group.kind, device_id=device_id, host_policy=policy, group=group.name, host=host
                 )
-                placed.append(PlacedInstance(placement, group.passive))
+                placed.append(PlacedInstance(placement, group.passive, group.rate_limiter))
     return tuple(placed)
 
 

@@ -28,7 +28,9 @@ from tpy.errors import InvalidArgument, TpyError
 from tpy.messages import DataType, InferenceRequest, ParameterValue, SequencePosition, Tensor
 from tpy_data.engine.admission import Admission, request_prefix
 from tpy_data.engine.exception_text import exception_text
+from tpy_data.engine.initial_states import InitialStates
 from tpy_data.engine.model_files import read_beside, strings_in
+from tpy_data.engine.sequence_controls import SequenceControls
 
 
 class WarmupRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,12 +85,12 @@ class _WarmupSender:
     _taken: Callable[[int], None] | None = None
 
 
-def make_samples(config: ModelConfig, model_directory: Path) -> tuple[WarmupSample, ...]:
+def make_samples(config: ModelConfig, model_directory: Path, states: InitialStates | None = None) -> tuple[WarmupSample, ...]:
     """The samples of the configuration. One with batch_size 0 is skipped, as Triton does.
 
     Raises InvalidArgument for a sample that is not a request the model takes, Internal for a file that cannot be read.
     """
-    return tuple(_sample(config, warmup, model_directory) for warmup in config.model_warmup if warmup.batch_size > 0)
+    return tuple(_sample(config, warmup, model_directory, states) for warmup in config.model_warmup if warmup.batch_size > 0)
 
 
 def run_samples(instance: ModelInstance, samples: Sequence[WarmupSample]) -> None:
@@ -119,8 +121,12 @@ def _run(instance: ModelInstance, sample: WarmupSample) -> list[str]:
     return [*told, *(result.error.message for result in results if result.error is not None)]
 
 
-def _sample(config: ModelConfig, warmup: Warmup, model_directory: Path) -> WarmupSample:
-    """`batch_size` requests of one row each (of no batch dimension when the model does not batch: then it is one request)."""
+def _sample(config: ModelConfig, warmup: Warmup, model_directory: Path, states: InitialStates | None) -> WarmupSample:
+    """`batch_size` requests of one row each (of no batch dimension when the model does not batch: then it is one request).
+
+    To a sequence model each is the first of a sequence with the id 0; control tensors that the sample has itself go before
+    ours. In Triton there are no others.
+    """
     batching = config.max_batch_size > 0
     size = warmup.batch_size if batching else 1
     if batching and size > config.max_batch_size:
@@ -129,9 +135,13 @@ def _sample(config: ModelConfig, warmup: Warmup, model_directory: Path) -> Warmu
     tensors = tuple(
         _tensor(name, entry, warmup.name, model_directory, batching=batching) for name, entry in warmup.inputs.items()
     )
-    admitted = Admission(config).admit(InferenceRequest(model_name=config.name, inputs=tensors))
-    request = WarmupRequest(inputs=admitted.inputs, batch_size=1)
-    return WarmupSample(warmup.name, [request] * size, max(1, warmup.count), config.decoupled)
+    controls = SequenceControls(config).of(SequencePosition(correlation_id=0, start=True))
+    own = tuple(tensor for tensor in tensors if tensor.name not in controls)
+    admitted = Admission(config).admit(InferenceRequest(model_name=config.name, inputs=own))
+    controls.update({tensor.name: tensor for tensor in tensors if tensor.name in controls})
+    inputs = {**admitted.inputs, **controls}
+    requests = [WarmupRequest(inputs=inputs, batch_size=1, state=states.begin() if states else None) for _ in range(size)]
+    return WarmupSample(warmup.name, requests, max(1, warmup.count), config.decoupled)
 
 
 def _tensor(name: str, entry: WarmupInput, sample: str, model_directory: Path, *, batching: bool) -> Tensor:

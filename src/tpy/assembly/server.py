@@ -9,7 +9,8 @@
             +-- HTTP port   serve_http: on stop no new connections, requests in flight finish
             +-- gRPC port   serve_grpc_services: the same
 
-A stop (Ctrl-C, SIGTERM, a failed start) sets `Stop.asked`; everything after that is leaving these blocks, under one deadline.
+A stop (Ctrl-C, SIGTERM, a failed start) sets `Stop.asked`; everything after that is leaving these blocks, under one deadline. The
+ports stay open as long as sequences live whose next requests may come through them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tpy.frontends.grpc import serve_grpc_services
 from tpy.frontends.http import serve_http
 from tpy.frontends.listening import BoundAddress
 from tpy.frontends.metrics_http import serve_metrics
+from tpy.limits import SEQUENCES_STOP_RESERVE_S
 from tpy.services import Services
 from tpy.state import ModelStateStore
 from tpy.telemetry.host import HostSampler
@@ -106,7 +108,8 @@ async def run_server(
                     readiness=readiness,
                 )
                 control_nursery.start_soon(readiness.follow, store)
-                async with _frontends(options, services, data, clock, stop) as addresses:
+                closing_ports = trio.Event()
+                async with _frontends(options, services, data, clock, closing_ports) as addresses:
                     loaded = await _wait_loaded(options, control, registry, stop, announce)
                     if loaded:
                         for name, address in addresses.items():
@@ -117,6 +120,9 @@ async def run_server(
                     stop.ask("models failed to load")
                     everything.deadline = trio.current_time() + options.exit_timeout_s
                     _begin_stop(control, data, readiness, stop.reason)
+                    with trio.move_on_at(everything.deadline - SEQUENCES_STOP_RESERVE_S):
+                        await data.wait_sequences_over()
+                    closing_ports.set()
             control_nursery.cancel_scope.cancel()
     with trio.CancelScope(deadline=everything.deadline) as closing:
         if not everything.cancelled_caught:
@@ -165,7 +171,7 @@ async def _wait_loaded(
 
 @asynccontextmanager
 async def _frontends(
-    options: ServerOptions, services: Services, data: DataPlane, clock: Clock, stop: Stop
+    options: ServerOptions, services: Services, data: DataPlane, clock: Clock, stop: trio.Event
 ) -> AsyncIterator[dict[str, BoundAddress]]:
     """The ports. Leaving the block waits until each has drained; the metrics port goes last."""
     addresses: dict[str, BoundAddress] = {}
@@ -177,10 +183,10 @@ async def _frontends(
                 addresses["metrics"] = await outer.start(partial(serve_metrics, options.metrics.http, show, stop=drained))
             async with trio.open_nursery() as inner:
                 if options.http is not None:
-                    addresses["HTTP"] = await inner.start(partial(serve_http, options.http, services, clock, stop=stop.asked))
+                    addresses["HTTP"] = await inner.start(partial(serve_http, options.http, services, clock, stop=stop))
                 if options.grpc is not None:
                     transport, own = options.grpc.transport, options.grpc.services
-                    serve = partial(serve_grpc_services, transport, own, services, clock, stop=stop.asked)
+                    serve = partial(serve_grpc_services, transport, own, services, clock, stop=stop)
                     addresses["gRPC"] = await inner.start(serve)
                 yield dict(sorted(addresses.items()))
             drained.set()
