@@ -58,7 +58,7 @@ class BackendRegistry:
     repositories: in each, `<name>/model.py` is a python-based backend called `<name>`. An entry point wins over a folder of
     the same name, an earlier folder over a later one. `backend_config` maps a backend to its
     `--backend-config=<backend>,<key>=<value>` pairs, `global_config` holds the pairs for all backends; a backend's own pair
-    wins.
+    wins. A python-based backend has those of `python`, as in Triton, and its own.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class BackendRegistry:
     def available(self) -> tuple[AvailableBackend, ...]:
         """Every backend that `get` would find, sorted by name; nothing is imported."""
         return tuple(
-            AvailableBackend(name=name, path=source.describe(), config=self._config(name))
+            AvailableBackend(name=name, path=source.describe(), config=self._config(name, source))
             for name, source in sorted(self._sources().items())
         )
 
@@ -159,11 +159,12 @@ class BackendRegistry:
                 f"Available backends: {', '.join(sorted(sources)) or 'none'}"
             ) from None
 
-    def _config(self, name: str) -> dict[str, str]:
-        return {**self._global_config, **self._backend_config.get(name, {})}
+    def _config(self, name: str, source: _Source) -> dict[str, str]:
+        inherited = self._backend_config.get(PYTHON_BACKEND, {}) if source.directory is not None else {}
+        return {**self._global_config, **inherited, **self._backend_config.get(name, {})}
 
     def _create(self, name: str, source: _Source) -> Backend:
-        settings = BackendSettings(name=name, config=self._config(name), backend_directory=source.directory)
+        settings = BackendSettings(name=name, config=self._config(name, source), backend_directory=source.directory)
         try:
             factory: BackendFactory = source.entry_point.load()
             return factory(settings)

@@ -155,7 +155,8 @@ class TestPythonBased:
         registry = BackendRegistry(
             backend_directory=own,
             repository_backend_directories=[tmp_path / "missing", repository],
-            backend_config={"vllm": {"k": "v"}},
+            backend_config={"vllm": {"k": "v"}, "python": {"k": "python's", "p": "1"}},
+            global_config={"g": "2", "p": "0"},
         )
         rows = {row.name: row.path for row in registry.available()}
         assert rows["vllm"] == str(own / "vllm")
@@ -165,8 +166,8 @@ class TestPythonBased:
         registry.get("vllm")
         registry.get("other")
         assert made == [
-            BackendSettings(name="vllm", config={"k": "v"}, backend_directory=own / "vllm"),
-            BackendSettings(name="other", backend_directory=repository / "other"),
+            BackendSettings(name="vllm", config={"g": "2", "p": "1", "k": "v"}, backend_directory=own / "vllm"),
+            BackendSettings(name="other", config={"g": "2", "p": "1", "k": "python's"}, backend_directory=repository / "other"),
         ]
 
     def test_an_entry_point_wins_and_the_loser_is_logged(self, tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ def test_start_prints_tables(repository: Path) -> None:
         (["--http-restricted-api=nosuch:k=v"], "nosuch"),
         (["--http-restricted-api=health"], "--http-restricted-api"),
         (["--http-header-forward-pattern=("], "--http-header-forward-pattern"),
-        (["--backend-config=nonsense"], "--backend-config: expected [<backend>,]<key>=<value>, got 'nonsense'"),
+        (["--backend-config=nonsense"], "--backend-config option format is '<backend name>,<setting>=<value>'. Got nonsense"),
         (["--log-file=/no/such/folder/file"], "--log-file: cannot write '/no/such/folder/file': No such file or directory"),
         (["--http-port=8123", "--metrics-port=8123"], "--http-port and --metrics-port are both 8123"),
         (["--allow-sagemaker=true"], "--allow-sagemaker is not supported"),

@@ -102,6 +102,54 @@ def test_a_flag_without_effect_warns_and_one_not_offered_is_refused() -> None:
     assert not warnings
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("log-verbose", "true", 1),
+        ("log-verbose", "False", 0),
+        ("log-verbose", "3", 3),
+        ("metrics-interval-ms", "2000.0", 2000),
+        ("repository-poll-secs", "0", 0),
+    ],
+)
+def test_numbers_as_triton_takes_them(name: str, text: str, value: int) -> None:
+    assert parse_value(FLAG_BY_NAME[name], text) == value
+
+
+@pytest.mark.parametrize("given", [["level=OFF"], ["rate=100", "triton,file=/tmp/t"], ["mode=opentelemetry", "level=off"]])
+def test_trace_settings_without_a_level_ask_for_nothing(given: list[str]) -> None:
+    _, warnings = collect({"trace_config": given}, {})
+    assert warnings == ["--trace-config has no effect: this version does not offer it"]
+    with pytest.raises(UsageError, match="--trace-config is not supported"):
+        collect({"trace_config": [*given, "level=TIMESTAMPS"]}, {})
+
+
+def test_values_with_commas_are_separated_by_semicolons_in_the_environment() -> None:
+    values, _ = collect({}, {"TPY_HOST_POLICY": "a,cpu-cores=0-1,3-3;b,numa-node=0", "TPY_BACKEND_CONFIG": "python,a=1;b=2"})
+    assert values["host_policy"] == ("a,cpu-cores=0-1,3-3", "b,numa-node=0")
+    assert values["backend_config"] == ("python,a=1", "b=2")
+
+
+def test_backend_settings_as_triton_takes_them() -> None:
+    given = ["python,a=1", "b=2", "python,a=3", "onnxruntime,c=x=y,z"]
+    backends = server_options(*collect({"model_repository": ["r"], "backend_config": given}, {})).backends
+    assert backends.config == {"python": {"a": "3"}, "onnxruntime": {"c": "x=y,z"}}
+    assert backends.config_of_all == {"b": "2"}
+
+
+@pytest.mark.parametrize("given", [",a=1", "python,a", "python,a=", "python,=1", "a", "=1"])
+def test_backend_settings_that_triton_refuses(given: str) -> None:
+    with pytest.raises(UsageError, match=rf"--backend-config option format is .*\. Got {given}$"):
+        server_options(*collect({"model_repository": ["r"], "backend_config": [given]}, {}))
+
+
+def test_polling_needs_an_interval() -> None:
+    flags = {"model_repository": ["r"], "repository_poll_secs": ["0"]}
+    server_options(*collect(flags, {}))
+    with pytest.raises(UsageError, match="--repository-poll-secs: expected at least 1"):
+        server_options(*collect({**flags, "model_control_mode": ["poll"]}, {}))
+
+
 def test_defaults_have_the_type_of_their_kind() -> None:
     types = {Kind.TEXT: str, Kind.INTEGER: int, Kind.BOOLEAN: bool, Kind.CHOICE: str, Kind.LIST: tuple}
     assert all(type(flag.default) is types[flag.kind] for flag in FLAGS)

@@ -11,7 +11,7 @@ Spellings and defaults are Triton's (triton.md section 8). Every flag of Triton'
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypedDict, Unpack
 
 import msgspec
@@ -27,7 +27,7 @@ class Kind(enum.Enum):
     BOOLEAN = "boolean"
     CHOICE = "choice"
     LIST = "list"
-    """Repeatable; in the environment variable, values are separated by commas."""
+    """Repeatable; in the environment variable, values are separated by `Flag.separator`."""
 
 
 class Standing(enum.Enum):
@@ -43,7 +43,8 @@ Value = str | int | bool | tuple[str, ...]
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
     """One flag. `name` without dashes in front; `minimum` and `maximum` bound INTEGER; `choices` is for CHOICE; `aliases` are
-    other spellings; `why` says why a flag is IGNORED or REFUSED."""
+    other spellings; `why` says why a flag is IGNORED or REFUSED. `switches`: an INTEGER that also takes true, for 1, and false.
+    `harmless` tells the values of a REFUSED flag that ask for nothing; those are taken as of an IGNORED one."""
 
     name: str
     group: str
@@ -57,6 +58,8 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     maximum: int | None = None
     aliases: Sequence[str] = ()
     metavar: str = ""
+    switches: bool = False
+    harmless: Callable[[str], bool] = lambda text: False
 
     @property
     def field(self) -> str:
@@ -67,6 +70,11 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     def environment(self) -> str:
         """The variable that gives the value when the command line does not."""
         return "TPY_" + self.name.upper().replace("-", "_")
+
+    @property
+    def separator(self) -> str:
+        """What stands between the values of a LIST in that variable: a semicolon where values have commas themselves."""
+        return ";" if "," in self.metavar else ","
 
 
 def _kind_of(default: Value, choices: Sequence[str]) -> Kind:
@@ -86,6 +94,14 @@ class _Rest(TypedDict, total=False):
     maximum: int
     aliases: Sequence[str]
     metavar: str
+    switches: bool
+    harmless: Callable[[str], bool]
+
+
+def _traces_nothing(text: str) -> bool:
+    """Whether a trace setting leaves tracing off, whatever else it says: nothing is traced without a level."""
+    key, _, value = text.rpartition(",")[2].partition("=")
+    return key != "level" or value.upper() == "OFF"
 
 
 def _flag(group: str, name: str, default: Value, about: str, *, choices: Sequence[str] = (), **rest: Unpack[_Rest]) -> Flag:
@@ -110,7 +126,7 @@ FLAGS: tuple[Flag, ...] = (
         "Report ready only when every model is ready. Otherwise as soon as the server answers.",
     ),
     # Logging
-    _flag("Logging", "log-verbose", 0, "Verbosity: messages of level <= N are shown; 0 shows none.", minimum=0),
+    _flag("Logging", "log-verbose", 0, "Verbosity: messages of level <= N are shown; 0 shows none.", minimum=0, switches=True),
     _flag("Logging", "log-info", True, "Log informational messages."),
     _flag("Logging", "log-warning", True, "Log warnings."),
     _flag("Logging", "log-error", True, "Log errors."),
@@ -136,8 +152,8 @@ FLAGS: tuple[Flag, ...] = (
         "Model repository",
         "repository-poll-secs",
         15,
-        "Seconds between polls in mode poll. Changes that the system announces are seen sooner.",
-        minimum=1,
+        "Seconds between polls in mode poll, at least 1 there. Changes that the system announces are seen sooner.",
+        minimum=0,
     ),
     _flag(
         "Model repository",
@@ -327,9 +343,26 @@ FLAGS: tuple[Flag, ...] = (
         metavar="NAME=VALUE",
     ),
     # Tracing
-    _flag("Tracing", "trace-config", (), "Trace settings.", why=_NOT_YET, standing=Standing.REFUSED),
-    _flag("Tracing", "trace-file", "", "Deprecated trace setting.", why=_NOT_YET, standing=Standing.REFUSED),
-    _flag("Tracing", "trace-level", "", "Deprecated trace setting.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag(
+        "Tracing",
+        "trace-config",
+        (),
+        "Trace settings; taken, with a warning, as long as there is no level but OFF.",
+        why=_NOT_YET,
+        standing=Standing.REFUSED,
+        harmless=_traces_nothing,
+        metavar="[MODE,]KEY=VALUE",
+    ),
+    _flag("Tracing", "trace-file", "", "Deprecated trace setting.", why=_NOT_YET, standing=Standing.IGNORED),
+    _flag(
+        "Tracing",
+        "trace-level",
+        "OFF",
+        "Deprecated trace setting.",
+        why=_NOT_YET,
+        standing=Standing.REFUSED,
+        harmless=lambda text: text.upper() in {"OFF", "FALSE"},
+    ),
     _flag("Tracing", "trace-rate", 1000, "Deprecated trace setting.", why=_NOT_YET, standing=Standing.IGNORED),
     _flag("Tracing", "trace-count", -1, "Deprecated trace setting.", why=_NOT_YET, standing=Standing.IGNORED),
     _flag("Tracing", "trace-log-frequency", 0, "Deprecated trace setting.", why=_NOT_YET, standing=Standing.IGNORED),

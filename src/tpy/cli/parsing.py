@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -37,8 +38,10 @@ def parse_value(flag: Flag, text: str) -> Value:
 
 
 def _integer(flag: Flag, text: str) -> int:
+    if flag.switches and text.lower() in {"true", "false"}:
+        return int(text.lower() == "true")
     try:
-        number = int(text)
+        number = int(re.sub(r"\.0*$", "", text))  # Triton takes 2000.0, and its help asks for that in places
     except ValueError:
         raise UsageError(f"--{flag.name}: expected an integer, got '{text}'") from None
     if flag.minimum is not None and number < flag.minimum:
@@ -60,7 +63,7 @@ def collect(given: Mapping[str, Sequence[str]], environment: Mapping[str, str]) 
         texts = list(given.get(flag.field, ()))
         variable = "" if texts else environment.get(flag.environment, "")
         if variable:
-            texts = [part for part in variable.split(",") if part] if flag.kind is Kind.LIST else [variable]
+            texts = [part for part in variable.split(flag.separator) if part] if flag.kind is Kind.LIST else [variable]
         try:
             value = _value(flag, texts)
         except UsageError as error:
@@ -68,9 +71,9 @@ def collect(given: Mapping[str, Sequence[str]], environment: Mapping[str, str]) 
         values[flag.field] = value
         if not texts or value == flag.default:
             continue
-        if flag.standing is Standing.REFUSED:
+        if flag.standing is Standing.REFUSED and not all(map(flag.harmless, texts)):
             raise UsageError(f"--{flag.name} is not supported: {flag.why}")
-        if flag.standing is Standing.IGNORED:
+        if flag.standing is not Standing.HONOURED:
             warnings.append(f"--{flag.name} has no effect: {flag.why}")
     return values, warnings
 

@@ -13,7 +13,8 @@ _HEAD = """# Command line
 
 `tpy serve` takes the flags of Triton. `--flag value` and `--flag=value` are the same; booleans take true/false, 1/0, on/off in
 any case, and mean true when they stand alone. A flag that the command line does not give is read from its environment variable;
-there, the values of a repeatable flag are separated by commas, and an empty variable counts as not set. A wrong or unknown flag
+there, the values of a repeatable flag are separated by commas, or by semicolons where values can have commas themselves; an empty
+variable counts as not set. A wrong or unknown flag
 ends `tpy serve` with one line on standard error and exit code 1.
 """
 

@@ -143,6 +143,8 @@ def _control(v: _Values) -> ControlOptions:
         raise UsageError("--load-model needs --model-control-mode=explicit")
     if "*" in v.load_model and len(v.load_model) > 1:
         raise UsageError("--load-model=* loads all models; it cannot stand beside names")
+    if mode is ControlMode.POLL and not v.repository_poll_secs:
+        raise UsageError("--repository-poll-secs: expected at least 1 with --model-control-mode=poll, got 0")
     return ControlOptions(
         repositories=tuple(Path(path) for path in v.model_repository),
         mode=mode,
@@ -257,11 +259,16 @@ def _backends(v: _Values) -> BackendOptions:
     config_of_all: dict[str, str] = {}
     for text in v.backend_config:
         backend, comma, pair = text.partition(",")
+        if comma and not backend:
+            raise UsageError(
+                "No backend specified. --backend-config option format is <backend name>,<setting>=<value> or <setting>=<value>. "
+                f"Got {text}"
+            )
         if not comma:
             backend, pair = "", text
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise UsageError(f"--backend-config: expected [<backend>,]<key>=<value>, got '{text}'")
+        key, _, value = pair.partition("=")
+        if not key or not value:
+            raise UsageError(f"--backend-config option format is '<backend name>,<setting>=<value>'. Got {text}")
         (config.setdefault(backend, {}) if backend else config_of_all)[key] = value
     return BackendOptions(directory=Path(v.backend_directory), config=config, config_of_all=config_of_all)
 
