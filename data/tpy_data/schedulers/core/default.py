@@ -159,6 +159,17 @@ class DefaultCore:
         self._expire(now_ns)
         self._refuse_waiting(Outcome.STOPPING)
 
+    def wants_instance(self, now_ns: int) -> bool:
+        """Whether one more idle instance would be given work now."""
+        return bool(self._waiting)
+
+    def take_idle(self) -> list[int]:
+        """Take out the idle instances."""
+        idle = self._pool.take_idle()
+        for instance in idle:
+            self._ahead.forget(instance)
+        return idle
+
     def take_actions(self) -> list[Action]:
         """The decisions since the last call."""
         actions = self._actions

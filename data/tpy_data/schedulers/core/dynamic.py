@@ -164,6 +164,18 @@ class DynamicCore:
         self._expire(now_ns)
         self._refuse_waiting(Outcome.STOPPING)
 
+    def wants_instance(self, now_ns: int) -> bool:
+        """Whether one more idle instance would be given a batch now. If not yet, `next_deadline_ns` says when."""
+        if not self._queue.count:
+            return False
+        if not self._forming.looked:
+            self._forming.look(self._queue.in_order())
+        return self._forming.ready_count(now_ns) > 0
+
+    def take_idle(self) -> list[int]:
+        """Take out the idle instances."""
+        return self._pool.take_idle()
+
     def take_actions(self) -> list[Action]:
         """The decisions since the last call."""
         actions = self._actions

@@ -36,6 +36,12 @@ class InstancePool:
         invariant(instance in self.idle, f"instance {instance} was removed but is not a member")
         self.idle.remove(instance)
 
+    def take_idle(self) -> list[int]:
+        """Take out the idle instances, the first the one that has been idle longest."""
+        idle = list(self.idle)
+        self.idle.clear()
+        return idle
+
     @property
     def members(self) -> int:
         """How many there are, without those that leave."""

@@ -1,0 +1,200 @@
+"""RateLimiter: the one rate limiter of a server, and its gates: one per model version."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Mapping
+
+import trio
+
+from tpy_data.engine.executor import Job, Worker
+from tpy_data.engine.loading import PlacedInstance
+from tpy_data.schedulers.core.rate_limiter import Demand, RateLimiterCore, Resource, Supply
+
+Taker = Callable[[int], None]
+"""Takes an instance that may run now."""
+
+
+class RateLimiter:
+    """Performs the decisions of its core at once, on the stack of whoever asks. On the Trio thread."""
+
+    def __init__(self, supply: Supply) -> None:
+        self._core = RateLimiterCore(supply)
+        self._takers: dict[Hashable, Taker] = {}
+        self._pumping = False
+
+    def open_gate(self, key: Hashable) -> InstanceGate:
+        """The gate of a version. `close` it when nothing of the version is left."""
+        return InstanceGate(self._core, self._takers, self.pump, key)
+
+    def used(self) -> Mapping[Resource, int]:
+        """What is held now."""
+        return self._core.used()
+
+    def pump(self) -> None:
+        """Let run who may. Whoever takes an instance may call this again: the loop further up the stack goes on then."""
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while grants := self._core.take_grants():
+                for grant in grants:
+                    self._takers[grant.group](grant.instance)
+        finally:
+            self._pumping = False
+
+
+class InstanceGate:
+    """The instances of one version, as the rate limiter sees them.
+
+    Where the version's core hands work to whichever instance is there, they are one group, and an instance is there only while
+    it may run (`taker`, `want`, `release`: the GatedDriver's). Where work belongs to an instance, as with sequences, each is a
+    group of its own, and its batches wait at its door (`enter`).
+    """
+
+    def __init__(self, core: RateLimiterCore, takers: dict[Hashable, Taker], pump: Callable[[], None], key: Hashable) -> None:
+        self.pump = pump
+        self.taker: Taker | None = None
+        self._core = core
+        self._takers = takers
+        self._key = key
+        self._demands: dict[int, Demand] = {}
+        self._doors: dict[int, Door] = {}
+        core.declare(key, ())
+
+    def declare(self, placed: Iterable[PlacedInstance]) -> None:
+        """These instances are there, or will be. Raises InvalidArgument for what could never run; nothing has changed then."""
+        self._core.declare(self._key, [_demand(each) for each in placed if not each.passive])
+
+    def close(self) -> None:
+        """The version is no more."""
+        self._takers.pop(self._key, None)
+        self._core.forget(self._key)
+        self.pump()
+
+    # An instance
+
+    def enter(self, number: int, placed: PlacedInstance, worker: Worker) -> Worker:
+        """An instance is about to be given work: what to put its batches into."""
+        demand = self._demands[number] = _demand(placed)
+        if self.taker is not None:
+            return worker
+        door = self._doors[number] = Door(worker, self._core, (self._key, number), demand, self.pump)
+        self._takers[(self._key, number)] = door.open
+        return door
+
+    async def leave(self, number: int) -> None:
+        """The instance is about to be closed: wait for the batches that wait at its door. Idempotent."""
+        self._demands.pop(number, None)
+        door = self._doors.pop(number, None)
+        if door is not None:
+            try:
+                await door.wait_done()
+            finally:
+                door.close()
+                self._takers.pop((self._key, number), None)
+                self.pump()
+
+    # All instances as one group
+
+    def take(self, taker: Taker) -> None:
+        """Instances that may run are given to this."""
+        self.taker = self._takers[self._key] = taker
+
+    def add(self, number: int) -> None:
+        """An instance that entered is free."""
+        self._core.add(self._key, number, self._demands[number])
+
+    def remove(self, number: int) -> None:
+        """It gets nothing more."""
+        self._core.remove(self._key, number)
+
+    def want(self, wanted: bool) -> None:
+        """Whether there is work for one more instance."""
+        if wanted:
+            self._core.want(self._key)
+        else:
+            self._core.unwant(self._key)
+
+    def release(self, number: int, *, used: bool = True) -> None:
+        """Its run is over."""
+        self._core.release(self._key, number, used=used)
+
+
+def _demand(placed: PlacedInstance) -> Demand:
+    limits = placed.limits
+    if limits is None:
+        return Demand()
+    device = placed.placement.device_id
+    resources: dict[Resource, int] = {
+        (resource.name, None if resource.global_ else device): resource.count for resource in limits.resources
+    }
+    return Demand(resources, max(1, limits.priority))
+
+
+class Door:
+    """In front of an instance whose work is its own: a Worker whose jobs wait until the instance may run."""
+
+    def __init__(
+        self, worker: Worker, core: RateLimiterCore, key: tuple[Hashable, int], demand: Demand, pump: Callable[[], None]
+    ) -> None:
+        self._worker = worker
+        self._core = core
+        self._key = key
+        self._number = key[1]
+        self._pump = pump
+        self._waiting: deque[Job] = deque()
+        self._running = False
+        self._done: trio.Event | None = None
+        core.declare(key, ())
+        core.add(key, self._number, demand)
+
+    def put(self, job: Job) -> None:
+        """Run the job when the instance may."""
+        self._waiting.append(job)
+        self._core.want(self._key)
+        self._pump()
+
+    def open(self, _: int) -> None:
+        """It may run one job."""
+        self._running = True
+        job = self._waiting.popleft()
+        if not self._waiting:
+            self._core.unwant(self._key)
+        self._worker.put(_Admitted(job, self))
+
+    def finished(self, job: Job) -> None:
+        """The job is over."""
+        self._running = False
+        self._core.release(self._key, self._number)
+        job.finished()
+        self._pump()
+        if self._done is not None and not self._waiting and not self._running:
+            self._done.set()
+
+    async def wait_done(self) -> None:
+        """Until no job waits or runs."""
+        while self._waiting or self._running:
+            self._done = trio.Event()
+            await self._done.wait()
+
+    def close(self) -> None:
+        """The instance goes, and gives back what it holds. The worker is its owner's."""
+        self._waiting.clear()
+        self._core.forget(self._key)
+
+
+class _Admitted:
+    """A job that holds its instance's resources."""
+
+    __slots__ = ("_door", "_job", "begin", "run")
+
+    def __init__(self, job: Job, door: Door) -> None:
+        self._job = job
+        self._door = door
+        self.begin = job.begin
+        self.run = job.run
+
+    def finished(self) -> None:
+        """Back on the Trio thread."""
+        self._door.finished(self._job)

@@ -1,0 +1,114 @@
+"""GatedDriver: a driver whose core has an instance only while that may run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from tpy.clock import Clock
+from tpy_data.schedulers.core.contract import SchedulerCore
+from tpy_data.schedulers.driver import Performer, SchedulerDriver
+
+
+class PooledCore(SchedulerCore, Protocol):
+    """A core that gives work to whichever instance is idle."""
+
+    def wants_instance(self, now_ns: int) -> bool:
+        """Whether one more idle instance would be given work now. `next_deadline_ns` says when that may change by itself."""
+        ...
+
+    def take_idle(self) -> list[int]:
+        """Take out the idle instances."""
+        ...
+
+
+class Gate(Protocol):
+    """Who decides which instances may run."""
+
+    @property
+    def pump(self) -> Callable[[], None]:
+        """Let run who may. Instances are given to the taker, inside the call."""
+        ...
+
+    def take(self, taker: Callable[[int], None]) -> None:
+        """Give instances to this."""
+        ...
+
+    def add(self, number: int) -> None:
+        """A free instance."""
+        ...
+
+    def remove(self, number: int) -> None:
+        """It gets nothing more; one that runs still gives back what it holds."""
+        ...
+
+    def want(self, wanted: bool) -> None:
+        """Whether there is work for one more instance."""
+        ...
+
+    def release(self, number: int, *, used: bool = True) -> None:
+        """The instance's run is over, or did not take place."""
+        ...
+
+
+class GatedDriver(SchedulerDriver):
+    """As its base, but instances belong to the gate. One that may run is lent to the core, which forms a batch for it then and
+    not before; when the batch is over, or there is none after all, it goes back to the gate."""
+
+    __slots__ = ("_gate", "_leaving", "_lent", "_pooled")
+
+    def __init__(self, core: PooledCore, clock: Clock, performer: Performer, gate: Gate) -> None:
+        super().__init__(core, clock, performer)
+        self._pooled = core
+        self._gate = gate
+        self._lent: set[int] = set()
+        self._leaving: set[int] = set()
+        gate.take(self._take)
+
+    def add_instance(self, instance: int) -> None:
+        """A new idle instance."""
+        self._gate.add(instance)
+        self._perform()
+
+    def remove_instance(self, instance: int) -> None:
+        """The instance gets no new batch; one that it runs still completes."""
+        self._take_back()
+        self._gate.remove(instance)
+        if instance in self._lent and instance not in self._leaving:
+            self._leaving.add(instance)
+            self._core.remove_instance(instance, self._now())
+        self._perform()
+
+    def completed(self, instance: int, *, not_begun: int = 0, brief: bool = False) -> None:
+        """The batch on this instance is over."""
+        now_ns = self._now()
+        if instance not in self._leaving:
+            self._core.remove_instance(instance, now_ns)  # or it would be given its next batch
+        self._core.completed(instance, now_ns, not_begun=not_begun, brief=brief)
+        self._leaving.discard(instance)
+        self._lent.remove(instance)
+        self._gate.release(instance)
+        self._perform()
+
+    def _take(self, instance: int) -> None:
+        """The gate lends this instance."""
+        self._lent.add(instance)
+        self._core.add_instance(instance, self._now())
+        self._perform()
+
+    def _perform(self) -> None:
+        super()._perform()
+        if self._performing:
+            return
+        self._take_back()
+        self._gate.want(self._pooled.wants_instance(self._now()))
+        self._gate.pump()
+        deadline_ns = self._core.next_deadline_ns()  # to look whether an instance is wanted may have set one
+        if deadline_ns is not None:
+            self._alarm.bring_forward(deadline_ns)
+
+    def _take_back(self) -> None:
+        """What was lent and is not needed after all."""
+        for instance in self._pooled.take_idle():
+            self._lent.remove(instance)
+            self._gate.release(instance, used=False)
