@@ -59,7 +59,7 @@ def over_grpc(address: str, pieces: np.ndarray, model: str = "vad") -> list[floa
     """The same over one stream: nobody waits for an answer before the next chunk is sent. The sequence goes by a number."""
     from tritonclient.grpc import InferenceServerClient, InferInput
 
-    number, last = uuid.uuid4().int >> 64 | 1, len(pieces) - 1
+    number, last = uuid.uuid4().int >> 65 | 1, len(pieces) - 1
     answers: queue.SimpleQueue = queue.SimpleQueue()
     found = []
     with InferenceServerClient(address) as client:
