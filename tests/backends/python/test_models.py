@@ -452,7 +452,6 @@ def test_a_request_learns_that_it_was_cancelled(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("code", "what"),
     [
-        ("pb_utils.MetricFamily(name='x')", "MetricFamily"),
         ("pb_utils.load_model('x')", "load_model()"),
         ("pb_utils.is_model_ready('x')", "is_model_ready()"),
         ("requests[0].get_response_sender()", "InferenceRequest.get_response_sender()"),

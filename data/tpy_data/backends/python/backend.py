@@ -18,13 +18,13 @@ from tpy.config.problem import ConfigError
 from tpy.errors import InvalidArgument
 from tpy_data.backends.python.environment import PARAMETER as ENVIRONMENT
 from tpy_data.backends.python.environment import Environments
-from tpy_data.backends.python.isolated import IsolatedInstance, WorkerStart, start_worker
+from tpy_data.backends.python.isolated import IsolatedInstance, start_worker
 from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.process import Spawner
 from tpy_data.backends.python.settings import PythonSettings, read_settings
+from tpy_data.backends.python.start import InstanceStart, WorkerStart
 from tpy_data.backends.python.streaming import StreamingInstance
 from tpy_data.backends.python.threaded import ThreadedInstance
-from tpy_data.backends.python.worker.context import ModelContext as CodeContext
 from tpy_data.backends.python.worker.loader import ModelSource, forget
 
 DEFAULT_FILENAME = "model.py"
@@ -157,6 +157,7 @@ class IsolatedModel:
             decoupled=context.config.decoupled,
             arguments=initialize_arguments(context, placement),
             host=placement.host,
+            metrics=context.metrics,
         )
         talk, _ = start_worker(start, self._settings, self._spawner, log)
         log("verbose", f"worker process {talk.pid} is ready")
@@ -179,15 +180,16 @@ class ThreadedModel:
         """Initialises the model in the calling thread. Raises Internal with the reason."""
         context = self._context
         log = _named_log(context, placement.name)
-        return ThreadedInstance(
-            placement.name,
-            self._source,
-            initialize_arguments(context, placement),
-            tuple(output.name for output in context.config.output),
-            CodeContext(str(context.version_directory), log),
-            log,
+        start = InstanceStart(
+            name=placement.name,
+            source=self._source,
+            directory=str(context.version_directory),
+            output_names=tuple(output.name for output in context.config.output),
             decoupled=context.config.decoupled,
+            arguments=initialize_arguments(context, placement),
+            metrics=context.metrics,
         )
+        return ThreadedInstance(start, log)
 
     def unload(self) -> None:
         """Forgets the model's modules, so that another load reads its files anew."""

@@ -9,6 +9,7 @@ import msgspec
 from tpy.errors import Internal
 from tpy.units import NS_PER_S
 from tpy_data.backends.python.process import LIVENESS_CHECK_S, WorkerProcess
+from tpy_data.backends.python.side_line import SideLine
 from tpy_data.backends.python.worker.channel import Channel, Closed, Stalled, wait_readable
 from tpy_data.backends.python.worker.core.batch import Layout
 from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
@@ -29,10 +30,11 @@ def unhealthy(name: str) -> str:
 
 
 class Conversation:
-    """Owns a worker process and its channel. Used by one thread; ends with exactly one of `stop` and `give_up`."""
+    """Owns a worker process, its channel and its side line. Used by one thread; ends with exactly one of `stop` and `give_up`."""
 
-    def __init__(self, name: str, process: WorkerProcess, *, streaming: bool = False) -> None:
+    def __init__(self, name: str, process: WorkerProcess, side: SideLine, *, streaming: bool = False) -> None:
         self.name = name
+        self.side = side
         self._process = process
         self._channel = Channel(process.socket)
         self._session = Session(streaming=streaming)
@@ -120,12 +122,14 @@ class Conversation:
     def finish(self) -> str:
         """End a worker that has finalized. Returns how it ended, in words."""
         self._channel.close()
+        self.side.close()
         return self._process.end(EXIT_GRACE_S)
 
     def give_up(self) -> str:
         """End the worker at once. Returns how it ended, in words."""
         self._session.break_off()
         self._channel.close()
+        self.side.close()
         return self._process.end(0)
 
     def give_up_starting(self) -> Internal:

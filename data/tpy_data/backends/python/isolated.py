@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, InstanceFailure
-from tpy.backend.host_policy import ANYWHERE, HostPolicy
 from tpy.errors import Internal
 from tpy_data.backends.python import translation
+from tpy_data.backends.python.answers import Answer, result_of
 from tpy_data.backends.python.conversation import LOST, Conversation, unhealthy
-from tpy_data.backends.python.environment import Interpreter
 from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.process import Spawner, WorkerProcess
 from tpy_data.backends.python.settings import PythonSettings
-from tpy_data.backends.python.worker.core.batch import Array, Descriptor, Layout, read
+from tpy_data.backends.python.start import WorkerStart
+from tpy_data.backends.python.worker.core.batch import Array, Layout
 from tpy_data.backends.python.worker.core.frames import HEADER_BYTES_MAX, Frame, Kind, ProtocolViolation
 from tpy_data.backends.python.worker.core.session import State
-from tpy_data.backends.python.worker.loader import ModelSource
 from tpy_data.backends.python.worker.segments import Borrower, Lender, Loan
 
 SLOW_START_S = 30
 """A model that still initialises is mentioned in the log this often."""
-
-
-class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """One response of a model; `code` -1 for none of its errors."""
-
-    code: int
-    error: str
-    parameters: str
-    outputs: tuple[Descriptor, ...]
 
 
 class _Result(msgspec.Struct, frozen=True):
@@ -49,39 +38,6 @@ _decode_index = msgspec.json.Decoder(int).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
-class WorkerStart(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker is started with. `directory` is the model's version folder, `output_names` the configured outputs;
-    `arguments` are those of initialize. `config` is the configuration as JSON, for auto_complete only.
-    `host` is what its process is bound to."""
-
-    name: str
-    mode: str
-    source: ModelSource
-    directory: str
-    interpreter: Interpreter
-    output_names: tuple[str, ...] = ()
-    decoupled: bool = False
-    arguments: Mapping[str, str] = msgspec.field(default_factory=dict)
-    config: str = ""
-    host: HostPolicy = ANYWHERE
-
-    def order(self) -> bytes:
-        """The LOAD message."""
-        return json.dumps(
-            {
-                "name": self.name,
-                "mode": self.mode,
-                "source": self.source._asdict(),
-                "directory": self.directory,
-                "bin": self.interpreter.bin_directory,
-                "outputs": self.output_names,
-                "decoupled": self.decoupled,
-                "arguments": dict(self.arguments),
-                "config": self.config,
-            }
-        ).encode()
-
-
 def start_worker(
     start: WorkerStart, settings: PythonSettings, spawner: Spawner, log: LogLine
 ) -> tuple[Conversation, msgspec.Raw]:
@@ -91,7 +47,8 @@ def start_worker(
     or one that took longer than the settings allow.
     """
     process = WorkerProcess(start.name, start.interpreter, spawner, log, host=start.host)
-    talk = Conversation(start.name, process, streaming=start.decoupled)
+    side = spawner.side_desk.open(start.name, process.side, start.metrics, log)
+    talk = Conversation(start.name, process, side, streaming=start.decoupled)
     try:
         talk.say(Kind.LOAD, start.order())
         talk.hear_within(settings.start_timeout_s)
@@ -241,10 +198,3 @@ def lend_inputs(lender: Lender, layout: Layout) -> Loan | None:
         return lender.lend(layout.placed, layout.segment_bytes)
     except OSError as error:
         raise Internal(f"no shared memory for {layout.segment_bytes} bytes of inputs: {error}") from error
-
-
-def result_of(answer: Answer, data: memoryview, segment: Array | None) -> ExecutionResult:
-    if answer.code >= 0:
-        return ExecutionResult(error=translation.error_of(answer.code, answer.error))
-    outputs = [translation.tensor(descriptor[0], descriptor[1], read(descriptor, data, segment)) for descriptor in answer.outputs]
-    return translation.result(outputs, translation.parameters_of(answer.parameters))

@@ -18,6 +18,7 @@ from tpy.backend.host_policy import ANYWHERE
 from tpy.errors import Internal
 from tpy_data.backends.python.environment import Interpreter
 from tpy_data.backends.python.output_lines import LogLine, OutputForwarder
+from tpy_data.backends.python.side_line import SideDesk
 
 _WORKER = Path(__file__).parent / "worker" / "__main__.py"
 
@@ -31,9 +32,10 @@ TERMINATE_GRACE_S = 2
 
 class Spawner:
     """The thread that starts workers. The kernel ends a worker when the *thread* that started it ends, so this one lives as
-    long as the backend does."""
+    long as the backend does. `side_desk` reads what the workers say beside their batches."""
 
     def __init__(self) -> None:
+        self.side_desk = SideDesk()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="python-spawner")
 
     def start(self, command: list[str], files: tuple[int, ...], host: HostPolicy) -> subprocess.Popen[bytes]:
@@ -43,6 +45,7 @@ class Spawner:
     def close(self) -> None:
         """No more workers."""
         self._executor.shutdown(wait=True)
+        self.side_desk.close()
 
 
 def _start(command: list[str], files: tuple[int, ...], host: HostPolicy) -> subprocess.Popen[bytes]:
@@ -59,28 +62,33 @@ def _start(command: list[str], files: tuple[int, ...], host: HostPolicy) -> subp
 
 
 class WorkerProcess:
-    """One worker. `socket` is the server's end of its socket, for the caller to use and to close; then call `end`."""
+    """One worker. `socket` and `side` are the server's ends of its sockets, for the caller to use and to close; then call
+    `end`."""
 
     def __init__(
         self, name: str, interpreter: Interpreter, spawner: Spawner, log: LogLine, *, host: HostPolicy = ANYWHERE
     ) -> None:
         """Raises Internal when the interpreter cannot be started."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        side, their_side = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         records_read, records_write = os.pipe()
         # -B: bytecode in a watched repository would look like a change of the model.
-        files = (theirs.fileno(), records_write)
+        files = (theirs.fileno(), records_write, their_side.fileno())
         command = [interpreter.executable, "-B", str(_WORKER), *map(str, files), str(os.getpid()), name]
         try:
             process = spawner.start(command, files, host)
         except OSError as error:
             ours.close()
+            side.close()
             os.close(records_read)
             raise Internal(f"cannot start {interpreter.executable} for '{name}': {error}") from error
         finally:
             theirs.close()
+            their_side.close()
             os.close(records_write)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", LIVENESS_CHECK_S, 0))
         self.socket = ours
+        self.side = side
         self._process = process
         self._spawner = spawner  # kept: were it collected, its thread would end, and with that this process
         self._exit = os.pidfd_open(process.pid)

@@ -24,8 +24,9 @@ import msgspec
 
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, ResponseSender
 from tpy.errors import Internal
+from tpy_data.backends.python.answers import Answer, result_of
 from tpy_data.backends.python.conversation import LOST, Conversation, unhealthy
-from tpy_data.backends.python.isolated import Answer, encode_requests, lend_inputs, result_of
+from tpy_data.backends.python.isolated import encode_requests, lend_inputs
 from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.process import LIVENESS_CHECK_S
 from tpy_data.backends.python.settings import PythonSettings

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult
 from tpy.errors import Internal, Unsupported
 from tpy.messages import Tensor
 from tpy_data.backends.python import translation
+from tpy_data.backends.python.metric_desk import DirectMetrics, MetricDesk
 from tpy_data.backends.python.output_lines import LogLine
+from tpy_data.backends.python.start import InstanceStart
 from tpy_data.backends.python.worker import context, datatypes, tensor
 from tpy_data.backends.python.worker.failures import ModelFailure, unsendable
-from tpy_data.backends.python.worker.loader import ModelSource
 from tpy_data.backends.python.worker.request import InferenceRequest, answer_through, received, watch
 from tpy_data.backends.python.worker.response import InferenceResponse
 from tpy_data.backends.python.worker.response_sender import DROPPED, WayBack
@@ -31,31 +32,25 @@ _ASYNC = "async execute needs a process of its own; remove parameter TPY_PYTHON_
 class ThreadedInstance:
     """One instance in the server's process (a `ModelInstance`)."""
 
-    def __init__(
-        self,
-        name: str,
-        source: ModelSource,
-        arguments: Mapping[str, str],
-        output_names: Sequence[str],
-        model_context: context.ModelContext,
-        log: LogLine,
-        *,
-        decoupled: bool = False,
-    ) -> None:
+    def __init__(self, start: InstanceStart, log: LogLine) -> None:
         """Raises Internal with the model's failure, Unsupported for an async execute."""
-        self._context = model_context
-        self._outputs = frozenset(output_names)
+        self._metrics = MetricDesk(start.name, start.metrics)
+        self._context = context.ModelContext(start.directory, log, DirectMetrics(self._metrics))
+        self._outputs = frozenset(start.output_names)
         self._log = log
-        self._decoupled = decoupled
-        context.set_for_thread(model_context)
+        self._decoupled = start.decoupled
+        context.set_for_thread(self._context)
         try:
-            self._runner = ModelRunner(source, name, arguments, _refuse_coroutine)
-        except ModelFailure as failure:
-            raise Internal(str(failure)) from failure
+            self._runner = ModelRunner(start.source, start.name, start.arguments, _refuse_coroutine)
+            if inspect.iscoroutinefunction(getattr(self._runner.model, "execute", None)):
+                raise Unsupported(f"'{start.name}': {_ASYNC}")
+        except BaseException as error:
+            self._metrics.close()
+            if isinstance(error, ModelFailure):
+                raise Internal(str(error)) from error
+            raise
         finally:
             context.set_for_thread(None)
-        if inspect.iscoroutinefunction(getattr(self._runner.model, "execute", None)):
-            raise Unsupported(f"'{name}': {_ASYNC}")
 
     def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
         """Run the batch here. Raises Internal, with Triton's text, when the model failed the batch as a whole."""
@@ -101,6 +96,7 @@ class ThreadedInstance:
             self._log("error", f"finalize failed: {failure}")
         finally:
             context.set_for_thread(None)
+            self._metrics.close()
 
     def _request(self, request: ExecutionRequest) -> InferenceRequest:
         correlation_id, flags = translation.correlation_and_flags(request.sequence)

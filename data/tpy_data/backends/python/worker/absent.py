@@ -12,34 +12,8 @@ def refuse(what: str) -> NoReturn:
     raise TritonModelException(f"pb_utils: {what} is not offered by this server yet")
 
 
-class MetricFamily:
-    """Not offered yet."""
-
-    COUNTER = 0
-    GAUGE = 1
-    HISTOGRAM = 2
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        refuse("MetricFamily")
-
-
 class InferenceTrace:
     """Not offered yet."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         refuse("InferenceTrace")
-
-
-def load_model(*_: Any, **__: Any) -> NoReturn:
-    """Not offered yet."""
-    refuse("load_model()")
-
-
-def unload_model(*_: Any, **__: Any) -> NoReturn:
-    """Not offered yet."""
-    refuse("unload_model()")
-
-
-def is_model_ready(*_: Any, **__: Any) -> NoReturn:
-    """Not offered yet."""
-    refuse("is_model_ready()")

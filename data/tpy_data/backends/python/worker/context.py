@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from .metrics import MetricPort
 
 Log = Callable[[str, str], None]
 """Level ("verbose", "info", "warning", "error") and text."""
 
 
 class ModelContext(NamedTuple):
-    """`directory` is the model's version folder."""
+    """`directory` is the model's version folder; `metrics` is the way to the server's metrics."""
 
     directory: str
     log: Log
+    metrics: MetricPort | None = None
 
 
 _of_process: list[ModelContext] = []

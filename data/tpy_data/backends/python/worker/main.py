@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import threading
 from collections.abc import Coroutine
@@ -15,8 +16,10 @@ from .core.batch import Array, Layout
 from .core.frames import HEADER_BYTES_MAX, Frame, Kind, ProtocolViolation
 from .failures import ModelFailure
 from .messages import answer_of, requests_of, speakable
+from .metric_line import MetricLine
 from .request import InferenceRequest, watch
 from .segments import Borrower, Lender
+from .side_line import SideLine
 from .streaming import StreamingWorker
 
 LOG_TEXT_MAX = 64 * 1024
@@ -51,8 +54,9 @@ class LogPipe:
 class Worker:
     """One model instance behind a channel."""
 
-    def __init__(self, channel: Channel, log: LogPipe) -> None:
+    def __init__(self, channel: Channel, log: LogPipe, side: SideLine) -> None:
         self._channel = channel
+        self._side = side
         self._log = log
         self._lender = Lender()
         self._borrower = Borrower(writable=True)
@@ -94,7 +98,8 @@ class Worker:
         source = loader.ModelSource(**order["source"])
         if order["bin"]:
             os.environ["PATH"] = order["bin"] + os.pathsep + os.environ.get("PATH", os.defpath)
-        context.set_for_process(context.ModelContext(order["directory"], self._log.log))
+        metrics = MetricLine(self._side, order["name"])
+        context.set_for_process(context.ModelContext(order["directory"], self._log.log, metrics))
         self._outputs = frozenset(order["outputs"])
         try:
             if order["mode"] == "auto_complete":
@@ -213,10 +218,10 @@ class _Cancellation:
         return self._known
 
 
-def serve(channel: Channel, log_descriptor: int) -> None:
+def serve(channel: Channel, log_descriptor: int, side: socket.socket) -> None:
     """Be a worker until the server says stop or is gone."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper: this is a fresh process
     try:
-        Worker(channel, LogPipe(log_descriptor)).run()
+        Worker(channel, LogPipe(log_descriptor), SideLine(side)).run()
     except Closed:
         sys.exit(1)

@@ -22,9 +22,9 @@ from .core.batch import Array, Placed
 from .core.frames import ProtocolViolation
 
 # linux/fcntl.h; the fcntl module names them since Python 3.9 only on some builds.
-_F_ADD_SEALS = 1033
-_F_GET_SEALS = 1034
-_F_SEAL_SHRINK = 2
+F_ADD_SEALS = 1033
+F_GET_SEALS = 1034
+F_SEAL_SHRINK = 2
 
 SEGMENT_BYTES_MIN = 1024 * 1024
 """Sizes are powers of two from here on: pages that are never touched cost nothing, and a somewhat larger batch fits."""
@@ -112,7 +112,7 @@ class Lender:
         descriptor = os.memfd_create("tpy-tensors", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, length)
-            fcntl.fcntl(descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK)
+            fcntl.fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK)
             memory = mmap.mmap(descriptor, length, mmap.MAP_SHARED)
         except BaseException:
             os.close(descriptor)
@@ -156,7 +156,7 @@ class Borrower:
             try:
                 if whole is not None:
                     raise ProtocolViolation(f"segment {number} was sent twice")
-                whole = self._map(number, size, descriptor)
+                whole = map_sealed(number, size, descriptor, self._protection)
             finally:
                 os.close(descriptor)
             self._mapped[number] = whole
@@ -176,17 +176,19 @@ class Borrower:
             released.append(self._released.popleft())
         return released
 
-    def _map(self, number: int, size: int, descriptor: int) -> np.ndarray[Any, Any]:
-        if not 0 < size <= SEGMENT_BYTES_MAX:
-            raise ProtocolViolation(f"segment {number} is said to have {size} bytes")
-        try:
-            sealed = fcntl.fcntl(descriptor, _F_GET_SEALS) & _F_SEAL_SHRINK
-        except OSError:
-            sealed = 0
-        if not sealed or os.fstat(descriptor).st_size < size:
-            raise ProtocolViolation(f"segment {number} is not sealed memory of {size} bytes")
-        try:
-            memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED, self._protection)
-        except (OSError, ValueError) as error:
-            raise ProtocolViolation(f"segment {number} of {size} bytes cannot be mapped: {error}") from None
-        return np.frombuffer(memory, np.uint8)
+
+def map_sealed(number: int, size: int, descriptor: int, protection: int = mmap.PROT_READ) -> np.ndarray[Any, Any]:
+    """A peer's file as flat uint8. Raises ProtocolViolation when it is not memory of this size that cannot shrink."""
+    if not 0 < size <= SEGMENT_BYTES_MAX:
+        raise ProtocolViolation(f"segment {number} is said to have {size} bytes")
+    try:
+        sealed = fcntl.fcntl(descriptor, F_GET_SEALS) & F_SEAL_SHRINK
+    except OSError:
+        sealed = 0
+    if not sealed or os.fstat(descriptor).st_size < size:
+        raise ProtocolViolation(f"segment {number} is not sealed memory of {size} bytes")
+    try:
+        memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED, protection)
+    except (OSError, ValueError) as error:
+        raise ProtocolViolation(f"segment {number} of {size} bytes cannot be mapped: {error}") from None
+    return np.frombuffer(memory, np.uint8)
