@@ -94,9 +94,9 @@ class SequenceReference:
         self.go_on(now_ns)
 
     def remove_instance(self, instance: int, now_ns: int) -> None:
+        self.retiring.discard(instance)
         self.expire(now_ns)
         self.instances.remove(instance)
-        self.retiring.discard(instance)
         if instance in self.running:
             self.removed.add(instance)
         for chain in [chain for chain in self.chains if chain.place is not None and chain.place[0] == instance]:

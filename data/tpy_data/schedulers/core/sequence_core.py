@@ -98,8 +98,9 @@ class SequenceCore:
 
     def remove_instance(self, instance: int, now_ns: int) -> None:
         """The instance is gone, and the sequences in its slots with it: what waits in them is refused."""
-        self._expire(now_ns)
         member = self._member(instance)
+        member.retiring = False  # or it could retire before it is removed
+        self._expire(now_ns)
         member.removed = True
         self._slots.forget(instance)
         self._delayed.pop(instance, None)
