@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup serve demo test check format bench fuzz fuzz-smoke docs clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup serve demo test check format bench simulate fuzz fuzz-smoke docs clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -66,6 +66,11 @@ docs: $(SETUP) ## write the generated reference pages
 
 bench: $(DEMO_SETUP) ## compare speed and memory with the peers that are installed
 	$(BIN)/python -m benchmarks
+
+SEEDS ?= 300
+
+simulate: $(SETUP) ## whole-server simulations in virtual time: make simulate SEEDS=1000
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 fuzz-smoke: $(SETUP) ## every fuzz target for a few seconds, and the canary
 	$(BIN)/python -m fuzz --smoke
