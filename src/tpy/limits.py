@@ -92,6 +92,9 @@ HTTP_INLINE_COMPRESS_BYTES_MAX: Final = 32 * KIB
 HTTP_STREAM_RESPONSES_MAX: Final = 64
 """Responses of one generate_stream that wait to be written; with as many the request is paused."""
 
+HTTP_READER_BYTES_PER_S_MIN: Final = 4 * KIB
+"""How fast an answer must be taken on the whole, after the write time-out: slower readers hold answers, and the stop, for hours."""
+
 HTTP_STREAM_BYTES_MAX: Final = 1 * MIB
 """The same in bytes of their tensors."""
 

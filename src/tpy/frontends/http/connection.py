@@ -37,6 +37,9 @@ _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _LINGER_S = 5.0
 """How long bytes of a refused request are still read, so that its sender gets to read the refusal."""
 
+_LATE_S = 1.0
+"""How long a connection may take to send its first request when the server is stopping already."""
+
 _PROBE_PAUSE_S_MIN = 0.002
 _PROBE_PAUSE_S_MAX = 0.25
 
@@ -65,7 +68,8 @@ class Http1Connection:
             progressed=self._on_progress,
             failed=self._scope.cancel,
         )
-        self._line.stopping = port.gate.stopping
+        if port.gate.stopping:
+            self._line.begin_stop()
         self._beginning = b""
         self._eof = False
         self._alone = False
@@ -116,7 +120,9 @@ class Http1Connection:
     # Reading
 
     async def _serve(self) -> None:
-        self._arm(trio.current_time() + self._options.keep_alive_timeout_s)
+        # Accepted in the last moment before a stop: its request, if there is one, is refused; it is not waited for.
+        patience_s = _LATE_S if self._port.gate.stopping else self._options.keep_alive_timeout_s
+        self._arm(trio.current_time() + patience_s)
         while True:
             with trio.CancelScope(deadline=self._due_s) as self._timer:
                 await self._read_requests()

@@ -15,6 +15,7 @@ import trio
 from tpy.errors import InvariantViolation
 from tpy.frontends.http.message import HttpReply, reason_phrase
 from tpy.frontends.http.wire import Wire
+from tpy.limits import HTTP_READER_BYTES_PER_S_MIN
 
 _JOINED_BYTES_MAX = 16 * 1024
 """Answers up to this size are copied into one buffer: cheaper than a gathering write."""
@@ -90,6 +91,7 @@ class ReplyLine:
         self._unsent: list[Piece] = []
         self._taken = trio.Event()
         self._patience = trio.CancelScope()
+        self._due_s = 0.0
 
     def __len__(self) -> int:
         return len(self._places)
@@ -103,7 +105,9 @@ class ReplyLine:
         """The server stops: the last answer closes the connection, and a reader who takes nothing is given up sooner."""
         self.stopping = True
         self._write_timeout_s = min(self._write_timeout_s, _STOPPING_TIMEOUT_S)
-        self._patience.deadline = min(self._patience.deadline, trio.current_time() + self._write_timeout_s)
+        now_s = trio.current_time()
+        self._due_s = min(self._due_s, now_s + self._write_timeout_s + _seconds_for(self._unsent))
+        self._patience.deadline = min(self._patience.deadline, now_s + self._write_timeout_s, self._due_s)
 
     def reserve(self, *, version: str, keep_alive: bool, head_only: bool, bytes_held: int) -> Place:
         """The next place in the line."""
@@ -163,6 +167,7 @@ class ReplyLine:
         """Hand `pieces` to the connection, now or through the writer task."""
         if self.blocked:
             self._unsent += pieces
+            self._due_s += _seconds_for(pieces)
             return
         try:
             rest = _after(pieces, self._wire.send_nowait(pieces))
@@ -201,10 +206,14 @@ class ReplyLine:
         return [head, *reply.parts]
 
     async def _write_rest(self) -> None:
-        """The writer task, in the connection's nursery."""
+        """The writer task, in the connection's nursery. A reader has the write time-out for each next byte, and the time that all
+        of them need at the lowest rate we serve: else one byte a minute would hold an answer for days."""
+        now_s = trio.current_time()
+        self._due_s = now_s + self._write_timeout_s + _seconds_for(self._unsent)
         try:
             while self._unsent:
-                with trio.move_on_after(self._write_timeout_s) as self._patience:
+                deadline_s = min(trio.current_time() + self._write_timeout_s, self._due_s)
+                with trio.CancelScope(deadline=deadline_s) as self._patience:
                     sent = await self._wire.send_some(self._unsent)
                     self._unsent = _after(self._unsent, sent)  # which others may have added to meanwhile
                 if self._patience.cancelled_caught:
@@ -217,6 +226,11 @@ class ReplyLine:
         self._taken.set()
         self.flush()
         self._progressed()
+
+
+def _seconds_for(pieces: Sequence[Piece]) -> float:
+    """How long the slowest reader that is served may take for so many bytes."""
+    return sum([len(piece) if isinstance(piece, bytes) else piece.nbytes for piece in pieces]) / HTTP_READER_BYTES_PER_S_MIN
 
 
 def _after(pieces: list[Piece], sent: int) -> list[Piece]:
