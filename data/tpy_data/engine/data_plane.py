@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
 import trio
 
-from tpy.backend import HostPolicy
 from tpy.clock import Clock
 from tpy.errors import InvalidArgument
 from tpy.ids import ModelId
@@ -26,6 +25,7 @@ from tpy_data.engine.cached_engine import CachedEngine
 from tpy_data.engine.executor import Executor, ThreadExecutor
 from tpy_data.engine.inference import EngineInference
 from tpy_data.engine.loading import Backends, Loader
+from tpy_data.engine.placing import Machine
 from tpy_data.engine.model_calls import EngineCalls
 from tpy_data.engine.reconciler import Reconciler
 from tpy_data.engine.serving_table import Served, ServingTable
@@ -37,15 +37,14 @@ _LOG_LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": loggin
 
 class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`load_threads_max` is --model-load-thread-count, `exit_timeout_ns` --exit-timeout-secs: how long stopping may take, from
-    draining to the last unload. `gpus` are the device ids of this machine, `server_id` is --id. Without `cache` no
-    answers are kept. `host_policies` are those of --host-policy, by name."""
+    draining to the last unload. `server_id` is --id. Without `cache` no
+    answers are kept."""
 
     load_threads_max: int = 4
     exit_timeout_ns: int = 30 * NS_PER_S
-    gpus: tuple[int, ...] = ()
+    machine: Machine = Machine()
     server_id: str = "triton"
     model_namespacing: bool = False
-    host_policies: Mapping[str, HostPolicy] = msgspec.field(default_factory=dict)
     cache: CacheOptions | None = None
 
 
@@ -123,11 +122,10 @@ async def open_data_plane(
     calls = EngineCalls(inference)
     loader = Loader(
         backends,
-        gpus=options.gpus,
+        machine=options.machine,
         server_id=options.server_id,
         log=_log_from_thread,
         metrics=metrics,
-        host_policies=options.host_policies,
         server=calls,
     )
     plant = Plant(

@@ -18,7 +18,8 @@ from tpy.limits import INSTANCE_CLOSE_S_MAX, WORKER_RESTART_BACKOFF_S_MAX, WORKE
 from tpy_data.engine.batch_run import InstanceSlot
 from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.executor import Executor, Worker, call, see_through
-from tpy_data.engine.loading import PlacedInstance
+from tpy_data.engine.gpu_limits import require_share
+from tpy_data.engine.placing import PlacedInstance
 from tpy_data.engine.rate_limiter import InstanceGate
 from tpy_data.engine.version_engine import VersionEngine
 from tpy_data.engine.warmup import WarmupSample, run_samples
@@ -294,6 +295,8 @@ def _make(recipe: InstanceRecipe, placed: PlacedInstance) -> ModelInstance:
     bind(placed.placement.host)
     instance = recipe.model.create_instance(placed.placement)
     try:
+        if placed.gpu_share_max is not None:
+            require_share(placed.placement, placed.gpu_share_max)
         run_samples(instance, recipe.samples)
     except BaseException:
         _close(instance)

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import msgspec
 
 from tpy.backend import (
     Backend,
     BackendCapabilities,
-    HostPolicy,
-    InstancePlacement,
     LoadedModel,
     ModelContext,
     ModelMetrics,
     ServerCalls,
 )
-from tpy.backend.host_policy import ANYWHERE
 from tpy.config import (
     ConfigError,
     ModelConfig,
     Problem,
     describe,
     errors_of,
-    instance_names,
     normalise,
     normalise_instance_groups,
     validate,
 )
-from tpy.config.model_config import InstanceKind, RateLimiter
 from tpy.errors import InvalidArgument
 from tpy.messages import ModelDescription
 from tpy.state import DesiredModel, DesiredVersion
 from tpy_data.engine.initial_states import InitialStates
 from tpy_data.engine.model_files import read_labels
+from tpy_data.engine.placing import Machine, PlacedInstance, place
 from tpy_data.engine.support import refuse_beyond, refuse_unsupported, without_effect
 from tpy_data.engine.warmup import WarmupSample, make_samples
 from tpy_data.schedulers.core import SchedulerCore, make_core
@@ -49,14 +45,6 @@ class Backends(Protocol):
     def get(self, name: str) -> Backend:
         """Raises TpyError for a backend that is not there or cannot be made."""
         ...
-
-
-class PlacedInstance(NamedTuple):
-    """One instance to make. Passive ones are made but get no requests. `limits`: what it needs to run."""
-
-    placement: InstancePlacement
-    passive: bool
-    limits: RateLimiter | None = None
 
 
 class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,16 +68,14 @@ class Loader:
         self,
         backends: Backends,
         *,
-        gpus: Sequence[int],
         server_id: str,
         log: Log,
         metrics: ModelMetrics,
-        host_policies: Mapping[str, HostPolicy],
+        machine: Machine,
         server: ServerCalls | None = None,
     ) -> None:
         self._backends = backends
-        self._host_policies = host_policies
-        self._gpus = tuple(gpus)
+        self._machine = machine
         self._server_id = server_id
         self._log = log
         self._metrics = metrics
@@ -161,7 +147,7 @@ class Loader:
         capabilities = backend.capabilities
         config, problems = normalise_instance_groups(
             config,
-            gpus=self._gpus,
+            gpus=self._machine.gpus,
             supported=capabilities.devices,
             default_kind=capabilities.default_kind,
             default_count=capabilities.default_count,
@@ -173,7 +159,7 @@ class Loader:
 
     def _scheduled(self, config: ModelConfig) -> tuple[PlacedInstance, ...]:
         """The instances. Raises InvalidArgument when requests could never run on any of them."""
-        placed = place(config, self._host_policies)
+        placed = place(config, self._machine)
         if all(instance.passive for instance in placed):
             raise InvalidArgument(f"every instance group of model '{config.name}' is passive: nothing would run its requests")
         return placed
@@ -189,27 +175,3 @@ def _require(problems: Sequence[Problem]) -> None:
     errors = errors_of(problems)
     if errors:
         raise ConfigError(problems, message="; ".join(problem.message for problem in errors))
-
-
-def place(config: ModelConfig, host_policies: Mapping[str, HostPolicy]) -> tuple[PlacedInstance, ...]:
-    """The instances of a normalised configuration, in its order; on several GPUs each has those of its group. A policy that
-    is not there says nothing, as in Triton."""
-    placed = []
-    for group, names in zip(config.instance_group, instance_names(config), strict=True):
-        devices = group.gpus if group.kind is InstanceKind.KIND_GPU else (0,)
-        for device_id in devices:
-            policy = group.host_policy or _default_policy(group.kind, device_id)
-            host = host_policies.get(policy, ANYWHERE)
-            for name in names:
-                placement = InstancePlacement(
-                    name=name, kind=group.kind, device_id=device_id, host_policy=policy, group=group.name, host=host
-                )
-                placed.append(PlacedInstance(placement, group.passive, group.rate_limiter))
-    return tuple(placed)
-
-
-def _default_policy(kind: InstanceKind, device_id: int) -> str:
-    """The name of the policy of a group that names none."""
-    if kind is InstanceKind.KIND_GPU:
-        return f"gpu_{device_id}"
-    return "model" if kind is InstanceKind.KIND_MODEL else "cpu"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 import trio
 
 from tpy_data.engine.executor import Job, Worker
-from tpy_data.engine.loading import PlacedInstance
+from tpy_data.engine.placing import PlacedInstance
 from tpy_data.schedulers.core.rate_limiter import Demand, RateLimiterCore, Resource, Supply
 
 Taker = Callable[[int], None]

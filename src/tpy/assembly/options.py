@@ -40,7 +40,8 @@ class BackendOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """One server. `http`, `grpc` or `metrics` None: not served. `shown` are the rows of the start-up table of options; `warnings`
-    are logged once at start; `host_policies` bind instances to cores, by name."""
+    are logged once at start; `host_policies` bind instances to cores, by name; `gpu_limits` say, by
+    device, to which share a GPU may be full when an instance has been made, `compute_capability_min` which GPUs are used."""
 
     control: ControlOptions
     server_id: str = "triton"
@@ -55,3 +56,5 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     shown: tuple[tuple[str, str], ...] = ()
     warnings: tuple[str, ...] = ()
     host_policies: Mapping[str, HostPolicy] = msgspec.field(default_factory=dict)
+    gpu_limits: Mapping[int, float] = msgspec.field(default_factory=dict)
+    compute_capability_min: float = 6.0

@@ -41,6 +41,7 @@ from tpy.telemetry.metrics import render
 from tpy.units import NS_PER_S
 from tpy_control import BACKENDS_FOLDER, ControlPlane, StartupReport, run_control_plane
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
+from tpy_data.engine.placing import Machine
 from tpy_data.registry import BackendRegistry
 
 _log = logging.getLogger(__name__)
@@ -224,10 +225,9 @@ def _data_options(options: ServerOptions, gpus: tuple[int, ...]) -> DataPlaneOpt
     return DataPlaneOptions(
         load_threads_max=options.load_threads,
         exit_timeout_ns=round(options.exit_timeout_s * NS_PER_S),
-        gpus=gpus,
+        machine=Machine(gpus=gpus, host_policies=options.host_policies, gpu_limits=options.gpu_limits),
         server_id=options.server_id,
         model_namespacing=options.control.namespacing,
-        host_policies=options.host_policies,
     )
 
 

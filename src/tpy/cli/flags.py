@@ -431,9 +431,8 @@ FLAGS: tuple[Flag, ...] = (
         "Memory",
         "min-supported-compute-capability",
         "6.0",
-        "Oldest GPU to use.",
-        why="onnxruntime decides which GPUs it supports",
-        standing=Standing.IGNORED,
+        "GPUs of an older compute capability are not used.",
+        metavar="NUMBER",
     ),
     _flag(
         "Memory",
@@ -451,7 +450,13 @@ FLAGS: tuple[Flag, ...] = (
         "default it is: cpu, model, gpu_N.",
         metavar="POLICY,SETTING=VALUE",
     ),
-    _flag("Memory", "model-load-gpu-limit", (), "Share of GPU memory for loading.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag(
+        "Memory",
+        "model-load-gpu-limit",
+        (),
+        "Share of a GPU's memory (0 to 1): an instance that leaves it fuller is refused.",
+        metavar="DEVICE:FRACTION",
+    ),
     _flag("Memory", "allow-client-shm", False, "Shared memory with clients.", why=_NOT_YET, standing=Standing.REFUSED),
 )
 """Every flag, in the order of the help and of the reference page."""

@@ -18,6 +18,7 @@ from tpy import limits
 from tpy.assembly import ServerOptions, Stop, run_server
 from tpy.errors import TpyError
 from tpy.telemetry.logs import LogController
+from tpy_data.gpus import compute_capability
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -56,7 +57,9 @@ async def _serve(options: ServerOptions, logs: LogController) -> int:
     stop = Stop()
     async with trio.open_nursery() as nursery:
         await nursery.start(_watch_signals, stop)
-        outcome = await run_server(options, logs=logs, announce=_announce, stop=stop, gpus=visible_gpus())
+        outcome = await run_server(
+            options, logs=logs, announce=_announce, stop=stop, gpus=usable_gpus(options.compute_capability_min)
+        )
         nursery.cancel_scope.cancel()
     return outcome.value
 
@@ -87,6 +90,20 @@ def visible_gpus() -> tuple[int, ...]:
     if chosen is not None:
         present = min(present, len([part for part in chosen.split(",") if part.strip() and not part.startswith("-")]))
     return tuple(range(present))
+
+
+def usable_gpus(compute_capability_min: float) -> tuple[int, ...]:
+    """Those of `visible_gpus` that are not too old; the others are left alone. One that its driver says nothing of is used."""
+    usable = []
+    for device in visible_gpus():
+        try:
+            major, minor = compute_capability(device)
+        except TpyError:
+            usable.append(device)
+            continue
+        if major + minor / 10 >= compute_capability_min - 0.01:  # Triton's tolerance, as 7.5 is no exact number
+            usable.append(device)
+    return tuple(usable)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -20,6 +20,7 @@ from tpy.frontends.restrictions import parse_restricted
 from tpy.messages import LogSettings
 from tpy.units import NS_PER_S
 from tpy_control.options import ControlMode, ControlOptions
+from tpy_data.engine.gpu_limits import parse_gpu_limits
 
 
 class _Values(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +82,8 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     backend_directory: str
     backend_config: tuple[str, ...]
     host_policy: tuple[str, ...]
+    model_load_gpu_limit: tuple[str, ...]
+    min_supported_compute_capability: str
 
 
 def server_options(values: dict[str, Value], warnings: list[str]) -> ServerOptions:
@@ -119,6 +122,8 @@ def server_options(values: dict[str, Value], warnings: list[str]) -> ServerOptio
         shown=tuple((flag.field, _shown(flag, values[flag.field])) for flag in FLAGS if _worth_showing(flag)),
         warnings=tuple(warnings),
         host_policies=_host_policies(v),
+        gpu_limits=_gpu_limits(v),
+        compute_capability_min=_compute_capability_min(v),
     )
 
 
@@ -271,6 +276,20 @@ def _backends(v: _Values) -> BackendOptions:
             raise UsageError(f"--backend-config option format is '<backend name>,<setting>=<value>'. Got {text}")
         (config.setdefault(backend, {}) if backend else config_of_all)[key] = value
     return BackendOptions(directory=Path(v.backend_directory), config=config, config_of_all=config_of_all)
+
+
+def _gpu_limits(v: _Values) -> dict[int, float]:
+    try:
+        return parse_gpu_limits(v.model_load_gpu_limit)
+    except TpyError as error:
+        raise UsageError(f"--model-load-gpu-limit: {error.message}") from None
+
+
+def _compute_capability_min(v: _Values) -> float:
+    text = v.min_supported_compute_capability
+    if not re.fullmatch(r"\d{1,3}(\.\d{1,3})?", text):
+        raise UsageError(f"--min-supported-compute-capability: expected a number such as 7.5, got '{text}'")
+    return float(text)
 
 
 def _host_policies(v: _Values) -> dict[str, HostPolicy]:

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from tpy.backend import InstancePlacement, ModelContext
 from tpy.config.model_config import InstanceKind
 from tpy.errors import InvalidArgument, Unavailable
-from tpy_data.backends.onnxruntime.cuda import compute_capability
+from tpy_data.gpus import compute_capability
 
 DEFAULT_FILENAME = "model.onnx"
 
@@ -21,7 +21,8 @@ def model_file(context: ModelContext, placement: InstancePlacement) -> Path:
     config = context.config
     name = config.default_model_filename or DEFAULT_FILENAME
     if config.cc_model_filenames and placement.kind is InstanceKind.KIND_GPU:
-        name = config.cc_model_filenames.get(compute_capability(placement.device_id), name)
+        major, minor = compute_capability(placement.device_id)
+        name = config.cc_model_filenames.get(f"{major}.{minor}", name)
     relative = PurePosixPath(name)
     if relative.is_absolute() or ".." in relative.parts:
         raise InvalidArgument(f"model '{config.name}': model filename '{name}' must be inside the version directory")
