@@ -54,7 +54,7 @@ async def _seconds_until_over(rate: int, size: int, *, stop_after_s: float = 1e9
             _Trickle(rate),
             write_timeout_s=60,
             spawn=lambda work: nursery.start_soon(work),
-            progressed=over.set,
+            progressed=lambda: None if line.blocked else over.set(),
             failed=give_up,
         )
         place = line.reserve(version="1.1", keep_alive=True, head_only=False, bytes_held=0)
