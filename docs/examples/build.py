@@ -92,12 +92,12 @@ REAL_MODELS = sorted(path.parent.name for path in HERE.glob("*/weights.py"))
 def build(example: str, repository: Path) -> None:
     """Copy the example's configurations to `repository` and write its models."""
     shutil.copytree(HERE / example / "models", repository, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for model in repository.iterdir():
-        (model / "1").mkdir(exist_ok=True)
     for folder, proto in MODELS.get(example, {}).items():
         (repository / folder).mkdir(parents=True, exist_ok=True)
         onnx.save(proto, repository / folder / "model.onnx")
     if example in REAL_MODELS:
+        for model in (HERE / example / "models").iterdir():
+            (repository / model.name / "1").mkdir(exist_ok=True)
         _write_weights(HERE / example / "weights.py", repository)
 
 
