@@ -25,35 +25,35 @@ class FakeDriver:
         self.retained = self.pushed = 0
         self._memory_code = memory_code
 
-    def cuInit(self, flags: int) -> int:  # noqa: N802  # the driver's names
+    def cuInit(self, flags: int) -> int:  # the driver's names
         return 0
 
-    def cuDeviceGet(self, device: Any, number: int) -> int:  # noqa: N802
+    def cuDeviceGet(self, device: Any, number: int) -> int:
         device._obj.value = number
         return 0 if number < 2 else 101
 
-    def cuDeviceGetAttribute(self, into: Any, attribute: int, device: Any) -> int:  # noqa: N802
+    def cuDeviceGetAttribute(self, into: Any, attribute: int, device: Any) -> int:
         major, minor = ((5, 2), (9, 0))[device.value]
         into._obj.value = {75: major, 76: minor}[attribute]
         return 0
 
-    def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:  # noqa: N802
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: Any) -> int:
         self.retained += 1
         return 0
 
-    def cuDevicePrimaryCtxRelease_v2(self, device: Any) -> int:  # noqa: N802
+    def cuDevicePrimaryCtxRelease_v2(self, device: Any) -> int:
         self.retained -= 1
         return 0
 
-    def cuCtxPushCurrent_v2(self, context: Any) -> int:  # noqa: N802
+    def cuCtxPushCurrent_v2(self, context: Any) -> int:
         self.pushed += 1
         return 0
 
-    def cuCtxPopCurrent_v2(self, context: Any) -> int:  # noqa: N802
+    def cuCtxPopCurrent_v2(self, context: Any) -> int:
         self.pushed -= 1
         return 0
 
-    def cuMemGetInfo_v2(self, free: Any, total: Any) -> int:  # noqa: N802
+    def cuMemGetInfo_v2(self, free: Any, total: Any) -> int:
         free._obj.value, total._obj.value = 30 * GIB, 80 * GIB
         return self._memory_code
 
