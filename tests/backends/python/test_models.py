@@ -454,9 +454,7 @@ def test_a_request_learns_that_it_was_cancelled(serve: Serve) -> None:
     [
         ("pb_utils.load_model('x')", "load_model()"),
         ("pb_utils.is_model_ready('x')", "is_model_ready()"),
-        ("requests[0].get_response_sender()", "InferenceRequest.get_response_sender()"),
         ("pb_utils.InferenceRequest(model_name='x').exec()", "InferenceRequest.exec()"),
-        ("requests[0].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)", "RESCHEDULE"),
     ],
 )
 def test_what_is_not_offered_yet_is_named(make: Serve, code: str, what: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, InstanceFailure
+from tpy.backend import AnswerLater, ExecutionBatch, ExecutionRequest, ExecutionResult, InstanceFailure
 from tpy.errors import Internal
 from tpy_data.backends.python import translation
 from tpy_data.backends.python.answers import Answer, result_of
@@ -28,8 +28,8 @@ class _Result(msgspec.Struct, frozen=True):
     s: tuple[int, int, bool] | None
     r: tuple[int, ...]
     d: tuple[int, ...]
-    a: tuple[Answer, ...] | str
-    """One answer per request, or why the whole batch failed."""
+    a: tuple[Answer | int, ...] | str
+    """One answer per request, or the number under which it comes later; or why the whole batch failed."""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -165,7 +165,11 @@ class IsolatedInstance:
         if said.s is not None:
             number, size, is_new = said.s
             segment = self._borrower.borrow(number, size, talk.take_file() if is_new else None)
-        return [result_of(answer, frame.data, segment) for answer in said.a]
+        expect = talk.side.expect
+        return [
+            result_of(answer, frame.data, segment) if isinstance(answer, Answer) else AnswerLater(begin=expect(answer).begin)
+            for answer in said.a
+        ]
 
 
 def encode_requests(requests: Sequence[ExecutionRequest], layout: Layout) -> bytes:

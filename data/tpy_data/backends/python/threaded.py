@@ -12,19 +12,29 @@ import inspect
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
-from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult
+from tpy.backend import AnswerLater, ExecutionBatch, ExecutionRequest, ExecutionResult
 from tpy.errors import Internal, Unsupported
 from tpy.messages import Tensor
 from tpy_data.backends.python import translation
+from tpy_data.backends.python.late_answer import LateAnswer
 from tpy_data.backends.python.metric_desk import DirectMetrics, MetricDesk
 from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.start import InstanceStart
 from tpy_data.backends.python.worker import context, datatypes, tensor
 from tpy_data.backends.python.worker.failures import ModelFailure, unsendable
-from tpy_data.backends.python.worker.request import InferenceRequest, answer_through, received, watch
+from tpy_data.backends.python.worker.request import (
+    InferenceRequest,
+    answer_through,
+    cancellation_of,
+    is_rescheduled,
+    received,
+    single_answers,
+    watch,
+)
 from tpy_data.backends.python.worker.response import InferenceResponse
 from tpy_data.backends.python.worker.response_sender import DROPPED, WayBack
 from tpy_data.backends.python.worker.runner import ModelRunner
+from tpy_data.backends.python.worker.single_answer import SingleAnswer, settle, settle_failed
 
 _ASYNC = "async execute needs a process of its own; remove parameter TPY_PYTHON_ISOLATION"
 
@@ -39,6 +49,7 @@ class ThreadedInstance:
         self._outputs = frozenset(start.output_names)
         self._log = log
         self._decoupled = start.decoupled
+        self._ways_opened = False
         context.set_for_thread(self._context)
         try:
             self._runner = ModelRunner(start.source, start.name, start.arguments, _refuse_coroutine)
@@ -59,14 +70,44 @@ class ThreadedInstance:
         context.set_for_thread(self._context)
         requests = [self._request(request) for request in batch.requests]
         batch.times.inputs_ready()
+        self._ways_opened = False
         try:
             responses = self._runner.execute(requests)
+            if self._ways_opened or None in responses:
+                return self._settled(batch, requests, responses)
         except ModelFailure as failure:
-            raise Internal(str(failure)) from failure
+            if not self._ways_opened:
+                raise Internal(str(failure)) from failure
+            responses = settle_failed(single_answers(requests), str(failure))
         finally:
             context.set_for_thread(None)
         batch.times.outputs_begin()
-        return [_result_of(response, request) for response, request in zip(responses, batch.requests, strict=True)]
+        return [_result_of(response, request) for response, request in zip(responses, batch.requests, strict=True)]  # type: ignore[arg-type]  # no None
+
+    def _settled(
+        self, batch: ExecutionBatch, requests: list[InferenceRequest], responses: Sequence[InferenceResponse | None]
+    ) -> Sequence[ExecutionResult]:
+        """With answers that were sent, come later, or are given back. Raises ModelFailure."""
+        ways = single_answers(requests)
+        try:
+            settled = settle(responses, ways)
+        except ModelFailure as failure:
+            raise ModelFailure(self._runner.failed(failure)) from failure
+        results: list[ExecutionResult] = []
+        for answer, way, seen, request in zip(settled, ways, requests, batch.requests, strict=True):
+            if is_rescheduled(seen):
+                results.append(ExecutionResult(reschedule=True))
+                if way is not None:
+                    way.close()
+            elif isinstance(answer, SingleAnswer):
+                results.append(_sent_or_later(answer, request))
+            else:
+                results.append(_result_of(answer, request))
+        return results
+
+    def _open_way(self, seen: InferenceRequest) -> SingleAnswer:
+        self._ways_opened = True
+        return SingleAnswer(cancellation_of(seen))
 
     def _start(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
         context.set_for_thread(self._context)
@@ -110,8 +151,14 @@ class ThreadedInstance:
             frozenset(wanted) if wanted else self._outputs,
             [_input(name, given) for name, given in request.inputs.items()],
         )
-        watch(seen, request.is_cancelled)
+        watch(seen, request.is_cancelled, self._open_way)
         return seen
+
+
+def _sent_or_later(way: SingleAnswer, request: ExecutionRequest) -> ExecutionResult:
+    late = LateAnswer()
+    sent = way.go_late(lambda response: late.resolve(_result_of(response, request)))
+    return AnswerLater(begin=late.begin) if sent is None else _result_of(sent, request)
 
 
 def _way_back(request: ExecutionRequest) -> WayBack:

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from . import context, loader, runner
@@ -15,11 +15,14 @@ from .channel import Channel, Closed
 from .core.batch import Array, Layout
 from .core.frames import HEADER_BYTES_MAX, Frame, Kind, ProtocolViolation
 from .failures import ModelFailure
-from .messages import answer_of, requests_of, speakable
+from .messages import RESCHEDULED, answer_of, requests_of, speakable
+from .late_sender import LateSender
 from .metric_line import MetricLine
-from .request import InferenceRequest, watch
+from .request import InferenceRequest, cancellation_of, is_rescheduled, single_answers, watch
+from .response import InferenceResponse
 from .segments import Borrower, Lender
 from .side_line import SideLine
+from .single_answer import SingleAnswer, settle, settle_failed
 from .streaming import StreamingWorker
 
 LOG_TEXT_MAX = 64 * 1024
@@ -66,6 +69,8 @@ class Worker:
         self._loop: Any = None
         self._speaking = threading.Lock()
         self._batch = 0
+        self._late = LateSender(side)
+        self._ways_opened = False
 
     def run(self) -> None:
         """Serve until FINALIZE. Raises Closed when the server is gone."""
@@ -125,14 +130,22 @@ class Worker:
         requests = self._requests(order, frame.data)
         wanted = [entry[5] for entry in order["q"]]
         layout = Layout()
+        self._ways_opened = False
         try:
             assert self._runner is not None
             responses = self._runner.execute(requests)
-            answers: Any = [answer_of(response, names, layout) for response, names in zip(responses, wanted, strict=False)]
+            if self._ways_opened or None in responses:
+                answers: Any = self._answers(requests, responses, wanted, layout)
+            else:
+                answers = [answer_of(response, names, layout) for response, names in zip(responses, wanted, strict=False)]  # type: ignore[arg-type]  # no None
             responses = ()
         except ModelFailure as failure:
             answers = speakable(str(failure))
             layout = Layout()
+            if self._ways_opened:
+                settled = settle_failed(single_answers(requests), answers)
+                answers = [answer_of(response, names, layout) for response, names in zip(settled, wanted, strict=True)]
+                settled.clear()
         del requests
         self._send_result(answers, layout)
 
@@ -144,8 +157,39 @@ class Worker:
         self._batch += 1
         requests = requests_of(order["q"], data, segment, self._outputs)
         for index, request in enumerate(requests):
-            watch(request, _Cancellation(self, self._batch, index))
+            watch(request, _Cancellation(self, self._batch, index), self._open_way)
         return requests
+
+    def _open_way(self, request: InferenceRequest) -> SingleAnswer:
+        self._ways_opened = True
+        return SingleAnswer(cancellation_of(request))
+
+    def _answers(
+        self,
+        requests: list[InferenceRequest],
+        responses: Sequence[InferenceResponse | None],
+        wanted: list[Any],
+        layout: Layout,
+    ) -> list[Any]:
+        """As `answer_of`, or what comes later or again. Raises ModelFailure."""
+        ways = single_answers(requests)
+        rescheduled = [is_rescheduled(request) for request in requests]
+        try:
+            settled = settle(responses, ways)
+        except ModelFailure as failure:
+            raise ModelFailure("" if self._runner is None else self._runner.failed(failure)) from failure
+        answers: list[Any] = []
+        for answer, names, again in zip(settled, wanted, rescheduled, strict=True):
+            if again:
+                answers.append(RESCHEDULED)
+            elif isinstance(answer, SingleAnswer):
+                answers.append(self._late.answer_or_number(answer, names, layout))
+            else:
+                answers.append(answer_of(answer, names, layout))
+        for way, again in zip(ways, rescheduled, strict=True):
+            if way is not None and again:
+                way.close()
+        return answers
 
     def _send_result(self, answers: Any, layout: Layout) -> None:
         text = _encode(answers)
@@ -177,7 +221,7 @@ class Worker:
         """Whether request `index` of a batch was cancelled. Any thread; False when the batch is over."""
         with self._speaking:
             if batch != self._batch:
-                return False
+                return False  # of an answer that comes later, the side line tells
             self._say(Kind.IS_CANCELLED, index)
             return bool(_decode(self._expect(Kind.CANCELLED).header))
 
@@ -202,20 +246,20 @@ class Worker:
 
 
 class _Cancellation:
-    """A request's way to ask whether it was cancelled. Once true, always true."""
+    """A request's way to ask whether it was cancelled. Once true, always true: `known`."""
 
-    __slots__ = ("_batch", "_index", "_known", "_worker")
+    __slots__ = ("_batch", "_index", "_worker", "known")
 
     def __init__(self, worker: Worker, batch: int, index: int) -> None:
         self._worker = worker
         self._batch = batch
         self._index = index
-        self._known = False
+        self.known = False
 
     def __call__(self) -> bool:
-        if not self._known:
-            self._known = self._worker.ask_cancelled(self._batch, self._index)
-        return self._known
+        if not self.known:
+            self.known = self._worker.ask_cancelled(self._batch, self._index)
+        return self.known
 
 
 def serve(channel: Channel, log_descriptor: int, side: socket.socket) -> None:

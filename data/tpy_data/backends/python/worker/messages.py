@@ -12,6 +12,10 @@ from .response import InferenceResponse
 from .tensor import storage_of, wrap
 
 
+RESCHEDULED = [-2, "", "", []]
+"""In place of an answer: the request is to be executed again."""
+
+
 def speakable(text: str) -> str:
     """Text that JSON can carry: half characters, as undecodable file names have them, become question marks."""
     return text.encode("utf-8", "replace").decode()

@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 from .absent import refuse
 from .failures import TritonModelException
 from .parameters import parameters_json
-from .response_sender import InferenceResponseSender, WayBack
+from .response_sender import InferenceResponseSender, Way, WayBack
+from .single_answer import SingleAnswer
 from .tensor import Tensor
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
@@ -36,7 +37,9 @@ class InferenceRequest:
         "_flags",
         "_inputs",
         "_is_cancelled",
+        "_open_way",
         "_parameters",
+        "_release_flags",
         "_request_id",
         "_requested_output_names",
         "_timeout",
@@ -71,7 +74,9 @@ class InferenceRequest:
         self._timeout = timeout
         self._parameters = parameters_json(parameters or {})
         self._is_cancelled: Callable[[], bool] = _never
-        self._way_back: WayBack | None = None
+        self._way_back: Way | None = None
+        self._open_way: Callable[[InferenceRequest], SingleAnswer] = _no_way
+        self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
 
     def inputs(self) -> list[Tensor]:
         """The input tensors; optional inputs that were not given are absent."""
@@ -110,16 +115,16 @@ class InferenceRequest:
         return self._is_cancelled()
 
     def set_release_flags(self, flags: int) -> None:
-        """TRITONSERVER_REQUEST_RELEASE_ALL only; rescheduling is not offered yet."""
-        if flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE:
-            refuse("InferenceRequest.set_release_flags(TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)")
-        if flags != TRITONSERVER_REQUEST_RELEASE_ALL:
+        """What becomes of the request when `execute` returns: TRITONSERVER_REQUEST_RELEASE_ALL (the default), or
+        TRITONSERVER_REQUEST_RELEASE_RESCHEDULE to have it executed again, in models with `iterative_sequence`."""
+        if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
             raise TritonModelException(f"set_release_flags: unknown flags {flags!r}")
+        self._release_flags = flags
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """For the responses of a decoupled model."""
+        """For the responses of a decoupled model, or the one response of another, which may come after `execute` returned."""
         if self._way_back is None:
-            refuse("InferenceRequest.get_response_sender() of a model that is not decoupled")
+            self._way_back = self._open_way(self)
         return InferenceResponseSender(self._way_back)
 
     def exec(self, decoupled: bool = False) -> NoReturn:
@@ -155,12 +160,32 @@ def received(
     request._inputs = inputs
     request._is_cancelled = _never
     request._way_back = None
+    request._open_way = _no_way
+    request._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
     return request
 
 
-def watch(request: InferenceRequest, is_cancelled: Callable[[], bool]) -> None:
-    """Say how the request learns that it was cancelled."""
+def watch(
+    request: InferenceRequest, is_cancelled: Callable[[], bool], open_way: Callable[[InferenceRequest], SingleAnswer]
+) -> None:
+    """Say how the request of a model that answers once learns that it was cancelled, and what makes its sender's way back."""
     request._is_cancelled = is_cancelled
+    request._open_way = open_way
+
+
+def cancellation_of(request: InferenceRequest) -> Callable[[], bool]:
+    """How it learns that it was cancelled."""
+    return request._is_cancelled
+
+
+def single_answers(requests: Sequence[InferenceRequest]) -> list[SingleAnswer | None]:
+    """The ways back that were asked for, of requests of a model that answers once."""
+    return [way if isinstance(way := request._way_back, SingleAnswer) else None for request in requests]
+
+
+def is_rescheduled(request: InferenceRequest) -> bool:
+    """Whether the model gives it back to be executed again."""
+    return request._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 
 
 def answer_through(request: InferenceRequest, way_back: WayBack) -> None:
@@ -171,3 +196,7 @@ def answer_through(request: InferenceRequest, way_back: WayBack) -> None:
 
 def _never() -> bool:
     return False
+
+
+def _no_way(request: InferenceRequest) -> SingleAnswer:
+    raise TritonModelException("get_response_sender() is for requests that execute was given")

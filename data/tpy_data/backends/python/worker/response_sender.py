@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from .failures import TritonModelException
 from .response import InferenceResponse
@@ -58,12 +59,23 @@ class WayBack:
             self._dropped()
 
 
+class Way(Protocol):
+    """Where a sender's responses go: a WayBack or, of a model that answers once, a SingleAnswer."""
+
+    @property
+    def is_cancelled(self) -> Callable[[], bool]: ...
+
+    def send(self, response: InferenceResponse | None, *, final: bool) -> None:
+        """Raises TritonModelException when there may be no further response."""
+        ...
+
+
 class InferenceResponseSender:
     """Sends the responses of one request. Any thread, also after `execute` has returned. From `get_response_sender`."""
 
     __slots__ = ("_way_back",)
 
-    def __init__(self, way_back: WayBack) -> None:
+    def __init__(self, way_back: Way) -> None:
         self._way_back = way_back
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:

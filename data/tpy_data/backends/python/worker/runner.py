@@ -9,7 +9,7 @@ from typing import Any
 from .auto_complete import ModelConfig
 from .failures import ModelFailure, describe
 from .loader import ModelSource, load_class
-from .request import InferenceRequest
+from .request import InferenceRequest, is_rescheduled
 from .response import InferenceResponse
 
 RunCoroutine = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -39,12 +39,17 @@ class ModelRunner:
         """The TritonPythonModel."""
         return self._model
 
-    def execute(self, requests: list[InferenceRequest]) -> Sequence[InferenceResponse]:
-        """One response per request, in order. Raises ModelFailure when the whole batch failed."""
+    def execute(self, requests: list[InferenceRequest]) -> Sequence[InferenceResponse | None]:
+        """One response per request, in order; None for one that is rescheduled, or answered through its sender. Raises
+        ModelFailure when the whole batch failed."""
         try:
             return self._execute(requests)
         except ModelFailure as failure:
-            raise ModelFailure(f"Failed to process the request(s) for model '{self._name}', message: {failure}") from failure
+            raise ModelFailure(self.failed(failure)) from failure
+
+    def failed(self, failure: ModelFailure) -> str:
+        """What a batch's requests read."""
+        return f"Failed to process the request(s) for model '{self._name}', message: {failure}"
 
     def start(self, requests: list[InferenceRequest]) -> None:
         """Hand requests to a decoupled model, which answers through their senders. Raises ModelFailure when all have failed."""
@@ -77,7 +82,7 @@ class ModelRunner:
                 f"Python model '{self._name}' is using the decoupled mode and the execute function must return None."
             )
 
-    def _execute(self, requests: list[InferenceRequest]) -> Sequence[InferenceResponse]:
+    def _execute(self, requests: list[InferenceRequest]) -> Sequence[InferenceResponse | None]:
         if not hasattr(self._model, "execute"):
             raise ModelFailure(f"Python model {self._path} does not implement `execute` method.")
         count = len(requests)
@@ -90,6 +95,8 @@ class ModelRunner:
         except BaseException as error:
             # KeyboardInterrupt and SystemExit too: model code does not get to end the worker by raising.
             raise ModelFailure(describe(error, sys._getframe())) from error
+        if responses is None:
+            return [None] * count
         if not isinstance(responses, list):
             raise ModelFailure(f"Expected a list in the execute return, found type '{type(responses)}'.")
         if len(responses) != count:
@@ -97,7 +104,14 @@ class ModelRunner:
                 "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
                 f"InferenceRequest(s) size is:{count}, and InferenceResponse(s) size is:{len(responses)}\n"
             )
-        for response in responses:
+        for request, response in zip(requests, responses, strict=True):
+            if response is None:
+                continue
+            if is_rescheduled(request):
+                raise ModelFailure(
+                    "Expected a None object in the execute function return list for reschduled request, found type "
+                    f"'{type(response)}'."
+                )
             if not isinstance(response, InferenceResponse):
                 raise ModelFailure(
                     f"Expected an 'InferenceResponse' object in the execute function return list, found type '{type(response)}'."

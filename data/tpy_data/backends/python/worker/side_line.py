@@ -20,8 +20,11 @@ from typing import Any
 
 from .failures import TritonModelException
 
-PACKET_BYTES_MAX = 96 * 1024
-"""Fits the socket's buffer with room to spare. What is larger goes through a file of its own."""
+PACKET_BYTES_MAX = 192 * 1024
+"""Fits the socket's buffer (212,992 bytes). What is larger goes through a file of its own."""
+
+HEADER_BYTES_MAX = 56 * 1024
+"""Of a packet; data may have INLINE_TOTAL_BYTES_MAX."""
 
 GONE = "the server is gone"
 
