@@ -340,15 +340,3 @@ def test_close_ends_open_requests(serve: Serve) -> None:
     served.close()
     (said,) = told(sender)
     assert "dropped" in said or "not healthy" in said
-
-
-def test_senders_are_for_decoupled_models(serve: Serve) -> None:
-    served = serve(
-        """
-        class TritonPythonModel:
-            def execute(self, requests):
-                requests[0].get_response_sender()
-        """
-    )
-    with pytest.raises(Internal, match="get_response_sender"):
-        served.run()

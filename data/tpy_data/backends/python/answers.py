@@ -8,7 +8,6 @@ from tpy.backend import ExecutionResult
 from tpy_data.backends.python import translation
 from tpy_data.backends.python.worker.core.batch import Array, Descriptor, read
 
-
 RESCHEDULED_CODE = -2
 
 

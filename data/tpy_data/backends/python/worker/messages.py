@@ -11,7 +11,6 @@ from .request import InferenceRequest, received
 from .response import InferenceResponse
 from .tensor import storage_of, wrap
 
-
 RESCHEDULED = [-2, "", "", []]
 """In place of an answer: the request is to be executed again."""
 
