@@ -158,6 +158,7 @@ class IsolatedModel:
             arguments=initialize_arguments(context, placement),
             host=placement.host,
             metrics=context.metrics,
+            server=context.server,
         )
         talk, _ = start_worker(start, self._settings, self._spawner, log)
         log("verbose", f"worker process {talk.pid} is ready")
@@ -188,6 +189,7 @@ class ThreadedModel:
             decoupled=context.config.decoupled,
             arguments=initialize_arguments(context, placement),
             metrics=context.metrics,
+            server=context.server,
         )
         return ThreadedInstance(start, log)
 

@@ -10,6 +10,7 @@ from tpy.backend import AnswerLater, ExecutionBatch, ExecutionRequest, Execution
 from tpy.errors import Internal
 from tpy_data.backends.python import translation
 from tpy_data.backends.python.answers import Answer, result_of
+from tpy_data.backends.python.call_desk import CallDesk
 from tpy_data.backends.python.conversation import LOST, Conversation, unhealthy
 from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.process import Spawner, WorkerProcess
@@ -47,7 +48,8 @@ def start_worker(
     or one that took longer than the settings allow.
     """
     process = WorkerProcess(start.name, start.interpreter, spawner, log, host=start.host)
-    side = spawner.side_desk.open(start.name, process.side, start.metrics, log)
+    calls = CallDesk(start.name, start.server, log)
+    side = spawner.side_desk.open(start.name, process.side, start.metrics, log, calls)
     talk = Conversation(start.name, process, side, streaming=start.decoupled)
     try:
         talk.say(Kind.LOAD, start.order())
@@ -118,6 +120,7 @@ class IsolatedInstance:
             while frame.kind is Kind.IS_CANCELLED:
                 self._answer_cancelled(talk, batch.requests, _decode_index(frame.header))
                 frame = talk.hear()
+            talk.side.calls.end_batch()
             batch.times.outputs_begin()
             return self._results(talk, frame, len(batch.requests))
         except LOST as error:
@@ -143,6 +146,7 @@ class IsolatedInstance:
             "d": self._lender.take_dropped(),
             "q": msgspec.Raw(text),
         }
+        talk.side.calls.begin_batch(requests)
         talk.say(Kind.EXECUTE, _encode(header), layout, loan)
 
     @staticmethod

@@ -22,6 +22,7 @@ import msgspec
 from tpy.backend import ExecutionResult, ModelMetrics
 from tpy.errors import Internal, TpyError
 from tpy_data.backends.python.answers import Answer, result_of
+from tpy_data.backends.python.call_desk import CallDesk
 from tpy_data.backends.python.late_answer import LateAnswer
 from tpy_data.backends.python.metric_desk import MetricDesk
 from tpy_data.backends.python.output_lines import LogLine
@@ -84,18 +85,29 @@ class _Late(msgspec.Struct, frozen=True, tag="late"):
     """Of the file that came along, 0 for none."""
 
 
-_decode = msgspec.json.Decoder(_Family | _Metric | _Change | _Value | _CloseFamily | _Ready | _Late).decode
+class _Calls(msgspec.Struct, frozen=True, tag="calls"):
+    """The model is about to call others, over the socket that comes along."""
+
+
+_Said = _Family | _Metric | _Change | _Value | _CloseFamily | _Ready | _Late | _Calls
+_decode = msgspec.json.Decoder(_Said).decode
 _encode = msgspec.json.Encoder().encode
-_Said = _Family | _Metric | _Change | _Value | _CloseFamily | _Ready | _Late
 
 
 class SideLine:
     """The line to one worker. `close` it when the worker is gone or going. Any thread."""
 
     def __init__(
-        self, name: str, sock: socket.socket, registry: ModelMetrics, log: LogLine, forgotten: Callable[[int], None]
+        self,
+        name: str,
+        sock: socket.socket,
+        registry: ModelMetrics,
+        log: LogLine,
+        calls: CallDesk,
+        forgotten: Callable[[int], None],
     ) -> None:
         """From `SideDesk.open`. `forgotten` is told the descriptor when the line is closed."""
+        self.calls = calls
         sock.setblocking(False)
         self._name = name
         self._socket: socket.socket | None = sock
@@ -204,6 +216,10 @@ class SideLine:
                     waiting.put((said.ready, said.error))
             case _Late():
                 self._resolve(said, data, files)
+            case _Calls():
+                if not files:
+                    raise ProtocolViolation("a line for calls came without its socket")
+                self.calls.open(files.pop())
 
     def _answer(self, call: int, ask: Callable[[], int | str]) -> None:
         error = ""
@@ -251,6 +267,7 @@ class SideLine:
         late, self._late, self._early = list(self._late.values()), {}, {}
         for answer in late:
             answer.resolve(self._unhealthy())
+        self.calls.close()
 
     def _unhealthy(self) -> ExecutionResult:
         return ExecutionResult(error=Internal(f"Stub process '{self._name}' is not healthy."))
@@ -278,9 +295,9 @@ class SideDesk:
         self._thread: threading.Thread | None = None
         self._closing = False
 
-    def open(self, name: str, sock: socket.socket, registry: ModelMetrics, log: LogLine) -> SideLine:
-        """A line over this socket, which is read from now on, until it ends or is closed."""
-        line = SideLine(name, sock, registry, log, self._forget)
+    def open(self, name: str, sock: socket.socket, registry: ModelMetrics, log: LogLine, calls: CallDesk) -> SideLine:
+        """A line over this socket, which is read from now on, until it ends or is closed. `calls` ends with it."""
+        line = SideLine(name, sock, registry, log, calls, self._forget)
         with self._lock:
             descriptor = line.fileno()
             self._lines[descriptor] = line

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tpy.backend import HostPolicy, ModelMetrics
+from tpy.backend import HostPolicy, ModelMetrics, ServerCalls
 from tpy.backend.host_policy import ANYWHERE
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy_data.backends.python.environment import Interpreter
@@ -25,6 +25,7 @@ class InstanceStart(msgspec.Struct, frozen=True, kw_only=True):
     arguments: Mapping[str, str] = msgspec.field(default_factory=dict)
     metrics: ModelMetrics = msgspec.field(default_factory=CustomMetrics)
     """Where there are none given, as for auto_complete_config, those that the model makes go nowhere."""
+    server: ServerCalls | None = None
 
 
 class WorkerStart(InstanceStart, frozen=True, kw_only=True):

@@ -160,6 +160,7 @@ class StreamingInstance:
                 self._open.pop(number, None)
             raise
         failure = self._verdicts.get()
+        self._talk.side.calls.end_batch()
         if failure is None:
             raise self._failure()
         if failure:
@@ -209,6 +210,7 @@ class StreamingInstance:
                 "d": self._lender.take_dropped(),
                 "q": msgspec.Raw(text),
             }
+            self._talk.side.calls.begin_batch(batch.requests)
             self._talk.say(Kind.EXECUTE, _encode(header), layout, loan)
 
     # The pump

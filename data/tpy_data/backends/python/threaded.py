@@ -14,14 +14,15 @@ from typing import Any
 
 from tpy.backend import AnswerLater, ExecutionBatch, ExecutionRequest, ExecutionResult
 from tpy.errors import Internal, Unsupported
-from tpy.messages import Tensor
 from tpy_data.backends.python import translation
 from tpy_data.backends.python.late_answer import LateAnswer
 from tpy_data.backends.python.metric_desk import DirectMetrics, MetricDesk
 from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.start import InstanceStart
-from tpy_data.backends.python.worker import context, datatypes, tensor
+from tpy_data.backends.python.threaded_calls import ThreadedCalls, as_models_tensor, as_tensor
+from tpy_data.backends.python.worker import context, tensor
 from tpy_data.backends.python.worker.failures import ModelFailure, unsendable
+from tpy_data.backends.python.worker.model_calls import FINALIZING, SERVING
 from tpy_data.backends.python.worker.request import (
     InferenceRequest,
     answer_through,
@@ -45,12 +46,15 @@ class ThreadedInstance:
     def __init__(self, start: InstanceStart, log: LogLine) -> None:
         """Raises Internal with the model's failure, Unsupported for an async execute."""
         self._metrics = MetricDesk(start.name, start.metrics)
-        self._context = context.ModelContext(start.directory, log, DirectMetrics(self._metrics))
+        self._calls = None if start.server is None else ThreadedCalls(start.name, start.server)
+        self._context = context.ModelContext(start.directory, log, DirectMetrics(self._metrics), self._calls)
+        self._package = start.source.package
         self._outputs = frozenset(start.output_names)
         self._log = log
         self._decoupled = start.decoupled
         self._ways_opened = False
         context.set_for_thread(self._context)
+        context.set_for_package(self._package, self._context)
         try:
             self._runner = ModelRunner(start.source, start.name, start.arguments, _refuse_coroutine)
             if inspect.iscoroutinefunction(getattr(self._runner.model, "execute", None)):
@@ -62,9 +66,21 @@ class ThreadedInstance:
             raise
         finally:
             context.set_for_thread(None)
+        if self._calls is not None:
+            self._calls.phase = SERVING
 
     def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
         """Run the batch here. Raises Internal, with Triton's text, when the model failed the batch as a whole."""
+        calls = self._calls
+        if calls is None:
+            return self._execute(batch)
+        calls.begin_batch(batch.requests)
+        try:
+            return self._execute(batch)
+        finally:
+            calls.end_batch()
+
+    def _execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
         if self._decoupled:
             return self._start(batch)
         context.set_for_thread(self._context)
@@ -130,6 +146,9 @@ class ThreadedInstance:
 
     def close(self) -> None:
         """Finalize the model."""
+        if self._calls is not None:
+            self._calls.phase = FINALIZING
+            self._calls.close()
         context.set_for_thread(self._context)
         try:
             self._runner.finalize()
@@ -149,7 +168,7 @@ class ThreadedInstance:
             request.timeout_us,
             translation.parameters_text(request.parameters) or "{}",
             frozenset(wanted) if wanted else self._outputs,
-            [_input(name, given) for name, given in request.inputs.items()],
+            [as_models_tensor(name, given) for name, given in request.inputs.items()],
         )
         watch(seen, request.is_cancelled, self._open_way)
         return seen
@@ -176,14 +195,6 @@ def _way_back(request: ExecutionRequest) -> WayBack:
     return WayBack(deliver, is_cancelled=request.is_cancelled, dropped=dropped)
 
 
-def _input(name: str, given: Tensor) -> tensor.Tensor:
-    array = translation.storage(given)
-    # A new view, so that forbidding writes does not reach the server's own array.
-    view = array.view() if array.flags.c_contiguous else array.copy()
-    view.flags.writeable = False
-    return tensor.wrap(name, given.datatype.number, view)
-
-
 def _result_of(response: InferenceResponse, request: ExecutionRequest) -> ExecutionResult:
     error = response.error()
     if error is not None:
@@ -191,21 +202,12 @@ def _result_of(response: InferenceResponse, request: ExecutionRequest) -> Execut
     wanted = request.requested_outputs
     try:
         outputs = [
-            _output(*tensor.storage_of(output)) for output in response.output_tensors() if not wanted or output.name() in wanted
+            as_tensor(*tensor.storage_of(output)) for output in response.output_tensors() if not wanted or output.name() in wanted
         ]
     except Exception as unsent:
         return ExecutionResult(error=Internal(unsendable(unsent)))
     parameters = response.parameters()
     return translation.result(outputs, {} if parameters == "{}" else translation.parameters_of(parameters))
-
-
-def _output(name: str, number: int, array: Any) -> Tensor:
-    # The model may write into its array again before the answer is sent; what nobody can write to needs no copy.
-    if number == datatypes.BYTES:
-        array = datatypes.as_bytes(array)
-    elif array.flags.writeable:
-        array = array.copy()
-    return translation.tensor(name, number, array)
 
 
 def _refuse_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -26,6 +26,8 @@ _CODES: tuple[ErrorCode, ...] = (
 )
 """In the order of TRITONSERVER_Error_Code, which is how a worker names them."""
 
+_NUMBERS = {code: number for number, code in enumerate(_CODES)}
+_INTERNAL = _NUMBERS[ErrorCode.INTERNAL]
 _FLAG_START = 1
 _FLAG_END = 2
 _UINT16 = np.dtype(np.uint16)
@@ -56,6 +58,18 @@ def parameters_text(parameters: Mapping[str, ParameterValue]) -> str:
 def parameters_of(text: str) -> dict[str, ParameterValue]:
     """A response's parameters from JSON. Raises msgspec.DecodeError."""
     return _decode_parameters(text) if text else {}
+
+
+def code_of(error: TpyError) -> int:
+    """An error's code, as a worker names it."""
+    return _NUMBERS.get(error.code, _INTERNAL)
+
+
+def sequence_of(correlation_id: int | str, flags: int) -> SequencePosition | None:
+    """The place in its sequence of a request that model code makes."""
+    if not correlation_id and not flags:
+        return None
+    return SequencePosition(correlation_id=correlation_id, start=bool(flags & _FLAG_START), end=bool(flags & _FLAG_END))
 
 
 def correlation_and_flags(sequence: SequencePosition | None) -> tuple[int | str, int]:

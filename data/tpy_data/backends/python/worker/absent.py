@@ -17,18 +17,3 @@ class InferenceTrace:
 
     def __init__(self, *_: Any, **__: Any) -> None:
         refuse("InferenceTrace")
-
-
-def load_model(*_: Any, **__: Any) -> NoReturn:
-    """Not offered yet."""
-    refuse("load_model()")
-
-
-def unload_model(*_: Any, **__: Any) -> NoReturn:
-    """Not offered yet."""
-    refuse("unload_model()")
-
-
-def is_model_ready(*_: Any, **__: Any) -> NoReturn:
-    """Not offered yet."""
-    refuse("is_model_ready()")

@@ -1,31 +1,36 @@
 """Which model the running code belongs to: what Logger and get_model_dir need to know.
 
-A worker process holds one model, set for the whole process. In-process models set it for their instance's thread; a thread that
-such a model starts itself has none, and logs without the instance's name.
+A worker process holds one model, set for the whole process. In-process models set it for their instance's thread; in a thread
+that such a model starts itself it is found by the package that the running code belongs to.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from .metrics import MetricPort
+    from .model_calls import CallPort
 
 Log = Callable[[str, str], None]
 """Level ("verbose", "info", "warning", "error") and text."""
 
 
 class ModelContext(NamedTuple):
-    """`directory` is the model's version folder; `metrics` is the way to the server's metrics."""
+    """`directory` is the model's version folder; `metrics` is the way to the server's metrics, `calls` that to other
+    models."""
 
     directory: str
     log: Log
     metrics: MetricPort | None = None
+    calls: CallPort | None = None
 
 
 _of_process: list[ModelContext] = []
+_of_package: dict[str, ModelContext] = {}
 _of_thread = threading.local()
 
 
@@ -39,9 +44,30 @@ def set_for_thread(context: ModelContext | None) -> None:
     _of_thread.context = context
 
 
+def set_for_package(package: str, context: ModelContext | None) -> None:
+    """Code of this package belongs to this model (None: no more), whatever thread runs it."""
+    if context is None:
+        _of_package.pop(package, None)
+    else:
+        _of_package[package] = context
+
+
 def current() -> ModelContext | None:
     """The model whose code is running, as far as that is known."""
     context: ModelContext | None = getattr(_of_thread, "context", None)
-    if context is None and _of_process:
-        return _of_process[0]
+    if context is None:
+        return _of_process[0] if _of_process else _of_caller()
     return context
+
+
+def _of_caller() -> ModelContext | None:
+    """That of the innermost caller whose package has one."""
+    if not _of_package:
+        return None
+    frame = sys._getframe(1).f_back
+    while frame is not None:
+        known = _of_package.get(str(frame.f_globals.get("__name__")).partition(".")[0])
+        if known is not None:
+            return known
+        frame = frame.f_back
+    return None

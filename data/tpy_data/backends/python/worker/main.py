@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from . import context, loader, runner
+from .call_line import CallLine
 from .channel import Channel, Closed
 from .core.batch import Array, Layout
 from .core.frames import HEADER_BYTES_MAX, Frame, Kind, ProtocolViolation
@@ -18,6 +19,7 @@ from .failures import ModelFailure
 from .messages import RESCHEDULED, answer_of, requests_of, speakable
 from .late_sender import LateSender
 from .metric_line import MetricLine
+from .model_calls import FINALIZING, SERVING
 from .request import InferenceRequest, cancellation_of, is_rescheduled, single_answers, watch
 from .response import InferenceResponse
 from .segments import Borrower, Lender
@@ -60,6 +62,8 @@ class Worker:
     def __init__(self, channel: Channel, log: LogPipe, side: SideLine) -> None:
         self._channel = channel
         self._side = side
+        self._calls = CallLine(side)
+        self._executed = 0
         self._log = log
         self._lender = Lender()
         self._borrower = Borrower(writable=True)
@@ -104,16 +108,18 @@ class Worker:
         if order["bin"]:
             os.environ["PATH"] = order["bin"] + os.pathsep + os.environ.get("PATH", os.defpath)
         metrics = MetricLine(self._side, order["name"])
-        context.set_for_process(context.ModelContext(order["directory"], self._log.log, metrics))
+        calls = None if order["mode"] == "auto_complete" else self._calls
+        context.set_for_process(context.ModelContext(order["directory"], self._log.log, metrics, calls))
         self._outputs = frozenset(order["outputs"])
         try:
             if order["mode"] == "auto_complete":
                 self._say(Kind.READY, runner.auto_complete(source, order["name"], order["config"]))
             else:
                 if order["decoupled"]:
-                    self._streaming = StreamingWorker(self._channel, self._outputs)
+                    self._streaming = StreamingWorker(self._channel, self._outputs, self._calls)
                 run_coroutine = self._run_coroutine if self._streaming is None else self._streaming.run_coroutine
                 self._runner = runner.ModelRunner(source, order["name"], order["arguments"], run_coroutine)
+                self._calls.phase = SERVING
                 self._say(Kind.READY, None)
         except ModelFailure as failure:
             self._say(Kind.FAILED, speakable(str(failure)))
@@ -133,6 +139,8 @@ class Worker:
         self._ways_opened = False
         try:
             assert self._runner is not None
+            self._executed += 1
+            self._calls.batch = self._executed
             responses = self._runner.execute(requests)
             if self._ways_opened or None in responses:
                 answers: Any = self._answers(requests, responses, wanted, layout)
@@ -146,6 +154,7 @@ class Worker:
                 settled = settle_failed(single_answers(requests), answers)
                 answers = [answer_of(response, names, layout) for response, names in zip(settled, wanted, strict=True)]
                 settled.clear()
+        self._calls.batch = 0
         del requests
         self._send_result(answers, layout)
 
@@ -226,6 +235,7 @@ class Worker:
             return bool(_decode(self._expect(Kind.CANCELLED).header))
 
     def _finalize(self) -> None:
+        self._calls.phase = FINALIZING
         if self._runner is not None:
             try:
                 self._runner.finalize()

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from . import context, datatypes
-from .absent import InferenceTrace, is_model_ready, load_model, unload_model
+from .absent import InferenceTrace
 from .auto_complete import ModelConfig
 from .failures import TritonError, TritonModelException
 from .logger import Logger
 from .metrics import MetricFamily
+from .model_calls import is_model_ready, load_model, unload_model
+from .pending_call import ResponseIterator
 from .request import (
     TRITONSERVER_MEMORY_CPU,
     TRITONSERVER_MEMORY_GPU,
@@ -50,6 +52,7 @@ __all__ = [
     "MetricFamily",
     "ModelConfig",
     "PreferredMemory",
+    "ResponseIterator",
     "Tensor",
     "TritonError",
     "TritonModelException",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
+from . import model_calls
 from .absent import refuse
 from .failures import TritonModelException
 from .parameters import parameters_json
+from .pending_call import ResponseIterator
+from .response import InferenceResponse
 from .response_sender import InferenceResponseSender, Way, WayBack
 from .single_answer import SingleAnswer
 from .tensor import Tensor
@@ -21,8 +24,14 @@ TRITONSERVER_MEMORY_CPU = 0
 TRITONSERVER_MEMORY_GPU = 1
 
 
+CORRELATION_ID_MAX = (1 << 64) - 1
+TIMEOUT_US_MAX = (1 << 64) - 1
+FLAGS_MAX = (1 << 32) - 1
+VERSION_MIN, VERSION_MAX = -1, (1 << 63) - 1
+
+
 class PreferredMemory:
-    """Where a request's outputs should lie. Kept, without effect: tensors are in host memory here."""
+    """Where the outputs of a call should lie: in host memory. A call that prefers a GPU's is refused when it is made."""
 
     def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
         self.preferred_memory_type = preferred_memory_type
@@ -30,7 +39,7 @@ class PreferredMemory:
 
 
 class InferenceRequest:
-    """One request: of a batch handed to `execute`, or made by the model itself (in unit tests)."""
+    """One request: of a batch handed to `execute`, or made by the model itself, to call another one with."""
 
     __slots__ = (
         "_correlation_id",
@@ -38,11 +47,15 @@ class InferenceRequest:
         "_inputs",
         "_is_cancelled",
         "_open_way",
+        "_model_name",
+        "_model_version",
         "_parameters",
         "_release_flags",
+        "_preferred_memory",
         "_request_id",
         "_requested_output_names",
         "_timeout",
+        "_trace",
         "_way_back",
     )
 
@@ -51,8 +64,8 @@ class InferenceRequest:
         request_id: str = "",
         correlation_id: int | str = 0,
         inputs: Sequence[Tensor] | None = None,
-        requested_output_names: Sequence[str] = (),
-        model_name: str = "",
+        requested_output_names: Iterable[str] | None = None,
+        model_name: str | None = None,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -61,17 +74,44 @@ class InferenceRequest:
         parameters: dict[str, Any] | None = None,
     ) -> None:
         # The constructor takes what Triton's takes, more than seven: model code calls it by these names.
+        if inputs is None or requested_output_names is None or model_name is None:
+            raise TypeError("InferenceRequest: inputs, requested_output_names and model_name are needed")
         if isinstance(correlation_id, bool) or not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
-        for tensor in inputs or ():
+        for name, text in (("request_id", request_id), ("model_name", model_name)):
+            if not isinstance(text, str):
+                raise TypeError(f"InferenceRequest: {name} must be a str, got {type(text).__name__}")
+        if isinstance(correlation_id, int):
+            _check_int("correlation_id", correlation_id, 0, CORRELATION_ID_MAX)
+        _check_int("model_version", model_version, VERSION_MIN, VERSION_MAX)
+        _check_int("flags", flags, 0, FLAGS_MAX)
+        _check_int("timeout", timeout, 0, TIMEOUT_US_MAX)
+        where = f"for request with id '{request_id}' and model name '{model_name}' should not be empty."
+        self._inputs = list(inputs)
+        for tensor in self._inputs:
+            if tensor is None:
+                raise TritonModelException(f"Input tensor {where}")
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"InferenceRequest: inputs must be pb_utils.Tensor objects, got {type(tensor).__name__}")
+        names = list(requested_output_names)
+        for name in names:
+            if not isinstance(name, str):
+                raise TypeError(f"InferenceRequest: requested_output_names must be str, got {type(name).__name__}")
+            if not name:
+                raise TritonModelException(f"Requested output name {where}")
+        if preferred_memory is not None and not isinstance(preferred_memory, PreferredMemory):
+            raise TypeError(
+                f"InferenceRequest: preferred_memory must be a PreferredMemory, got {type(preferred_memory).__name__}"
+            )
         self._request_id = request_id
         self._correlation_id = correlation_id
-        self._inputs = list(inputs or ())
-        self._requested_output_names = frozenset(requested_output_names)
+        self._requested_output_names = frozenset(names)
+        self._model_name = model_name
+        self._model_version = model_version
         self._flags = flags
         self._timeout = timeout
+        self._preferred_memory = preferred_memory
+        self._trace = trace
         self._parameters = parameters_json(parameters or {})
         self._is_cancelled: Callable[[], bool] = _never
         self._way_back: Way | None = None
@@ -96,6 +136,7 @@ class InferenceRequest:
 
     def set_flags(self, flags: int) -> None:
         """For requests that the model makes itself."""
+        _check_int("flags", flags, 0, FLAGS_MAX)
         self._flags = flags
 
     def timeout(self) -> int:
@@ -127,13 +168,26 @@ class InferenceRequest:
             self._way_back = self._open_way(self)
         return InferenceResponseSender(self._way_back)
 
-    def exec(self, decoupled: bool = False) -> NoReturn:
-        """Not offered yet."""
-        refuse("InferenceRequest.exec()")
+    def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
+        """Call the model and wait for its response; with `decoupled`, get an iterator over its responses.
 
-    def async_exec(self, decoupled: bool = False) -> NoReturn:
-        """Not offered yet."""
-        refuse("InferenceRequest.async_exec()")
+        What goes wrong with the call is the response's `error()`. Raises TritonModelException in initialize and finalize.
+        """
+        self._check_memory()
+        return model_calls.execute(self, decoupled=decoupled)
+
+    def async_exec(self, decoupled: bool = False) -> Any:
+        """The same as an awaitable, for coroutines. The call is made at once, not only when it is awaited."""
+        self._check_memory()
+        return model_calls.execute_async(self, decoupled=decoupled)
+
+    def _check_memory(self) -> None:
+        preferred = self._preferred_memory
+        if preferred is not None and preferred.preferred_memory_type != TRITONSERVER_MEMORY_CPU:
+            raise TritonModelException(
+                "preferred_memory TRITONSERVER_MEMORY_GPU is not offered by this server: tensors are in host memory, "
+                "expected TRITONSERVER_MEMORY_CPU"
+            )
 
     def trace(self) -> NoReturn:
         """Not offered yet."""
@@ -162,7 +216,16 @@ def received(
     request._way_back = None
     request._open_way = _no_way
     request._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
+    request._model_name = ""
+    request._model_version = -1
+    request._preferred_memory = None
+    request._trace = None
     return request
+
+
+def target_of(request: InferenceRequest) -> tuple[str, int]:
+    """Name and version (-1: the newest) of the model that a request of the model's own making is for."""
+    return request._model_name, request._model_version
 
 
 def watch(
@@ -200,3 +263,8 @@ def _never() -> bool:
 
 def _no_way(request: InferenceRequest) -> SingleAnswer:
     raise TritonModelException("get_response_sender() is for requests that execute was given")
+
+
+def _check_int(name: str, value: object, smallest: int, largest: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
+        raise TypeError(f"InferenceRequest: {name} must be an int from {smallest} to {largest}, got {value!r}")

@@ -46,3 +46,12 @@ class InferenceResponse:
     def parameters(self) -> str:
         """The response's parameters as a JSON object."""
         return self._parameters
+
+
+def received_response(output_tensors: list[Tensor], error: TritonError | None, parameters: str) -> InferenceResponse:
+    """The response to a call, unchecked: the server has made it. `parameters` is a JSON object."""
+    response = InferenceResponse.__new__(InferenceResponse)
+    response._output_tensors = output_tensors
+    response._error = error
+    response._parameters = parameters
+    return response

@@ -14,6 +14,7 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from .call_line import CallLine
 from .channel import Channel
 from .core.batch import Array, Layout
 from .core.frames import HEADER_BYTES_MAX, Frame, Kind, ProtocolViolation
@@ -73,7 +74,9 @@ class _Order(NamedTuple):
 class StreamingWorker:
     """Serves one decoupled model. `run_coroutine` is for its runner."""
 
-    def __init__(self, channel: Channel, outputs: frozenset[str]) -> None:
+    def __init__(self, channel: Channel, outputs: frozenset[str], calls: CallLine) -> None:
+        self._calls = calls
+        self._executed = 0
         self._channel = channel
         self._outputs = outputs
         self._lender = Lender()
@@ -188,10 +191,13 @@ class StreamingWorker:
         del request, way
         failure = ""
         self._ways = ways
+        self._executed += 1
+        self._calls.batch = self._executed
         try:
             runner.start(requests)
         except ModelFailure as error:
             failure = speakable(str(error))
+        self._calls.batch = 0
         self._ways = ()
         if failure:
             for way in ways:

@@ -35,13 +35,15 @@ class ProtocolViolation(Exception):
 
 
 class Kind(enum.IntEnum):
-    """What a frame says. Below 64 the server speaks, from 64 on the worker."""
+    """What a frame says. Below 64 the server speaks, from 64 on the worker. The calls of models to the server (CALL, REPOSITORY,
+    NOTE, and ANSWER to them) go over a line of their own."""
 
     LOAD = 1
     EXECUTE = 2
     CANCELLED = 3
     FINALIZE = 4
     PROGRESS = 5
+    ANSWER = 6
     HELLO = 64
     READY = 65
     FAILED = 66
@@ -49,6 +51,9 @@ class Kind(enum.IntEnum):
     IS_CANCELLED = 68
     FINALIZED = 69
     RESPONSE = 70
+    CALL = 71
+    REPOSITORY = 72
+    NOTE = 73
 
 
 class Frame(NamedTuple):
