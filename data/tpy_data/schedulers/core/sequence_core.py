@@ -205,13 +205,11 @@ class SequenceCore:
     def next_deadline_ns(self) -> int | None:
         """The earliest of: a ticket's deadline, a timeout in the backlog, the end of a sequence's idle time, the end of the wait
         for company."""
-        times = (
-            self._deadlines.first_ns(),
-            self._backlog.first_ns(),
-            self._idle.first_ns(),
-            min(self._delayed.values(), default=None),
-        )
-        return min((at_ns for at_ns in times if at_ns is not None), default=None)
+        first_ns = self._deadlines.first_ns()
+        for at_ns in (self._backlog.first_ns(), self._idle.first_ns(), *self._delayed.values()):
+            if at_ns is not None and (first_ns is None or at_ns < first_ns):
+                first_ns = at_ns
+        return first_ns
 
     def advance(self, now_ns: int) -> None:
         """Apply every limit that has passed, and send what has waited long enough for company."""
