@@ -30,6 +30,7 @@ from tpy.config.model_config import (
     ModelInput,
     ModelOutput,
     SequenceBatching,
+    SequenceState,
     TransactionPolicy,
     Warmup,
     WarmupInput,
@@ -68,7 +69,7 @@ def ragged() -> ModelInput:
     [
         ({"backend": "nope"}, "Invalid argument: unable to find backend library for backend 'nope'"),
         ({"input": (ragged(),)}, "input[0].allow_ragged_batch"),
-        ({"sequence_batching": SequenceBatching()}, "sequence_batching"),
+        ({"sequence_batching": SequenceBatching(state=(SequenceState(input_name="S"),))}, "sequence_batching.state"),
         ({"model_transaction_policy": TransactionPolicy(decoupled=True)}, "model_transaction_policy.decoupled"),
         ({"instance_group": (InstanceGroup(count=1, passive=True),)}, "is passive"),
         (
