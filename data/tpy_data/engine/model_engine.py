@@ -40,8 +40,8 @@ class ModelEngine(Protocol):
         ...
 
     async def wait_drained(self) -> None:
-        """Until nothing waits and nothing runs, and nobody holds it. The owner must have seen to it that no new requests come from
-        anywhere else."""
+        """Until nothing waits and nothing runs, and nobody holds it. The owner must have seen to it that no new requests come
+        from anywhere else."""
         ...
 
     def hold(self) -> None:

@@ -8,16 +8,20 @@ from tpy.errors import invariant
 from tpy.ids import ModelId
 from tpy.state import DesiredModel, ModelStateStore, ObservedKey
 from tpy_data.engine.core import Action, Forget, Load, Phase, Resize, Unload, plan
+from tpy_data.engine.ensemble_runtime import EnsembleRuntime
 from tpy_data.engine.version_runtime import Plant, VersionRuntime
+
+Copy = VersionRuntime | EnsembleRuntime
+"""A copy of a version, whatever runs its requests."""
 
 
 class Reconciler:
-    """Owns every VersionRuntime. Their tasks run in the nursery given to `run`."""
+    """Owns every copy of a version. Their tasks run in the nursery given to `run`."""
 
     def __init__(self, store: ModelStateStore, plant: Plant) -> None:
         self._store = store
         self._plant = plant
-        self._versions: dict[ObservedKey, VersionRuntime] = {}
+        self._versions: dict[ObservedKey, Copy] = {}
         self._closing = False
 
     async def run(self, nursery: trio.Nursery) -> None:
@@ -26,6 +30,9 @@ class Reconciler:
             desired: dict[ModelId, DesiredModel] = {} if self._closing else dict(snapshot.desired)
             for action in plan(desired, [version.running() for version in self._versions.values()]):
                 self._perform(action, nursery)
+            for version in self._versions.values():
+                if isinstance(version, EnsembleRuntime) and version.phase in (Phase.LOADING, Phase.WAITING):
+                    version.reconsider()
 
     def close(self) -> None:
         """Desire nothing any more: load nothing, wait for no load under way, and unload everything at once."""
@@ -34,7 +41,7 @@ class Reconciler:
             version.stop()
             version.give_up_starting()
 
-    def versions(self) -> list[VersionRuntime]:
+    def versions(self) -> list[Copy]:
         """All copies that are there."""
         return list(self._versions.values())
 
@@ -42,14 +49,14 @@ class Reconciler:
         """After `close`: until every version has ended."""
         await self._store.wait_for(lambda _: not self.unfinished())
 
-    def unfinished(self) -> list[VersionRuntime]:
+    def unfinished(self) -> list[Copy]:
         """Those that have not ended."""
         return [version for version in self._versions.values() if version.phase not in (Phase.FAILED, Phase.UNLOADED)]
 
     def _perform(self, action: Action, nursery: trio.Nursery) -> None:
         if isinstance(action, Load):
             invariant(action.key not in self._versions, f"{action.key} is there already")
-            version = VersionRuntime(action.key, action.model, action.version, self._plant)
+            version = self._make(action)
             self._versions[action.key] = version
             nursery.start_soon(version.run, name=f"{action.key.model} version {action.key.version}")
         elif isinstance(action, Resize):
@@ -59,3 +66,8 @@ class Reconciler:
         elif isinstance(action, Forget):
             del self._versions[action.key]
             self._plant.writer.forget(action.key)
+
+    def _make(self, action: Load) -> Copy:
+        if action.model.config.ensemble_scheduling is not None:
+            return EnsembleRuntime(action.key, action.model, self._plant, self._store)
+        return VersionRuntime(action.key, action.model, action.version, self._plant)

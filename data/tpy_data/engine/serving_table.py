@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from tpy.config import ModelConfig
@@ -32,6 +32,10 @@ class Served(Protocol):
     def engine(self) -> ModelEngine: ...
     @property
     def load_duration_ns(self) -> int: ...
+    @property
+    def nesting(self) -> int:
+        """How many ensembles deep it is; 0 for a model that is none."""
+        ...
 
 
 class ServedModel:
@@ -55,6 +59,20 @@ class ServingTable:
         self._by_id: dict[ModelId, ServedModel] = {}
         self.sequences = SequencePeers()
         """Where live sequences are, whatever is switched in."""
+        self._watchers: dict[str, list[Callable[[], None]]] = {}
+
+    def watch(self, names: Iterable[str], changed: Callable[[], None]) -> None:
+        """Call `changed` whenever a model of one of these names is switched in, out, or refreshed: inside that call, so that
+        nobody sees the table as it is in between. It must not raise."""
+        for name in names:
+            self._watchers.setdefault(name, []).append(changed)
+
+    def unwatch(self, names: Iterable[str], changed: Callable[[], None]) -> None:
+        """The end of `watch`, with the same arguments."""
+        for name in names:
+            self._watchers[name].remove(changed)
+            if not self._watchers[name]:
+                del self._watchers[name]
 
     def switch_in(self, served: Served) -> Served | None:
         """`served` answers for its version from now on. Returns what did before."""
@@ -102,3 +120,5 @@ class ServingTable:
             self.by_name[model.name] = self._by_id[same_name[0]]
         else:
             self.by_name.pop(model.name, None)
+        for changed in tuple(self._watchers.get(model.name, ())):
+            changed()

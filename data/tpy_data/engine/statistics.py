@@ -60,7 +60,7 @@ class VersionStatistics:
         self._execution_count += 1
         self._last_inference_ms = wall_ms
 
-    def succeeded(self, ticket: RequestTicket, execution: Execution, now_ns: int) -> None:
+    def succeeded(self, ticket: Ticket, execution: Execution, now_ns: int) -> None:
         """The request was answered with outputs at `now_ns`, after a batch with these times."""
         start_ns, input_ns, infer_ns, output_ns = execution
         queued_ns = ticket.queued_ns
@@ -89,6 +89,11 @@ class VersionStatistics:
 
     def stopped(self, ticket: Ticket, now_ns: int) -> None:
         """The version was unloaded before its turn came."""
+        self._other += 1
+        self._fail_ns += now_ns - ticket.queued_ns
+
+    def failed_elsewhere(self, ticket: Ticket, now_ns: int) -> None:
+        """An ensemble's request ended with the error of one of its steps, which is counted with that step's model."""
         self._other += 1
         self._fail_ns += now_ns - ticket.queued_ns
 

@@ -48,8 +48,6 @@ def without_effect(config: ModelConfig, capabilities: BackendCapabilities | None
 
 
 def _unsupported(config: ModelConfig) -> Iterator[str]:
-    if config.ensemble_scheduling is not None or config.platform == "ensemble":
-        yield "ensemble_scheduling"
     if config.parameter("TRITON_BATCH_STRATEGY_PATH"):
         yield 'parameters["TRITON_BATCH_STRATEGY_PATH"]'
 

@@ -53,6 +53,9 @@ class VersionRuntime:
     `config`, `description` and `engine` are there from SERVING on.
     """
 
+    nesting = 0
+    """It is no ensemble."""
+
     def __init__(self, key: ObservedKey, model: DesiredModel, version: DesiredVersion, plant: Plant) -> None:
         self.key = key
         self.phase = Phase.LOADING

@@ -27,11 +27,13 @@ from tpy.state import DesiredModel, DesiredVersion, ObservedKey
 
 
 class Phase(enum.Enum):
-    """Where a copy of a version is. Only the first three have a task."""
+    """Where a copy of a version is. Those above FAILED have a task."""
 
     LOADING = "loading"
     SERVING = "serving"
     """It is switched in, even while none of its instances is alive."""
+    WAITING = "waiting"
+    """An ensemble that cannot be served for now, because of its members; it will be when they allow it."""
     STOPPING = "stopping"
     FAILED = "failed"
     """Its load failed."""
@@ -99,8 +101,8 @@ def _plan_model(model: DesiredModel | None, there: Mapping[ObservedKey, Running]
     for key, copy in there.items():
         if key in wanted:
             continue
-        if copy.phase in (Phase.LOADING, Phase.SERVING):
-            if copy.phase is Phase.LOADING or _may_go(key, wanted, there, all_serve=all_serve):
+        if copy.phase in (Phase.LOADING, Phase.WAITING, Phase.SERVING):
+            if copy.phase is not Phase.SERVING or _may_go(key, wanted, there, all_serve=all_serve):
                 yield Unload(key)
         elif copy.phase is Phase.FAILED or (copy.phase is Phase.UNLOADED and (model is None or any(_copies(key, there)))):
             yield Forget(key)
