@@ -78,7 +78,7 @@ def test_small_files_are_compared_by_content_and_large_ones_by_their_traces() ->
         (VersionPolicy(), (10,)),
         (VersionPolicy(latest=VersionPolicyLatest(num_versions=2)), (3, 10)),
         (VersionPolicy(latest=VersionPolicyLatest(num_versions=9)), (1, 3, 10)),
-        (VersionPolicy(latest=VersionPolicyLatest()), (10,)),
+        (VersionPolicy(latest=VersionPolicyLatest()), ()),
         (VersionPolicy(all=VersionPolicyAll()), (1, 3, 10)),
         (VersionPolicy(specific=VersionPolicySpecific(versions=(3, 7))), (3,)),
         (VersionPolicy(specific=VersionPolicySpecific(versions=(7,))), ()),

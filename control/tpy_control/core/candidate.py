@@ -114,14 +114,14 @@ def components_of(config: ModelConfig) -> tuple[str, ...]:
 
 
 def select_versions(policy: VersionPolicy | None, available: Iterable[Version]) -> tuple[Version, ...]:
-    """The versions to serve, ascending. Latest 1 where nothing is said, as Triton."""
+    """The versions to serve, ascending. Latest 1 where nothing is said; none for `latest { }`, whose number is 0: as Triton."""
     versions = sorted(available)
     if policy is not None and policy.all is not None:
         return tuple(versions)
     if policy is not None and policy.specific is not None:
         return tuple(version for version in versions if version in policy.specific.versions)
-    count = 1 if policy is None or policy.latest is None else max(1, policy.latest.num_versions)
-    return tuple(versions[-count:])
+    count = 1 if policy is None or policy.latest is None else policy.latest.num_versions
+    return tuple(versions[-count:]) if count > 0 else ()
 
 
 def interpret(

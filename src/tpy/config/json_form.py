@@ -11,6 +11,7 @@ from typing import Any, Final, NoReturn, cast
 import numpy as np
 
 from tpy import limits
+from tpy.config import lenient_json
 from tpy.config.model_config import ModelConfig
 from tpy.config.problem import ConfigError, Problem
 from tpy.config.schema import INTEGER_RANGE, MODEL_CONFIG, Cardinality, EnumSchema, FieldSchema, MessageSchema, Scalar
@@ -41,14 +42,14 @@ def to_json(config: ModelConfig) -> dict[str, JsonValue]:
 
 def parse_json(text: str | bytes) -> ModelConfig:
     """Read a `config` override by protobuf's JSON rules: fields in snake_case or lowerCamelCase, null as not given, 64-bit
-    integers as numbers or strings, enums by name in any case or by number.
+    integers as numbers or strings, enums by name in any case or by number; syntax as `lenient_json`.
 
     Raises ConfigError with all problems, each in Triton's words after "Invalid config override: ".
     """
     if len(text) > limits.CONFIG_BYTES_MAX:
         _refuse(f"the configuration is longer than {limits.CONFIG_BYTES_MAX} bytes")
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = lenient_json.loads(text if isinstance(text, str) else text.decode())
     except RecursionError:
         _refuse("nested too deeply")
     except ValueError as error:
@@ -62,10 +63,6 @@ def parse_json(text: str | bytes) -> ModelConfig:
 
 def _refuse(message: str) -> NoReturn:
     raise ConfigError([Problem(message=message)], message=_OVERRIDE + message) from None
-
-
-def _no_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not a JSON value")
 
 
 def _write(value: Any, schema: MessageSchema) -> dict[str, JsonValue]:
@@ -135,6 +132,8 @@ class _Reader:
     def _field(self, value: JsonValue, field: FieldSchema, path: str) -> Any:
         if field.cardinality is Cardinality.REPEATED:
             items = value if isinstance(value, list) else [value]  # protobuf takes a lone value for a list of one
+            if isinstance(field.kind, MessageSchema):
+                items = [item for item in items if item is not None]
             return tuple(self._element(item, field.kind, f"{path}[{index}]") for index, item in enumerate(items))
         if field.cardinality is Cardinality.MAP:
             return self._map(value, field, path)
@@ -147,6 +146,8 @@ class _Reader:
         entries: dict[Any, Any] = {}
         for index, (name, given) in enumerate(value.items()):
             key = self._element(name, field.key or Scalar.STRING, f"{path}[{index}].key")
+            if given is None and isinstance(field.kind, MessageSchema):
+                given = {}
             entries[key] = self._element(given, field.kind, f"{path}[{index}].value")
         return dict(sorted(entries.items()))
 
@@ -179,9 +180,10 @@ _ZERO: Final[Mapping[Scalar, Any]] = {
 
 def _read_enum(value: JsonValue, kind: EnumSchema) -> Any:
     if isinstance(value, str):
-        return kind.by_name.get(value.upper())
-    if isinstance(value, int) and not isinstance(value, bool):
-        return kind.by_number.get(value)
+        named = kind.by_name.get(value.upper().replace("-", "_"))
+        return kind.by_number.get(int(value)) if named is None and _ENUM_NUMBER.fullmatch(value) else named
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value == value // 1:
+        return kind.by_number.get(int(value))
     return None
 
 
@@ -190,7 +192,7 @@ def _read_scalar(value: JsonValue, kind: Scalar) -> Any:
     if kind is Scalar.STRING:
         return value if isinstance(value, str) and not _SURROGATE.search(value) else None
     if kind is Scalar.BOOL:
-        return value if isinstance(value, bool) else {"true": True, "false": False}.get(value) if isinstance(value, str) else None
+        return value if isinstance(value, bool) else _WORDS.get(value.lower()) if isinstance(value, str) else None
     number = _read_number(value)
     if number is None:
         return None
@@ -205,6 +207,9 @@ def _read_scalar(value: JsonValue, kind: Scalar) -> Any:
     return float(np.float32(number)) if kind is Scalar.FLOAT else float(number)
 
 
+_WORDS: Final = {**dict.fromkeys(("true", "t", "yes", "y", "1"), True), **dict.fromkeys(("false", "f", "no", "n", "0"), False)}
+"""What protobuf takes for a bool in a string, in any case."""
+_ENUM_NUMBER: Final = re.compile(r"-?[0-9]{1,9}")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 """Half a pair, by an escape: it cannot be written as UTF-8."""
 _FLOAT_MAX: Final = float(np.finfo(np.float32).max)
