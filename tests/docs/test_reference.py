@@ -19,7 +19,6 @@ from tpy.config.model_config import (
     BatchOutput,
     EnsembleScheduling,
     ModelInput,
-    SequenceBatching,
     TransactionPolicy,
 )
 from tpy.errors import ErrorCode, Unsupported
@@ -139,7 +138,6 @@ def _not_there_yet() -> list[str]:
 
 
 _REFUSED = {
-    "sequence_batching": ModelConfig(sequence_batching=SequenceBatching()),
     "ensemble_scheduling": ModelConfig(ensemble_scheduling=EnsembleScheduling()),
     "model_transaction_policy { decoupled: true }": ModelConfig(model_transaction_policy=TransactionPolicy(decoupled=True)),
     "allow_ragged_batch": ModelConfig(input=(ModelInput(name="X", allow_ragged_batch=True),)),

@@ -31,10 +31,6 @@ def checked(tmp_path: Path, config: str) -> tuple[list[str], bool]:
     ("config", "problem"),
     [
         (
-            'backend: "identity"\nsequence_batching { }\n' + TENSORS,
-            "2:1: sequence_batching: 'sequence_batching' is not supported by this server",
-        ),
-        (
             'platform: "ensemble"\n' + TENSORS + "ensemble_scheduling { " + STEP + " }",
             "3:1: ensemble_scheduling: 'ensemble_scheduling' is not supported by this server",
         ),
