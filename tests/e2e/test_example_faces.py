@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -33,10 +32,17 @@ def client(server: ServerProcess) -> Iterator[InferenceServerClient]:
         yield connected
 
 
-def find(client: InferenceServerClient, content: bytes, model: str) -> tuple[Any, Any, Any]:
+def image_input(content: bytes) -> InferInput:
     tensor = InferInput("IMAGE", [1], "BYTES")
     tensor.set_data_from_numpy(np.array([content], dtype=object))
-    answer = client.infer(model, [tensor])
+    return tensor
+
+
+def find(client: InferenceServerClient, content: bytes, model: str) -> tuple[Any, Any, Any]:
+    return found_in(client.infer(model, [image_input(content)]))
+
+
+def found_in(answer: Any) -> tuple[Any, Any, Any]:
     box, score, landmarks = (answer.as_numpy(name) for name in ("BOX", "SCORE", "LANDMARKS"))
     return box, score, landmarks
 
@@ -75,9 +81,9 @@ def test_a_file_that_is_no_picture_is_named_as_such(client: InferenceServerClien
 
 
 def test_both_find_the_same_and_together(client: InferenceServerClient) -> None:
-    content = pair()
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda model: find(client, content, model), MODELS * 2))
+    tensor = image_input(pair())
+    asked = [client.async_infer(model, [tensor]) for model in MODELS * 2]
+    found = [found_in(answer.get_result()) for answer in asked]
     for one in found[1:]:
         for array, other in zip(one, found[0], strict=True):
             np.testing.assert_allclose(array, other, atol=1e-3)
