@@ -7,7 +7,7 @@ from typing import Any
 
 from .failures import TritonModelException
 
-_compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_spaced = json.JSONEncoder(ensure_ascii=False).encode
 
 
 def parameters_json(parameters: dict[str, Any]) -> str:
@@ -17,4 +17,4 @@ def parameters_json(parameters: dict[str, Any]) -> str:
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
         if not isinstance(value, (bool, int, str)):
             raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
-    return _compact(parameters)
+    return _spaced(parameters)
