@@ -85,10 +85,13 @@ class Plane:
             chosen = {model: places for model, places in known.items() if model.name in self.options.load_models}
             for name in sorted(set(self.options.load_models) - {model.name for model in chosen}):
                 self.perform(self.core.refuse(self.missing(ModelId(name))))
+        ensembles: list[Candidate] = []  # last: each finds its components desired, and waits for them
         for model, places in sorted(chosen.items()):
-            candidate = await self._take(model, places, why="startup")
+            candidate = await self._take(model, places, why="startup", hold=ensembles)
             if candidate is not None and self.options.mode is ControlMode.EXPLICIT:
                 await self.take_components(candidate, why="startup")
+        for candidate in ensembles:
+            self.use(candidate, why="startup")
 
     async def take_components(self, candidate: Candidate, *, why: str) -> list[ModelId]:
         """Desire the models that an ensemble is made of, at any depth, as they are on disk now; those that are there, deepest
@@ -228,19 +231,29 @@ class Plane:
             _log.warning("a model repository cannot be read", extra={"context": {"reason": error.message}})
             return False
         groups = self._groups(self.locations)
+        ensembles: list[Candidate] = []
         for model in sorted(groups.keys() | self._settling.models()):
             places = groups.get(model, ())
             glance = await self.source.glance(places[0]) if len(places) == 1 else None
             if len(places) == 1 and glance is None:
                 places = ()
             if self._settling.look(model, Sight(places, glance), now_ns):
-                await self._take(model, places, why="file change")
+                await self._take(model, places, why="file change", hold=ensembles)
+        for candidate in ensembles:
+            self.use(candidate, why="file change")
         return True
 
     async def _take(
-        self, model: ModelId, places: tuple[ModelLocation, ...], *, why: str, by_name: bool = True
+        self,
+        model: ModelId,
+        places: tuple[ModelLocation, ...],
+        *,
+        why: str,
+        by_name: bool = True,
+        hold: list[Candidate] | None = None,
     ) -> Candidate | None:
-        """Use what the repositories have of a model now; the candidate, if it is one."""
+        """Use what the repositories have of a model now; the candidate, if it is one. An ensemble goes to `hold` instead, if
+        there is one, to be used by the caller."""
         if not places:
             self._settling.use(model, Sight())
             self.perform(self.core.forget(model))
@@ -253,7 +266,10 @@ class Plane:
         if prepared is None:
             return None  # gone since it was listed; the next look finds that
         self._settling.use(model, Sight(places, prepared.glance))
-        self.use(prepared.outcome, why=why, by_name=by_name)
+        if hold is not None and isinstance(prepared.outcome, Candidate) and prepared.outcome.components:
+            hold.append(prepared.outcome)
+        else:
+            self.use(prepared.outcome, why=why, by_name=by_name)
         return prepared.outcome if isinstance(prepared.outcome, Candidate) else None
 
     def duplicate(self, model: ModelId) -> Refused:

@@ -27,6 +27,10 @@ _NOT_EXPLICIT_TEXT = "explicit model load / unload is not allowed if polling is 
 _STOPPING_TEXT = "Server is stopping, models are neither loaded nor unloaded any more"
 
 
+_Outcome = tuple[Candidate | Refused, Sequence[ModelId]]
+"""What came of a load call, and the components of an ensemble that were desired with it."""
+
+
 class ControlPlane:
     """Implements tpy.services.RepositoryService. Made by `run_control_plane`, valid while that runs."""
 
@@ -135,34 +139,33 @@ class ControlPlane:
         plane, name = self._plane, request.model_name
         places = [location for location in await plane.relist() if location.name == name]
         if request.files:
-            outcome = await self._prepare_files(request, places)
+            outcome, components = await self._prepare_files(request, places)
         else:
-            outcome = await self._prepare_directory(request, places)
+            outcome, components = await self._prepare_directory(request, places)
         if isinstance(outcome, Refused):
             if places or plane.core.is_wanted(outcome.id):
                 plane.use(outcome, why="load request")
             else:  # names that nobody has are not remembered
                 _log.warning("a load request was refused", extra={"context": {"model": name, "reason": outcome.reason}})
             raise outcome.error()
-        components = await plane.take_components(outcome, why="load request")
         return [*components, outcome.id]
 
-    async def _prepare_directory(self, request: LoadRequest, places: Sequence[ModelLocation]) -> Candidate | Refused:
+    async def _prepare_directory(self, request: LoadRequest, places: Sequence[ModelLocation]) -> _Outcome:
         plane = self._plane
         if not places:
-            return plane.missing(self._wanted_id(request.model_name, places))
+            return plane.missing(self._wanted_id(request.model_name, places)), ()
         if len(places) > 1:
             if not plane.options.namespacing:
-                return plane.duplicate(plane.id_of(places[0]))
+                return plane.duplicate(plane.id_of(places[0])), ()
             found = ", ".join(location.repository for location in places)
             raise InvalidArgument(f"model name '{request.model_name}' is ambiguous, several repositories have it: {found}")
         override = None if request.config_json is None else Override(config_json=request.config_json)
         prepared = await plane.prepare(places[0], override=override)
         if prepared is None:
-            return plane.missing(plane.id_of(places[0]))
-        return self._used(prepared)
+            return plane.missing(plane.id_of(places[0])), ()
+        return await self._used(prepared)
 
-    async def _prepare_files(self, request: LoadRequest, places: Sequence[ModelLocation]) -> Candidate | Refused:
+    async def _prepare_files(self, request: LoadRequest, places: Sequence[ModelLocation]) -> _Outcome:
         name = request.model_name
         if request.config_json is None:
             text = "files are given without a configuration; expected the parameter 'config' beside them"
@@ -173,13 +176,17 @@ class ControlPlane:
             override = Override(config_json=request.config_json, directory=repository)
             source = DiskSource((repository,))
             prepared = await self._plane.prepare(location, source=source, model=model, override=override)
-            return self._plane.missing(model) if prepared is None else self._used(prepared)
+            return (self._plane.missing(model), ()) if prepared is None else await self._used(prepared)
 
-    def _used(self, prepared: Prepared) -> Candidate | Refused:
-        """Desire a candidate before anything else can happen to what it was made from."""
+    async def _used(self, prepared: Prepared) -> _Outcome:
+        """Desire a candidate, while what it was made from is there. The components of an ensemble come first: it waits for those
+        that are desired, and says what is wrong with the others."""
+        components: Sequence[ModelId] = ()
         if isinstance(prepared.outcome, Candidate):
+            if prepared.outcome.components:
+                components = await self._plane.take_components(prepared.outcome, why="load request")
             self._plane.use(prepared.outcome, why="load request", retry=True)
-        return prepared.outcome
+        return prepared.outcome, components
 
     def _wanted_id(self, name: str, places: Sequence[ModelLocation]) -> ModelId:
         """The identity of a model that is loaded, or that one repository has, or that only a call describes."""
@@ -200,7 +207,7 @@ class ControlPlane:
                 self._waiting.discard(scope)
         if scope.cancelled_caught:
             raise Unavailable(_STOPPING_TEXT)
-        for model in models:
+        for model in reversed(models):  # an ensemble says itself what its components have to do with it
             desired = snapshot.desired.get(model)
             if desired is None or not desired.versions:
                 raise Unavailable(f"load of model '{name}' was overtaken by an unload of '{model.name}'")

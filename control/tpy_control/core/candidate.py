@@ -143,6 +143,8 @@ def interpret(
     problems = validate(config, source=parsed.source, complete=not auto_complete)
     if errors_of(problems):
         message = ConfigError(problems).message
+        if config.ensemble_scheduling is not None:  # Triton looks at these before it knows the model
+            return Refused(id=model, kind=RefusalKind.POLL, message=message, callers_fault=override is not None)
         return Refused(id=model, kind=RefusalKind.CONFIG, message=message, versions=versions or (Version(1),))
     if not versions:
         text = f"at least one version must be available under the version policy of model '{model.name}'"

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tpy.errors import InvalidArgument, NotFound, TpyError, Unavailable
+from tpy.errors import ErrorCode, InvalidArgument, NotFound, TpyError, Unavailable
 from tpy.ids import ModelId, Version
 from tpy.messages import IndexEntry, ModelState
-from tpy.state import DesiredModel, DesiredVersion, ObservedKey, ObservedVersion, Snapshot
+from tpy.state import UNLOADED, DesiredModel, DesiredVersion, ObservedKey, ObservedVersion, Snapshot
 from tpy_control.core.candidate import DUPLICATE_TEXT, RefusalKind, Refused, load_failure_text
 from tpy_control.core.picture import ModelLocation
 
@@ -120,12 +120,19 @@ def strictly_ready(snapshot: Snapshot, refusals: Iterable[Refused]) -> bool:
     for key, observed in snapshot.observed.items():
         if observed.state is ModelState.READY:
             ready.setdefault(key.model, set()).add(key.version)
-    if any(desired.versions.keys() - ready.get(model, set()) for model, desired in snapshot.desired.items()):
-        return False
+    for model, desired in snapshot.desired.items():
+        missing = desired.versions.keys() - ready.get(model, set())
+        if missing and missing - _without_members(snapshot, desired):
+            return False
     for key, observed in snapshot.observed.items():
         if observed.state is ModelState.UNLOADING and key.version not in ready.get(key.model, set()):
             return False
     return all(refused.id in ready for refused in refusals)
+
+
+def _without_members(snapshot: Snapshot, desired: DesiredModel) -> set[Version]:
+    """Versions of an ensemble that are desired and do not serve because a member was unloaded: as if they were unloaded."""
+    return {version for version, reason in failed_versions(snapshot, desired).items() if reason == UNLOADED}
 
 
 def is_settled(snapshot: Snapshot, desired: DesiredModel) -> bool:
@@ -178,7 +185,17 @@ def load_error(snapshot: Snapshot, desired: DesiredModel) -> TpyError | None:
         observed = snapshot.observed.get(ObservedKey(desired.id, version.version, version.generation))
         if observed is not None and observed.state is ModelState.READY and observed.applied_error:
             failures.append((version.version, "READY", observed.applied_error))
-    return InvalidArgument(load_failure_text(desired.id, sorted(failures))) if failures else None
+    if not failures:
+        return None
+    if desired.config.ensemble_scheduling is not None:
+        # Triton has no version of an ensemble that does not fit its members, and says only why.
+        return InvalidArgument(f"load failed for model '{desired.id.name}': {_message(failures[0][2])}\n")
+    return InvalidArgument(load_failure_text(desired.id, sorted(failures)))
+
+
+def _message(reason: str) -> str:
+    """A reason without the code in front."""
+    return reason.removeprefix(f"{ErrorCode.INVALID_ARG.value}: ")
 
 
 def require_served(snapshot: Snapshot, model: ModelId, version: int | None) -> bool:

@@ -6,7 +6,7 @@ The texts are Triton's where it has one; what they tell of a member is what the 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tpy.config import ModelConfig
@@ -14,7 +14,7 @@ from tpy.config.model_config import EnsembleStep
 from tpy.errors import ErrorCode
 from tpy.ids import ModelId
 from tpy.messages import ModelState
-from tpy.state import ObservedKey, Snapshot
+from tpy.state import DesiredModel, ObservedKey, ObservedVersion, Snapshot
 from tpy_data.engine.serving_table import Served, ServingTable
 
 LATEST = -1
@@ -98,10 +98,7 @@ def _why_not(ensemble: str, step: EnsembleStep, member: ModelId, table: ServingT
             return Unmet(Lack.DOWN, f"{about} which is not at ready state")
         return Unmet(Lack.GONE, f"{about} whose required version {step.model_version} is not loaded.")
     if desired is not None and desired.config.ensemble_scheduling is not None:
-        reasons = [_message(seen.reason) for seen in observed.values() if seen is not None and seen.reason]
-        if reasons:
-            text = f"{about} which is not valid. Model '{step.model_name}' failed with error: {reasons[0]}"
-            return Unmet(Lack.GONE, text)
+        return _why_not_inside(about, step.model_name, desired, list(observed.values()), table, snapshot)
     failures = "".join(
         f"version {number} is at UNAVAILABLE state: {seen.reason};\n" for number, seen in observed.items() if seen is not None
     )
@@ -111,6 +108,24 @@ def _why_not(ensemble: str, step: EnsembleStep, member: ModelId, table: ServingT
     if failures:
         text += f" Model '{step.model_name}' loading failed with error: {failures}"
     return Unmet(Lack.GONE, text)
+
+
+def _why_not_inside(
+    about: str,
+    name: str,
+    desired: DesiredModel,
+    observed: Sequence[ObservedVersion | None],
+    table: ServingTable,
+    snapshot: Snapshot,
+) -> Unmet:
+    """Why an ensemble within this one is not served. Asked anew, because what the store says of it may be about to change."""
+    inside = find_members(desired.config, desired.id, table, snapshot)
+    if isinstance(inside, Unmet):
+        lack, message = inside.lack, inside.message
+    else:
+        lack, message = Lack.GONE, next((_message(seen.reason) for seen in observed if seen is not None), "it is not served")
+    text = f"{about} which is not valid. Model '{name}' failed with error: {message}"
+    return Unmet(lack if lack is Lack.PENDING else Lack.GONE, text)
 
 
 def _message(reason: str) -> str:

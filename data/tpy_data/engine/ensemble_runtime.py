@@ -20,7 +20,7 @@ from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
 from tpy.ids import ModelId, Version
 from tpy.limits import ENSEMBLE_NESTING_MAX
 from tpy.messages import ModelDescription, ModelState
-from tpy.state import DesiredModel, ModelStateStore, ObservedKey, ObservedVersion
+from tpy.state import UNLOADED, DesiredModel, ModelStateStore, ObservedKey, ObservedVersion
 from tpy_data.engine.core import Phase, Running
 from tpy_data.engine.ensemble_engine import EnsembleEngine
 from tpy_data.engine.ensemble_flow import Member
@@ -31,7 +31,7 @@ from tpy_data.engine.model_files import read_labels
 from tpy_data.engine.serving_table import Served
 from tpy_data.engine.statistics import VersionStatistics
 from tpy_data.engine.support import refuse_unsupported
-from tpy_data.engine.version_runtime import UNLOADED, Plant
+from tpy_data.engine.version_runtime import Plant
 
 _log = logging.getLogger(__name__)
 
@@ -84,6 +84,11 @@ class EnsembleRuntime:
         self._loading = trio.CancelScope()
         self._stopping = trio.Event()
         self._move(ModelState.LOADING)
+
+    async def check_ready(self) -> bool:
+        """An ensemble has no opinion of its own."""
+        await trio.lowlevel.checkpoint()
+        return True
 
     @property
     def id(self) -> ModelId:

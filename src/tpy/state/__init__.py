@@ -9,6 +9,7 @@ Everyone may read snapshots and wait. Nobody else learns anything by any other w
 """
 
 from tpy.state.model import (
+    UNLOADED,
     DesiredModel,
     DesiredVersion,
     ObservedKey,
@@ -19,6 +20,7 @@ from tpy.state.model import (
 from tpy.state.store import DesiredWriter, IllegalMove, ModelStateStore, ObservedWriter
 
 __all__ = [
+    "UNLOADED",
     "DesiredModel",
     "DesiredVersion",
     "DesiredWriter",

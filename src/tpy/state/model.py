@@ -11,6 +11,9 @@ from tpy.config import ModelConfig
 from tpy.ids import Generation, ModelId, Version
 from tpy.messages import ModelDescription, ModelState
 
+UNLOADED = "unloaded"
+"""The reason of a version that was unloaded on purpose, and of an ensemble that lost a member in that way; Triton's word."""
+
 
 class DesiredVersion(msgspec.Struct, frozen=True, kw_only=True):
     """One version to serve. A new `generation` means: load anew beside the old one, switch, drain and unload the old one."""
