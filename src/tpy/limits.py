@@ -260,6 +260,12 @@ CACHE_JOBS_MAX: Final = 1024
 CACHE_WAITING_MAX: Final = 65_536
 """Requests of one model version that wait for an equal one's answer; beyond it they are queued as without a cache."""
 
+READINESS_CHECK_S_MAX: Final = 5
+"""How long a model's is_ready may take: Triton's number. A model that takes longer is not ready."""
+
+READINESS_CHECK_GRACE_S: Final = 1
+"""Longer than that nobody waits for the thread that asks, which knows the time itself unless model code hangs in it."""
+
 CUSTOM_METRIC_FAMILIES_MAX: Final = 1_000
 """Metric families that models make. A dashboard has tens; a model that makes one per request is stopped here."""
 

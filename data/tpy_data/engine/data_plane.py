@@ -71,6 +71,10 @@ class DataPlane:
         """Until no sequence lives. Leaving the context does not wait for their next requests."""
         await self._table.sequences.wait_over()
 
+    async def check_ready(self, model_name: str, version: int | None = None) -> bool:
+        """Whether a version that is served says itself that it is ready. Raises as `InferenceService.describe`."""
+        return await self.inference.check_ready(model_name, version)
+
     def custom_metrics(self) -> tuple[MeasuredFamily, ...]:
         """What models measure themselves."""
         return self._metrics.families()

@@ -90,6 +90,11 @@ class EnsembleRuntime:
         await trio.lowlevel.checkpoint()
         return True
 
+    async def check_ready(self) -> bool:
+        """An ensemble has no opinion of its own."""
+        await trio.lowlevel.checkpoint()
+        return True
+
     @property
     def id(self) -> ModelId:
         """The model."""

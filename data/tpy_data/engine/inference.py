@@ -47,6 +47,10 @@ class EngineInference:
             return ()
         return tuple(number for number, served in model.versions.items() if served.ready)
 
+    async def check_ready(self, model_name: str, version: int | None = None) -> bool:
+        """Whether a version that is served says itself that it is ready. Raises as `describe`."""
+        return await self._find(model_name, version).check_ready()
+
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
         """As `InferenceService.submit`."""
         try:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import trio
 
-from tpy.backend import LoadedModel, ModelInstance
+from tpy.backend import ChecksReadiness, LoadedModel, ModelInstance
 from tpy.backend.host_policy import bind
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import INSTANCE_CLOSE_S_MAX, WORKER_RESTART_BACKOFF_S_MAX, WORKER_RESTART_BACKOFF_S_MIN
@@ -61,6 +61,11 @@ class SupervisedInstance:
         self._stopping = trio.Event()
         self._starting: trio.CancelScope | None = None
         self._retiring = False
+
+    @property
+    def instance(self) -> ModelInstance | None:
+        """None while there is none."""
+        return self._instance
 
     async def start(self) -> None:
         """Make the instance and warm it up, both in its thread, and give it work. Raises TpyError with the reason."""
@@ -205,6 +210,11 @@ class InstanceSet:
         """Whether none takes batches, and none of them could be started again so far."""
         active = [member for member in self._members if not member.placed.passive]
         return bool(active) and all(member.beyond_help for member in active)
+
+    def readiness_checks(self) -> list[ChecksReadiness]:
+        """The instances that are there and say themselves whether they are ready, passive ones too."""
+        there = [member.instance for member in self._members]
+        return [instance for instance in there if isinstance(instance, ChecksReadiness) and instance.has_readiness_check]
 
     def reason(self) -> str:
         """Why none is alive: what the one that failed last in order said."""

@@ -32,6 +32,10 @@ class Served(Protocol):
     def engine(self) -> ModelEngine: ...
     @property
     def load_duration_ns(self) -> int: ...
+    async def check_ready(self) -> bool:
+        """What the model itself says of its readiness; True when it says nothing."""
+        ...
+
     @property
     def nesting(self) -> int:
         """How many ensembles deep it is; 0 for a model that is none."""

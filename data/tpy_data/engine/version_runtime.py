@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 import trio
 
+from tpy.backend import ChecksReadiness
 from tpy.clock import Clock
 from tpy.config import ModelConfig
 from tpy.errors import Internal, TpyError, Unavailable
@@ -25,6 +26,7 @@ from tpy_data.engine.executor import Executor, Worker, call, see_through
 from tpy_data.engine.instances import InstanceRecipe, InstanceSet
 from tpy_data.engine.loading import LoadedVersion, Loader
 from tpy_data.engine.model_engine import ModelEngine
+from tpy_data.engine.readiness import ReadinessChecks
 from tpy_data.engine.serving_table import ServingTable
 
 _log = logging.getLogger(__name__)
@@ -74,6 +76,7 @@ class VersionRuntime:
         self._stopping = False
         self._loading = trio.CancelScope()
         self._wake = trio.Event()
+        self._readiness = ReadinessChecks(self._readiness_checks)
         plant.writer.move(ObservedVersion(key=key, state=ModelState.LOADING, config_revision=model.config_revision))
 
     @property
@@ -102,6 +105,10 @@ class VersionRuntime:
         if self._engine is None:
             raise Internal(f"{self.key} is not loaded")
         return self._engine
+
+    async def check_ready(self) -> bool:
+        """As `Served.check_ready`: of all instances that there are."""
+        return await self._readiness.ask()
 
     def running(self) -> Running:
         """This copy as the plan sees it."""
@@ -240,6 +247,9 @@ class VersionRuntime:
         await engine.wait_drained()
         engine.stop()
         await instances.close()
+
+    def _readiness_checks(self) -> list[ChecksReadiness]:
+        return [] if self._instances is None else self._instances.readiness_checks()
 
     def _on_instances_changed(self) -> bool:
         """READY while one instance is alive; UNAVAILABLE, with the reason, while none is. Whether that changed."""

@@ -27,6 +27,7 @@ from tpy.assembly.announcement import failures, tables
 from tpy.assembly.diagnostics import Diagnostics, NoSharedMemory
 from tpy.assembly.options import BackendOptions, MetricsOptions, ServerOptions
 from tpy.assembly.readiness import ReadinessSignal
+from tpy.assembly.repository import Repository
 from tpy.clock import Clock, SystemClock
 from tpy.frontends.grpc import serve_grpc_services
 from tpy.frontends.http import serve_http
@@ -103,7 +104,7 @@ async def run_server(
                 data.use_repository(control)
                 services = Services(
                     inference=data.inference,
-                    repository=control,
+                    repository=Repository(control, data),
                     diagnostics=Diagnostics(data, logs, server_id=options.server_id),
                     shared_memory=NoSharedMemory(),
                     readiness=readiness,

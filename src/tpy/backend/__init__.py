@@ -27,6 +27,7 @@ from tpy.backend.implicit_state import SequenceState, StateSpec, control_datatyp
 from tpy.backend.late_answer import AnswerLater
 from tpy.backend.model_metrics import Metric, MetricFamily, ModelMetrics
 from tpy.backend.ragged import BATCH_INPUT_RANKS, Batching, batching_of
+from tpy.backend.readiness import ChecksReadiness
 from tpy.backend.server_calls import CallSink, Done, ServerCall, ServerCalls, WaitingBatch
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Batching",
     "CallSink",
     "Done",
+    "ChecksReadiness",
     "ExecutionBatch",
     "ExecutionRequest",
     "ExecutionResult",

@@ -39,6 +39,15 @@ _package_numbers = itertools.count(1)
 """Names in-process models' packages: sys.modules is the whole process's."""
 
 
+class _Ready(msgspec.Struct, frozen=True):
+    """What a worker says when its model is initialised."""
+
+    is_ready: bool
+
+
+_decode_ready = msgspec.json.Decoder(_Ready).decode
+
+
 class PythonBackend:
     """The backend `python`, or a python-based one when `settings.backend_directory` is set: its model.py then serves every
     model. Owns the spawner and unpacked environments until `close`."""
@@ -160,11 +169,12 @@ class IsolatedModel:
             metrics=context.metrics,
             server=context.server,
         )
-        talk, _ = start_worker(start, self._settings, self._spawner, log)
+        talk, said = start_worker(start, self._settings, self._spawner, log)
         log("verbose", f"worker process {talk.pid} is ready")
+        checks = _decode_ready(said).is_ready
         if start.decoupled:
-            return StreamingInstance(talk, self._settings, log)
-        return IsolatedInstance(talk, self._settings, log)
+            return StreamingInstance(talk, self._settings, log, checks_readiness=checks)
+        return IsolatedInstance(talk, self._settings, log, checks_readiness=checks)
 
     def unload(self) -> None:
         pass

@@ -91,13 +91,26 @@ def _hear_loaded(talk: Conversation, start: WorkerStart, limit_s: float, log: Lo
 class IsolatedInstance:
     """One instance in a process of its own (a `ModelInstance`). Everything runs in the instance's thread."""
 
-    def __init__(self, talk: Conversation, settings: PythonSettings, log: LogLine) -> None:
+    def __init__(
+        self, talk: Conversation, settings: PythonSettings, log: LogLine, *, checks_readiness: bool = False
+    ) -> None:
+        self._checks_readiness = checks_readiness
+        self._side = talk.side
         self._talk: Conversation | None = talk
         self._name = talk.name
         self._settings = settings
         self._log = log
         self._lender = Lender()
         self._borrower = Borrower(writable=False)
+
+    @property
+    def has_readiness_check(self) -> bool:
+        """Whether the model has an is_ready."""
+        return self._checks_readiness
+
+    def check_ready(self, timeout_s: float) -> bool:
+        """As `tpy.backend.ChecksReadiness`; any thread."""
+        return self._side.check_ready(timeout_s)
 
     @property
     def pid(self) -> int | None:

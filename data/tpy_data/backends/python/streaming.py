@@ -113,7 +113,10 @@ class _Open:
 class StreamingInstance:
     """One instance in a process of its own (a `ModelInstance`)."""
 
-    def __init__(self, talk: Conversation, settings: PythonSettings, log: LogLine) -> None:
+    def __init__(
+        self, talk: Conversation, settings: PythonSettings, log: LogLine, *, checks_readiness: bool = False
+    ) -> None:
+        self._checks_readiness = checks_readiness
         self._talk = talk
         self._settings = settings
         self._log = log
@@ -129,6 +132,15 @@ class StreamingInstance:
         """Of each batch, and of the finalization: why it failed, "" for not; None when the worker is lost."""
         self._pump = threading.Thread(target=self._run_pump, name=f"{talk.name} responses", daemon=True)
         self._pump.start()
+
+    @property
+    def has_readiness_check(self) -> bool:
+        """Whether the model has an is_ready."""
+        return self._checks_readiness
+
+    def check_ready(self, timeout_s: float) -> bool:
+        """As `tpy.backend.ChecksReadiness`; any thread."""
+        return self._talk.side.check_ready(timeout_s)
 
     @property
     def pid(self) -> int | None:

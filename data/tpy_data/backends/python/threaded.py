@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import threading
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -53,6 +54,7 @@ class ThreadedInstance:
         self._log = log
         self._decoupled = start.decoupled
         self._ways_opened = False
+        self._checking = threading.Lock()
         context.set_for_thread(self._context)
         context.set_for_package(self._package, self._context)
         try:
@@ -144,6 +146,25 @@ class ThreadedInstance:
             context.set_for_thread(None)
         return ()
 
+    @property
+    def has_readiness_check(self) -> bool:
+        """Whether the model has an is_ready."""
+        return self._runner.has_readiness_check
+
+    def check_ready(self, timeout_s: float) -> bool:
+        """As `tpy.backend.ChecksReadiness`. False at once while an earlier call hangs in the model."""
+        if not self._checking.acquire(blocking=False):
+            return False
+        context.set_for_thread(self._context)
+        try:
+            return self._runner.is_ready(_refuse_async_readiness)
+        except ModelFailure as failure:
+            self._log("warning", f"is_ready: {failure}")
+            return False
+        finally:
+            context.set_for_thread(None)
+            self._checking.release()
+
     def close(self) -> None:
         """Finalize the model."""
         if self._calls is not None:
@@ -208,6 +229,11 @@ def _result_of(response: InferenceResponse, request: ExecutionRequest) -> Execut
         return ExecutionResult(error=Internal(unsendable(unsent)))
     parameters = response.parameters()
     return translation.result(outputs, {} if parameters == "{}" else translation.parameters_of(parameters))
+
+
+def _refuse_async_readiness(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    coroutine.close()
+    raise ModelFailure("an async is_ready needs a process of its own; remove parameter TPY_PYTHON_ISOLATION")
 
 
 def _refuse_coroutine(coroutine: Coroutine[Any, Any, Any]) -> Any:

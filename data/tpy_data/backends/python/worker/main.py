@@ -20,6 +20,7 @@ from .messages import RESCHEDULED, answer_of, requests_of, speakable
 from .late_sender import LateSender
 from .metric_line import MetricLine
 from .model_calls import FINALIZING, SERVING
+from .readiness import ReadinessAnswers
 from .request import InferenceRequest, cancellation_of, is_rescheduled, single_answers, watch
 from .response import InferenceResponse
 from .segments import Borrower, Lender
@@ -120,7 +121,9 @@ class Worker:
                 run_coroutine = self._run_coroutine if self._streaming is None else self._streaming.run_coroutine
                 self._runner = runner.ModelRunner(source, order["name"], order["arguments"], run_coroutine)
                 self._calls.phase = SERVING
-                self._say(Kind.READY, None)
+                if self._runner.has_readiness_check:
+                    self._side.listen("is_ready", ReadinessAnswers(self._side, self._runner, self._streaming).handle)
+                self._say(Kind.READY, {"is_ready": self._runner.has_readiness_check})
         except ModelFailure as failure:
             self._say(Kind.FAILED, speakable(str(failure)))
             raise SystemExit(0) from None

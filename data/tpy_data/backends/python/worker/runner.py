@@ -39,6 +39,23 @@ class ModelRunner:
         """The TritonPythonModel."""
         return self._model
 
+    @property
+    def has_readiness_check(self) -> bool:
+        """Whether the model has an is_ready."""
+        return hasattr(self._model, "is_ready")
+
+    def is_ready(self, run_coroutine: RunCoroutine) -> bool:
+        """What the model says of itself; in a thread of its own, beside `execute`. Raises ModelFailure when it fails."""
+        try:
+            ready = self._model.is_ready()
+            if isinstance(ready, Coroutine):
+                ready = run_coroutine(ready)
+        except BaseException as error:
+            raise ModelFailure(describe(error, sys._getframe())) from error
+        if not isinstance(ready, bool):
+            raise ModelFailure("is_ready() must return a boolean value")
+        return ready
+
     def execute(self, requests: list[InferenceRequest]) -> Sequence[InferenceResponse | None]:
         """One response per request, in order; None for one that is rescheduled, or answered through its sender. Raises
         ModelFailure when the whole batch failed."""

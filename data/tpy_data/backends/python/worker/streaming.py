@@ -120,6 +120,14 @@ class StreamingWorker:
             threading.Thread(target=self._loop.run_forever, name="tpy-event-loop", daemon=True).start()
         asyncio.run_coroutine_threadsafe(self._watch(coroutine, tuple(self._ways)), self._loop)
 
+    def run_beside(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine to its end, on the loop of an async `execute` once there is one."""
+        import asyncio
+
+        if self._loop is None:
+            return asyncio.run(coroutine)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
     @staticmethod
     async def _watch(coroutine: Coroutine[Any, Any, Any], ways: Sequence[WayBack]) -> None:
         try:
