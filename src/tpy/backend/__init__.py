@@ -39,6 +39,7 @@ __all__ = [
     "BackendSettings",
     "Batching",
     "CallSink",
+    "ChecksReadiness",
     "Done",
     "ChecksReadiness",
     "ExecutionBatch",

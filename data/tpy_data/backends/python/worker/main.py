@@ -16,8 +16,8 @@ from .channel import Channel, Closed
 from .core.batch import Array, Layout
 from .core.frames import HEADER_BYTES_MAX, Frame, Kind, ProtocolViolation
 from .failures import ModelFailure
-from .messages import RESCHEDULED, answer_of, requests_of, speakable
 from .late_sender import LateSender
+from .messages import RESCHEDULED, answer_of, requests_of, speakable
 from .metric_line import MetricLine
 from .model_calls import FINALIZING, SERVING
 from .readiness import ReadinessAnswers
