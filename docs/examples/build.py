@@ -67,6 +67,37 @@ def softmax() -> onnx.ModelProto:
     return model([helper.make_node("Softmax", ["X"], ["PROBABILITIES"])], {"X": ("N", 3)}, {"PROBABILITIES": ("N", 3)})
 
 
+def averages() -> onnx.ModelProto:
+    """TOKENS: INT64[tokens], of all requests of a batch, and OFFSETS: INT32[requests + 1], where each begins and the last ends ->
+    VECTORS: FP32[tokens,2], each token's, and AVERAGE: FP32[requests,2], of the vectors of each request."""
+    tables = {
+        "table": np.arange(20, dtype=np.float32).reshape(10, 2),
+        "zeros": np.zeros((1, 2), np.float32),
+        "axis": np.int64(0),
+        **{name: np.array([number], np.int64) for name, number in (("first", 0), ("second", 1), ("last", -1), ("far", 2**31))},
+    }
+    nodes = [
+        helper.make_node("Gather", ["table", "TOKENS"], ["VECTORS"]),
+        helper.make_node("CumSum", ["VECTORS", "axis"], ["running"]),
+        helper.make_node("Concat", ["zeros", "running"], ["sums"], axis=0),
+        helper.make_node("Slice", ["OFFSETS", "second", "far"], ["ends"]),
+        helper.make_node("Slice", ["OFFSETS", "first", "last"], ["begins"]),
+        helper.make_node("Gather", ["sums", "ends"], ["until"]),
+        helper.make_node("Gather", ["sums", "begins"], ["before"]),
+        helper.make_node("Sub", ["until", "before"], ["sum"]),
+        helper.make_node("Sub", ["ends", "begins"], ["counts"]),
+        helper.make_node("Cast", ["counts"], ["lengths"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["lengths", "second"], ["divisors"]),
+        helper.make_node("Div", ["sum", "divisors"], ["AVERAGE"]),
+    ]
+    info = helper.make_tensor_value_info
+    inputs = [info("TOKENS", TensorProto.INT64, ["tokens"]), info("OFFSETS", TensorProto.INT32, ["requests+1"])]
+    outputs = [info("VECTORS", TensorProto.FLOAT, ["tokens", 2]), info("AVERAGE", TensorProto.FLOAT, ["requests", 2])]
+    constants = [numpy_helper.from_array(np.asarray(array), name) for name, array in tables.items()]
+    graph = helper.make_graph(nodes, "averages", inputs, outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 MODELS: Mapping[str, Mapping[str, onnx.ModelProto]] = {
     "first-model": {"simple/1": sum_and_difference()},
     "configuration": {
@@ -79,6 +110,7 @@ MODELS: Mapping[str, Mapping[str, onnx.ModelProto]] = {
         **{f"{name}/{version}": times(version) for name in ("newest", "newest_two", "all", "chosen") for version in (1, 2, 3)},
     },
     "batching": {},
+    "ragged": {"averages/1": averages()},
     "model-control": {"times/1": times(1), "bare/1": times(10)},
     "broken": {"good/1": times(2)},
 }

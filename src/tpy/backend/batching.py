@@ -35,26 +35,22 @@ def scatter(requests: Sequence[ExecutionRequest], outputs: Sequence[Tensor], *, 
     if not batches or len(requests) == 1:
         return [ExecutionResult(outputs)]
     sizes = [request.batch_size for request in requests]
-    columns = [cut_rows(tensor, sizes) for tensor in outputs]
-    return [
-        ExecutionResult([Tensor(t.name, t.datatype, parts[index]) for t, parts in zip(outputs, columns, strict=True)])
-        for index in range(len(requests))
-    ]
-
-
-def cut_rows(tensor: Tensor, sizes: Sequence[int]) -> list[np.ndarray[Any, Any]]:
-    """The tensor's rows, as many for each as `sizes` says; views. Raises Internal when it has not as many in all."""
-    total = sum(sizes)
-    array = tensor.array
-    if array.ndim == 0 or array.shape[0] != total:
-        raise Internal(f"output '{tensor.name}' has shape {list(array.shape)}, expected first dimension {total}: the batch size")
-    parts = []
+    for tensor in outputs:
+        require_rows(tensor, sum(sizes))
+    results = []
     begin = 0
     for size in sizes:
         end = begin + size
-        parts.append(array[begin:end])
+        results.append(ExecutionResult([Tensor(t.name, t.datatype, t.array[begin:end]) for t in outputs]))
         begin = end
-    return parts
+    return results
+
+
+def require_rows(tensor: Tensor, rows: int) -> None:
+    """Raises Internal when an output has not as many rows as the batch."""
+    array = tensor.array
+    if array.ndim == 0 or array.shape[0] != rows:
+        raise Internal(f"output '{tensor.name}' has shape {list(array.shape)}, expected first dimension {rows}: the batch size")
 
 
 def by_name(outputs: Mapping[str, Tensor], requested: Sequence[str]) -> list[Tensor]:

@@ -8,12 +8,14 @@ Source: Triton's backend library, whose onnxruntime and tensorrt backends gather
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tpy.backend.batching import cut_rows, gather, scatter
+from tpy.backend.batching import gather, require_rows, scatter
 from tpy.config import ModelConfig
 from tpy.config.model_config import BatchInput, BatchInputKind, BatchOutput
 from tpy.errors import Internal, InvalidArgument
@@ -107,7 +109,7 @@ class RaggedBatching:
             if cut is not None:
                 parts = cut.parts(tensor, requests)
             elif self._batches and len(requests) > 1:
-                parts = cut_rows(tensor, [request.batch_size for request in requests])
+                parts = _rows(tensor, [request.batch_size for request in requests])
             else:
                 parts = [tensor.array]
             for mine, part in zip(per_request, parts, strict=True):
@@ -116,35 +118,39 @@ class RaggedBatching:
 
 
 class _Cut(NamedTuple):
-    """A target of `batch_output`: -1 in `shape`, which counts the batch dimension, is the size of that dimension in `source`."""
+    """A target of `batch_output`. Of `shape`, which counts the batch dimension, the sizes at the indices `variable` are those
+    that stand at the same indices in the shape of `source`."""
 
     source: str
     shape: Shape
+    variable: tuple[int, ...]
 
     def parts(self, tensor: Tensor, requests: Sequence[ExecutionRequest]) -> list[Array]:
-        """Each request's part, in its shape."""
-        shapes = [
-            tuple(given if size == -1 else size for size, given in zip(self.shape, _padded(shape, self.shape), strict=True))
-            for shape in (_shape(request, self.source) for request in requests)
-        ]
+        """Each request's part, in its shape; views."""
         flat = tensor.array.reshape(-1)
-        sizes = [_elements(shape) for shape in shapes]
-        if sum(sizes) != flat.size:
-            raise Internal(
-                f"output '{tensor.name}' has {flat.size} elements, expected {sum(sizes)}: those that batch_output gives the "
-                f"requests by the shape of input '{self.source}'"
-            )
         parts = []
         begin = 0
-        for shape, size in zip(shapes, sizes, strict=True):
-            parts.append(flat[begin : begin + size].reshape(shape))
-            begin += size
+        for request in requests:
+            shape = list(self.shape)
+            given = _shape(request, self.source)
+            for index in self.variable:
+                shape[index] = given[index]
+            end = begin + prod(shape)
+            if end > flat.size:
+                break
+            parts.append(flat[begin:end].reshape(shape))
+            begin = end
+        if len(parts) < len(requests) or begin != flat.size:
+            raise Internal(
+                f"output '{tensor.name}' has {flat.size} elements, not those that batch_output gives its requests by the shapes "
+                f"of input '{self.source}'"
+            )
         return parts
 
 
-def _padded(shape: Shape, like: Shape) -> Shape:
-    """What stands against `like`: an output of more dimensions than its source has fixed ones there, see `_cut`."""
-    return (shape + (0,) * len(like))[: len(like)]
+def _rows(tensor: Tensor, sizes: Sequence[int]) -> list[Array]:
+    require_rows(tensor, sum(sizes))
+    return [tensor.array[end - size : end] for size, end in zip(sizes, itertools.accumulate(sizes), strict=True)]
 
 
 def _shape(request: ExecutionRequest, name: str) -> Shape:
@@ -153,13 +159,6 @@ def _shape(request: ExecutionRequest, name: str) -> Shape:
         raise InvalidArgument(f"input '{name}' does not exist in request")
     shape: Shape = tensor.array.shape
     return shape
-
-
-def _elements(shape: Shape) -> int:
-    elements = 1
-    for size in shape:
-        elements *= size
-    return elements
 
 
 def _made(given: BatchInput) -> _Made:
@@ -178,11 +177,11 @@ def _cut(config: ModelConfig, made: BatchOutput, name: str) -> _Cut:
             f"model '{config.name}', batch_output: output '{name}' has a variable size in dimension {shape.index(-1, rank)}, "
             f"which its source input '{source_name}' does not have"
         )
-    return _Cut(source_name, shape)
+    return _Cut(source_name, shape, tuple(index for index, size in enumerate(shape) if size == -1))
 
 
 def _element_counts(shapes: Sequence[Shape], dtype: np.dtype[Any]) -> Array:
-    return _counts([_elements(shape) for shape in shapes], dtype)
+    return _counts([prod(shape) for shape in shapes], dtype)
 
 
 def _accumulated(shapes: Sequence[Shape], dtype: np.dtype[Any]) -> Array:
@@ -192,13 +191,13 @@ def _accumulated(shapes: Sequence[Shape], dtype: np.dtype[Any]) -> Array:
 def _accumulated_with_zero(shapes: Sequence[Shape], dtype: np.dtype[Any]) -> Array:
     totals = [0]
     for shape in shapes:
-        totals.append(totals[-1] + _elements(shape))
+        totals.append(totals[-1] + prod(shape))
     return _counts(totals, dtype)
 
 
 def _max_as_shape(shapes: Sequence[Shape], dtype: np.dtype[Any]) -> Array:
     """Only its shape says something."""
-    return np.zeros(max(map(_elements, shapes)), dtype)
+    return np.zeros(max(map(prod, shapes)), dtype)
 
 
 def _item_shapes(shapes: Sequence[Shape], dtype: np.dtype[Any]) -> Array:
