@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from tpy.clock import Clock
 from tpy.state import ObservedKey
 from tpy_data.engine.loading import LoadedVersion
+from tpy_data.engine.rate_limiter import InstanceGate
 from tpy_data.engine.sequence_engine import SequenceEngine
 from tpy_data.engine.sequence_peers import SequencePeers
 from tpy_data.engine.version_engine import VersionEngine
+from tpy_data.schedulers.core import SchedulerCore
+from tpy_data.schedulers.driver import Performer, SchedulerDriver
+from tpy_data.schedulers.gated_driver import GatedDriver, PooledCore
 
 
-def executing_engine(key: ObservedKey, loaded: LoadedVersion, sequences: SequencePeers, clock: Clock) -> VersionEngine:
-    """The engine that executes requests on instances: that of sequence models, or of any other."""
+def executing_engine(
+    key: ObservedKey, loaded: LoadedVersion, sequences: SequencePeers, clock: Clock, gate: InstanceGate | None = None
+) -> VersionEngine:
+    """The engine that executes requests on instances: that of sequence models, or of any other. `gate` None: nothing is rate
+    limited. With one, batches of sequences wait at the door of their instance, because a sequence does not change it."""
     if loaded.config.sequence_batching is not None:
         return SequenceEngine(key.model, key.version, loaded, sequences, clock)
-    return VersionEngine(loaded.config, key.version, loaded.core, clock)
+    if gate is None:
+        return VersionEngine(loaded.config, key.version, loaded.core, clock)
+
+    def gated(core: SchedulerCore, clock: Clock, performer: Performer) -> SchedulerDriver:
+        return GatedDriver(cast(PooledCore, core), clock, performer, gate)
+
+    return VersionEngine(loaded.config, key.version, loaded.core, clock, make_driver=gated)

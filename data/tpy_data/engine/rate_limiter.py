@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import trio
 
@@ -60,10 +61,26 @@ class InstanceGate:
         self._key = key
         self._demands: dict[int, Demand] = {}
         self._doors: dict[int, Door] = {}
+        self._placed: tuple[PlacedInstance, ...] = ()
         core.declare(key, ())
 
-    def declare(self, placed: Iterable[PlacedInstance]) -> None:
-        """These instances are there, or will be. Raises InvalidArgument for what could never run; nothing has changed then."""
+    @contextmanager
+    def change(self, wanted: Sequence[PlacedInstance]) -> Iterator[None]:
+        """Within the block these instances take the place of those that were there; when it raises, those stay.
+
+        Raises InvalidArgument, and nothing has changed, when one of them could never run.
+        """
+        before = after = self._placed
+        self._declare((*before, *wanted))
+        try:
+            yield
+            after = tuple(wanted)
+        finally:
+            self._declare(after)
+            self._placed = after
+            self.pump()
+
+    def _declare(self, placed: Iterable[PlacedInstance]) -> None:
         self._core.declare(self._key, [_demand(each) for each in placed if not each.passive])
 
     def close(self) -> None:

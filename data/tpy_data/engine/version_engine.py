@@ -23,7 +23,7 @@ from tpy_data.engine.singles_run import SinglesRun
 from tpy_data.engine.statistics import VersionStatistics
 from tpy_data.engine.ticket import RequestTicket
 from tpy_data.schedulers.core import CoreSnapshot, LiveSequence, Outcome, Phase, SchedulerCore, SequenceEnd, Ticket
-from tpy_data.schedulers.driver import SchedulerDriver
+from tpy_data.schedulers.driver import Performer, SchedulerDriver
 
 _log = logging.getLogger(__name__)
 
@@ -41,14 +41,22 @@ NOBODY = Nobody()
 class VersionEngine:
     """Admits requests, schedules them, runs batches on instances, answers. `run` is a task of its owner's nursery."""
 
-    def __init__(self, config: ModelConfig, version: int, core: SchedulerCore, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        core: SchedulerCore,
+        clock: Clock,
+        *,
+        make_driver: Callable[[SchedulerCore, Clock, Performer], SchedulerDriver] = SchedulerDriver,
+    ) -> None:
         self.statistics = VersionStatistics()
         self._name = config.name
         self._version = version
         self._clock = clock
         self._admission = Admission(config)
         self._outputs = OutputSelection(config)
-        self._driver = SchedulerDriver(core, clock, self)
+        self._driver = make_driver(core, clock, self)
         self._open = DecoupledRequests(clock, self._outputs, self.statistics, self)  # also for answers that come later
         self._decoupled = self._open if config.decoupled else None
         self._slots: dict[int, InstanceSlot] = {}
@@ -93,21 +101,6 @@ class VersionEngine:
         self._driver.cancel(ticket)
         self.statistics.cancelled(ticket, self._clock.now_ns())
         self._check_drained()
-
-    @property
-    def name(self) -> str:
-        """The model's."""
-        return self._name
-
-    @property
-    def instance_count(self) -> int:
-        """How many instances take its work."""
-        return len(self._slots)
-
-    def break_up_runs(self) -> None:
-        """Have every request that no instance has begun wait in the queue, for any of them."""
-        for number in list(self._runs):
-            self.break_up(number)
 
     @property
     def name(self) -> str:

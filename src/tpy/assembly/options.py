@@ -12,6 +12,8 @@ from tpy.frontends.grpc import GrpcOptions, GrpcServiceOptions
 from tpy.frontends.http import HttpOptions
 from tpy.messages import LogSettings
 from tpy_control.options import ControlOptions
+from tpy_data.cache.options import CacheOptions
+from tpy_data.schedulers.core.rate_limiter import Supply
 
 
 class MetricsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +41,8 @@ class BackendOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """One server. `http`, `grpc` or `metrics` None: not served. `shown` are the rows of the start-up table of options; `warnings`
+    """One server. `http`, `grpc` or `metrics` None: not served; `cache` None: no response cache; `rate_limit` None: no
+    rate limiter. `shown` are the rows of the start-up table of options; `warnings`
     are logged once at start; `host_policies` bind instances to cores, by name; `gpu_limits` say, by
     device, to which share a GPU may be full when an instance has been made, `compute_capability_min` which GPUs are used."""
 
@@ -52,6 +55,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     http: HttpOptions | None = HttpOptions()
     grpc: GrpcPortOptions | None = GrpcPortOptions()
     metrics: MetricsOptions | None = None
+    cache: CacheOptions | None = None
+    rate_limit: Supply | None = None
     log: LogSettings = LogSettings()
     shown: tuple[tuple[str, str], ...] = ()
     warnings: tuple[str, ...] = ()

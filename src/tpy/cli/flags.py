@@ -390,18 +390,36 @@ FLAGS: tuple[Flag, ...] = (
         standing=Standing.IGNORED,
     ),
     # Response cache, rate limiter
-    _flag("Response cache", "cache-config", (), "Response cache.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag(
+        "Response cache",
+        "cache-config",
+        (),
+        "Keep answers of models that say response_cache: local,size=BYTES in this process, or redis,host=HOST,port=PORT[,...].",
+        metavar="CACHE,SETTING=VALUE",
+    ),
     _flag(
         "Response cache",
         "cache-directory",
         "/opt/tritonserver/caches",
         "Folder of caches.",
-        why=_NOT_YET,
+        why="the caches local and redis are part of tpy, shared libraries are not loaded",
         standing=Standing.IGNORED,
     ),
-    _flag("Response cache", "response-cache-byte-size", 0, "Deprecated cache size.", why=_NOT_YET, standing=Standing.REFUSED),
-    _flag("Rate limiter", "rate-limit", "off", "Rate limiter.", why=_NOT_YET, standing=Standing.REFUSED),
-    _flag("Rate limiter", "rate-limit-resource", (), "Rate limiter resource.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag("Response cache", "response-cache-byte-size", 0, "Deprecated spelling of --cache-config=local,size=N.", minimum=0),
+    _flag(
+        "Rate limiter",
+        "rate-limit",
+        "off",
+        "execution_count: an instance runs when the resources that its group asks for are free. off: as soon as it is ready.",
+        choices=("execution_count", "off"),
+    ),
+    _flag(
+        "Rate limiter",
+        "rate-limit-resource",
+        (),
+        "How much there is of a resource, on each device or on one. Default: what the most demanding instance asks for.",
+        metavar="NAME:COUNT[:DEVICE]",
+    ),
     # Memory and devices
     _flag(
         "Memory",

@@ -34,7 +34,7 @@ def serve(**given: tuple[str, ...]) -> None:
     from tpy.cli.serve_options import server_options
 
     values, warnings = collect(given, os.environ)
-    sys.exit(run(server_options(values, warnings)))
+    sys.exit(run(server_options(values, warnings, os.environ)))
 
 
 @cli.command()

@@ -11,8 +11,10 @@ import msgspec
 from tpy.assembly.options import BackendOptions, GrpcPortOptions, MetricsOptions, ServerOptions
 from tpy.backend import HostPolicy
 from tpy.backend.host_policy import parse_host_policies
+from tpy.cli.cache_options import cache_options, without_password
 from tpy.cli.flags import FLAGS, Flag, Standing, Value
 from tpy.cli.parsing import UsageError
+from tpy.cli.rate_options import rate_limit_supply
 from tpy.errors import TpyError
 from tpy.frontends.grpc import CompressionLevel, GrpcOptions, GrpcServiceOptions
 from tpy.frontends.http import HttpOptions, parse_restricted_apis
@@ -21,6 +23,8 @@ from tpy.messages import LogSettings
 from tpy.units import NS_PER_S
 from tpy_control.options import ControlMode, ControlOptions
 from tpy_data.engine.gpu_limits import parse_gpu_limits
+
+NO_ENVIRONMENT: Mapping[str, str] = {}
 
 
 class _Values(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,13 +85,22 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     metrics_config: tuple[str, ...]
     backend_directory: str
     backend_config: tuple[str, ...]
+    cache_config: tuple[str, ...]
+    response_cache_byte_size: int
+    rate_limit: str
+    rate_limit_resource: tuple[str, ...]
     host_policy: tuple[str, ...]
     model_load_gpu_limit: tuple[str, ...]
     min_supported_compute_capability: str
 
 
-def server_options(values: dict[str, Value], warnings: list[str]) -> ServerOptions:
-    """The options that these values say. Raises UsageError for values that contradict each other."""
+def server_options(
+    values: dict[str, Value], warnings: list[str], environment: Mapping[str, str] = NO_ENVIRONMENT
+) -> ServerOptions:
+    """The options that these values say; `environment` may hold credentials.
+
+    Raises UsageError for values that contradict each other.
+    """
     v = msgspec.convert({name: values[name] for name in _Values.__struct_fields__}, _Values)
     if not v.model_repository:
         raise UsageError("--model-repository must be specified")
@@ -111,6 +124,8 @@ def server_options(values: dict[str, Value], warnings: list[str]) -> ServerOptio
         http=http,
         grpc=grpc,
         metrics=metrics,
+        cache=cache_options(v.cache_config, v.response_cache_byte_size, environment),
+        rate_limit=rate_limit_supply(v.rate_limit, v.rate_limit_resource),
         log=LogSettings(
             log_file=v.log_file,
             log_info=v.log_info,
@@ -136,6 +151,8 @@ _SECRET = frozenset({"http-restricted-api", "grpc-restricted-protocol"})
 
 
 def _shown(flag: Flag, value: Value) -> str:
+    if flag.name == "cache-config" and isinstance(value, tuple):
+        return "\n".join(without_password(text) for text in value)
     if isinstance(value, tuple):
         texts = [f"{text.partition('=')[0]}=***" for text in value] if flag.name in _SECRET else value
         return "\n".join(texts)
@@ -278,6 +295,13 @@ def _backends(v: _Values) -> BackendOptions:
     return BackendOptions(directory=Path(v.backend_directory), config=config, config_of_all=config_of_all)
 
 
+def _host_policies(v: _Values) -> dict[str, HostPolicy]:
+    try:
+        return parse_host_policies(v.host_policy)
+    except TpyError as error:
+        raise UsageError(error.message) from None
+
+
 def _gpu_limits(v: _Values) -> dict[int, float]:
     try:
         return parse_gpu_limits(v.model_load_gpu_limit)
@@ -290,10 +314,3 @@ def _compute_capability_min(v: _Values) -> float:
     if not re.fullmatch(r"\d{1,3}(\.\d{1,3})?", text):
         raise UsageError(f"--min-supported-compute-capability: expected a number such as 7.5, got '{text}'")
     return float(text)
-
-
-def _host_policies(v: _Values) -> dict[str, HostPolicy]:
-    try:
-        return parse_host_policies(v.host_policy)
-    except TpyError as error:
-        raise UsageError(error.message) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from tpy.telemetry.cache import CACHE_FAMILIES
 from tpy.telemetry.metrics import FAMILIES, MeasuredFamily, MetricKind, Sample
 from tpy.units import KIB
 
@@ -14,7 +15,7 @@ _MEMORY_USED = "nv_cpu_memory_used_bytes"
 
 SERVER_FAMILIES: Mapping[str, MetricKind] = {
     **{family.name: family.kind for family in FAMILIES},
-    **dict.fromkeys((_UTILIZATION, _MEMORY_TOTAL, _MEMORY_USED), MetricKind.GAUGE),
+    **dict.fromkeys((_UTILIZATION, _MEMORY_TOTAL, _MEMORY_USED, *CACHE_FAMILIES), MetricKind.GAUGE),
 }
 """Every family of the server's own: models cannot have them."""
 

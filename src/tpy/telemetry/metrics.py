@@ -63,6 +63,11 @@ def _one(read: Callable[[ModelStatistics], float]) -> Callable[[ModelStatistics]
     return lambda stats: ((NO_LABELS, read(stats)),)
 
 
+def _of_cache(read: Callable[[ModelStatistics], float]) -> Callable[[ModelStatistics], Iterable[tuple[Mapping[str, str], float]]]:
+    """Of models whose answers are kept only."""
+    return lambda stats: ((NO_LABELS, read(stats)),) if stats.caches else ()
+
+
 def _failures(stats: ModelStatistics) -> Iterator[tuple[Mapping[str, str], float]]:
     counts = stats.failures
     yield {"reason": "OTHER"}, counts.other
@@ -125,6 +130,30 @@ FAMILIES: Sequence[ModelFamily] = (
         kind=MetricKind.COUNTER,
         help="Cumulative inference compute output duration in microseconds (does not include cached requests)",
         values=_one(lambda s: s.inference.compute_output.ns // NS_PER_US),
+    ),
+    ModelFamily(
+        name="nv_cache_num_hits_per_model",
+        kind=MetricKind.COUNTER,
+        help="Number of cache hits per model",
+        values=_of_cache(lambda s: s.inference.cache_hit.count),
+    ),
+    ModelFamily(
+        name="nv_cache_hit_duration_per_model",
+        kind=MetricKind.COUNTER,
+        help="Total cache hit duration per model, in microseconds",
+        values=_of_cache(lambda s: s.inference.cache_hit.ns // NS_PER_US),
+    ),
+    ModelFamily(
+        name="nv_cache_num_misses_per_model",
+        kind=MetricKind.COUNTER,
+        help="Number of cache misses per model",
+        values=_of_cache(lambda s: s.inference.cache_miss.count),
+    ),
+    ModelFamily(
+        name="nv_cache_miss_duration_per_model",
+        kind=MetricKind.COUNTER,
+        help="Total cache miss (insert+lookup) duration per model, in microseconds",
+        values=_of_cache(lambda s: s.inference.cache_miss.ns // NS_PER_US),
     ),
     ModelFamily(
         name="nv_inference_pending_request_count",

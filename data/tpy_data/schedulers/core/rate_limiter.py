@@ -3,9 +3,9 @@
 An instance runs while it holds its resources. It gets them on demand: a model (a *group* of instances) says that it wants one of
 its instances, and when an instance's run is over it gives everything back. So an idle model holds nothing.
 
-Who is next: among the free instances of all groups that want, the one with the lowest *score*. A run adds the instance's priority
-to its score (priority 2 runs half as often as 1), which is Triton's execution count times priority, with two corrections that keep
-anyone from starving:
+Who is next: among the free instances of all groups that want, the one with the lowest *score*. A run adds the instance's
+priority to its score (priority 2 runs half as often as 1), which is Triton's execution count times priority, with two corrections
+that keep anyone from starving:
 
 * One that waits is never further behind one that it competes with than one run of its own: what an instance did not run while it
   had nothing to run is not made up for.
