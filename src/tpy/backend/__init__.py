@@ -41,7 +41,6 @@ __all__ = [
     "CallSink",
     "ChecksReadiness",
     "Done",
-    "ChecksReadiness",
     "ExecutionBatch",
     "ExecutionRequest",
     "ExecutionResult",
