@@ -159,6 +159,7 @@ class _Instance:
         self._name = name
         self._decoupled = decoupled
         self._open = True
+        self._sums: dict[int, np.ndarray[tuple[int, ...], np.dtype[np.float32]]] = {}
         backend.instances.append(name)
         backend.note("create", name)
 
@@ -173,11 +174,28 @@ class _Instance:
             if backend.pick(0, 1):
                 raise ValueError("the execution was made to fail")
             raise Internal("the execution was made to fail")
+        if "START" in batch.requests[0].inputs:
+            return [self._add(request) for request in batch.requests]
         if self._decoupled:
             for request in batch.requests:
                 backend.start_stream(self._name, request)
             return ()
         return [ExecutionResult(_echo(request)) for request in batch.requests]
+
+    def _add(self, request: ExecutionRequest) -> ExecutionResult:
+        """One request of a sequence: the sum of all its inputs so far, kept here, so that it shows who strays."""
+        inputs = request.inputs
+        if not inputs["READY"].array.item():
+            return ExecutionResult((Tensor("OUT", DataType.FP32, np.zeros((1, 2), np.float32)),))
+        sequence = int(inputs["CORRID"].array.item())
+        if inputs["START"].array.item():
+            self._sums[sequence] = np.zeros((1, 2), np.float32)
+        if sequence not in self._sums:
+            raise Internal(f"sequence {sequence} strayed to instance {self._name}")
+        self._sums[sequence] = total = self._sums[sequence] + inputs["IN"].array
+        if inputs["END"].array.item():
+            del self._sums[sequence]
+        return ExecutionResult((Tensor("OUT", DataType.FP32, total),))
 
     def close(self) -> None:
         assert self._open, "closed twice"

@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2 as pb
 from tests.frontends.grpc.transport.harness import Client
 from tests.frontends.grpc.transport.peer import message
 from tests.simulation.http_clients import PATIENCE_S
-from tests.simulation.world import MODELS, World
+from tests.simulation.world import ECHOES, WORDS, World
 
 _INFER = "/inference.GRPCInferenceService/ModelInfer"
 _STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -88,7 +88,7 @@ class GrpcClient:
         asked: dict[int, tuple[str, str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]] = {}
         cancelled = set()
         for _ in range(count):
-            model = chance.choice([model for model in MODELS if model != "words"])
+            model = chance.choice(ECHOES)
             request, name, values = self._request(model)
             extra = [("grpc-timeout", chance.choice(("1m", "20m", "1S")))] if chance.random() < 0.2 else []
             stream = await client.begin(_INFER, *extra)
@@ -120,7 +120,7 @@ class GrpcClient:
         stream = await client.begin(_STREAM)
         asked = {}
         for _ in range(chance.choice((0, 1, 3, 10))):
-            request, name, values = self._request(chance.choice(MODELS))
+            request, name, values = self._request(chance.choice((*ECHOES, WORDS)))
             request.parameters["triton_enable_empty_final_response"].bool_param = True
             asked[name] = values
             if client.replies[stream].ended or client.eof:

@@ -9,7 +9,7 @@ import trio
 
 from tests.simulation.journal import Violation
 from tests.simulation.network import ClientStream
-from tests.simulation.world import MODELS, World
+from tests.simulation.world import ECHOES, MODELS, TALK, World
 
 PATIENCE_S = 5000.0
 """Longer than anything takes, hangs and restarts included: a request that is not answered by then is lost."""
@@ -113,8 +113,10 @@ class HttpClient:
             await self._stream_words(stream, answers)
         elif doing < 0.92:
             await self._look(stream, answers)
-        elif doing < 0.95:
+        elif doing < 0.94:
             await self._nonsense(stream, answers)
+        elif doing < 0.97:
+            await self._talk(stream, answers)
         else:
             await self._leave(stream)
             return False
@@ -144,7 +146,7 @@ class HttpClient:
 
     def _request(self) -> tuple[bytes, str, str, list[float]]:
         chance = self._chance
-        model = chance.choice([model for model in MODELS if model != "words"])
+        model = chance.choice(ECHOES)
         self._sent += 1
         name = f"{self._name}.{self._sent}"
         rows = chance.choice((1, 1, 2))
@@ -171,6 +173,39 @@ class HttpClient:
                 document = json.loads(event.removeprefix("data: "))
                 if "error" not in document and document["OUT"] != values:
                     self._world.journal.broken(f"{name} streamed {document} for {values}")
+
+    async def _talk(self, stream: ClientStream, answers: _Answers) -> None:
+        """A sequence: each answer is the sum of what was said so far."""
+        chance, journal = self._chance, self._world.journal
+        sequence = chance.randrange(1, 2**40)
+        length = chance.choice((1, 3, 8))
+        total = [0.0, 0.0]
+        for index in range(length):
+            self._sent += 1
+            name = f"{self._name}.{self._sent}"
+            values = [float(chance.randrange(1000)) for _ in range(2)]
+            document = {
+                "id": name,
+                "inputs": [{"name": "IN", "shape": [1, 2], "datatype": "FP32", "data": values}],
+                "parameters": {
+                    "sequence_id": sequence,
+                    "sequence_start": index == 0,
+                    # Some leave without a word; their slot must come free all the same.
+                    "sequence_end": index == length - 1 and chance.random() < 0.8,
+                },
+            }
+            await stream.send_all(_post(f"/v2/models/{TALK}/infer", json.dumps(document)))
+            status, body = await self._answer(answers, name)
+            journal.count(f"sequence {status}")
+            answer = json.loads(body)
+            if status != 200:
+                if "strayed" in answer["error"] or status not in (400, 404, 500, 503):
+                    journal.broken(f"{name} of sequence {sequence} got {status}: {answer}")
+                return
+            total = [one + other for one, other in zip(total, values, strict=True)]
+            if answer["outputs"][0]["data"] != total:
+                journal.broken(f"{name} of sequence {sequence} got {answer['outputs']} and not {total}")
+            await trio.sleep(chance.choice((0, 0, 0.01, 0.3, 1.5)))
 
     async def _look(self, stream: ClientStream, answers: _Answers) -> None:
         model = self._chance.choice(MODELS)

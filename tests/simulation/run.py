@@ -19,7 +19,7 @@ from tests.simulation.grpc_clients import GrpcClient
 from tests.simulation.http_clients import HttpClient
 from tests.simulation.journal import Journal
 from tests.simulation.operators import Operator, settle
-from tests.simulation.world import EXIT_TIMEOUT_S, MODELS, World
+from tests.simulation.world import CHAIN, EXIT_TIMEOUT_S, MODELS, World
 from tpy.ids import ModelId
 from tpy.messages import ModelState
 from tpy_control import ControlMode
@@ -97,8 +97,8 @@ def _check_convergence(world: World) -> None:
             world.journal.broken(f"{name} is not desired at the end")
             continue
         files = world.files[name]
-        groups = desired.config.instance_group
-        if (desired.config.max_batch_size, groups[0].count) != (files.rows_max, files.instances):
+        count = 0 if name == CHAIN else desired.config.instance_group[0].count
+        if (desired.config.max_batch_size, count) != (files.rows_max, 0 if name == CHAIN else files.instances):
             world.journal.broken(f"{name} is desired with an old configuration")
         if world.mode is ControlMode.POLL and not set(desired.versions) <= set(files.versions):
             world.journal.broken(f"{name} is desired with versions {sorted(desired.versions)} of {sorted(files.versions)}")
@@ -110,8 +110,9 @@ def _check_convergence(world: World) -> None:
             ]
             if not found or found[0].state is not ModelState.READY or found[0].config_revision != desired.config_revision:
                 world.journal.broken(f"{name} version {version.version} is desired and not served: {found}")
-            wanted.append((name, int(version.version), int(version.generation)))
-            instances += groups[0].count
+            if name != CHAIN:
+                wanted.append((name, int(version.version), int(version.generation)))
+            instances += count
     if sorted(world.backend.loaded) != sorted(wanted):
         world.journal.broken(f"loaded are {sorted(world.backend.loaded)} and wanted {sorted(wanted)}")
     if len(world.backend.instances) != instances:
@@ -130,8 +131,8 @@ def _check_end(world: World) -> None:
     if in_time:
         world.witness.check()
         # What was being made when the server stopped is left behind, as threads are when the process ends.
-        stopped = next(index for index, line in enumerate(world.journal.lines) if line.endswith(" stop"))
-        late = {line.split(" ", 1)[1] for line in world.journal.lines[stopped:]}
+        stopped_s = next(line for line in world.journal.lines if line.endswith(" stop")).split(" ")[0]
+        late = {line.split(" ", 1)[1] for line in world.journal.lines if float(line.split(" ")[0]) >= float(stopped_s)}
         left = [f"load {' '.join(map(str, identity))}" for identity in world.backend.loaded]
         left += [f"create {name}" for name in world.backend.instances]
         if not late.issuperset(left):

@@ -6,7 +6,8 @@ from tests.simulation.journal import Journal
 from tpy.config import ModelConfig
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
 from tpy.services import InferenceService, RequestHandle, ResponseSink
-from tpy_data.engine.version_engine import VersionEngine
+from tpy_data.engine.model_engine import ModelEngine
+from tpy_data.engine.statistics import VersionStatistics
 
 
 class _Tally:
@@ -96,12 +97,13 @@ class Observed:
 
 
 class Witness:
-    """Books requests by the engine that took them. `check` says at the end what does not add up."""
+    """Books requests by the version that took them; an ensemble has one engine after the other. `check`: what is amiss."""
 
     def __init__(self, inference: InferenceService, journal: Journal) -> None:
         self.journal = journal
         self._inference = inference
-        self._tallies: dict[VersionEngine, _Tally] = {}
+        self._tallies: dict[VersionStatistics, _Tally] = {}
+        self._engines: dict[ModelEngine, None] = {}
         self._requests: list[Observed] = []
 
     def describe(self, model_name: str, version: int | None = None) -> ModelDescription:
@@ -121,12 +123,13 @@ class Witness:
         except Exception as refusal:
             self.journal.note("refused", request.id, refusal)
             raise
-        engine: VersionEngine = handle.owner  # type: ignore[attr-defined]  # RequestTicket's
-        tally = self._tallies.get(engine)
+        engine: ModelEngine = handle.owner  # type: ignore[attr-defined]  # RequestTicket's, EnsembleRequest's
+        tally = self._tallies.get(engine.statistics)
+        self._engines[engine] = None
         if tally is None:
             dynamic = config.dynamic_batching
             ordered = dynamic is not None and dynamic.preserve_ordering
-            tally = self._tallies[engine] = _Tally(decoupled=config.decoupled, ordered=ordered)
+            tally = self._tallies[engine.statistics] = _Tally(decoupled=config.decoupled, ordered=ordered)
         self.journal.note("accepted", request.id)
         observed.accepted(handle, tally, len(self._requests))
         self._requests.append(observed)
@@ -137,12 +140,13 @@ class Witness:
         for observed in self._requests:
             if not observed.ended and not observed.cancelled:
                 self.journal.broken(f"request {observed.request.id} was never answered")
-        for engine, tally in self._tallies.items():
-            inference = engine.statistics.inference()
+        for statistics, tally in self._tallies.items():
+            inference = statistics.inference()
             seen = (tally.succeeded, tally.failed + tally.cancelled)
             told = (inference.success.count, inference.fail.count)
             if seen != told:
                 self.journal.broken(f"statistics tell {told} (successes, failures) where {seen} were seen")
+        for engine in self._engines:
             snapshot = engine.snapshot()
             if snapshot.queued:
                 self.journal.broken(f"{snapshot.queued} requests are still queued at the end")

@@ -48,6 +48,31 @@ version_policy { %s }
 %s
 """
 
+_CONTROLS = """
+  control_input [
+    { name: "START" control [{ kind: CONTROL_SEQUENCE_START fp32_false_true: [0, 1] }] },
+    { name: "END" control [{ kind: CONTROL_SEQUENCE_END fp32_false_true: [0, 1] }] },
+    { name: "READY" control [{ kind: CONTROL_SEQUENCE_READY fp32_false_true: [0, 1] }] },
+    { name: "CORRID" control [{ kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 }] }
+  ] }
+"""
+
+_CHAIN = """
+platform: "ensemble"
+max_batch_size: %d
+input [{ name: "IN" data_type: TYPE_FP32 dims: [2] }]
+output [{ name: "OUT" data_type: TYPE_FP32 dims: [2] }]
+version_policy { %s }
+ensemble_scheduling { step [
+  { model_name: "first" model_version: -1 input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "half" } },
+  { model_name: "second" model_version: -1 input_map { key: "IN" value: "half" } output_map { key: "OUT" value: "OUT" } }
+] }
+"""
+
+CHAIN = "chain"
+TALK = "talk"
+WORDS = "words"
+
 _SCHEDULERS = {
     "plain": ("",),
     "batch": (
@@ -58,10 +83,21 @@ _SCHEDULERS = {
         "dynamic_batching { default_queue_policy { default_timeout_microseconds: 3000 allow_timeout_override: true } }",
     ),
     "order": ("dynamic_batching { preserve_ordering: true }",),
-    "words": ("model_transaction_policy { decoupled: true }",),
+    WORDS: ("model_transaction_policy { decoupled: true }",),
+    TALK: (
+        "sequence_batching { direct { }" + _CONTROLS,
+        "sequence_batching { direct { max_queue_delay_microseconds: 3000 minimum_slot_utilization: 0.6 }" + _CONTROLS,
+        "sequence_batching { oldest { max_candidate_sequences: 3 }" + _CONTROLS,
+        "sequence_batching { oldest { max_candidate_sequences: 8 max_queue_delay_microseconds: 2000 }" + _CONTROLS,
+    ),
+    "first": ("",),
+    "second": ("dynamic_batching { }",),
+    CHAIN: ("",),
 }
 
 MODELS = tuple(_SCHEDULERS)
+ECHOES = ("plain", "batch", "order", CHAIN)
+"""Models that give back what they get, and keep nothing."""
 
 
 class ModelFiles:
@@ -69,7 +105,7 @@ class ModelFiles:
 
     def __init__(self, name: str, chance: random.Random) -> None:
         self.name = name
-        self.rows_max = 4
+        self.rows_max = 8 if name in ("first", "second") else 4
         self.instances = chance.choice((1, 1, 2))
         self.policy = "latest { num_versions: 2 }"
         self.scheduler = chance.choice(_SCHEDULERS[name])
@@ -83,7 +119,7 @@ class ModelFiles:
             self.versions[chance.choice(sorted(self.versions))] = f"content {number}"
         elif what == "instances":
             self.instances = chance.choice((1, 2, 3))
-        elif what == "rows":
+        elif what == "rows" and self.name not in ("first", "second"):
             self.rows_max = chance.choice((2, 4, 8))
         elif what == "scheduler":
             self.scheduler = chance.choice(_SCHEDULERS[self.name])
@@ -100,8 +136,10 @@ class ModelFiles:
     def write(self, source: MemorySource, known: set[int]) -> None:
         """Bring the repository to this. `known` are the versions that it has; kept up to date."""
         location = source.location(self.name)
-        settings = (BACKEND, self.rows_max, self.instances, self.policy, self.scheduler)
-        source.write(location, "config.pbtxt", "garbage {{" if self.broken else _CONFIG % settings)
+        text = _CONFIG % (BACKEND, self.rows_max, self.instances, self.policy, self.scheduler)
+        if self.name == CHAIN:
+            text = _CHAIN % (self.rows_max, self.policy)
+        source.write(location, "config.pbtxt", "garbage {{" if self.broken else text)
         for version in sorted(known - self.versions.keys()):
             source.remove(location, str(version))
         for version, content in self.versions.items():
