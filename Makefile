@@ -64,7 +64,7 @@ format: $(SETUP) ## format and fix what can be fixed
 docs: $(SETUP) ## write the generated reference pages
 	$(BIN)/python -m tpy.cli.reference > docs/reference/command-line.md
 
-bench: $(DEMO_SETUP) ## compare speed and memory with the peers that are installed
+bench: $(DEMO_SETUP) $(VENV)/.tpy-speech-setup ## compare speed and memory with the peers that are installed
 	$(BIN)/python -m benchmarks
 
 SEEDS ?= 300

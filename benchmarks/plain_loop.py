@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -22,8 +22,7 @@ WARM_UP_RUNS = 3
 
 class _Settings(TypedDict):
     model: str
-    input: str
-    shape: list[int]
+    inputs: dict[str, list[int]]
     threads: int
     seconds: float
 
@@ -47,10 +46,12 @@ def picture(shape: Sequence[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.flo
 
 
 def drive(
-    model: Path, name: str, shape: Sequence[int], *, threads: int, seconds: float, cores: Sequence[int] | None = None
+    model: Path, inputs: Mapping[str, Sequence[int]], *, threads: int, seconds: float, cores: Sequence[int] | None = None
 ) -> LoopResult:
-    """Run the loop for `seconds` with `threads` threads in ONNX Runtime's pool (0: its default). Raises LoadFailed."""
-    settings: _Settings = {"model": str(model), "input": name, "shape": list(shape), "threads": threads, "seconds": seconds}
+    """Run the loop for `seconds` on `inputs`, name -> shape, with `threads` threads in ONNX Runtime's pool (0: its default).
+    Raises LoadFailed."""
+    shapes = {name: list(shape) for name, shape in inputs.items()}
+    settings: _Settings = {"model": str(model), "inputs": shapes, "threads": threads, "seconds": seconds}
     text, _ = run_child([sys.executable, "-m", "benchmarks.plain_loop", json.dumps(settings)], cores=cores)
     return msgspec.json.decode(text.splitlines()[-1], type=LoopResult)
 
@@ -61,7 +62,7 @@ def _run(settings: _Settings) -> LoopResult:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = settings["threads"]
     session = onnxruntime.InferenceSession(settings["model"], options, providers=["CPUExecutionProvider"])
-    feed = {settings["input"]: picture(settings["shape"])}
+    feed = {name: picture(shape) for name, shape in settings["inputs"].items()}
     for _ in range(WARM_UP_RUNS):
         session.run(None, feed)
     runs = 0

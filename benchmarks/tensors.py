@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -28,15 +29,16 @@ def json_request(model: str, name: str, values: FloatArray) -> HttpRequest:
     return HttpRequest(path=_path(model), headers={"Content-Type": "application/json"}, body=body)
 
 
-def binary_request(model: str, name: str, values: FloatArray) -> HttpRequest:
-    """One FP32 input behind the JSON; the outputs come back binary too."""
+def binary_request(model: str, name: str, values: FloatArray, parameters: Mapping[str, bool | int] | None = None) -> HttpRequest:
+    """One FP32 input behind the JSON; the outputs come back binary too. `parameters` are the request's others."""
     entry = {
         "name": name,
         "shape": list(values.shape),
         "datatype": "FP32",
         "parameters": {"binary_data_size": values.nbytes},
     }
-    head = json.dumps({"inputs": [entry], "parameters": {"binary_data_output": True}}, separators=(",", ":")).encode()
+    asked = {"inputs": [entry], "parameters": {"binary_data_output": True, **(parameters or {})}}
+    head = json.dumps(asked, separators=(",", ":")).encode()
     headers = {"Content-Type": "application/octet-stream", _HEADER_LENGTH: str(len(head))}
     return HttpRequest(path=_path(model), headers=headers, body=head + values.tobytes())
 

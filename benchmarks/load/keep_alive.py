@@ -7,6 +7,7 @@ it shares no interpreter lock with anything.
 
 from __future__ import annotations
 
+import itertools
 import json
 import selectors
 import socket
@@ -30,6 +31,7 @@ _STALL_S = 60.0
 class _Settings(TypedDict):
     port: int
     request_file: str
+    request_ends: list[int]
     connections: int
     seconds: float
     requests: int
@@ -37,21 +39,24 @@ class _Settings(TypedDict):
 
 def drive(
     port: int,
-    request: HttpRequest,
+    request: HttpRequest | Sequence[HttpRequest],
     *,
     connections: int,
     seconds: float,
     requests: int = sys.maxsize,
     cores: Sequence[int] | None = None,
 ) -> Load:
-    """Keep `connections` busy with `request` until `seconds` have passed or `requests` are answered, whichever comes first; the
-    last ones sent are waited for. Raises LoadFailed when any request fails."""
+    """Keep `connections` busy with `request` (several: each connection with one of them, in turn) until `seconds` have passed or
+    `requests` are answered, whichever comes first; the last ones sent are waited for. Raises LoadFailed when any request fails."""
+    different = [request] if isinstance(request, HttpRequest) else request
+    encoded = [one.to_bytes(f"{_HOST}:{port}") for one in different]
     with tempfile.NamedTemporaryFile() as file:
-        file.write(request.to_bytes(f"{_HOST}:{port}"))
+        file.write(b"".join(encoded))
         file.flush()
         settings: _Settings = {
             "port": port,
             "request_file": file.name,
+            "request_ends": list(itertools.accumulate(map(len, encoded))),
             "connections": connections,
             "seconds": seconds,
             "requests": requests,
@@ -85,7 +90,8 @@ class _Connection:
 
 
 def _run(settings: _Settings) -> dict[str, float]:
-    request = Path(settings["request_file"]).read_bytes()
+    content = Path(settings["request_file"]).read_bytes()
+    requests = itertools.cycle(content[begin:end] for begin, end in itertools.pairwise([0, *settings["request_ends"]]))
     buffer = bytearray(_RECEIVE_BYTES)
     latencies: list[float] = []
     with selectors.DefaultSelector() as selector:
@@ -93,7 +99,7 @@ def _run(settings: _Settings) -> dict[str, float]:
         end_s = begin_s + settings["seconds"]
         sent = 0
         for _ in range(min(settings["connections"], settings["requests"])):
-            connection = _Connection(settings["port"], request)
+            connection = _Connection(settings["port"], next(requests))
             connection.send()
             sent += 1
             selector.register(connection.socket, selectors.EVENT_READ, connection)

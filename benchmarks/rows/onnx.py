@@ -102,8 +102,7 @@ def _measure_once(bench: Bench, setting: Setting, server: Server, number: int, *
 
     loop = plain_loop.drive(
         bench.models / "efficientnet_lite0" / "1" / "model.onnx",
-        INPUT,
-        SHAPE,
+        {INPUT: SHAPE},
         threads=setting.threads,
         seconds=bench.effort.seconds,
         cores=setting.server_cores,
