@@ -49,7 +49,7 @@ class CachedEngine:
         self._cache = access.cache
         self._clock = access.clock
         self._key = key
-        self._owner = owner
+        self.owner = owner
         self._admission = Admission(config)
         self._flights: Flights[CachedRequest] = Flights()
         self._open: dict[CachedRequest, None] = {}  # those that ask or wait
@@ -179,7 +179,7 @@ class CachedEngine:
             self.statistics.cache_missed(request.spent_ns, request.began_ns - request.queued_ns)
             if request.key:
                 request.began_ns = self._clock.now_ns()
-                self._cache.insert(request.key, response.outputs, response.parameters, owner=self._owner, waiter=request)
+                self._cache.insert(request.key, response.outputs, response.parameters, owner=self.owner, waiter=request)
             waiting = self._flights.end(request.key) if request.leads else ()
             self._deliver(request, response)
             for other in waiting:

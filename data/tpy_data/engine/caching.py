@@ -24,9 +24,6 @@ def with_content(
     """With the digest that its answers have in a cache which several servers share. Blocking; reads all files of the model."""
     if access is None or not access.cache.shared or not _wanted(loaded.config):
         return loaded
-    if loaded.config.ensemble_scheduling is not None:
-        # What it answers depends on its members, too: only this run of the server, which loads it anew with them, may.
-        return msgspec.structs.replace(loaded, content=f"{access.token}#{version.generation}")
     config = msgspec.structs.replace(loaded.config, instance_group=())  # how many run it changes no answer
     try:
         return msgspec.structs.replace(loaded, content=content_digest(config, model.directory, version.directory))
@@ -38,25 +35,52 @@ def with_content(
 
 def with_cache(engine: ModelEngine, key: ObservedKey, loaded: LoadedVersion, access: CacheAccess | None) -> ModelEngine:
     """The engine itself, or behind the response cache when there is one and the model asks for it."""
-    config = loaded.config
-    if not _wanted(config):
-        return engine
-    if access is None:
-        context = {"model": str(key.model), "version": key.version}
-        _log.warning("response_cache has no effect: the server was started without --cache-config", extra={"context": context})
-        return engine
-    if access.cache.shared and not loaded.content:
+    if not _wanted(loaded.config) or access is None or (access.cache.shared and not loaded.content):
+        if access is None:
+            _tell_without_effect(key, loaded.config)
         return engine
     # Where others share the cache, what counts is what the model is; else which load of it this is.
-    identity: str | int = loaded.content if access.cache.shared else key.generation
-    request_key = RequestKey((key.model.name, key.model.namespace, key.version, identity))
-    return CachedEngine(engine, config, key.version, access=access, key=request_key, owner=_owner(key))
+    identity = loaded.content if access.cache.shared else str(key.generation)
+    return _cached(engine, key, loaded.config, access, identity=identity, owner=_owner(key))
 
 
 def forget_cached(key: ObservedKey, access: CacheAccess | None) -> None:
     """This copy of the version is no more."""
     if access is not None:
         access.cache.forget(_owner(key))
+
+
+def ensemble_with_cache(
+    engine: ModelEngine, key: ObservedKey, config: ModelConfig, access: CacheAccess | None, *, change: int
+) -> ModelEngine:
+    """As `with_cache`, for an ensemble whose members have changed so many times. What it answers depends on them, so an answer
+    counts until they change next, and only in this run of the server."""
+    if not _wanted(config) or access is None:
+        if access is None:
+            _tell_without_effect(key, config)
+        return engine
+    return _cached(
+        engine, key, config, access, identity=f"{access.token}#{key.generation}.{change}", owner=f"{_owner(key)}.{change}"
+    )
+
+
+def forget_ensemble(front: ModelEngine, access: CacheAccess | None) -> None:
+    """This engine of an ensemble is no more."""
+    if access is not None and isinstance(front, CachedEngine):
+        access.cache.forget(front.owner)
+
+
+def _cached(
+    engine: ModelEngine, key: ObservedKey, config: ModelConfig, access: CacheAccess, *, identity: str, owner: str
+) -> CachedEngine:
+    request_key = RequestKey((key.model.name, key.model.namespace, key.version, identity))
+    return CachedEngine(engine, config, key.version, access=access, key=request_key, owner=owner)
+
+
+def _tell_without_effect(key: ObservedKey, config: ModelConfig) -> None:
+    if _wanted(config):
+        context = {"model": str(key.model), "version": key.version}
+        _log.warning("response_cache has no effect: the server was started without --cache-config", extra={"context": context})
 
 
 def _owner(key: ObservedKey) -> str:

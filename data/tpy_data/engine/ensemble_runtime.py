@@ -21,12 +21,14 @@ from tpy.ids import ModelId, Version
 from tpy.limits import ENSEMBLE_NESTING_MAX
 from tpy.messages import ModelDescription, ModelState
 from tpy.state import UNLOADED, DesiredModel, ModelStateStore, ObservedKey, ObservedVersion
+from tpy_data.engine.caching import ensemble_with_cache, forget_ensemble
 from tpy_data.engine.core import Phase, Running
 from tpy_data.engine.ensemble_engine import EnsembleEngine
 from tpy_data.engine.ensemble_flow import Member
 from tpy_data.engine.ensemble_members import Lack, Unmet, find_members
 from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.executor import call
+from tpy_data.engine.model_engine import ModelEngine
 from tpy_data.engine.model_files import read_labels
 from tpy_data.engine.serving_table import Served
 from tpy_data.engine.statistics import VersionStatistics
@@ -39,10 +41,14 @@ _Labels = Mapping[str, tuple[str, ...]]
 
 
 class _Service:
-    """One engine of an ensemble: from when its members are found until it has ended the last request that it took."""
+    """One engine of an ensemble: from when its members are found until it has ended the last request that it took. `front` takes
+    the requests: the engine itself, or the response cache before it."""
 
-    def __init__(self, engine: EnsembleEngine, config: ModelConfig, description: ModelDescription, nesting: int) -> None:
+    def __init__(
+        self, engine: EnsembleEngine, front: ModelEngine, config: ModelConfig, description: ModelDescription, nesting: int
+    ) -> None:
         self.engine = engine
+        self.front = front
         self.config = config
         self.description = description
         self.nesting = nesting
@@ -52,12 +58,12 @@ class _Service:
         """Until it is retired and drained. A task in its runtime's nursery."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.engine.run)
+                nursery.start_soon(self.front.run)
                 await self.retired.wait()
-                await self.engine.wait_drained()
+                await self.front.wait_drained()
                 nursery.cancel_scope.cancel()
         finally:
-            self.engine.stop()
+            self.front.stop()
             self.engine.let_go()
 
 
@@ -79,16 +85,12 @@ class EnsembleRuntime:
         self._services: set[_Service] = set()
         self._nursery: trio.Nursery | None = None
         self._has_served = False
+        self._changes = 0
         self._told: ObservedVersion | None = None
         self._began_ns = plant.clock.now_ns()
         self._loading = trio.CancelScope()
         self._stopping = trio.Event()
         self._move(ModelState.LOADING)
-
-    async def check_ready(self) -> bool:
-        """An ensemble has no opinion of its own."""
-        await trio.lowlevel.checkpoint()
-        return True
 
     async def check_ready(self) -> bool:
         """An ensemble has no opinion of its own."""
@@ -116,9 +118,9 @@ class EnsembleRuntime:
         return self._serving().description
 
     @property
-    def engine(self) -> EnsembleEngine:
+    def engine(self) -> ModelEngine:
         """The request path."""
-        return self._serving().engine
+        return self._serving().front
 
     @property
     def nesting(self) -> int:
@@ -151,7 +153,7 @@ class EnsembleRuntime:
     def abandon(self) -> None:
         """Refuse what is still on its way: the server ends."""
         for service in self._services:
-            service.engine.stop()
+            service.front.stop()
 
     async def run(self) -> None:
         """Serve whenever the members allow it, until stopped. Returns when nothing of it is left."""
@@ -239,7 +241,9 @@ class EnsembleRuntime:
             raise ConfigError(problems)
         description = describe(config, self.version, self._labels, namespace=self.id.namespace)
         engine = EnsembleEngine(config, self.version, members, self._plant.clock, self._statistics)
-        before, self._service = self._service, _Service(engine, config, description, nesting)
+        self._changes += 1
+        front = ensemble_with_cache(engine, self.key, config, self._plant.cache, change=self._changes)
+        before, self._service = self._service, _Service(engine, front, config, description, nesting)
         self.ready = True
         self._start(self._service)
         self._plant.table.switch_in(self)
@@ -270,6 +274,7 @@ class EnsembleRuntime:
             await service.run()
         finally:
             self._services.discard(service)
+            forget_ensemble(service.front, self._plant.cache)
 
     def _retire(self) -> None:
         """Take no new requests."""
