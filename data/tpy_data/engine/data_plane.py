@@ -37,10 +37,11 @@ _LOG_LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": loggin
 
 class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`load_threads_max` is --model-load-thread-count, `exit_timeout_ns` --exit-timeout-secs: how long stopping may take, from
-    draining to the last unload. `server_id` is --id. Without `cache` no
+    draining to the last unload. `load_retries` is --model-load-retry-count. `server_id` is --id. Without `cache` no
     answers are kept."""
 
     load_threads_max: int = 4
+    load_retries: int = 0
     exit_timeout_ns: int = 30 * NS_PER_S
     machine: Machine = Machine()
     server_id: str = "triton"
@@ -140,6 +141,7 @@ async def open_data_plane(
         table=table,
         writer=writer,
         clock=clock,
+        load_retries=options.load_retries,
         cache=open_cache(options.cache, executor, clock),
     )
     reconciler = Reconciler(store, plant)

@@ -37,7 +37,8 @@ UNLOADED = "unloaded"
 
 class Plant(NamedTuple):
     """What all versions of a data plane share. `loaders` run load and auto-complete, `unloaders` release: apart, so that loads
-    that hang do not keep anything from being unloaded. `cache` None: no answers are kept."""
+    that hang do not keep anything from being unloaded. A failed load is tried
+    again `load_retries` times. `cache` None: no answers are kept."""
 
     loader: Loader
     loaders: Worker
@@ -46,6 +47,7 @@ class Plant(NamedTuple):
     table: ServingTable
     writer: ObservedWriter
     clock: Clock
+    load_retries: int = 0
     cache: CacheAccess | None = None
 
 
@@ -158,12 +160,22 @@ class VersionRuntime:
             self._loaded = self._engine = self._instances = None
 
     async def _live(self) -> None:
+        failure = await self._attempt()
+        for _ in range(self._plant.load_retries):
+            if failure is None or self._stopping or self._loading.cancel_called:
+                break
+            _log.warning("failed to load, trying again", extra={"context": {**self._context(), "reason": failure.reason()}})
+            self._loading = trio.CancelScope()  # none can be entered twice
+            failure = await self._attempt()
+        self._end(failure)
+
+    async def _attempt(self) -> TpyError | None:
+        """Load, serve until stopped, unload. Returns why it could not be loaded, if so."""
         started_ns = self._plant.clock.now_ns()
         try:
             self._loaded = loaded = await self._load()
         except TpyError as error:
-            self._end(error)
-            return
+            return error
         failure: TpyError | None = None
         try:
             async with trio.open_nursery() as nursery:
@@ -184,7 +196,7 @@ class VersionRuntime:
         finally:
             forget_cached(self.key, self._plant.cache)
             await see_through(self._plant.unloaders, loaded.model.unload, grace_s=INSTANCE_CLOSE_S_MAX)
-        self._end(failure)
+        return failure
 
     async def _load(self) -> LoadedVersion:
         load = functools.partial(_load, self._plant, self._model, self._desired_version)

@@ -51,6 +51,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     exit_on_error: bool = True
     exit_timeout_s: float = 30.0
     load_threads: int = 4
+    load_retries: int = 0
     backends: BackendOptions = BackendOptions()
     http: HttpOptions | None = HttpOptions()
     grpc: GrpcPortOptions | None = GrpcPortOptions()

@@ -225,6 +225,7 @@ def _metrics_page(
 def _data_options(options: ServerOptions, gpus: tuple[int, ...]) -> DataPlaneOptions:
     return DataPlaneOptions(
         load_threads_max=options.load_threads,
+        load_retries=options.load_retries,
         exit_timeout_ns=round(options.exit_timeout_s * NS_PER_S),
         machine=Machine(gpus=gpus, host_policies=options.host_policies, gpu_limits=options.gpu_limits),
         server_id=options.server_id,

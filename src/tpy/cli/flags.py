@@ -179,7 +179,7 @@ FLAGS: tuple[Flag, ...] = (
         "Deprecated spelling: true is --disable-auto-complete-config.",
     ),
     _flag("Model repository", "model-load-thread-count", 4, "Models that load at the same time.", minimum=1, maximum=256),
-    _flag("Model repository", "model-load-retry-count", 0, "Retries of a failed load.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag("Model repository", "model-load-retry-count", 0, "How often a load that failed is tried again, at once.", minimum=0),
     _flag("Model repository", "model-namespacing", False, "Allow the same model name in several repositories."),
     _flag(
         "Model repository",

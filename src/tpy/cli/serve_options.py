@@ -48,6 +48,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     disable_auto_complete_config: bool
     strict_model_config: bool
     model_load_thread_count: int
+    model_load_retry_count: int
     model_namespacing: bool
     allow_http: bool
     http_address: str
@@ -119,6 +120,7 @@ def server_options(
         exit_on_error=v.exit_on_error,
         exit_timeout_s=float(v.exit_timeout_secs),
         load_threads=v.model_load_thread_count,
+        load_retries=v.model_load_retry_count,
         control=_control(v),
         backends=_backends(v),
         http=http,
