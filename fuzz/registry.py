@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuzz.cache import targets as cache
 from fuzz.grpc import targets as grpc
 from fuzz.schedulers import sequence_targets as sequences
 from fuzz.schedulers import targets as schedulers
@@ -14,6 +15,9 @@ TARGETS: tuple[Target, ...] = (
     sequences.DIRECT,
     sequences.OLDEST,
     sequences.CANARY,
+    cache.RESPONSE_CACHE,
+    cache.ENTRY,
+    cache.CANARY,
     grpc.HOSTILE,
     grpc.CONVERSATION,
     grpc.FRAMING,
