@@ -178,6 +178,14 @@ OFFSETS = SUMS.batch_input[0]
             "unexpected inference input 'MORE', allowed inputs are: OFFSETS, X",
         ),
         (
+            changed(batch_input=(msgspec.structs.replace(OFFSETS, target_name=("X",)),)),
+            "unable to load model 'sums', batch input 'X' is fed by another input of that name",
+        ),
+        (
+            changed(input=(), batch_input=(msgspec.structs.replace(OFFSETS, target_name=("OFFSETS", "OFFSETS")),)),
+            "unable to load model 'sums', batch input 'OFFSETS' is fed by another input of that name",
+        ),
+        (
             changed(batch_input=(msgspec.structs.replace(OFFSETS, data_type=DataType.FP32),)),
             "configuration expects datatype TYPE_FP32 for batch input 'OFFSETS', model provides TYPE_INT32",
         ),

@@ -37,8 +37,14 @@ def validate(config: ModelConfig, signature: Signature) -> None:
             _validate_ragged(config, given, inputs[given.name])
         else:
             _validate_sizes(config, given, inputs[given.name], word="input")
+    fed = {given.name for given in config.input}
     for made in config.batch_input:
         for name in made.target_name:
+            if name in fed:
+                raise InvalidArgument(
+                    f"unable to load model '{config.name}', batch input '{name}' is fed by another input of that name"
+                )
+            fed.add(name)
             _validate_batch_input(config, made, name, signature.inputs)
     _validate_sequences(config, signature)
     scattered = {name for made in config.batch_output for name in made.target_name}
