@@ -6,6 +6,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
@@ -119,11 +120,15 @@ class PythonBackend:
         self._environments.close()
 
     def _source(self, context: ModelContext, package: str) -> ModelSource:
+        """Raises InvalidArgument for a file outside the version's folder."""
         if self._directory is not None:
             path = self._directory / DEFAULT_FILENAME
             return ModelSource(str(path), package, "model", (str(self._directory),))
         filename = context.config.default_model_filename or DEFAULT_FILENAME
-        path = context.version_directory / filename
+        relative = PurePosixPath(filename)
+        if relative.is_absolute() or ".." in relative.parts:
+            raise InvalidArgument(f"model '{context.name}': model filename '{filename}' must be inside the version directory")
+        path = context.version_directory / relative
         label = f"{context.version}.{path.stem}"
         return ModelSource(str(path), package, label, (str(context.version_directory), str(context.model_directory)))
 
