@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tpy.backend import AnswerLater, ExecutionResult
+from tpy.config.model_config import SequenceBatching
 from tpy.errors import Internal
 from tpy.testing.requests import RecordingSender
 
@@ -229,13 +230,18 @@ def test_what_was_sent_before_a_failure_counts(serve: Serve) -> None:
 
 
 def test_requests_that_are_given_back(serve: Serve) -> None:
-    served = serve(MODEL)
+    served = serve(MODEL, sequence_batching=SequenceBatching(iterative_sequence=True))
     again, plain = results(served, "again", "plain")
     assert again.reschedule
     assert text(plain) == "plain"
     with pytest.raises(Internal, match="Expected a None object in the execute function return list for reschduled request"):
         say(served, "again_with")
     assert say(served, "bad_flags") == "TritonModelException: set_release_flags: unknown flags 7"
+
+
+def test_giving_back_is_for_iterative_sequences(serve: Serve) -> None:
+    with pytest.raises(Internal, match="configuration has no sequence_batching"):
+        say(serve(MODEL), "again")
 
 
 def test_a_worker_that_dies_ends_what_it_left_open(make: Serve) -> None:

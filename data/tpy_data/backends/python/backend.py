@@ -11,12 +11,20 @@ from typing import Any
 
 import msgspec
 
-from tpy.backend import BackendCapabilities, BackendSettings, InstancePlacement, LoadedModel, ModelContext, ModelInstance
+from tpy.backend import (
+    BackendCapabilities,
+    BackendSettings,
+    InstancePlacement,
+    LoadedModel,
+    ModelContext,
+    ModelInstance,
+    state_specs,
+)
 from tpy.config import ModelConfig
 from tpy.config.json_form import parse_json, to_json
 from tpy.config.model_config import InstanceKind
 from tpy.config.problem import ConfigError
-from tpy.errors import InvalidArgument
+from tpy.errors import InvalidArgument, Unsupported
 from tpy_data.backends.python.environment import PARAMETER as ENVIRONMENT
 from tpy_data.backends.python.environment import Environments
 from tpy_data.backends.python.isolated import IsolatedInstance, start_worker
@@ -24,6 +32,7 @@ from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.process import Spawner
 from tpy_data.backends.python.settings import PythonSettings, read_settings
 from tpy_data.backends.python.start import InstanceStart, WorkerStart
+from tpy_data.backends.python.stateful import StatefulInstance
 from tpy_data.backends.python.streaming import StreamingInstance
 from tpy_data.backends.python.threaded import ThreadedInstance
 from tpy_data.backends.python.worker.loader import ModelSource, forget
@@ -66,6 +75,7 @@ class PythonBackend:
             default_model_filename=DEFAULT_FILENAME,
             devices=frozenset(_KIND_WORDS),
             decoupled=True,
+            implicit_state=True,
             ragged=True,
         )
 
@@ -101,6 +111,10 @@ class PythonBackend:
         """
         self._warn_ignored(context)
         config = context.config
+        if config.decoupled and state_specs(config):
+            raise Unsupported(
+                f"model '{config.name}': implicit state of a decoupled model is not supported by the python backend"
+            )
         isolation = config.parameter(ISOLATION, "process") or "process"
         if isolation not in ("process", "thread"):
             raise InvalidArgument(
@@ -169,6 +183,7 @@ class IsolatedModel:
             interpreter=self._interpreter,
             output_names=tuple(output.name for output in context.config.output),
             decoupled=context.config.decoupled,
+            iterative=is_iterative(context.config),
             arguments=initialize_arguments(context, placement),
             host=placement.host,
             metrics=context.metrics,
@@ -179,7 +194,7 @@ class IsolatedModel:
         checks = _decode_ready(said).is_ready
         if start.decoupled:
             return StreamingInstance(talk, self._settings, log, checks_readiness=checks)
-        return IsolatedInstance(talk, self._settings, log, checks_readiness=checks)
+        return with_state(IsolatedInstance(talk, self._settings, log, checks_readiness=checks), context.config)
 
     def unload(self) -> None:
         pass
@@ -202,15 +217,27 @@ class ThreadedModel:
             directory=str(context.version_directory),
             output_names=tuple(output.name for output in context.config.output),
             decoupled=context.config.decoupled,
+            iterative=is_iterative(context.config),
             arguments=initialize_arguments(context, placement),
             metrics=context.metrics,
             server=context.server,
         )
-        return ThreadedInstance(start, log)
+        return with_state(ThreadedInstance(start, log), context.config)
 
     def unload(self) -> None:
         """Forgets the model's modules, so that another load reads its files anew."""
         forget(self._source)
+
+
+def with_state(instance: ModelInstance, config: ModelConfig) -> ModelInstance:
+    """The instance, with the implicit state that the configuration speaks of."""
+    specs = state_specs(config)
+    return StatefulInstance(instance, specs, batching=config.max_batch_size > 0) if specs else instance
+
+
+def is_iterative(config: ModelConfig) -> bool:
+    """Whether the model may give requests back to be executed again."""
+    return config.sequence_batching is not None and config.sequence_batching.iterative_sequence
 
 
 def initialize_arguments(context: ModelContext, placement: InstancePlacement) -> dict[str, str]:

@@ -91,9 +91,7 @@ def _hear_loaded(talk: Conversation, start: WorkerStart, limit_s: float, log: Lo
 class IsolatedInstance:
     """One instance in a process of its own (a `ModelInstance`). Everything runs in the instance's thread."""
 
-    def __init__(
-        self, talk: Conversation, settings: PythonSettings, log: LogLine, *, checks_readiness: bool = False
-    ) -> None:
+    def __init__(self, talk: Conversation, settings: PythonSettings, log: LogLine, *, checks_readiness: bool = False) -> None:
         self._checks_readiness = checks_readiness
         self._side = talk.side
         self._talk: Conversation | None = talk

@@ -26,6 +26,8 @@ class InstanceStart(msgspec.Struct, frozen=True, kw_only=True):
     metrics: ModelMetrics = msgspec.field(default_factory=CustomMetrics)
     """Where there are none given, as for auto_complete_config, those that the model makes go nowhere."""
     server: ServerCalls | None = None
+    iterative: bool = False
+    """Whether the model may give requests back."""
 
 
 class WorkerStart(InstanceStart, frozen=True, kw_only=True):
@@ -50,5 +52,6 @@ class WorkerStart(InstanceStart, frozen=True, kw_only=True):
                 "decoupled": self.decoupled,
                 "arguments": dict(self.arguments),
                 "config": self.config,
+                "iterative": self.iterative,
             }
         ).encode()

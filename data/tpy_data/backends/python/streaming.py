@@ -19,6 +19,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -50,13 +51,23 @@ class _Returned(msgspec.Struct, frozen=True):
     d: tuple[int, ...]
     a: str
     """Why the whole batch failed, "" when it did not."""
+    g: tuple[int, ...]
+    """The requests that are to be executed again."""
 
 
 _encode = msgspec.json.Encoder().encode
 _decode_response = msgspec.json.Decoder(_Response).decode
 _decode_returned = msgspec.json.Decoder(_Returned).decode
 
-_FINALIZED = ""
+
+class _Verdict(NamedTuple):
+    """What became of a batch, or of the finalization: why it failed, "" for not; and which requests are given back."""
+
+    failure: str
+    given_back: tuple[int, ...] = ()
+
+
+_FINALIZED = _Verdict("")
 
 
 class _News:
@@ -91,13 +102,16 @@ class _News:
 
 
 class _Open:
-    """One request that the worker has not ended. `receipts` are the pump's."""
+    """One request that the worker has not ended. `receipts` are the pump's. It `rests` between two iterations; `is_over` says
+    that nobody waits for it."""
 
-    __slots__ = ("_news", "_number", "receipts", "sender")
+    __slots__ = ("_news", "_number", "is_over", "receipts", "rests", "sender")
 
     def __init__(self, number: int, sender: ResponseSender, news: _News) -> None:
         self.sender = sender
         self.receipts = Receipts()
+        self.rests = False
+        self.is_over = False
         self._number = number
         self._news = news
 
@@ -113,9 +127,7 @@ class _Open:
 class StreamingInstance:
     """One instance in a process of its own (a `ModelInstance`)."""
 
-    def __init__(
-        self, talk: Conversation, settings: PythonSettings, log: LogLine, *, checks_readiness: bool = False
-    ) -> None:
+    def __init__(self, talk: Conversation, settings: PythonSettings, log: LogLine, *, checks_readiness: bool = False) -> None:
         self._checks_readiness = checks_readiness
         self._talk = talk
         self._settings = settings
@@ -128,8 +140,10 @@ class StreamingInstance:
         self._open: dict[int, _Open] = {}
         self._news = _News()
         self._lost = False
-        self._verdicts: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        """Of each batch, and of the finalization: why it failed, "" for not; None when the worker is lost."""
+        self._verdicts: queue.SimpleQueue[_Verdict | None] = queue.SimpleQueue()
+        """Of each batch, and of the finalization; None when the worker is lost."""
+        self._resting: dict[ResponseSender, int] = {}
+        """Requests that were given back, until their next iteration."""
         self._pump = threading.Thread(target=self._run_pump, name=f"{talk.name} responses", daemon=True)
         self._pump.start()
 
@@ -157,9 +171,7 @@ class StreamingInstance:
         for request in batch.requests:
             if request.sender is None:
                 raise Internal("a request of a decoupled model has no sender")
-            number = next(self._numbers)
-            self._open[number] = _Open(number, request.sender, self._news)
-            numbers.append(number)
+            numbers.append(self._number_of(request.sender))
         if self._lost:
             raise self._failure()
         try:
@@ -171,15 +183,41 @@ class StreamingInstance:
             for number in numbers:
                 self._open.pop(number, None)
             raise
-        failure = self._verdicts.get()
+        verdict = self._verdicts.get()
         self._talk.side.calls.end_batch()
-        if failure is None:
+        if verdict is None:
             raise self._failure()
-        if failure:
+        if verdict.failure:
             for number in numbers:
                 self._open.pop(number, None)
-            raise Internal(failure)
-        return ()
+            raise Internal(verdict.failure)
+        return self._given_back(numbers, verdict.given_back) if verdict.given_back else ()
+
+    def _number_of(self, sender: ResponseSender) -> int:
+        """A new number, or that of the iterations before."""
+        number = self._resting.pop(sender, None)
+        if number is None or number not in self._open:
+            number = next(self._numbers)
+            self._open[number] = _Open(number, sender, self._news)
+        return number
+
+    def _given_back(self, numbers: Sequence[int], given_back: Sequence[int]) -> list[ExecutionResult]:
+        results = []
+        for number in numbers:
+            open_request = self._open.get(number) if number in given_back else None
+            if open_request is not None:
+                open_request.rests = True
+                self._resting[open_request.sender] = number
+                if open_request.is_over:  # found out before it rested
+                    self._drop_resting(number)
+            results.append(ExecutionResult(reschedule=open_request is not None))
+        return results
+
+    def _drop_resting(self, number: int) -> None:
+        """Nobody waits for a request that rests: there is no further iteration of it."""
+        open_request = self._open.pop(number, None)
+        if open_request is not None:
+            self._resting.pop(open_request.sender, None)
 
     def close(self) -> None:
         """Finalize the model and end its process; bounded by finalize-timeout-seconds and EXIT_GRACE_S."""
@@ -212,8 +250,10 @@ class StreamingInstance:
         with self._speaking:  # of the watching as well: the worker must not hear of a request before it has it
             for number in numbers:
                 open_request = self._open.get(number)
-                if open_request is not None:
+                if open_request is not None and not open_request.rests:
                     open_request.sender.watch(open_request.taken, open_request.ended)
+                elif open_request is not None:
+                    open_request.rests = False  # watched since its first iteration
             loan = lend_inputs(self._lender, layout)
             header = {
                 "n": numbers,
@@ -254,7 +294,7 @@ class StreamingInstance:
             elif frame.kind is Kind.RESULT:
                 said = _decode_returned(frame.header)
                 self._settle(said.r, said.d)
-                self._verdicts.put(said.a)
+                self._verdicts.put(_Verdict(said.a, said.g))
             else:
                 self._verdicts.put(_FINALIZED)
                 return False
@@ -291,6 +331,11 @@ class StreamingInstance:
         for number, count in self._news.collect():
             if count < 0:
                 ended.append(number)
+                open_request = self._open.get(number)
+                if open_request is not None:
+                    open_request.is_over = True
+                    if open_request.rests:
+                        self._drop_resting(number)
             else:
                 counts[number] = counts.get(number, 0) + count
         for number, count in counts.items():

@@ -58,7 +58,7 @@ class ThreadedInstance:
         context.set_for_thread(self._context)
         context.set_for_package(self._package, self._context)
         try:
-            self._runner = ModelRunner(start.source, start.name, start.arguments, _refuse_coroutine)
+            self._runner = ModelRunner(start.source, start.name, start.arguments, _refuse_coroutine, iterative=start.iterative)
             if inspect.iscoroutinefunction(getattr(self._runner.model, "execute", None)):
                 raise Unsupported(f"'{start.name}': {_ASYNC}")
         except BaseException as error:
@@ -137,14 +137,18 @@ class ThreadedInstance:
             requests.append(seen)
         batch.times.inputs_ready()
         try:
-            self._runner.start(requests)
+            given_back = self._runner.start(requests)
         except ModelFailure as failure:
             for way in ways:
                 way.close()
             raise Internal(str(failure)) from failure
         finally:
             context.set_for_thread(None)
-        return ()
+        if not given_back:
+            return ()
+        for index in given_back:
+            ways[index].close()
+        return [ExecutionResult(reschedule=index in given_back) for index in range(len(ways))]
 
     @property
     def has_readiness_check(self) -> bool:

@@ -119,7 +119,9 @@ class Worker:
                 if order["decoupled"]:
                     self._streaming = StreamingWorker(self._channel, self._outputs, self._calls)
                 run_coroutine = self._run_coroutine if self._streaming is None else self._streaming.run_coroutine
-                self._runner = runner.ModelRunner(source, order["name"], order["arguments"], run_coroutine)
+                self._runner = runner.ModelRunner(
+                    source, order["name"], order["arguments"], run_coroutine, iterative=order["iterative"]
+                )
                 self._calls.phase = SERVING
                 if self._runner.has_readiness_check:
                     self._side.listen("is_ready", ReadinessAnswers(self._side, self._runner, self._streaming).handle)

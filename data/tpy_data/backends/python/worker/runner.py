@@ -22,8 +22,18 @@ class ModelRunner:
     Raises ModelFailure when the model cannot be imported or initialised.
     """
 
-    def __init__(self, source: ModelSource, name: str, arguments: Mapping[str, str], run_coroutine: RunCoroutine) -> None:
+    def __init__(
+        self,
+        source: ModelSource,
+        name: str,
+        arguments: Mapping[str, str],
+        run_coroutine: RunCoroutine,
+        *,
+        iterative: bool = False,
+    ) -> None:
+        """`iterative`: the model may give requests back."""
         self._name = name
+        self._iterative = iterative
         self._path = source.path
         self._run_coroutine = run_coroutine
         model_class = load_class(source)
@@ -68,12 +78,17 @@ class ModelRunner:
         """What a batch's requests read."""
         return f"Failed to process the request(s) for model '{self._name}', message: {failure}"
 
-    def start(self, requests: list[InferenceRequest]) -> None:
-        """Hand requests to a decoupled model, which answers through their senders. Raises ModelFailure when all have failed."""
+    def start(self, requests: list[InferenceRequest]) -> list[int]:
+        """Hand requests to a decoupled model, which answers through their senders. Returns which of them it gives back, to be
+        executed again. Raises ModelFailure when all have failed."""
         try:
             self._start(requests)
+            given_back = [index for index, request in enumerate(requests) if is_rescheduled(request)]
+            for index in given_back:
+                self._check_release(requests[index])
+            return given_back
         except ModelFailure as failure:
-            raise ModelFailure(f"Failed to process the request(s) for model '{self._name}', message: {failure}") from failure
+            raise ModelFailure(self.failed(failure)) from failure
 
     def finalize(self) -> None:
         """Raises ModelFailure when the model's finalize does."""
@@ -82,6 +97,12 @@ class ModelRunner:
                 self._model.finalize()
         except BaseException as error:
             raise ModelFailure(describe(error, sys._getframe())) from error
+
+    def _check_release(self, request: InferenceRequest) -> None:
+        if is_rescheduled(request) and not self._iterative:
+            raise ModelFailure(
+                "a request was rescheduled, but the model's configuration has no sequence_batching.iterative_sequence"
+            )
 
     def _start(self, requests: list[InferenceRequest]) -> None:
         if not hasattr(self._model, "execute"):
@@ -113,7 +134,7 @@ class ModelRunner:
             # KeyboardInterrupt and SystemExit too: model code does not get to end the worker by raising.
             raise ModelFailure(describe(error, sys._getframe())) from error
         if responses is None:
-            return [None] * count
+            responses = [None] * count
         if not isinstance(responses, list):
             raise ModelFailure(f"Expected a list in the execute return, found type '{type(responses)}'.")
         if len(responses) != count:
@@ -123,6 +144,7 @@ class ModelRunner:
             )
         for request, response in zip(requests, responses, strict=True):
             if response is None:
+                self._check_release(request)
                 continue
             if is_rescheduled(request):
                 raise ModelFailure(

@@ -34,10 +34,11 @@ _decoder = json.JSONDecoder()
 class _Flow:
     """One request that has not ended: how much of it is on its way, and whether anybody waits."""
 
-    __slots__ = ("_room", "_window", "ended")
+    __slots__ = ("_room", "_window", "ended", "rests")
 
     def __init__(self) -> None:
         self.ended = False
+        self.rests = False
         self._window = Window()
         self._room = threading.Condition()
 
@@ -161,7 +162,7 @@ class StreamingWorker:
             self._lender.take_back(header["r"])
         if frame.kind is Kind.EXECUTE:
             for number in header["n"]:
-                self._flows[number] = _Flow()
+                self._flows.setdefault(number, _Flow()).rests = False  # there already in another iteration
             is_new = header["s"] is not None and header["s"][2]
             self._inbox.put(_Order(header, frame.data, self._channel.take_file() if is_new else None))
             return True
@@ -173,6 +174,8 @@ class StreamingWorker:
             flow = self._flows.get(number)
             if flow is not None:
                 flow.end()
+                if flow.rests:
+                    self._flows.pop(number, None)
         return True
 
     # Batches
@@ -202,16 +205,21 @@ class StreamingWorker:
         self._executed += 1
         self._calls.batch = self._executed
         try:
-            runner.start(requests)
+            given_back = [numbers[index] for index in runner.start(requests)]
         except ModelFailure as error:
             failure = speakable(str(error))
+            given_back = []
         self._calls.batch = 0
         self._ways = ()
         if failure:
             for way in ways:
                 way.close()
-            del way
+        for number, way in zip(numbers, ways, strict=False):
+            if number in given_back:
+                way.close()
+                self._given_back(number)
         ways.clear()
+        del way  # there is at least one request
         del requests  # not cleared: it may be a coroutine's now
         with self._lending:
             settled = {"r": self._borrower.take_released(), "d": self._lender.take_dropped()}
@@ -221,7 +229,17 @@ class StreamingWorker:
                     self._flows.pop(number, None)
             if len(failure) > HEADER_BYTES_MAX // 8:
                 failure = failure[: HEADER_BYTES_MAX // 8]
-            self._channel.send(Kind.RESULT, _encode({**settled, "a": failure}).encode(), [], 0)
+            given_back = [number for number in given_back if number in self._flows]  # the others have ended
+            self._channel.send(Kind.RESULT, _encode({**settled, "a": failure, "g": given_back}).encode(), [], 0)
+
+    def _given_back(self, number: int) -> None:
+        """The request rests until its next iteration; when nobody waits for it any more, there is none."""
+        with self._speaking:
+            flow = self._flows.get(number)
+            if flow is not None:
+                flow.rests = True
+                if flow.ended:
+                    self._flows.pop(number, None)
 
     def _deliver(self, number: int, wanted: Sequence[str] | None, response: InferenceResponse | None, final: bool) -> None:
         """Send one response; waits for room unless it is the final one. Any thread. Raises Closed when the server is gone."""
