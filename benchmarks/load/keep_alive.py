@@ -47,7 +47,7 @@ def drive(
     cores: Sequence[int] | None = None,
 ) -> Load:
     """Keep `connections` busy with `request` (several: each connection with one of them, in turn) until `seconds` have passed or
-    `requests` are answered, whichever comes first; the last ones sent are waited for. Raises LoadFailed when any request fails."""
+    `requests` are answered, whichever comes first; the last ones sent are waited for. Raises LoadFailed when a request fails."""
     different = [request] if isinstance(request, HttpRequest) else request
     encoded = [one.to_bytes(f"{_HOST}:{port}") for one in different]
     with tempfile.NamedTemporaryFile() as file:

@@ -1,4 +1,4 @@
-"""Sequences: a real stateful model, many streams at once; how much of what batches are worth to the model is left when it is served."""
+"""Sequences: a real stateful model, many streams at once; what batches are worth to it, alone and served."""
 
 from __future__ import annotations
 
