@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-CALLER = '''
+CALLER = """
 import asyncio
 import json
 import threading
@@ -82,7 +82,8 @@ class Cases:
         return shown(text("echo", model="seen", timeout=5000000).exec())
 
     def correlation_int(self):
-        return shown(text("echo", model="seen", correlation_id=17, flags=pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START).exec())
+        start = pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START
+        return shown(text("echo", model="seen", correlation_id=17, flags=start).exec())
 
     def correlation_text(self):
         request = text("echo", model="seen", correlation_id="abc")
@@ -288,11 +289,11 @@ class Cases:
 
     def in_initialize(self):
         return IN_INITIALIZE
-'''
+"""
 
 SYNC = (
     CALLER
-    + '''
+    + """
 
 class TritonPythonModel(Cases):
     def initialize(self, args):
@@ -306,12 +307,12 @@ class TritonPythonModel(Cases):
             said = json.dumps(caught(getattr(self, case)), sort_keys=True)
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("SAID", np.array([said.encode()], np.object_))]))
         return responses
-'''
+"""
 )
 
 ASYNC = (
     CALLER
-    + '''
+    + """
 
 async def acaught(awaitable):
     try:
@@ -356,12 +357,12 @@ class TritonPythonModel(AsyncCases):
             said = json.dumps(said, sort_keys=True)
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("SAID", np.array([said.encode()], np.object_))]))
         return responses
-'''
+"""
 )
 
 DECOUPLED = (
     CALLER
-    + '''
+    + """
 
 class TritonPythonModel(Cases):
     def execute(self, requests):
@@ -378,7 +379,7 @@ class TritonPythonModel(Cases):
         said = json.dumps(caught(getattr(self, case)), sort_keys=True)
         sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("SAID", np.array([said.encode()], np.object_))]))
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-'''
+"""
 )
 
 IDENTITY = """
@@ -469,6 +470,12 @@ class TritonPythonModel:
         return None
 """
 
+BROKEN = """
+class TritonPythonModel:
+    def initialize(self, args):
+        raise ValueError("no weights")
+"""
+
 SUM = """
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -502,9 +509,11 @@ def config(inputs: str, outputs: str, more: str = "", backend: str = 'backend: "
 
 _NUMBERS = (_tensor("INPUT0", "INT32"), _tensor("OUTPUT0", "INT32"))
 _CASES = (_tensor("DO", "STRING", "[ 1 ]"), _tensor("SAID", "STRING", "[ 1 ]"))
-_ONE_STEP = """ensemble_scheduling { step [
-  { model_name: "%s" model_version: -1 input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "MIDDLE" } },
-  { model_name: "ident" model_version: -1 input_map { key: "INPUT0" value: "MIDDLE" } output_map { key: "OUTPUT0" value: "OUTPUT0" } }
+_TWO_STEPS = """ensemble_scheduling { step [
+  { model_name: "%s" model_version: -1
+    input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "MIDDLE" } },
+  { model_name: "ident" model_version: -1
+    input_map { key: "INPUT0" value: "MIDDLE" } output_map { key: "OUTPUT0" value: "OUTPUT0" } }
 ] }"""
 _SEQUENCE = """sequence_batching { max_sequence_idle_microseconds: 60000000
   control_input [ { name: "START" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] } ] }"""
@@ -523,9 +532,12 @@ MODELS: dict[str, tuple[str, str | None]] = {
     "seen": (config(*_CASES), SEEN),
     "words": (config(_tensor("DO", "STRING", "[ 1 ]"), _tensor("WORD", "STRING", "[ 1 ]"), DECOUPLED_POLICY), WORDS),
     "sum": (config(*_NUMBERS, _SEQUENCE), SUM),
-    "chain": (config(*_NUMBERS, _ONE_STEP % "ident", backend='platform: "ensemble"'), None),
-    "chain_failing": (config(*_NUMBERS, _ONE_STEP % "failing", backend='platform: "ensemble"'), None),
-    "broken": (config(*_NUMBERS), "class TritonPythonModel:\n    def initialize(self, args):\n        raise ValueError('no weights')\n"),
+    "chain": (config(*_NUMBERS, _TWO_STEPS % "ident", backend='platform: "ensemble"'), None),
+    "chain_failing": (config(*_NUMBERS, _TWO_STEPS % "failing", backend='platform: "ensemble"'), None),
+    "broken": (
+        config(*_NUMBERS),
+        BROKEN,
+    ),
 }
 """Name -> (config.pbtxt, model.py). `idle` and `broken` are not loaded at the start; `made` comes into being by a call."""
 

@@ -21,7 +21,7 @@ def test_a_model_can_be_tested_without_a_server(capsys: pytest.CaptureFixture[st
         flags=pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
         preferred_memory=pb_utils.PreferredMemory(pb_utils.TRITONSERVER_MEMORY_CPU),
     )
-    assert request.parameters() == '{"a":1,"b":"x","c":true}'
+    assert request.parameters() == '{"a": 1, "b": "x", "c": true}'
     assert request.requested_output_names() == {"OUT"}
     assert not request.is_cancelled()
     request.set_flags(2)
