@@ -1,7 +1,7 @@
 """Sequences on tpy's engine alone, without any network: what batching of sequences is worth before frontends come into it.
 
-`drive` starts it as a program of its own (settings as one JSON argument). Each stream sends its next request when it has the answer
-to the one before, as a client does that has to wait for it.
+`drive` starts it as a program of its own (settings as one JSON argument). Each stream sends its next request when it has the
+answer to the one before, as a client does that has to wait for it.
 """
 
 from __future__ import annotations
