@@ -143,6 +143,53 @@ def test_backend_settings_that_triton_refuses(given: str) -> None:
         server_options(*collect({"model_repository": ["r"], "backend_config": [given]}, {}))
 
 
+START_SCRIPT = """
+--id=triton --exit-timeout-secs=30 --log-verbose=false --log-info=true --log-warning=1 --log-error=True --log-format=ISO8601
+--log-file=/dev/null --model-repository=/models --exit-on-error=false --strict-readiness=false --model-control-mode=explicit
+--repository-poll-secs=0 --load-model=a --load-model=b --model-config-name=h100 --model-load-thread-count=8
+--model-load-retry-count=2 --model-namespacing=false --enable-peer-access=false --allow-http=true --http-address=0.0.0.0
+--http-port=8000 --reuse-http-port=true --http-header-forward-pattern=x-.* --http-thread-count=16 --http-max-input-size=134217728
+--http-restricted-api=model-repository,logging:key=secret --allow-grpc=true --grpc-address=0.0.0.0 --grpc-port=8001
+--reuse-grpc-port=true --grpc-header-forward-pattern=x-.* --grpc-infer-thread-count=4 --grpc-infer-allocation-pool-size=16
+--grpc-max-response-pool-size=100 --grpc-use-ssl=false --grpc-infer-response-compression-level=high --grpc-keepalive-time=10000
+--grpc-keepalive-timeout=20000 --grpc-keepalive-permit-without-calls=true --grpc-http2-max-pings-without-data=0
+--grpc-http2-min-recv-ping-interval-without-data=5000 --grpc-http2-max-ping-strikes=0 --grpc-max-connection-age=60000
+--grpc-max-connection-age-grace=1000 --grpc-restricted-protocol=shared-memory:key=secret --allow-sagemaker=false
+--sagemaker-port=8080 --sagemaker-thread-count=8 --allow-vertex-ai=false --vertex-ai-port=8080 --allow-metrics=true
+--allow-gpu-metrics=false --allow-cpu-metrics=true --metrics-address=127.0.0.1 --metrics-port=8002 --metrics-interval-ms=1000.0
+--metrics-config=counter_latencies=true --trace-config=level=OFF --trace-config=triton,file=/tmp/t.json --trace-rate=1000
+--backend-directory=/opt/tritonserver/backends --backend-config=python,shm-default-byte-size=1048576
+--backend-config=default-max-batch-size=8 --repoagent-directory=/opt/tritonserver/repoagents
+--cache-directory=/opt/tritonserver/caches --cache-config=local,size=1048576 --rate-limit=execution_count
+--rate-limit-resource=R1:10 --rate-limit-resource=R2:5:0 --pinned-memory-pool-byte-size=536870912
+--cuda-memory-pool-byte-size=0:134217728 --cuda-virtual-address-size=0:1073741824 --min-supported-compute-capability=7.0
+--buffer-manager-thread-count=4 --host-policy=cpu,cpu-cores=0-3 --host-policy=gpu_0,numa-node=0 --model-load-gpu-limit=0:0.8
+--strict-model-config=false --allow-client-shm=false
+"""
+
+
+def test_a_start_script_of_triton_is_taken() -> None:
+    """Nearly every flag of its help, most of them not at their default."""
+    given: dict[str, list[str]] = {}
+    for argument in START_SCRIPT.split():
+        name, _, value = argument.removeprefix("--").partition("=")
+        given.setdefault(FLAG_BY_NAME[name].field, []).append(value)
+    values, warnings = collect(given, {})
+    server_options(values, warnings)
+    assert sorted(warning.split()[0].removeprefix("--") for warning in warnings) == [
+        "buffer-manager-thread-count",
+        "cuda-memory-pool-byte-size",
+        "cuda-virtual-address-size",
+        "enable-peer-access",
+        "grpc-infer-allocation-pool-size",
+        "grpc-infer-thread-count",
+        "grpc-max-response-pool-size",
+        "http-thread-count",
+        "pinned-memory-pool-byte-size",
+        "trace-config",
+    ]
+
+
 def test_polling_needs_an_interval() -> None:
     flags = {"model_repository": ["r"], "repository_poll_secs": ["0"]}
     server_options(*collect(flags, {}))

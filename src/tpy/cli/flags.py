@@ -44,7 +44,8 @@ Value = str | int | bool | tuple[str, ...]
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
     """One flag. `name` without dashes in front; `minimum` and `maximum` bound INTEGER; `choices` is for CHOICE; `aliases` are
     other spellings; `why` says why a flag is IGNORED or REFUSED. `switches`: an INTEGER that also takes true, for 1, and false.
-    `harmless` tells the values of a REFUSED flag that ask for nothing; those are taken as of an IGNORED one."""
+    `harmless` tells the values that ask for nothing that is not there: of a REFUSED flag they are taken as of an IGNORED one, of
+    an IGNORED one without a warning."""
 
     name: str
     group: str
@@ -330,7 +331,13 @@ FLAGS: tuple[Flag, ...] = (
     _flag("Metrics", "allow-metrics", True, "Serve Prometheus metrics."),
     _flag("Metrics", "allow-cpu-metrics", True, "Include CPU and memory of the machine."),
     _flag(
-        "Metrics", "allow-gpu-metrics", True, "Include GPUs.", why="this version reads no GPU counters", standing=Standing.IGNORED
+        "Metrics",
+        "allow-gpu-metrics",
+        True,
+        "Include GPUs.",
+        why="this version reads no GPU counters",
+        standing=Standing.IGNORED,
+        harmless=lambda text: True,  # who gives it says false
     ),
     _flag("Metrics", "metrics-address", "", "Address to listen on; empty means that of HTTP.", metavar="ADDRESS"),
     _flag("Metrics", "metrics-port", 8002, "Port to listen on; 0 takes a free one.", minimum=0, maximum=_PORT_MAX),

@@ -71,9 +71,10 @@ def collect(given: Mapping[str, Sequence[str]], environment: Mapping[str, str]) 
         values[flag.field] = value
         if not texts or value == flag.default:
             continue
-        if flag.standing is Standing.REFUSED and not all(map(flag.harmless, texts)):
+        harmless = all(map(flag.harmless, texts))
+        if flag.standing is Standing.REFUSED and not harmless:
             raise UsageError(f"--{flag.name} is not supported: {flag.why}")
-        if flag.standing is not Standing.HONOURED:
+        if flag.standing is Standing.REFUSED or (flag.standing is Standing.IGNORED and not harmless):
             warnings.append(f"--{flag.name} has no effect: {flag.why}")
     return values, warnings
 
