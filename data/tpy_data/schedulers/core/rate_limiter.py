@@ -7,12 +7,12 @@ Who is next: among the free instances of all groups that want, the one with the 
 priority to its score (priority 2 runs half as often as 1), which is Triton's execution count times priority, with two corrections
 that keep anyone from starving:
 
-* One that waits is never further behind one that it competes with than one run of its own: what an instance did not run while it
-  had nothing to run is not made up for.
+* One that runs catches up with those that wait for the same: it ends at most one run of theirs behind them. What an instance did
+  not run while it had nothing to run is not made up for.
 * An instance whose resources are not free keeps what there is of them from all behind it. Those that need other resources go on.
 
-Bound: while an instance of priority p waits, another one of priority q begins at most ceil(p / q) + 1 runs on resources that the
-first one needs.
+Bound: while a group waits that has a free instance of priority p, another group's instance of priority q begins at most
+ceil(p / q) + 1 runs on resources that the first one needs.
 """
 
 from __future__ import annotations
@@ -197,9 +197,8 @@ class RateLimiterCore:
 
     def _grant(self, member: _Instance, waiting: Sequence[_Instance]) -> Grant:
         for other in waiting:
-            # Lower scores were passed over: they wait for what they lack.
-            if other.score > member.score + other.demand.priority and not other.running and _compete(member, other):
-                other.score = member.score + other.demand.priority
+            if not other.running and _compete(member, other):
+                member.score = max(member.score, other.score - other.demand.priority)
         member.score += member.demand.priority
         member.running = True
         for resource, count in member.demand.resources.items():
