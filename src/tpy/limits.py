@@ -300,5 +300,9 @@ per row of a batch stays below; one that calls without ever waiting for answers 
 MODEL_CALL_BYTES_OUTSTANDING_MAX: Final = 4096 * MIB
 """The same in bytes of their inputs. One call may always be made, whatever its size."""
 
+CALL_CIRCLE_CHECK_S: Final = 1
+"""How often calls that take long are checked for waiting in a circle; most circles are seen when the call that closes them is
+made."""
+
 REPOSITORY_CALLS_WAITING_MAX: Final = 256
 """Calls of models to load or unload models that wait for the loop to turn to them."""

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import trio
 
 from tpy.backend import CallSink, Done, WaitingBatch
 from tpy.errors import Internal, TpyError, Unavailable, Unsupported
 from tpy.limits import (
+    CALL_CIRCLE_CHECK_S,
     DECOUPLED_RESPONSE_BYTES_WAITING_MAX,
     DECOUPLED_RESPONSES_WAITING_MAX,
     REPOSITORY_CALLS_WAITING_MAX,
 )
 from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest
 from tpy.services import InferenceService, RepositoryService, RequestHandle
+from tpy_data.engine.cached_request import CachedRequest
 from tpy_data.engine.core import CallingBatch, WaitingRequest, find_circle
+from tpy_data.engine.ensemble_request import EnsembleRequest, StepRequest
 from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.ticket import RequestTicket, TicketOwner
 from tpy_data.schedulers.core import Outcome, Phase
@@ -58,10 +61,13 @@ class EngineCalls:
         self._token = trio.lowlevel.current_trio_token()
         self._orders, self._arriving = trio.open_memory_channel[_RepositoryOrder](REPOSITORY_CALLS_WAITING_MAX)
         self._waiting: dict[WaitingBatch, set[ModelCall]] = {}
+        self._calling = trio.Event()
 
     async def run(self) -> None:
-        """Perform repository calls. Runs until cancelled; those that wait then are refused."""
+        """Perform repository calls, and watch calls that take long. Runs until cancelled; repository calls that wait then are
+        refused."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch)
             async for order in self._arriving:
                 nursery.start_soon(self._perform, order)
 
@@ -133,9 +139,21 @@ class EngineCalls:
         finally:
             order.done(failure)
 
+    async def _watch(self) -> None:
+        """Look for circles that are not closed by making a call: by a later step of an ensemble, or an instance that fails."""
+        while True:
+            await self._calling.wait()
+            await trio.sleep(CALL_CIRCLE_CHECK_S)
+            if not self._waiting:
+                self._calling = trio.Event()
+            for call in [call for calls in self._waiting.values() for call in calls]:
+                call.check_circle()
+
     def note_waiting(self, call: ModelCall, waiting: WaitingBatch) -> None:
         """The batch waits for this call from now on."""
         self._waiting.setdefault(waiting, set()).add(call)
+        if not self._calling.is_set():
+            self._calling.set()
 
     def forget_waiting(self, call: ModelCall, waiting: WaitingBatch) -> None:
         """The call has ended."""
@@ -145,8 +163,8 @@ class EngineCalls:
             if not calls:
                 del self._waiting[waiting]
 
-    def circle_of(self, waiting: WaitingBatch) -> list[str]:
-        """The models of a circle of calls that the batch waits for, for ever; empty for none."""
+    def circle_of(self, wanted: ModelCall, waiting: WaitingBatch) -> list[str]:
+        """The models of a circle of calls that this one, which the batch waits for, is kept from its end by; empty for none."""
         # What waits behind a batch on its instance is queued, and may go to another one. First, because it can end calls.
         for owner in {_owner_of(each) for each in self._waiting}:
             if owner is not None:
@@ -164,13 +182,24 @@ class EngineCalls:
                 model=id(owner),
                 instances=owner.instance_count,
                 requests=frozenset(map(id, tickets)),
-                calls=[part for call in calls for part in call.waiting_requests()],
+                calls=[part for call in calls if each is not waiting or call is wanted for part in call.waiting_requests()],
                 instance=None if live is None else live.instance,
             )
             batches.append(batch)
             if each is waiting:
                 first = batch
         return [] if first is None else find_circle(first, batches)
+
+
+def _tickets_of(handle: RequestHandle | None) -> Iterator[RequestTicket]:
+    """The requests to models behind a handle: several of an ensemble's, none while a cache is asked."""
+    if isinstance(handle, RequestTicket):
+        yield handle
+    elif isinstance(handle, EnsembleRequest):
+        for step in handle.steps:
+            yield from _tickets_of(cast(StepRequest, step).handle)
+    elif isinstance(handle, CachedRequest):
+        yield from _tickets_of(handle.handle)
 
 
 def _owner_of(waiting: WaitingBatch) -> TicketOwner | None:
@@ -187,7 +216,6 @@ class ModelCall:
         "_ended",
         "_handle",
         "_owner",
-        "_parts",
         "_paused",
         "_request",
         "_sink",
@@ -205,7 +233,6 @@ class ModelCall:
         self._streams = streams
         self._waiting = waiting
         self._handle: RequestHandle | None = None
-        self._parts: list[RequestTicket] = []
         self._ended = False
         self._paused = False
         self._sizes: deque[int] = deque()
@@ -251,9 +278,23 @@ class ModelCall:
             WaitingRequest(
                 id(ticket), id(ticket.owner), ticket.phase is Phase.QUEUED, None if ticket.live is None else ticket.live.instance
             )
-            for ticket in self._parts
+            for ticket in _tickets_of(self._handle)
             if ticket.phase is Phase.QUEUED or ticket.phase is Phase.EXECUTING
         ]
+
+    def check_circle(self) -> None:
+        """Refuse the call when it can never end."""
+        if self._ended or self._waiting is None:
+            return
+        if not any(ticket.phase is Phase.QUEUED for ticket in _tickets_of(self._handle)):
+            return
+        circle = self._owner.circle_of(self, self._waiting)
+        if circle:
+            self._cancel()
+            path = " -> ".join(f"'{name}'" for name in circle)
+            self._sink.refuse(
+                Unavailable(f"the call can never end: models wait for each other in a circle ({path}), with no instance free")
+            )
 
     def _submit(self, request: InferenceRequest) -> None:
         inference, name = self._owner.inference, request.model_name
@@ -270,24 +311,7 @@ class ModelCall:
         self._check_room()
         if self._waiting is not None:
             self._owner.note_waiting(self, self._waiting)
-            self._part_began(handle)
-
-    def _part_began(self, handle: RequestHandle) -> None:
-        if isinstance(handle, RequestTicket):
-            self._parts.append(handle)
-            if handle.phase is Phase.QUEUED:
-                self._check_circle()
-
-    def _check_circle(self) -> None:
-        if self._ended or self._waiting is None:
-            return
-        circle = self._owner.circle_of(self._waiting)
-        if circle:
-            self._cancel()
-            path = " -> ".join(f"'{name}'" for name in circle)
-            self._sink.refuse(
-                Unavailable(f"the call can never end: models wait for each other in a circle ({path}), with no instance free")
-            )
+            self.check_circle()
 
     def _check_room(self) -> None:
         full = len(self._sizes) >= DECOUPLED_RESPONSES_WAITING_MAX or (
@@ -318,6 +342,5 @@ class ModelCall:
 
     def _end(self) -> None:
         self._ended = True
-        self._parts.clear()
         if self._waiting is not None:
             self._owner.forget_waiting(self, self._waiting)
