@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -85,11 +87,14 @@ BIASED = """
 backend: "onnxruntime"
 input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ 2 ] }, { name: "BIAS" data_type: TYPE_FP32 dims: [ 2 ] optional: true } ]
 output [ { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 2 ] } ]
+model_warmup [ {
+  name: "without" batch_size: 1 inputs { key: "INPUT" value { data_type: TYPE_FP32 dims: [ 2 ] zero_data: true } }
+} ]
 """
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServerClient]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     repository = tmp_path_factory.mktemp("tensors") / "models"
     repository.mkdir()
     ModelFolder(repository, "sums").config(SUMS).file("1/model.onnx", onnx_models.ragged_sums())
@@ -97,7 +102,13 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceServer
     ModelFolder(repository, "scalars").config(SCALARS).file("1/model.onnx", onnx_models.identity(shape=("N",)))
     ModelFolder(repository, "folded").config(FOLDED).file("1/model.onnx", onnx_models.identity(DataType.INT64, (2, "A", 2, 2)))
     ModelFolder(repository, "biased").config(BIASED).file("1/model.onnx", onnx_models.overridable())
-    with ServerProcess(repositories=[repository]) as server, InferenceServerClient(server.http, concurrency=8) as client:
+    with ServerProcess(repositories=[repository]) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: ServerProcess) -> Iterator[InferenceServerClient]:
+    with InferenceServerClient(server.http, concurrency=8) as client:
         yield client
 
 
@@ -148,6 +159,15 @@ def test_requests_of_different_lengths_share_an_execution(client: InferenceServe
 
 def test_a_lone_ragged_request(client: InferenceServerClient) -> None:
     assert ask(client, "sums", X=numbers(1, 4))["SUMS"].tolist() == [[6]]
+
+
+def test_what_has_no_effect_is_told_and_metric_tags_are_shown(server: ServerProcess) -> None:
+    server.wait_log("model 'lists' sets fields that have no effect here: batch_input")
+    assert "model 'sums' sets fields" not in server.log
+    with urllib.request.urlopen(f"http://{server.metrics}/metrics") as page:
+        assert re.search(
+            r'^nv_inference_request_success\{model="sums",.*_team="ragged".*\} \d', page.read().decode(), re.MULTILINE
+        )
 
 
 def test_the_metadata_of_a_ragged_model_are_its_configured_inputs(client: InferenceServerClient) -> None:

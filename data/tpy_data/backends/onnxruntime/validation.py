@@ -135,7 +135,7 @@ def _validate_batch_input(config: ModelConfig, made: BatchInput, name: str, inpu
             f"batch input '{name}', model provides TYPE_{info.datatype.value}"
         )
     rank = BATCH_INPUT_RANKS[made.kind]
-    if info.shape and len(info.shape) != rank:
+    if len(info.shape) != rank:
         raise InvalidArgument(
             f"unable to load model '{config.name}', batch input '{name}' of kind {made.kind.name} has {rank} "
             f"dimension{'s' * (rank > 1)}, model provides {shape_text(info.shape)}"
