@@ -135,7 +135,8 @@ def _sample(config: ModelConfig, warmup: Warmup, model_directory: Path, states: 
     tensors = tuple(
         _tensor(name, entry, warmup.name, model_directory, batching=batching) for name, entry in warmup.inputs.items()
     )
-    controls = SequenceControls(config).of(SequencePosition(correlation_id=0, start=True))
+    made = SequenceControls(config)
+    controls = {**made.idle, **made.flags(start=True, end=False)}
     own = tuple(tensor for tensor in tensors if tensor.name not in controls)
     admitted = Admission(config).admit(InferenceRequest(model_name=config.name, inputs=own))
     controls.update({tensor.name: tensor for tensor in tensors if tensor.name in controls})

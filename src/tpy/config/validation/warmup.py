@@ -7,9 +7,11 @@ from tpy.config.validation.report import Report
 
 
 def check_warmup(report: Report, *, complete: bool) -> None:
-    """Every sample input has a size and something to fill it with, and is an input of the model."""
+    """Every sample input has a size and something to fill it with, and is an input or a control tensor of the model."""
     config = report.config
     inputs = {tensor.name for tensor in config.input}
+    if config.sequence_batching is not None:
+        inputs |= {control.name for control in config.sequence_batching.control_input}
     for index, sample in enumerate(config.model_warmup):
         for name, given in sample.inputs.items():
             path = entry(f"model_warmup[{index}].inputs", name)
