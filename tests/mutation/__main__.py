@@ -9,13 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-# Loaded before the first fork; nothing of ours may be.
+# Loaded before the first fork; nothing of ours may be, and no plugin of pytest, which wants to load them itself.
 import h2.connection  # noqa: F401
-import hypothesis  # noqa: F401
 import msgspec  # noqa: F401
 import numpy  # noqa: F401
-import pytest_trio  # noqa: F401
-import trio.testing  # noqa: F401
+import trio  # noqa: F401
 
 from tests.mutation.mutants import Mutant, mutants_of
 from tests.mutation.trial import survives
