@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fuzz.cache import targets as cache
 from fuzz.grpc import targets as grpc
-from fuzz.schedulers import sequence_targets as sequences
 from fuzz.schedulers import rate_targets as rates
+from fuzz.schedulers import sequence_targets as sequences
 from fuzz.schedulers import targets as schedulers
 from fuzz.target import Target
 

@@ -170,7 +170,10 @@ class DynamicCore:
             return False
         if not self._forming.looked:
             self._forming.look(self._queue.in_order())
-        return self._forming.ready_count(now_ns) > 0
+        if self._forming.ready_count(now_ns) == 0:
+            return False
+        self._forming.reset()  # when it was due is past, and no deadline any more
+        return True
 
     def take_idle(self) -> list[int]:
         """Take out the idle instances."""

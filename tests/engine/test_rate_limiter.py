@@ -1,0 +1,191 @@
+"""The rate limiter in virtual time: who runs when, and what comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+from trio.testing import MockClock
+
+from tests.engine.fakes import RecordingSink, ScriptedBackend, config, dynamic, identity, request, rig
+from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
+from tpy.config.model_config import InstanceGroup, InstanceKind, RateLimiter, RateLimiterResource
+from tpy.messages import ModelState
+from tpy_data.schedulers.core.rate_limiter import Supply
+
+ANY = Supply()
+
+
+def group(
+    *resources: tuple[str, int], name: str = "g", count: int = 1, priority: int = 0, machine_wide: bool = False
+) -> InstanceGroup:
+    return InstanceGroup(
+        name=name,
+        kind=InstanceKind.KIND_CPU,
+        count=count,
+        rate_limiter=RateLimiter(
+            resources=tuple(RateLimiterResource(name=key, count=n, global_=machine_wide) for key, n in resources),
+            priority=priority,
+        ),
+    )
+
+
+def limited(name: str, *groups: InstanceGroup, **changes: Any) -> Any:
+    return config(name, instance_group=groups, **changes)
+
+
+async def _all(*sinks: RecordingSink) -> list[float]:
+    for sink in sinks:
+        await sink.wait()
+    return [sink.at_ms for sink in sinks]
+
+
+async def test_two_models_share_a_resource_that_one_instance_needs_whole(autojump_clock: MockClock) -> None:
+    async with rig(latency_ms=10, rate_limit=ANY) as r:
+        await r.serve(limited("a", group(("R", 4), count=2)))
+        await r.serve(limited("b", group(("R", 4))))
+        sinks = [r.submit(request(model=name)) for name in ("a", "a", "b", "a")]
+        assert sorted(await _all(*sinks)) == [10, 20, 30, 40]
+
+
+async def test_off_or_without_resources_everybody_runs(autojump_clock: MockClock) -> None:
+    async with rig(latency_ms=10) as r:
+        await r.serve(limited("a", group(("R", 4), count=2)))
+        assert await _all(r.submit(request(model="a")), r.submit(request(model="a"))) == [10, 10]
+    async with rig(latency_ms=10, rate_limit=ANY) as r:
+        await r.serve(config("a", instance_group=(InstanceGroup(name="g", kind=InstanceKind.KIND_CPU, count=2),)))
+        assert await _all(r.submit(request(model="a")), r.submit(request(model="a"))) == [20, 20]
+
+
+async def test_what_there_is_may_be_more_than_one_instance_needs(autojump_clock: MockClock) -> None:
+    async with rig(latency_ms=10, rate_limit=Supply(counts={("R", 0): 8})) as r:
+        await r.serve(limited("a", group(("R", 4), count=3)))
+        assert sorted(await _all(*(r.submit(request(model="a")) for _ in range(4)))) == [10, 10, 20, 20]
+
+
+async def test_a_batch_is_formed_when_its_instance_may_run(autojump_clock: MockClock) -> None:
+    async with rig(latency_ms=10, rate_limit=ANY) as r:
+        await r.serve(limited("a", group(("R", 1))))
+        await r.serve(limited("b", group(("R", 1)), dynamic_batching=dynamic()))
+        first = r.submit(request(model="a"))
+        waiting = []
+        for _ in range(3):
+            waiting.append(r.submit(request(model="b")))
+            await trio.sleep(0.002)
+        await _all(first, *waiting)
+        assert [len(batch.requests) for batch in r.backend.batches] == [1, 3]
+
+
+async def test_the_queue_delay_is_kept_and_holds_no_resource(autojump_clock: MockClock) -> None:
+    async with rig(latency_ms=10, rate_limit=ANY) as r:
+        await r.serve(limited("a", group(("R", 1))))
+        await r.serve(limited("b", group(("R", 1)), dynamic_batching=dynamic(50)))
+        delayed = r.submit(request(model="b"))
+        assert await _all(r.submit(request(model="a"))) == [10]
+        assert await _all(delayed) == [60]
+
+
+async def test_deadlines_and_cancellation_while_waiting_for_a_resource(autojump_clock: MockClock) -> None:
+    async with rig(latency_ms=100, rate_limit=ANY) as r:
+        await r.serve(limited("a", group(("R", 1))))
+        await r.serve(limited("b", group(("R", 1))))
+        first = r.submit(request(model="a"))
+        late = r.submit(request(model="b", timeout_us=30_000))
+        gone = RecordingSink()
+        handle = r.plane.inference.submit(request(model="b"), gone)
+        handle.cancel()
+        assert await _all(late, first) == [30, 100]
+        assert late.error == "Unavailable: Request timeout expired"
+        assert await _all(r.submit(request(model="b"))) == [200]
+        assert (len(r.backend.batches), gone.responses) == (2, [])
+
+
+async def test_priority_two_runs_half_as_often(autojump_clock: MockClock) -> None:
+    async with rig(latency_ms=1, rate_limit=ANY) as r:
+        await r.serve(limited("a", group(("R", 1), priority=1)))
+        await r.serve(limited("b", group(("R", 1), priority=2)))
+        sinks = {name: [r.submit(request(model=name)) for _ in range(30)] for name in "ab"}
+        while sum(len(sink.responses) for sink in sinks["a"] + sinks["b"]) < 30:
+            await trio.sleep(0.001)
+        answered = {name: sum(len(sink.responses) for sink in sinks[name]) for name in "ab"}
+        assert answered["a"] in (20, 21)
+        assert answered["b"] in (9, 10)
+        await _all(*sinks["a"], *sinks["b"])
+
+
+async def test_one_that_had_nothing_to_run_does_not_make_up_for_it(autojump_clock: MockClock) -> None:
+    async with rig(latency_ms=1, rate_limit=ANY) as r:
+        await r.serve(limited("a", group(("R", 1))))
+        await _all(*(r.submit(request(model="a")) for _ in range(50)))
+        await r.serve(limited("b", group(("R", 1))))
+        begun_ms = trio.current_time() * 1000
+        sinks = [r.submit(request(model="b" if index < 20 else "a")) for index in range(21)]
+        assert (await _all(sinks[-1]))[0] - begun_ms <= 3
+        await _all(*sinks)
+
+
+async def test_what_could_never_run_is_refused_at_load(autojump_clock: MockClock) -> None:
+    async with rig(rate_limit=Supply(counts={("R", None): 4, ("G", 3): 2})) as r:
+        await r.serve(limited("a", group(("R", 4))))
+        await r.serve(limited("g", group(("G", 2), machine_wide=True)))
+        for name, bad in (
+            ("b", group(("R", 5))),
+            ("c", group(("S", 1))),
+            ("d", group(("R", 1), machine_wide=True)),
+        ):
+            r.want(limited(name, bad))
+            await r.wait_state(1, 1, ModelState.UNAVAILABLE, name)
+        prevents = "which will prevent scheduling of one or more model instances, the minimum required count is"
+        assert [r.states(name)[1, 1][1] for name in "bcd"] == [
+            f'Invalid argument: Resource count for "R" is limited to 4 {prevents} 5',
+            f'Invalid argument: Resource count for "S" is limited to 0 {prevents} 1',
+            'Invalid argument: Resource "R" is present as both global and device-specific resource in the model configuration.',
+        ]
+        await r.submit(request(model="a")).wait()
+        assert r.backend.loaded == [("a", 1, 1), ("g", 1, 1)]
+
+
+async def test_unloading_and_updating_give_everything_back(autojump_clock: MockClock) -> None:
+    async with rig(latency_ms=10, rate_limit=ANY) as r:
+        await r.serve(limited("a", group(("R", 1), count=2)))
+        await r.serve(limited("b", group(("R", 1))))
+        old = r.submit(request(model="a"))
+        await r.serve(limited("a", group(("R", 2))))
+        new = r.submit(request(model="a"))
+        r.want(limited("a"), ())
+        await _all(old, new)
+        await r.wait_state(1, 2, ModelState.UNAVAILABLE, "a")
+        before_ms = trio.current_time() * 1000
+        assert await _all(r.submit(request(model="b"))) == [before_ms + 10]
+
+
+async def test_a_resize_changes_what_instances_need(autojump_clock: MockClock) -> None:
+    async with rig(latency_ms=10, rate_limit=Supply(counts={("R", 0): 2})) as r:
+        await r.serve(limited("a", group(("R", 2), count=2)))
+        r.want(limited("a", group(("R", 1), count=2)), {1: 1})
+        await r.store.wait_for(lambda s: any(o.config_revision == 2 for o in s.observed.values()))
+        start_ms = trio.current_time() * 1000
+        assert await _all(r.submit(request(model="a")), r.submit(request(model="a"))) == [start_ms + 10] * 2
+        r.want(limited("a", group(("R", 3), count=2)), {1: 1})
+        await r.store.wait_for(lambda s: any(o.refused_revision == 3 for o in s.observed.values()))
+        start_ms = trio.current_time() * 1000
+        assert await _all(r.submit(request(model="a")), r.submit(request(model="a"))) == [start_ms + 10] * 2
+
+
+async def test_an_instance_that_dies_gives_back_what_it_held(autojump_clock: MockClock) -> None:
+    died = []
+
+    def execute(batch: ExecutionBatch) -> list[ExecutionResult]:
+        if not died:
+            died.append(1)
+            raise InstanceFailure("gone")
+        return identity(batch)
+
+    async with rig(latency_ms=10, rate_limit=ANY, backend=ScriptedBackend(execute)) as r:
+        await r.serve(limited("a", group(("R", 1))))
+        await r.serve(limited("b", group(("R", 1))))
+        failed, other = r.submit(request(model="a")), r.submit(request(model="b"))
+        assert await _all(failed, other) == [10, 20]
+        await r.wait_state(1, 1, ModelState.READY, "a")
+        await r.submit(request(model="a")).wait()
+        await r.submit(request(model="b")).wait()
