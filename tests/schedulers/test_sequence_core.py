@@ -461,6 +461,17 @@ def test_an_empty_instance_retires_at_once_and_an_idle_one_in_time() -> None:
     assert slot_of(waiting) == (None, None)
 
 
+def test_an_instance_may_be_removed_in_the_moment_in_which_it_would_retire() -> None:
+    play = Play()
+    play.ticket(1, "S")
+    play.complete_all()
+    play.core.retire_instance(0, 0)
+    play.core.remove_instance(0, IDLE_NS)
+    actions = play.actions()
+    assert ended(actions) == [(1, SequenceEnd.IDLE)]
+    assert retired(actions) == []
+
+
 # The end.
 
 
