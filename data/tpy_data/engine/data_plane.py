@@ -25,11 +25,13 @@ from tpy_data.engine.cached_engine import CachedEngine
 from tpy_data.engine.executor import Executor, ThreadExecutor
 from tpy_data.engine.inference import EngineInference
 from tpy_data.engine.loading import Backends, Loader
-from tpy_data.engine.placing import Machine
 from tpy_data.engine.model_calls import EngineCalls
+from tpy_data.engine.placing import Machine
+from tpy_data.engine.rate_limiter import RateLimiter
 from tpy_data.engine.reconciler import Reconciler
 from tpy_data.engine.serving_table import Served, ServingTable
 from tpy_data.engine.version_runtime import Plant
+from tpy_data.schedulers.core.rate_limiter import Supply
 
 _log = logging.getLogger(__name__)
 _LOG_LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -38,7 +40,7 @@ _LOG_LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": loggin
 class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`load_threads_max` is --model-load-thread-count, `exit_timeout_ns` --exit-timeout-secs: how long stopping may take, from
     draining to the last unload. `load_retries` is --model-load-retry-count. `server_id` is --id. Without `cache` no
-    answers are kept."""
+    answers are kept, without `rate_limit` nothing is."""
 
     load_threads_max: int = 4
     load_retries: int = 0
@@ -47,6 +49,7 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     server_id: str = "triton"
     model_namespacing: bool = False
     cache: CacheOptions | None = None
+    rate_limit: Supply | None = None
 
 
 class DataPlane:
@@ -143,6 +146,7 @@ async def open_data_plane(
         clock=clock,
         load_retries=options.load_retries,
         cache=open_cache(options.cache, executor, clock),
+        limiter=None if options.rate_limit is None else RateLimiter(options.rate_limit),
     )
     reconciler = Reconciler(store, plant)
     try:

@@ -297,7 +297,13 @@ class InstanceSet:
 
 def _same_place(one: PlacedInstance, other: PlacedInstance) -> bool:
     a, b = one.placement, other.placement
-    return (a.kind, a.device_id, a.host_policy, one.passive) == (b.kind, b.device_id, b.host_policy, other.passive)
+    return (a.kind, a.device_id, a.host_policy, one.passive, one.limits) == (
+        b.kind,
+        b.device_id,
+        b.host_policy,
+        other.passive,
+        other.limits,
+    )
 
 
 def _make(recipe: InstanceRecipe, placed: PlacedInstance) -> ModelInstance:

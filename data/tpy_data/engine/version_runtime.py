@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import NamedTuple
 
 import msgspec
@@ -26,6 +28,8 @@ from tpy_data.engine.executor import Executor, Worker, call, see_through
 from tpy_data.engine.instances import InstanceRecipe, InstanceSet
 from tpy_data.engine.loading import LoadedVersion, Loader
 from tpy_data.engine.model_engine import ModelEngine
+from tpy_data.engine.placing import PlacedInstance
+from tpy_data.engine.rate_limiter import InstanceGate, RateLimiter
 from tpy_data.engine.readiness import ReadinessChecks
 from tpy_data.engine.serving_table import ServingTable
 
@@ -38,7 +42,8 @@ UNLOADED = "unloaded"
 class Plant(NamedTuple):
     """What all versions of a data plane share. `loaders` run load and auto-complete, `unloaders` release: apart, so that loads
     that hang do not keep anything from being unloaded. A failed load is tried
-    again `load_retries` times. `cache` None: no answers are kept."""
+    again `load_retries` times. `cache` None: no answers are kept; `limiter` None:
+    nothing is rate limited."""
 
     loader: Loader
     loaders: Worker
@@ -49,6 +54,7 @@ class Plant(NamedTuple):
     clock: Clock
     load_retries: int = 0
     cache: CacheAccess | None = None
+    limiter: RateLimiter | None = None
 
 
 class VersionRuntime:
@@ -71,6 +77,7 @@ class VersionRuntime:
         self._loaded: LoadedVersion | None = None
         self._engine: ModelEngine | None = None
         self._instances: InstanceSet | None = None
+        self._gate: InstanceGate | None = None
         self._applied_revision = model.config_revision
         self._applied_error = ""
         self._refused_revision = 0
@@ -177,15 +184,16 @@ class VersionRuntime:
         except TpyError as error:
             return error
         failure: TpyError | None = None
+        gate = self._gate = None if self._plant.limiter is None else self._plant.limiter.open_gate(self.key)
         try:
             async with trio.open_nursery() as nursery:
-                executing = executing_engine(self.key, loaded, self._plant.table.sequences, self._plant.clock)
+                executing = executing_engine(self.key, loaded, self._plant.table.sequences, self._plant.clock, gate)
                 self._engine = engine = with_cache(executing, self.key, loaded, self._plant.cache)
-                recipe = InstanceRecipe(loaded.model, loaded.samples, self._plant.executor, executing)
+                recipe = InstanceRecipe(loaded.model, loaded.samples, self._plant.executor, executing, gate)
                 self._instances = instances = InstanceSet(recipe, nursery, self._on_instances_changed)
                 nursery.start_soon(engine.run, name=f"deadlines of {self.key.model}")
                 try:
-                    await instances.resize(() if self._stopping else loaded.instances)
+                    await self._have(instances, () if self._stopping else loaded.instances)
                 except TpyError as error:
                     failure = error
                 else:
@@ -195,6 +203,8 @@ class VersionRuntime:
                 nursery.cancel_scope.cancel()
         finally:
             forget_cached(self.key, self._plant.cache)
+            if gate is not None:
+                gate.close()
             await see_through(self._plant.unloaders, loaded.model.unload, grace_s=INSTANCE_CLOSE_S_MAX)
         return failure
 
@@ -241,7 +251,7 @@ class VersionRuntime:
             raise Internal(f"{self.key} has no instances to resize")
         try:
             config, wanted = self._plant.loader.resized(loaded.config, model.config)
-            await instances.resize(wanted)
+            await self._have(instances, wanted)
         except TpyError as error:
             self._applied_error = error.reason()
             self._refused_revision = model.config_revision
@@ -253,6 +263,11 @@ class VersionRuntime:
             _log.info("instances changed", extra={"context": {**self._context(), **instances.counts()}})
         if self.phase is Phase.SERVING and not self._on_instances_changed():
             self._move_serving()
+
+    async def _have(self, instances: InstanceSet, wanted: Sequence[PlacedInstance]) -> None:
+        """Have exactly these instances. Raises TpyError, and all is as before, when they cannot be had or could never run."""
+        with nullcontext() if self._gate is None else self._gate.change(wanted):
+            await instances.resize(wanted)
 
     async def _drain(self, engine: ModelEngine, instances: InstanceSet) -> None:
         """Finish the requests that are there, close the instances."""

@@ -36,6 +36,7 @@ from tpy.frontends.metrics_http import serve_metrics
 from tpy.limits import SEQUENCES_STOP_RESERVE_S
 from tpy.services import Services
 from tpy.state import ModelStateStore
+from tpy.telemetry.cache import cache_families
 from tpy.telemetry.host import HostSampler
 from tpy.telemetry.logs import LogController
 from tpy.telemetry.metrics import render
@@ -213,7 +214,7 @@ def _metrics_page(
     def show() -> bytes:
         return render(
             services.diagnostics.statistics(),
-            sampler.families,
+            [*sampler.families, *cache_families(data.cache_statistics())],
             custom=data.custom_metrics(),
             counter_latencies=metrics.counter_latencies,
             namespacing=options.control.namespacing,
@@ -230,6 +231,8 @@ def _data_options(options: ServerOptions, gpus: tuple[int, ...]) -> DataPlaneOpt
         machine=Machine(gpus=gpus, host_policies=options.host_policies, gpu_limits=options.gpu_limits),
         server_id=options.server_id,
         model_namespacing=options.control.namespacing,
+        cache=options.cache,
+        rate_limit=options.rate_limit,
     )
 
 
