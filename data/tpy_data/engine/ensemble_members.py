@@ -100,7 +100,7 @@ def _why_not(ensemble: str, step: EnsembleStep, member: ModelId, table: ServingT
     if desired is not None and desired.config.ensemble_scheduling is not None:
         return _why_not_inside(about, step.model_name, desired, list(observed.values()), table, snapshot)
     failures = "".join(
-        f"version {number} is at UNAVAILABLE state: {seen.reason};\n" for number, seen in observed.items() if seen is not None
+        f"version {number} is at UNAVAILABLE state: {seen.reason};" for number, seen in observed.items() if seen is not None
     )
     if not failures and member in snapshot.rejections:
         failures = snapshot.rejections[member].reason

@@ -3,6 +3,7 @@ runs, the frontend's handle and the members' sinks at once: no table of requests
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, cast
 
 import msgspec
@@ -14,7 +15,7 @@ from tpy.units import NS_PER_US
 from tpy_data.engine.cached_request import CachedRequest
 from tpy_data.engine.ticket import Execution, RequestTicket
 from tpy_data.schedulers.core import Phase
-from tpy_data.schedulers.core.ensemble import EnsembleRun, StepRun
+from tpy_data.schedulers.core.ensemble import EnsembleRun, Frame, StepRun
 
 
 class RequestOwner(Protocol):
@@ -102,7 +103,9 @@ class StepRequest(StepRun):
 
     __slots__ = ("handle",)
 
-    handle: RequestHandle | None
+    def __init__(self, run: EnsembleRun, step: int, frame: Frame, inputs: Sequence[object]) -> None:
+        super().__init__(run, step, frame, inputs)
+        self.handle: RequestHandle | None = None
 
     @property
     def request(self) -> EnsembleRequest:
