@@ -21,6 +21,41 @@ class TritonPythonModel:
         return responses
 """
 
+_PYTHON_COUNTING = """\
+import threading
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+def number(value):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("NUMBER", np.array([value], np.int32))])
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            count = int(pb_utils.get_input_tensor_by_name(request, "COUNT").as_numpy()[0])
+            threading.Thread(target=self.count, args=(request.get_response_sender(), count)).start()
+
+    def count(self, sender, count):
+        for value in range(1, count):
+            sender.send(number(value))
+        sender.send(number(count), FINAL)
+"""
+
+_COUNTING_CONFIG = """\
+name: "{name}"
+backend: "python"
+max_batch_size: 0
+model_transaction_policy {{ decoupled: true }}
+input [ {{ name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] }} ]
+output [ {{ name: "NUMBER" data_type: TYPE_INT32 dims: [ 1 ] }} ]
+instance_group [ {{ kind: KIND_CPU count: 1 }} ]
+{more}"""
+
 _IDENTITY_CONFIG = """\
 name: "{name}"
 backend: "{backend}"
@@ -53,6 +88,14 @@ def write_python_identity(repository: Path, name: str, *, in_thread: bool = Fals
     """A model.py that copies FP32 of any length; `in_thread` asks tpy to run it inside the server."""
     version = _write_identity_config(repository, name, "python", _THREAD if in_thread else "")
     (version / "model.py").write_text(_PYTHON_IDENTITY)
+
+
+def write_counting(repository: Path, name: str, *, in_thread: bool = False) -> None:
+    """A decoupled model.py that answers COUNT n with n responses, from a thread per request."""
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(_COUNTING_CONFIG.format(name=name, more=_THREAD if in_thread else ""))
+    (version / "model.py").write_text(_PYTHON_COUNTING)
 
 
 def write_builtin_identity(repository: Path, name: str) -> None:

@@ -149,7 +149,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     thread = 'parameters { key: "TPY_PYTHON_ISOLATION" value { string_value: "thread" } }\n'
     two = "instance_group [ { kind: KIND_CPU count: 2 } ]\n"
     state = """
-        sequence_batching { oldest { max_candidate_sequences: 4 } state [ { input_name: "BEFORE" output_name: "AFTER" data_type: TYPE_INT32 dims: [ 1 ]
+        sequence_batching { oldest { max_candidate_sequences: 4 }
+          state [ { input_name: "BEFORE" output_name: "AFTER" data_type: TYPE_INT32 dims: [ 1 ]
           initial_state { name: "zero" data_type: TYPE_INT32 dims: [ 1 ] zero_data: true } } ] }
     """
     iterative = "sequence_batching { iterative_sequence: true }\nmodel_transaction_policy { decoupled: true }\n"
@@ -170,7 +171,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         ModelFolder(repository, name).config('backend: "multiply"').file("1/factor", factor)
     ModelFolder(folder / "backends", "multiply").file("model.py", PREAMBLE + BACKEND)
     with ServerProcess(
-        f"--backend-directory={folder / 'backends'}", "--model-control-mode=explicit", "--load-model=*", repositories=[repository]
+        f"--backend-directory={folder / 'backends'}",
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        repositories=[repository],
     ) as running:
         running.repository = repository  # type: ignore[attr-defined]  # for the tests of this file
         yield running
