@@ -113,29 +113,6 @@ async def test_a_failed_load_releases_everything_and_is_not_tried_again(autojump
             r.submit()
 
 
-@pytest.mark.parametrize("step", ["on_load", "on_create"])
-@pytest.mark.parametrize(("failures", "serves"), [(0, True), (2, True), (3, False)])
-async def test_a_failed_load_is_tried_again_as_often_as_wanted(
-    autojump_clock: MockClock, loop_guard: LoopGuard, step: str, failures: int, serves: bool
-) -> None:
-    """Each attempt begins from nothing."""
-    backend = ScriptedBackend()
-    alive: list[int] = []
-
-    def fail(_: object) -> None:
-        alive.append(len(backend.loaded) + len(backend.instances))
-        if len(alive) <= failures:
-            raise Internal("not yet")
-
-    setattr(backend, step, fail)
-    async with rig(backend=backend, load_retries=2, load_ms=5) as r:
-        r.want(config())
-        await r.wait_state(1, 1, ModelState.READY if serves else UNAVAILABLE)
-        if not serves:
-            assert r.states()[1, 1] == ("UNAVAILABLE", "Internal: not yet")
-    assert alive == [int(step == "on_create")] * min(failures + 1, 3)
-
-
 async def test_a_backend_that_raises_anything_at_load_is_contained(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
     backend = ScriptedBackend()
 

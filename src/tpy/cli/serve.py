@@ -41,7 +41,8 @@ def serve(options: ServerOptions) -> int:
         return _complain(f"--log-file: cannot write '{options.log.log_file}': {error.strerror}")
     logs.install()
     try:
-        return trio.run(_serve, options, logs)
+        # Not on the loop: the first question to a GPU's driver takes a while.
+        return trio.run(_serve, options, logs, usable_gpus(options.compute_capability_min))
     except BaseExceptionGroup as group:
         told = list(_leaves(group))
         if not all(isinstance(error, TpyError) for error in told):
@@ -53,13 +54,11 @@ def serve(options: ServerOptions) -> int:
         logs.remove()
 
 
-async def _serve(options: ServerOptions, logs: LogController) -> int:
+async def _serve(options: ServerOptions, logs: LogController, gpus: tuple[int, ...]) -> int:
     stop = Stop()
     async with trio.open_nursery() as nursery:
         await nursery.start(_watch_signals, stop)
-        outcome = await run_server(
-            options, logs=logs, announce=_announce, stop=stop, gpus=usable_gpus(options.compute_capability_min)
-        )
+        outcome = await run_server(options, logs=logs, announce=_announce, stop=stop, gpus=gpus)
         nursery.cancel_scope.cancel()
     return outcome.value
 
