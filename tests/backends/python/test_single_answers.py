@@ -273,3 +273,16 @@ def test_many_threads_answer_many_requests(make: Serve) -> None:
         for each in waiting:
             result = each.wait() if isinstance(each, Waiting) else each
             assert result.outputs[0].array.tolist() == [0, 2, 4], number
+
+
+def test_requests_have_a_trace_that_is_not_traced(serve: Serve) -> None:
+    served = serve("""
+        class TritonPythonModel:
+            def execute(self, requests):
+                (r,) = requests
+                assert isinstance(r.trace(), pb_utils.InferenceTrace)
+                assert r.trace().get_context() is None
+                pb_utils.InferenceRequest(model_name="x", inputs=[], requested_output_names=[], trace=r.trace())
+                return [answer(tensor(given(r)))]
+    """)
+    assert served.output().tolist() == [0, 1, 2]

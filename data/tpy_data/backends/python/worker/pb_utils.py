@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from . import context, datatypes
-from .absent import InferenceTrace
 from .auto_complete import ModelConfig
 from .failures import TritonError, TritonModelException
 from .logger import Logger
@@ -32,6 +31,7 @@ from .request import (
 from .response import InferenceResponse
 from .response_sender import InferenceResponseSender
 from .tensor import Tensor
+from .trace import InferenceTrace
 
 TRITON_STRING_TO_NUMPY = datatypes.STRING_TO_NUMPY
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from . import model_calls
-from .absent import refuse
 from .failures import TritonModelException
 from .parameters import parameters_json
 from .pending_call import ResponseIterator
@@ -14,6 +13,7 @@ from .response import InferenceResponse
 from .response_sender import InferenceResponseSender, Way, WayBack
 from .single_answer import SingleAnswer
 from .tensor import Tensor
+from .trace import NOT_TRACED, InferenceTrace
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2
@@ -70,7 +70,7 @@ class InferenceRequest:
         flags: int = 0,
         timeout: int = 0,
         preferred_memory: PreferredMemory | None = None,
-        trace: Any = None,
+        trace: InferenceTrace | None = None,
         parameters: dict[str, Any] | None = None,
     ) -> None:
         # The constructor takes what Triton's takes, more than seven: model code calls it by these names.
@@ -98,6 +98,8 @@ class InferenceRequest:
                 raise TypeError(f"InferenceRequest: requested_output_names must be str, got {type(name).__name__}")
             if not name:
                 raise TritonModelException(f"Requested output name {where}")
+        if trace is not None and not isinstance(trace, InferenceTrace):
+            raise TypeError(f"InferenceRequest: trace must be an InferenceTrace, got {type(trace).__name__}")
         if preferred_memory is not None and not isinstance(preferred_memory, PreferredMemory):
             raise TypeError(
                 f"InferenceRequest: preferred_memory must be a PreferredMemory, got {type(preferred_memory).__name__}"
@@ -188,9 +190,9 @@ class InferenceRequest:
                 "expected TRITONSERVER_MEMORY_CPU"
             )
 
-    def trace(self) -> NoReturn:
-        """Not offered yet."""
-        refuse("InferenceRequest.trace()")
+    def trace(self) -> InferenceTrace:
+        """The trace it belongs to. Its context is None: requests are not traced yet."""
+        return self._trace or NOT_TRACED
 
 
 def received(
@@ -218,7 +220,7 @@ def received(
     request._model_name = ""
     request._model_version = -1
     request._preferred_memory = None
-    request._trace = None
+    request._trace = NOT_TRACED
     return request
 
 
