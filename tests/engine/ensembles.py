@@ -21,8 +21,8 @@ DECOUPLED = TransactionPolicy(decoupled=True)
 
 
 class MembersBackend(ScriptedBackend):
-    """`answers` is, by model, what it does with a request; one that is decoupled sends and returns nothing. Others are identities:
-    outputs named OUT for IN, OUT0 for IN0 and so on."""
+    """`answers` is, by model, what it does with a request; one that is decoupled sends and returns nothing. Others are
+    identities: outputs named OUT for IN, OUT0 for IN0 and so on."""
 
     capabilities = BackendCapabilities(name="fake", default_model_filename="model.fake", decoupled=True)
 
