@@ -87,6 +87,7 @@ class CachedEngine:
             self._take_answer(ours, ours.kept)
         else:
             self._require_admissible(request)
+            self._lead(ours)
             self._await(ours)
         return ours
 
@@ -98,6 +99,8 @@ class CachedEngine:
         if stage is not Stage.RUNNING:
             self._leave(request)
             self.statistics.cancelled(request, self._clock.now_ns())
+            if request.leads:
+                self._succeed(request.key)
             return
         request.stage = Stage.ENDED
         if request.handle is not None:
@@ -117,13 +120,15 @@ class CachedEngine:
     def refuse_waiting(self) -> None:
         """Refuse what waits: no instance can be had."""
         for request in self._flights.members():
-            self._refuse(request, Outcome.NO_INSTANCE)
+            if request.stage is Stage.WAITING:
+                self._refuse(request, Outcome.NO_INSTANCE)
         self._engine.refuse_waiting()
 
     def stop(self) -> None:
         """Refuse what asks, waits or is queued."""
-        for request in list(self._open):
-            self._refuse(request, Outcome.STOPPING)
+        for request in reversed(list(self._open)):  # leaders last, or others would succeed them
+            if request in self._open:
+                self._refuse(request, Outcome.STOPPING)
         self._engine.stop()
 
     async def wait_drained(self) -> None:
@@ -146,6 +151,7 @@ class CachedEngine:
         if request.stage is Stage.ENDED:
             return
         if request.key and self._flights.leader(request.key) is None:
+            self._lead(request)
             self._cache.lookup(request.key, request)
         else:
             self._take_answer(request, None)
@@ -191,17 +197,20 @@ class CachedEngine:
     def _take_answer(self, request: CachedRequest, response: CachedResponse | None) -> None:
         """The answer is this one, or (None) not known."""
         request.spent_ns = self._clock.now_ns() - request.queued_ns
-        if response is not None:
-            self._answer(request, response.outputs, response.parameters)
-        else:
+        if response is None:
             self._run_or_wait(request)
+            return
+        waiting = self._flights.end(request.key) if request.leads else ()
+        self._answer(request, response.outputs, response.parameters)
+        for other in waiting:
+            if other.stage is Stage.WAITING:
+                self._answer(other, response.outputs, response.parameters)
 
     def _run_or_wait(self, request: CachedRequest) -> None:
         leader = self._flights.leader(request.key)
-        if leader is None:
-            if request.key:
-                self._flights.begin(request.key, request)
-                request.leads = True
+        if leader is None or request.leads:
+            if request.key and not request.leads:
+                self._lead(request)
             self._start(request)
         elif leader.priority == request.priority and self._flights.waiting < CACHE_WAITING_MAX:
             request.stage = Stage.WAITING
@@ -268,6 +277,13 @@ class CachedEngine:
         else:
             self.statistics.stopped(request, now_ns)
         self._deliver(request, self._response(request, error=Unavailable(outcome.value)))
+        if request.leads:
+            self._succeed(request.key)
+
+    def _lead(self, request: CachedRequest) -> None:
+        """Equal requests wait for this one from now on."""
+        self._flights.begin(request.key, request)
+        request.leads = True
 
     def _leave(self, request: CachedRequest) -> None:
         """It asks or waits no more, and has ended."""
