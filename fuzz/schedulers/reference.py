@@ -80,9 +80,6 @@ class ReferenceScheduler:
         self.remove_instance(instance, now_ns)
         self.decisions.retired.add(instance)
 
-    def wind_down(self, now_ns: int) -> None:
-        self.settle(now_ns)
-
     def reschedule(self, ticket: Ticket, now_ns: int) -> None:
         self.settle(now_ns)
         if any(entry.ticket is ticket for entry in self.entries):

@@ -79,7 +79,7 @@ class SequenceReference:
         self.given_back: set[Ticket] = set()
         self.lost: set[int | str] = set()
         self.turns = self.submissions = self.ages = self.made_up = 0
-        self.stopped = self.winding_down = False
+        self.stopped = False
         self.decisions = SequenceDecisions()
 
     def take_decisions(self) -> SequenceDecisions:
@@ -110,10 +110,6 @@ class SequenceReference:
         self.retiring.add(instance)
         self.sweep()
         self.go_on(now_ns)
-
-    def wind_down(self, now_ns: int) -> None:
-        self.winding_down = True
-        self.advance(now_ns)
 
     def submit(self, ticket: Ticket, now_ns: int) -> None:
         self.advance(now_ns)
@@ -273,8 +269,6 @@ class SequenceReference:
                 f"inference request for sequence {id} to model '{name}' must specify the START flag on the first request of the "
                 "sequence"
             )
-        if self.winding_down and start:
-            raise Unavailable("Server is stopping, scheduler for model has stopped accepting new inference requests")
         if sum(entry.phase is Phase.QUEUED for entry in self.entries()) >= self.options.waiting_max:
             raise Unavailable("Exceeds maximum queue size")
         if start and sum(len(chain.sequences) for chain in self.chains) >= self.options.live_max:

@@ -91,8 +91,6 @@ def _random_rule(chance: random.Random, trial: SequenceTrial) -> None:
         trial.add_instance()
     elif rule < 0.995:
         trial.refuse_waiting()
-    elif rule < 0.998:
-        trial.wind_down()
     else:
         trial.stop()
 

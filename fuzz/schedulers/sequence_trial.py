@@ -48,7 +48,7 @@ class SequenceTrial:
         self.retiring: list[int] = []
         self.submitted = 0
         self.instances = 0
-        self.stopped = self.winding_down = False
+        self.stopped = False
         self.steps: list[tuple[object, ...]] = []
         self._began_by: dict[LiveSequence, Ticket] = {}
         self._places: dict[LiveSequence, tuple[int | None, int | None]] = {}
@@ -70,10 +70,6 @@ class SequenceTrial:
         self.members.remove(instance)
         self.retiring.append(instance)
         self._verb(lambda side: side.retire_instance(instance, self.now_ns), "retire_instance", instance)
-
-    def wind_down(self) -> None:
-        self.winding_down = True
-        self._verb(lambda side: side.wind_down(self.now_ns), "wind_down", None)
 
     def submit(
         self,
@@ -149,7 +145,7 @@ class SequenceTrial:
             raise self._violation(f"tickets {self.live} never ended, or instances {self.retiring} never retired")
         if snapshot.queued or snapshot.executing or snapshot.sequences or self.core.next_deadline_ns() is not None:
             raise self._violation(f"nothing is left to do, but the core says {snapshot}")
-        if not (self.stopped or self.winding_down):
+        if not self.stopped:
             self._fill_all_slots()
 
     def _complete_all(self) -> None:

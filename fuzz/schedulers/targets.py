@@ -83,8 +83,6 @@ def _random_rule(chance: random.Random, trial: Trial) -> None:
         trial.add_instance()
     elif rule < 0.995:
         trial.refuse_waiting()
-    elif rule < 0.997:
-        trial.wind_down()
     else:
         trial.stop()
 

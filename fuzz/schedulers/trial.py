@@ -85,9 +85,6 @@ class Trial:
         self.members.remove(instance)
         self._verb(lambda side: side.retire_instance(instance, self.now_ns), "retire_instance", instance)
 
-    def wind_down(self) -> None:
-        self._verb(lambda side: side.wind_down(self.now_ns), "wind_down", None)
-
     def reschedule(self, ticket: Ticket) -> None:
         """The ticket is of a batch, or it is the first of a run."""
         self._verb(lambda side: side.reschedule(ticket, self.now_ns), "reschedule", ticket)

@@ -475,21 +475,6 @@ def test_an_instance_may_be_removed_in_the_moment_in_which_it_would_retire() -> 
 # The end.
 
 
-def test_winding_down_refuses_new_sequences_only() -> None:
-    play = Play(options_of(1))
-    play.ticket(1, "S")
-    play.ticket(2, "S")
-    play.core.wind_down(0)
-    for id in (1, 3):
-        with pytest.raises(Unavailable) as error:
-            play.ticket(id, "S")
-        assert error.value.message == STOPPING
-    play.ticket(1, "E")
-    play.ticket(2, "E")
-    play.complete_all()
-    assert play.core.snapshot() == CoreSnapshot(queued=0, executing=0, idle_instances=1)
-
-
 def test_stopping_refuses_what_waits_and_ends_every_sequence() -> None:
     play = Play(options_of(2))
     a, b, b2, c = play.ticket(1, "S"), play.ticket(2, "S"), play.ticket(2), play.ticket(3, "S")

@@ -120,11 +120,6 @@ class SequenceMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.trial and self.trial.submitted > 20)
     @rule()
-    def wind_down(self) -> None:
-        self.running.wind_down()
-
-    @precondition(lambda self: self.trial and self.trial.submitted > 20)
-    @rule()
     def stop(self) -> None:
         self.running.stop()
 

@@ -116,11 +116,6 @@ class SchedulerDriver:
         self._core.retire_instance(instance, self._now())
         self._perform()
 
-    def wind_down(self) -> None:
-        """Begin no new sequences; live ones go on."""
-        self._core.wind_down(self._now())
-        self._perform()
-
     def refuse_waiting(self) -> None:
         """Refuse what is queued."""
         self._core.refuse_waiting(self._now())

@@ -215,10 +215,6 @@ class SchedulerCore(Protocol):
         `Retired` follows when those that it holds are over, unless `remove_instance` is called before."""
         ...
 
-    def wind_down(self, now_ns: int) -> None:
-        """Begin no new sequences: a START raises Unavailable from now on. Live ones go on, and requests without sequences too."""
-        ...
-
     def submit(self, ticket: Ticket, now_ns: int) -> None:
         """Accept a ticket. Raises Unavailable("Exceeds maximum queue size") when its queue is full; the ticket is then not
         accepted."""

@@ -79,10 +79,6 @@ class DefaultCore:
         self.remove_instance(instance, now_ns)
         self._actions.append(Retired(instance))
 
-    def wind_down(self, now_ns: int) -> None:
-        """There are no sequences."""
-        self.advance(now_ns)
-
     def submit(self, ticket: Ticket, now_ns: int) -> None:
         """Accept a ticket; one whose deadline is already over is refused at once. Raises Unavailable after `stop`."""
         self._expire(now_ns)

@@ -68,7 +68,6 @@ class SequenceCore:
         "_slots",
         "_stirred",
         "_stopped",
-        "_winding_down",
     )
 
     def __init__(self, options: SequenceOptions, make_batcher: Callable[[], SlotBatcher]) -> None:
@@ -86,7 +85,7 @@ class SequenceCore:
         self._actions: list[Action] = []
         self._arrivals = 0
         self._queued = self._executing = self._sequences = 0
-        self._stopped = self._winding_down = False
+        self._stopped = False
 
     def add_instance(self, instance: int, now_ns: int) -> None:
         """A new instance with all its slots; the backlog moves in at once."""
@@ -120,16 +119,11 @@ class SequenceCore:
         self._retire_if_empty(member)
         self._dispatch(now_ns)
 
-    def wind_down(self, now_ns: int) -> None:
-        """A START is refused from now on; what has been accepted goes on."""
-        self._winding_down = True
-        self.advance(now_ns)
-
     def submit(self, ticket: Ticket, now_ns: int) -> None:
         """Accept a ticket; one whose deadline is already over is refused at once, as if it had been there before.
 
         Raises InvalidArgument for one that is in no sequence, or in one that has not begun, or that has more rows than one;
-        Unavailable when too much waits, after `stop`, after `wind_down` for a START, and for a sequence that was lost.
+        Unavailable when too much waits, after `stop`, and for a sequence that was lost.
         """
         self.advance(now_ns)
         if self._stopped:
@@ -247,8 +241,6 @@ class SequenceCore:
 
     def _check_room(self, position: SequencePosition) -> None:
         """Raises Unavailable when the request must not come in now."""
-        if self._winding_down and position.start:
-            raise Unavailable(Outcome.STOPPING.value)
         options = self._options
         if self._queued >= options.waiting_max:
             raise Unavailable("Exceeds maximum queue size")
