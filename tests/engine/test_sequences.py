@@ -47,6 +47,7 @@ async def test_requests_that_are_in_no_sequence_are_refused_in_tritons_words(aut
         assert "must be <= 8" in refusal(r, request(9, 2))
         begin = "inference request for sequence {} to model 'm' must specify the START flag on the first request of the sequence"
         assert refusal(r, of(5)) == begin.format(5)
+        assert refusal(r, of("five")) == begin.format("five")
         assert (
             refusal(r, of("five", start=True))
             == "sequence batching control 'ID' data-type is 'BYTES', but model 'm' expects 'UINT64'"
@@ -54,7 +55,7 @@ async def test_requests_that_are_in_no_sequence_are_refused_in_tritons_words(aut
         own_control = InferenceRequest(model_name="m", inputs=(tensor(1, 2), tensor(1, 1, name="START", datatype=DataType.INT32)))
         assert "expected 1 inputs but got 2 inputs" in refusal(r, own_control)
         (statistics,) = r.plane.statistics("m")
-        assert statistics.failures.refused_admission == 6
+        assert statistics.failures.refused_admission == 7
         assert not r.backend.batches
 
 

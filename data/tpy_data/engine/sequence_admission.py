@@ -39,5 +39,7 @@ class SequenceAdmission:
             raise InvalidArgument(
                 f"inference request to model '{self._model_name}' must specify a non-zero or non-empty correlation ID"
             )
+        if not request.sequence.start and not self._controls.fit(request.sequence):
+            return admitted  # no such sequence can have begun: the scheduler says so
         controls = self._controls.of(request.sequence)
         return Admitted({**admitted.inputs, **controls}, 1, admitted.signature)

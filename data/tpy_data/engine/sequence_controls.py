@@ -51,6 +51,14 @@ class SequenceControls:
         """The controls of an empty place in a batch."""
         return self._idle
 
+    def fit(self, position: SequencePosition) -> bool:
+        """Whether the model can be given the id."""
+        return (
+            not isinstance(position.correlation_id, str)
+            or self._correlation_id is None
+            or self._correlation_id[1] is DataType.BYTES
+        )
+
     def of(self, position: SequencePosition) -> dict[str, Tensor]:
         """The controls of a request; a new dictionary. Raises InvalidArgument for an id that the model cannot be given.
 
