@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import trio
 
 from tpy.backend import BackendCapabilities, ExecutionBatch, ExecutionRequest, ExecutionResult, InstancePlacement, ModelContext
 from tpy.config import ModelConfig
@@ -120,10 +121,13 @@ class Stream:
         self.responses: list[InferenceResponse] = []
         self.handle: RequestHandle | None = None
         self.pause_after = -1
+        self.final = trio.Event()
 
     def deliver(self, response: InferenceResponse) -> None:
         assert not self.ended, "a response after the final one"
         self.responses.append(response)
+        if response.final:
+            self.final.set()
         if len(self.responses) == self.pause_after:
             assert self.handle is not None
             self.handle.pause()
