@@ -6,6 +6,7 @@ and sequences that stay with the version and the instance that they began in.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
@@ -25,6 +26,8 @@ from tpy_data.engine.sequence_peers import SequencePeers
 from tpy_data.engine.sequence_ticket import SequenceTicket
 from tpy_data.engine.version_engine import NOBODY, VersionEngine
 from tpy_data.schedulers.core import LiveSequence, Outcome, Phase, SequenceEnd, Ticket
+
+_log = logging.getLogger(__name__)
 
 
 class SequenceEngine(VersionEngine):
@@ -93,8 +96,13 @@ class SequenceEngine(VersionEngine):
         except Unavailable as refusal:
             self.statistics.refused_admission()
             raise Unavailable(f"{request_prefix(request.id)}{refusal}") from None
-        if ticket.live is not None and ticket.phase is not Phase.ENDED:
-            self._live[ticket.live.correlation_id] = ticket.live
+        live = ticket.live
+        if live is not None:
+            if ticket.phase is not Phase.ENDED:
+                self._live[live.correlation_id] = live
+            if live.restarted and position is not None and position.start:
+                # As Triton does: a client that restarts a sequence by mistake has no other way to learn of it.
+                _log.warning("a START began a live sequence anew", extra={"context": {"model": str(self._model)}})
         return ticket
 
     def retire_instance(self, number: int, gone: Callable[[], object]) -> None:
