@@ -1,0 +1,114 @@
+"""The response cache and the rate limiter of a real server, with the stock client."""
+
+from __future__ import annotations
+
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc as grpc_client
+import tritonclient.http as http_client
+
+from tests.cache.redis_server import redis_server
+from tests.e2e.repositories import ModelFolder
+from tests.e2e.server import ServerProcess, run_tpy
+
+CACHE = "response_cache { enable: true }"
+
+
+def _http_infer(server: ServerProcess, model: str, value: int) -> int:
+    with http_client.InferenceServerClient(server.http) as client:
+        given = http_client.InferInput("INPUT0", [1, 1], "INT32")
+        given.set_data_from_numpy(np.array([[value]], np.int32))
+        return int(client.infer(model, [given]).as_numpy("OUTPUT0")[0, 0])
+
+
+def _grpc_infer(server: ServerProcess, model: str, value: int) -> int:
+    with grpc_client.InferenceServerClient(server.grpc) as client:
+        given = grpc_client.InferInput("INPUT0", [1, 1], "INT32")
+        given.set_data_from_numpy(np.array([[value]], np.int32))
+        return int(client.infer(model, [given]).as_numpy("OUTPUT0")[0, 0])
+
+
+def _metrics(server: ServerProcess) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://{server.metrics}/metrics") as response:
+        lines = response.read().decode().splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+
+def test_hits_and_misses_are_seen_on_both_protocols(tmp_path: Path) -> None:
+    ModelFolder(tmp_path, "cached").identity(CACHE)
+    ModelFolder(tmp_path, "plain").identity()
+    with ServerProcess("--cache-config=local,size=100000", repositories=[tmp_path]) as server:
+        for infer in (_http_infer, _grpc_infer, _http_infer):
+            assert infer(server, "cached", 7) == 7
+            assert infer(server, "plain", 7) == 7
+        assert _grpc_infer(server, "cached", 8) == 8
+        with grpc_client.InferenceServerClient(server.grpc) as client:
+            (over_grpc,) = client.get_inference_statistics("cached").model_stats
+        with http_client.InferenceServerClient(server.http) as client:
+            (over_http,) = client.get_inference_statistics("cached")["model_stats"]
+        shown = over_http["inference_stats"]
+        assert (shown["cache_hit"]["count"], shown["cache_miss"]["count"], over_http["inference_count"]) == (2, 2, 2)
+        assert (over_grpc.inference_stats.cache_hit.count, over_grpc.inference_stats.cache_miss.count) == (2, 2)
+        assert shown["success"]["count"] == shown["queue"]["count"] == 4
+        assert shown["compute_infer"]["count"] == 2
+        metrics = _metrics(server)
+        label = '{model="cached",version="1"}'
+        assert metrics[f"nv_cache_num_hits_per_model{label}"] == metrics[f"nv_cache_num_misses_per_model{label}"] == 2
+        assert 0 < metrics["nv_cache_util"] < 1
+        assert (metrics["nv_cache_num_entries"], metrics["nv_cache_num_lookups"]) == (2, 4)
+        assert not any("nv_cache" in name and "plain" in name for name in metrics)
+
+
+def test_two_servers_share_a_redis_and_both_live_without_it(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    ModelFolder(repository, "cached").identity(CACHE)
+    with redis_server(tmp_path, password="p,w=d") as redis:
+        flags = (f"--cache-config=redis,host=127.0.0.1,port={redis.port}", "--cache-config=redis,socket_timeout=500")
+        environment = {"TRITONCACHE_REDIS_PASSWORD": redis.password}
+        with (
+            ServerProcess(*flags, repositories=[repository], environment=environment) as one,
+            ServerProcess(*flags, repositories=[repository], environment=environment) as other,
+        ):
+            assert _http_infer(one, "cached", 7) == 7
+            label = '{model="cached",version="1"}'
+            hits = f"nv_cache_num_hits_per_model{label}"
+            for _ in range(50):  # the first may still be on its way into Redis
+                assert _http_infer(other, "cached", 7) == 7
+                if _metrics(other)[hits]:
+                    break
+            assert _metrics(other)[hits] >= 1
+            redis.stop()
+            assert (_http_infer(one, "cached", 7), _http_infer(other, "cached", 9)) == (7, 9)
+            with http_client.InferenceServerClient(one.http) as client:
+                assert client.is_server_ready()
+            one.wait_log("the response cache does not answer")
+            assert redis.password not in one.log
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--cache-config=local,size=x"], "size is a number from 1 on, got 'x'"),
+        (["--cache-config=local,size=0"], "size is a number from 1 on, got '0'"),
+        (["--cache-config=local"], "option format is '<cache name>,<setting>=<value>'. Got local"),
+        (["--cache-config=size=5"], "option format is '<cache name>,<setting>=<value>'. Got size=5"),
+        (["--cache-config=disk,size=5"], "expected the cache 'local' or 'redis', got 'disk'"),
+        (["--cache-config=local,sizes=5"], "cache 'local' has no setting 'sizes'; it has size"),
+        (["--cache-config=redis,host=a"], "didn't specify address"),
+        (["--cache-config=redis,host=a,port=70000"], "port is a number from 1 to 65535"),
+        (["--cache-config=local,size=5", "--cache-config=redis,host=a"], "found multiple cache configurations"),
+        (["--cache-config=local,size=5", "--response-cache-byte-size=5"], "Incompatible flags"),
+        (["--rate-limit=always"], "expected one of execution_count, off"),
+        (["--rate-limit-resource=R"], "option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. Got R"),
+        (["--rate-limit-resource=R:1:2:3"], "option format is"),
+        (["--rate-limit-resource=R:-1"], "option format is"),
+        (["--rate-limit-resource=R:1", "--rate-limit-resource=R:2"], "was given before"),
+    ],
+)
+def test_flags_that_make_no_sense_are_refused(tmp_path: Path, flags: list[str], text: str) -> None:
+    outcome = run_tpy("serve", f"--model-repository={tmp_path}", *flags)
+    assert outcome.code != 0
+    assert text in " ".join(outcome.err.split())
