@@ -158,10 +158,7 @@ def test_many_responses_are_taken_in_lots(serve: Serve) -> None:
 def test_the_server_hears_what_was_taken(serve: Serve) -> None:
     counted = threading.Event()
 
-    class Counting(FakeServer):
-        pass
-
-    server = Counting(lambda call: None)
+    server = FakeServer(lambda call: None)
     served = surround(serve(STREAM), server)
 
     def play() -> None:
@@ -174,7 +171,7 @@ def test_the_server_hears_what_was_taken(serve: Serve) -> None:
             if call.taken_count >= 32:
                 counted.set()
 
-        call.taken = count  # type: ignore[method-assign]  # a call of this test's own
+        call.taken = count  # type: ignore[method-assign, assignment]  # a call of this test's own
         for _ in range(40):
             call.answer(Tensor("OUT", DataType.FP32, np.ones(1, np.float32)), final=False)
         assert counted.wait(10)
