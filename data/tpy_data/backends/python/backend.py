@@ -39,6 +39,7 @@ from tpy_data.backends.python.worker.loader import ModelSource, forget
 
 DEFAULT_FILENAME = "model.py"
 ISOLATION = "TPY_PYTHON_ISOLATION"
+EXECUTE_LIMIT = "TPY_EXECUTE_TIMEOUT_SECONDS"
 
 _KIND_WORDS = {InstanceKind.KIND_CPU: "CPU", InstanceKind.KIND_GPU: "GPU", InstanceKind.KIND_MODEL: "MODEL"}
 
@@ -123,6 +124,8 @@ class PythonBackend:
         if isolation == "thread":
             if config.parameter(ENVIRONMENT):
                 raise InvalidArgument(f"model '{context.name}': {ENVIRONMENT} needs {ISOLATION} 'process', not 'thread'")
+            if execute_limit_s(config) is not None:
+                raise InvalidArgument(f"model '{context.name}': {EXECUTE_LIMIT} needs {ISOLATION} 'process', not 'thread'")
             package = f"tpy_in_process_model_{next(_package_numbers)}"
             return ThreadedModel(context, self._source(context, package))
         source = self._source(context, str(context.version))
@@ -168,6 +171,7 @@ class IsolatedModel:
         self._context = context
         self._source = source
         self._interpreter = environments.interpreter(context)
+        self._execute_limit_s = execute_limit_s(context.config)
         self._spawner = spawner
         self._settings = settings
 
@@ -193,8 +197,9 @@ class IsolatedModel:
         log("verbose", f"worker process {talk.pid} is ready")
         checks = _decode_ready(said).is_ready
         if start.decoupled:
-            return StreamingInstance(talk, self._settings, log, checks_readiness=checks)
-        return with_state(IsolatedInstance(talk, self._settings, log, checks_readiness=checks), context.config)
+            return StreamingInstance(talk, self._settings, log, checks_readiness=checks, execute_limit_s=self._execute_limit_s)
+        instance = IsolatedInstance(talk, self._settings, log, checks_readiness=checks, execute_limit_s=self._execute_limit_s)
+        return with_state(instance, context.config)
 
     def unload(self) -> None:
         pass
@@ -233,6 +238,22 @@ def with_state(instance: ModelInstance, config: ModelConfig) -> ModelInstance:
     """The instance, with the implicit state that the configuration speaks of."""
     specs = state_specs(config)
     return StatefulInstance(instance, specs, batching=config.max_batch_size > 0) if specs else instance
+
+
+def execute_limit_s(config: ModelConfig) -> float | None:
+    """How many seconds `execute` may take, None for as long as it likes. Raises InvalidArgument for what is no such number."""
+    text = config.parameter(EXECUTE_LIMIT)
+    if not text:
+        return None
+    try:
+        limit_s = float(text)
+    except ValueError:
+        limit_s = 0.0
+    if not 0 < limit_s < threading.TIMEOUT_MAX:
+        raise InvalidArgument(
+            f"parameter {EXECUTE_LIMIT} of model '{config.name}' is '{text}', expected a number of seconds above 0"
+        )
+    return limit_s
 
 
 def is_iterative(config: ModelConfig) -> bool:

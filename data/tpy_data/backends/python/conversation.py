@@ -29,6 +29,11 @@ def unhealthy(name: str) -> str:
     return f"Stub process '{name}' is not healthy."
 
 
+def overdue(name: str, limit_s: float | None) -> str:
+    """What clients read when a worker was ended because of its model's `execute`."""
+    return f"{unhealthy(name)} It was ended: execute did not return within {limit_s or 0:g} s"
+
+
 class Conversation:
     """Owns a worker process, its channel and its side line. Used by one thread; ends with exactly one of `stop` and `give_up`."""
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import msgspec
 
 from tpy.backend import AnswerLater, ExecutionBatch, ExecutionRequest, ExecutionResult, InstanceFailure
 from tpy.errors import Internal
+from tpy.units import NS_PER_S
 from tpy_data.backends.python import translation
 from tpy_data.backends.python.answers import Answer, result_of
 from tpy_data.backends.python.call_desk import CallDesk
-from tpy_data.backends.python.conversation import LOST, Conversation, unhealthy
+from tpy_data.backends.python.conversation import LOST, Conversation, overdue, unhealthy
 from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.process import Spawner, WorkerProcess
 from tpy_data.backends.python.settings import PythonSettings
@@ -91,7 +93,17 @@ def _hear_loaded(talk: Conversation, start: WorkerStart, limit_s: float, log: Lo
 class IsolatedInstance:
     """One instance in a process of its own (a `ModelInstance`). Everything runs in the instance's thread."""
 
-    def __init__(self, talk: Conversation, settings: PythonSettings, log: LogLine, *, checks_readiness: bool = False) -> None:
+    def __init__(
+        self,
+        talk: Conversation,
+        settings: PythonSettings,
+        log: LogLine,
+        *,
+        checks_readiness: bool = False,
+        execute_limit_s: float | None = None,
+    ) -> None:
+        self._execute_limit_s = execute_limit_s
+        self._execute_end_ns = 0
         self._checks_readiness = checks_readiness
         self._side = talk.side
         self._talk: Conversation | None = talk
@@ -127,10 +139,10 @@ class IsolatedInstance:
         try:
             self._send(talk, batch.requests)
             batch.times.inputs_ready()
-            frame = talk.hear()
+            frame = self._hear(talk)
             while frame.kind is Kind.IS_CANCELLED:
                 self._answer_cancelled(talk, batch.requests, _decode_index(frame.header))
-                frame = talk.hear()
+                frame = self._hear(talk)
             talk.side.calls.end_batch()
             batch.times.outputs_begin()
             return self._results(talk, frame, len(batch.requests))
@@ -139,6 +151,16 @@ class IsolatedInstance:
             self._talk = None
             self._log("error", f"worker process {talk.pid} {how} ({error})")
             raise InstanceFailure(unhealthy(self._name)) from error
+        except TimeoutError:
+            talk.give_up()
+            self._talk = None
+            raise InstanceFailure(overdue(self._name, self._execute_limit_s)) from None
+
+    def _hear(self, talk: Conversation) -> Frame:
+        """The worker's next word. Raises TimeoutError when `execute` takes longer than it may."""
+        if self._execute_limit_s is None:
+            return talk.hear()
+        return talk.hear_within(max(self._execute_end_ns - time.monotonic_ns(), 0) / NS_PER_S)
 
     def close(self) -> None:
         """Finalize the model and end its process; bounded by finalize-timeout-seconds and EXIT_GRACE_S."""
@@ -158,6 +180,8 @@ class IsolatedInstance:
             "q": msgspec.Raw(text),
         }
         talk.side.calls.begin_batch(requests)
+        if self._execute_limit_s is not None:
+            self._execute_end_ns = time.monotonic_ns() + round(self._execute_limit_s * NS_PER_S)
         talk.say(Kind.EXECUTE, _encode(header), layout, loan)
 
     @staticmethod

@@ -26,7 +26,7 @@ import msgspec
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, ResponseSender
 from tpy.errors import Internal
 from tpy_data.backends.python.answers import Answer, result_of
-from tpy_data.backends.python.conversation import LOST, Conversation, unhealthy
+from tpy_data.backends.python.conversation import LOST, Conversation, overdue, unhealthy
 from tpy_data.backends.python.isolated import encode_requests, lend_inputs
 from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.process import LIVENESS_CHECK_S
@@ -127,7 +127,17 @@ class _Open:
 class StreamingInstance:
     """One instance in a process of its own (a `ModelInstance`)."""
 
-    def __init__(self, talk: Conversation, settings: PythonSettings, log: LogLine, *, checks_readiness: bool = False) -> None:
+    def __init__(
+        self,
+        talk: Conversation,
+        settings: PythonSettings,
+        log: LogLine,
+        *,
+        checks_readiness: bool = False,
+        execute_limit_s: float | None = None,
+    ) -> None:
+        self._execute_limit_s = execute_limit_s
+        self._failure_text = unhealthy(talk.name)
         self._checks_readiness = checks_readiness
         self._talk = talk
         self._settings = settings
@@ -183,7 +193,12 @@ class StreamingInstance:
             for number in numbers:
                 self._open.pop(number, None)
             raise
-        verdict = self._verdicts.get()
+        try:
+            verdict = self._verdicts.get(timeout=self._execute_limit_s)
+        except queue.Empty:
+            self._failure_text = overdue(self._talk.name, self._execute_limit_s)
+            self._talk.cut()
+            verdict = self._verdicts.get()  # the pump ends the worker
         self._talk.side.calls.end_batch()
         if verdict is None:
             raise self._failure()
@@ -241,8 +256,8 @@ class StreamingInstance:
         self._news.close()
 
     def _failure(self) -> InstanceFailure:
-        self._end_open(Internal(unhealthy(self._talk.name)))
-        return InstanceFailure(unhealthy(self._talk.name))
+        self._end_open(Internal(self._failure_text))
+        return InstanceFailure(self._failure_text)
 
     def _send(self, batch: ExecutionBatch, numbers: list[int]) -> None:
         layout = Layout()
@@ -358,7 +373,7 @@ class StreamingInstance:
         with self._speaking:
             how = self._talk.give_up()
         self._log("error", f"worker process {self._talk.pid} {how} ({why})")
-        self._end_open(Internal(unhealthy(self._talk.name)))
+        self._end_open(Internal(self._failure_text))
         self._verdicts.put(None)
 
     def _end_open(self, error: Internal) -> None:
