@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fuzz.cache import targets as cache
 from fuzz.grpc import targets as grpc
+from fuzz.schedulers import ensemble_targets as ensembles
 from fuzz.schedulers import rate_targets as rates
 from fuzz.schedulers import sequence_targets as sequences
 from fuzz.schedulers import targets as schedulers
@@ -16,6 +17,8 @@ TARGETS: tuple[Target, ...] = (
     sequences.DIRECT,
     sequences.OLDEST,
     sequences.CANARY,
+    ensembles.GRAPH,
+    ensembles.CANARY,
     rates.RATE_LIMITER,
     rates.CANARY,
     cache.RESPONSE_CACHE,

@@ -215,6 +215,7 @@ class EnsembleCore:
                 frame = Frame(step, run.plan)
                 self._put(run, frame, outputs, values, now_ns)
                 self._close_if_idle(frame)
+                self._regulate(step)
             else:
                 self._put(run, step.frame, outputs, values, now_ns)
         if final:
@@ -416,8 +417,8 @@ class EnsembleCore:
             self._drop(step)
 
     def _regulate(self, step: StepRun) -> None:
-        """Pause or resume a decoupled step, as things are."""
-        if step.over:
+        """Pause or resume a decoupled step, as things are. One that waits for its place has nothing yet that could be paused."""
+        if step.over or step in self._waiting[step.step]:
             return
         pause = step.run.paused or step.below_waiting > 0 or step.frames_open >= ENSEMBLE_FRAMES_MAX
         if pause is not step.paused:
