@@ -140,7 +140,6 @@ instance_group {{ kind: KIND_CPU rate_limiter {{ }} secondary_devices {{ }} }}
         "optimization.eager_batching",
         "optimization.gather_kernel_buffer_threshold",
         "model_metrics",
-        "instance_group[0].rate_limiter",
         "instance_group[0].secondary_devices",
     ]
     assert str(problems[2]) == "config.pbtxt:3:16: warning: optimization.priority: 'priority' has no effect in this server"

@@ -31,8 +31,6 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
     for index, group in enumerate(config.instance_group):
         if group.secondary_devices:
             yield f"instance_group[{index}].secondary_devices"
-        if group.rate_limiter is not None:
-            yield f"instance_group[{index}].rate_limiter"
 
 
 def _optimization_without_effect(optimization: Optimization) -> Iterator[str]:
