@@ -35,10 +35,6 @@ def checked(tmp_path: Path, config: str) -> tuple[list[str], bool]:
             "3:1: ensemble_scheduling: 'ensemble_scheduling' is not supported by this server",
         ),
         (
-            'backend: "identity" max_batch_size: 2\n' + TENSORS.replace('I"', 'I" allow_ragged_batch: true', 1),
-            "2:19: input[0].allow_ragged_batch: 'allow_ragged_batch' is not supported by this server",
-        ),
-        (
             'backend: "identify"\n' + TENSORS,
             "1:1: backend: unable to find backend library for backend 'identify'; expected one of identity, onnxruntime, python",
         ),
