@@ -46,8 +46,8 @@ def test_what_loading_would_refuse_by_name_is_an_error(tmp_path: Path, config: s
 
 
 def test_what_has_no_effect_is_a_warning(tmp_path: Path) -> None:
-    lines, sound = checked(tmp_path, 'backend: "identity"\nresponse_cache { enable: true }\n' + TENSORS)
-    assert lines == ["2:1: warning: response_cache: 'response_cache' has no effect in this server"]
+    lines, sound = checked(tmp_path, 'backend: "identity"\noptimization { priority: PRIORITY_MAX }\n' + TENSORS)
+    assert lines == ["2:16: warning: optimization.priority: 'priority' has no effect in this server"]
     assert sound
 
 
