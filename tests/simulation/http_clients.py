@@ -9,7 +9,7 @@ import trio
 
 from tests.simulation.journal import Violation
 from tests.simulation.network import ClientStream
-from tests.simulation.world import ECHOES, MODELS, TALK, World
+from tests.simulation.world import ECHOES, KEPT, MODELS, TALK, World
 
 PATIENCE_S = 5000.0
 """Longer than anything takes, hangs and restarts included: a request that is not answered by then is lost."""
@@ -150,7 +150,8 @@ class HttpClient:
         self._sent += 1
         name = f"{self._name}.{self._sent}"
         rows = chance.choice((1, 1, 2))
-        values = [float(chance.randrange(2**20)) for _ in range(2 * rows)]
+        # Of few values, some are asked for again; of many, an answer says whose it is.
+        values = [float(chance.randrange(3 if model == KEPT else 2**20)) for _ in range(2 * rows)]
         document: dict[str, object] = {
             "id": name,
             "inputs": [{"name": "IN", "shape": [rows, 2], "datatype": "FP32", "data": values}],

@@ -120,6 +120,7 @@ def _check_convergence(world: World) -> None:
     if not world.control.server_ready():
         world.journal.broken(f"the server is not ready although nothing is wrong any more: {world.control.index()}")
     for entry in world.data.statistics():
+        world.journal.counts["cache hits"] += entry.inference.cache_hit.count
         if entry.pending_requests:
             world.journal.broken(f"{entry.name} still has {entry.pending_requests} requests waiting")
 

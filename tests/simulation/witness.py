@@ -6,6 +6,7 @@ from tests.simulation.journal import Journal
 from tpy.config import ModelConfig
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
 from tpy.services import InferenceService, RequestHandle, ResponseSink
+from tpy_data.engine.cached_request import CachedRequest
 from tpy_data.engine.model_engine import ModelEngine
 from tpy_data.engine.statistics import VersionStatistics
 
@@ -123,7 +124,7 @@ class Witness:
         except Exception as refusal:
             self.journal.note("refused", request.id, refusal)
             raise
-        engine: ModelEngine = handle.owner  # type: ignore[attr-defined]  # RequestTicket's, EnsembleRequest's
+        engine: ModelEngine = handle._owner if isinstance(handle, CachedRequest) else handle.owner  # type: ignore
         tally = self._tallies.get(engine.statistics)
         self._engines[engine] = None
         if tally is None:

@@ -33,8 +33,10 @@ from tpy.telemetry.logs import LogController
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control import ControlMode, ControlOptions, ControlPlane, MemorySource, run_control_plane
 from tpy_control.offload import at_once
+from tpy_data.cache.options import LocalCacheOptions
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
 from tpy_data.engine.virtual_executor import VirtualExecutor
+from tpy_data.schedulers.core.rate_limiter import Supply
 
 EXIT_TIMEOUT_S = 30
 
@@ -43,7 +45,7 @@ backend: "%s"
 max_batch_size: %d
 input [{ name: "IN" data_type: TYPE_FP32 dims: [2] }]
 output [{ name: "OUT" data_type: TYPE_FP32 dims: [2] }]
-instance_group { count: %d kind: KIND_CPU }
+instance_group { count: %d kind: KIND_CPU rate_limiter { resources [{ name: "R" count: %d }] priority: %d } }
 version_policy { %s }
 %s
 """
@@ -71,6 +73,7 @@ ensemble_scheduling { step [
 
 CHAIN = "chain"
 TALK = "talk"
+KEPT = "kept"
 WORDS = "words"
 
 _SCHEDULERS = {
@@ -90,13 +93,14 @@ _SCHEDULERS = {
         "sequence_batching { oldest { max_candidate_sequences: 3 }" + _CONTROLS,
         "sequence_batching { oldest { max_candidate_sequences: 8 max_queue_delay_microseconds: 2000 }" + _CONTROLS,
     ),
+    KEPT: ("response_cache { enable: true }", "response_cache { enable: true } dynamic_batching { }"),
     "first": ("",),
     "second": ("dynamic_batching { }",),
     CHAIN: ("",),
 }
 
 MODELS = tuple(_SCHEDULERS)
-ECHOES = ("plain", "batch", "order", CHAIN)
+ECHOES = ("plain", "batch", "order", CHAIN, KEPT)
 """Models that give back what they get, and keep nothing."""
 
 
@@ -109,6 +113,8 @@ class ModelFiles:
         self.instances = chance.choice((1, 1, 2))
         self.policy = "latest { num_versions: 2 }"
         self.scheduler = chance.choice(_SCHEDULERS[name])
+        self.demand = chance.choice((1, 1, 2))
+        self.priority = chance.choice((1, 2))
         self.versions = {1: "first"}
         self.broken = False
 
@@ -136,7 +142,15 @@ class ModelFiles:
     def write(self, source: MemorySource, known: set[int]) -> None:
         """Bring the repository to this. `known` are the versions that it has; kept up to date."""
         location = source.location(self.name)
-        text = _CONFIG % (BACKEND, self.rows_max, self.instances, self.policy, self.scheduler)
+        text = _CONFIG % (
+            BACKEND,
+            self.rows_max,
+            self.instances,
+            self.demand,
+            self.priority,
+            self.policy,
+            self.scheduler,
+        )
         if self.name == CHAIN:
             text = _CHAIN % (self.rows_max, self.policy)
         source.write(location, "config.pbtxt", "garbage {{" if self.broken else text)
@@ -156,6 +170,7 @@ class World:
         self.seed = seed
         self.journal = journal
         self.mode = chance.choice((ControlMode.EXPLICIT, ControlMode.EXPLICIT, ControlMode.POLL))
+        self._limited = chance.random() < 0.3
         self.source = MemorySource(("repository",))
         self.files = {name: ModelFiles(name, chance) for name in MODELS}
         self.stopping = False
@@ -227,7 +242,11 @@ class World:
             settle_ns=500 * NS_PER_MS,
             load_models=MODELS if self.mode is ControlMode.EXPLICIT else (),
         )
-        data_options = DataPlaneOptions(exit_timeout_ns=EXIT_TIMEOUT_S * NS_PER_S)
+        data_options = DataPlaneOptions(
+            exit_timeout_ns=EXIT_TIMEOUT_S * NS_PER_S,
+            cache=LocalCacheOptions(size_bytes=2000),
+            rate_limit=Supply() if self._limited else None,
+        )
         with trio.CancelScope() as everything:
             async with trio.open_nursery() as threads:
                 self.backend = SimulatedBackend(self.seed, self.journal, threads)
