@@ -112,6 +112,11 @@ def echo(batch: ExecutionBatch) -> list[ExecutionResult]:
     return [ExecutionResult([_out(each.inputs["IN"].array)]) for each in batch.requests]
 
 
+def echo_of(value: float) -> ExecutionResult:
+    """A result whose OUT is this one value."""
+    return ExecutionResult([_out(np.array([[value]], np.float32))])
+
+
 def _out(array: np.ndarray[Any, Any]) -> Tensor:
     return Tensor("OUT", DataType.FP32, array)
 

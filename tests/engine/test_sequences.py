@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
+from tpy.backend import AnswerLater, ExecutionBatch, ExecutionResult, InstanceFailure, ResponseSender
 from tpy.config.model_config import ControlKind, Warmup, WarmupInput
 from tpy.errors import TpyError, Unavailable
 from tpy.messages import DataType, InferenceRequest, ModelState, Tensor
@@ -23,6 +23,7 @@ from .sequences import (
     control,
     direct,
     echo,
+    echo_of,
     of,
     oldest,
     seen,
@@ -125,6 +126,22 @@ async def test_empty_places_are_not_ready_and_count_as_rows(autojump_clock: Mock
         (statistics,) = r.plane.statistics("m")
         assert (statistics.inference_count, statistics.execution_count) == (4, 4)
         assert {row.batch_size: row.compute_infer.count for row in statistics.batches} == {1: 1, 2: 1, 3: 2}
+
+
+async def test_late_answers_for_empty_places_go_nowhere(autojump_clock: MockClock) -> None:
+    senders: list[ResponseSender] = []
+
+    def execute(batch: ExecutionBatch) -> list[ExecutionResult]:
+        return [AnswerLater(begin=senders.append) for _ in batch.requests]
+
+    async with rig(backend=sequence_backend(execute)) as r:
+        await r.serve(sequence_config())
+        sinks = [r.submit(of(number, number, start=True)) for number in (1, 2)]
+        await wait_all_tasks_blocked()
+        assert len(senders) == 3, "one of them for the empty place before the second sequence"
+        for number, sender in enumerate(senders):
+            sender.send(echo_of(number), final=True, wait=False)
+        assert [values(await sink.wait()) for sink in sinks] == [[0], [2]]
 
 
 async def test_oldest_batches_sequences_and_leaves_no_place_empty(autojump_clock: MockClock) -> None:

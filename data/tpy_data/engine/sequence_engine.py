@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
-from tpy.backend import SequenceState
+from tpy.backend import AnswerLater, SequenceState
 from tpy.clock import Clock
 from tpy.errors import Cancelled, InvalidArgument, Unavailable
 from tpy.ids import ModelId
@@ -189,15 +189,24 @@ class SequenceEngine(VersionEngine):
                 continue
             ticket = self._empty_places.ticket(first)
             if self._decoupled is not None:
-                self._decoupled.begin(ticket)
-                if ticket.sender is not None:
-                    ticket.sender.end(self._clock.now_ns(), by_model=True)
+                self._ignore(ticket)
             yield ticket
+
+    def _ignore(self, ticket: SequenceTicket) -> None:
+        """Give the ticket a sender whose responses go nowhere."""
+        if ticket.sender is None:
+            self._open.begin(ticket)
+        if ticket.sender is not None and not ticket.sender.over:
+            ticket.sender.end(self._clock.now_ns(), by_model=True)
 
     def _book(self, run: BatchRun) -> None:
         execution = run.execution()
         requests: list[SequenceTicket] = []
         for ticket, result in zip(cast("Sequence[SequenceTicket]", run.tickets), run.results, strict=True):
+            if ticket.phase is Phase.ENDED and isinstance(result, AnswerLater):
+                self._ignore(ticket)
+                if ticket.sender is not None:
+                    result.begin(ticket.sender)
             if ticket.live is None:
                 continue  # an empty place
             ticket.result = result
