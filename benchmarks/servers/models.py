@@ -56,6 +56,38 @@ output [ {{ name: "NUMBER" data_type: TYPE_INT32 dims: [ 1 ] }} ]
 instance_group [ {{ kind: KIND_CPU count: 1 }} ]
 {more}"""
 
+_PYTHON_CALLER = f"""\
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        data = np.zeros(16, np.float32)
+        for _ in range(int(pb_utils.get_input_tensor_by_name(request, "CALLS").as_numpy()[0])):
+            response = pb_utils.InferenceRequest(
+                model_name="called",
+                requested_output_names=["{IDENTITY_OUTPUT}"],
+                inputs=[pb_utils.Tensor("{IDENTITY_INPUT}", data)],
+            ).exec()
+            if response.has_error():
+                raise pb_utils.TritonModelException(response.error().message())
+            data = pb_utils.get_output_tensor_by_name(response, "{IDENTITY_OUTPUT}").as_numpy()
+        return pb_utils.InferenceResponse([pb_utils.Tensor("DATA", data)])
+"""
+
+_CALLER_CONFIG = """\
+name: "caller"
+backend: "python"
+max_batch_size: 0
+input [ {{ name: "CALLS" data_type: TYPE_INT32 dims: [ 1 ] }} ]
+output [ {{ name: "DATA" data_type: TYPE_FP32 dims: [ -1 ] }} ]
+instance_group [ {{ kind: KIND_CPU count: 1 }} ]
+{more}"""
+
 _IDENTITY_CONFIG = """\
 name: "{name}"
 backend: "{backend}"
@@ -84,9 +116,10 @@ class Identity(MLModel):
 """
 
 
-def write_python_identity(repository: Path, name: str, *, in_thread: bool = False) -> None:
-    """A model.py that copies FP32 of any length; `in_thread` asks tpy to run it inside the server."""
-    version = _write_identity_config(repository, name, "python", _THREAD if in_thread else "")
+def write_python_identity(repository: Path, name: str, *, in_thread: bool = False, cached: bool = False) -> None:
+    """A model.py that copies FP32 of any length; `in_thread` asks tpy to run it inside the server, `cached` to keep its answers."""
+    more = (_THREAD if in_thread else "") + ("response_cache { enable: true }\n" if cached else "")
+    version = _write_identity_config(repository, name, "python", more)
     (version / "model.py").write_text(_PYTHON_IDENTITY)
 
 
@@ -96,6 +129,15 @@ def write_counting(repository: Path, name: str, *, in_thread: bool = False) -> N
     version.mkdir(parents=True)
     (repository / name / "config.pbtxt").write_text(_COUNTING_CONFIG.format(name=name, more=_THREAD if in_thread else ""))
     (version / "model.py").write_text(_PYTHON_COUNTING)
+
+
+def write_callers(repository: Path, *, in_thread: bool = False) -> None:
+    """A model.py `caller` that calls the Python identity model `called` CALLS times."""
+    version = repository / "caller" / "1"
+    version.mkdir(parents=True)
+    (repository / "caller" / "config.pbtxt").write_text(_CALLER_CONFIG.format(more=_THREAD if in_thread else ""))
+    (version / "model.py").write_text(_PYTHON_CALLER)
+    write_python_identity(repository, "called", in_thread=in_thread)
 
 
 def write_builtin_identity(repository: Path, name: str) -> None:
