@@ -30,6 +30,7 @@ LARGE: FloatArray = np.arange(3_000_000, dtype=np.float32)
 """12 MB."""
 
 BASELINE = "Triton python"
+_KEPT = (("python", "plain"), ("cached", "cached"))
 WARM_UP_S = 1
 
 
@@ -70,6 +71,36 @@ def measure_grpc(bench: Bench) -> None:
                 call(contender.server.ports.grpc, contender.model, IDENTITY_INPUT, values)
         _measure_perf_analyzer(bench, "gRPC, 16 floats (perf_analyzer)", "grpc", able, VALUES, (1, 16, 64))
         _measure_perf_analyzer(bench, "gRPC, 12 MB in and out (perf_analyzer)", "grpc", able, LARGE, (1,))
+
+
+def measure_cache(bench: Bench) -> None:
+    """One request again and again, HTTP binary, wrk: a python model whose answers are kept, beside one whose are not."""
+    program = bench.peers.wrk
+    if program is None:
+        bench.say("wrk is missing: row 'response cache' is left out")
+        return
+    flags = ("--cache-config=local,size=16777216",)
+    with contextlib.ExitStack() as stack:
+        repository = bench.fresh("cache")
+        write_python_identity(repository, "cached", cached=True)
+        write_python_identity(repository, "plain")
+        plans: list[ServerPlan] = [TpyPlan(repository=repository, flags=flags)]
+        if bench.peers.triton is not None:
+            plans.append(TritonPlan(triton=bench.peers.triton, repository=repository, flags=flags))
+        contenders = []
+        for plan in plans:
+            server = stack.enter_context(running(plan, bench.fresh(f"cache-{plan.name}.log")))
+            title = "Triton" if plan.name == "triton" else plan.name
+            contenders += [Contender(f"{title} {how}", server, model) for how, model in _KEPT]
+        requests = {contender.name: binary_request(contender.model, IDENTITY_INPUT, VALUES) for contender in contenders}
+        for contender in contenders:
+            check_identity(contender.server.ports.http, requests[contender.name], VALUES)
+
+        def drive(contender: Contender, connections: int, seconds: int) -> Load:
+            port = contender.server.ports.http
+            return wrk.drive(program, port, requests[contender.name], connections=connections, seconds=seconds)
+
+        _measure_rounds(bench, "response cache, HTTP binary, 16 floats", contenders, (1, 16), drive, whole_run=True)
 
 
 def _measure_perf_analyzer(

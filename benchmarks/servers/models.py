@@ -117,7 +117,7 @@ class Identity(MLModel):
 
 
 def write_python_identity(repository: Path, name: str, *, in_thread: bool = False, cached: bool = False) -> None:
-    """A model.py that copies FP32 of any length; `in_thread` asks tpy to run it inside the server, `cached` to keep its answers."""
+    """A model.py that copies FP32 of any length; `in_thread`: tpy runs it inside the server; `cached`: its answers are kept."""
     more = (_THREAD if in_thread else "") + ("response_cache { enable: true }\n" if cached else "")
     version = _write_identity_config(repository, name, "python", more)
     (version / "model.py").write_text(_PYTHON_IDENTITY)

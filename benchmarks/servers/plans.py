@@ -36,6 +36,7 @@ class TritonPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     triton: Triton
     repository: Path
+    flags: tuple[str, ...] = ()
     name: str = "triton"
     ready_path: str = SERVER_READY
 
@@ -44,7 +45,7 @@ class TritonPlan(msgspec.Struct, frozen=True, kw_only=True):
         listen = [f"--http-address={HOST}", f"--grpc-address={HOST}", f"--http-port={ports.http}"]
         listen += [f"--grpc-port={ports.grpc}", f"--metrics-port={ports.metrics}"]
         folders = [f"--backend-directory={folder / 'backends'}", f"--cache-directory={folder / 'caches'}"]
-        return [str(folder / "bin" / "tritonserver"), f"--model-repository={self.repository}", *folders, *listen]
+        return [str(folder / "bin" / "tritonserver"), f"--model-repository={self.repository}", *folders, *listen, *self.flags]
 
     def environment(self) -> Mapping[str, str]:
         binaries = self.triton.environment / "bin"
