@@ -9,7 +9,6 @@ import pytest
 from tpy.cli.check import report
 
 TENSORS = 'input { name: "I" data_type: TYPE_FP32 dims: 1 } output { name: "O" data_type: TYPE_FP32 dims: 1 }\n'
-STEP = 'step { model_name: "m" model_version: -1 input_map { key: "I" value: "I" } output_map { key: "O" value: "O" } }'
 
 
 def checked(tmp_path: Path, config: str) -> tuple[list[str], bool]:
@@ -30,10 +29,6 @@ def checked(tmp_path: Path, config: str) -> tuple[list[str], bool]:
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        (
-            'platform: "ensemble"\n' + TENSORS + "ensemble_scheduling { " + STEP + " }",
-            "3:1: ensemble_scheduling: 'ensemble_scheduling' is not supported by this server",
-        ),
         (
             'backend: "identify"\n' + TENSORS,
             "1:1: backend: unable to find backend library for backend 'identify'; expected one of identity, onnxruntime, python",

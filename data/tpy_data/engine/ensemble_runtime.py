@@ -238,7 +238,7 @@ class EnsembleRuntime:
         config = msgspec.structs.replace(config, model_transaction_policy=TransactionPolicy(decoupled=decoupled))
         problems = errors_of(validate(config))
         if problems:
-            raise ConfigError(problems)
+            raise ConfigError(problems, message="; ".join(problem.message for problem in problems))
         description = describe(config, self.version, self._labels, namespace=self.id.namespace)
         engine = EnsembleEngine(config, self.version, members, self._plant.clock, self._statistics)
         self._changes += 1
