@@ -117,10 +117,13 @@ def _check_convergence(world: World) -> None:
         world.journal.broken(f"loaded are {sorted(world.backend.loaded)} and wanted {sorted(wanted)}")
     if len(world.backend.instances) != instances:
         world.journal.broken(f"there are {len(world.backend.instances)} instances where {instances} are wanted")
+    cache = world.data.cache_statistics()
+    if cache is not None:
+        world.journal.counts["cache hits"] += cache.hits
+        world.journal.counts["cache evictions"] += cache.evictions
     if not world.control.server_ready():
         world.journal.broken(f"the server is not ready although nothing is wrong any more: {world.control.index()}")
     for entry in world.data.statistics():
-        world.journal.counts["cache hits"] += entry.inference.cache_hit.count
         if entry.pending_requests:
             world.journal.broken(f"{entry.name} still has {entry.pending_requests} requests waiting")
 

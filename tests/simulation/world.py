@@ -244,7 +244,7 @@ class World:
         )
         data_options = DataPlaneOptions(
             exit_timeout_ns=EXIT_TIMEOUT_S * NS_PER_S,
-            cache=LocalCacheOptions(size_bytes=2000),
+            cache=LocalCacheOptions(size_bytes=1500),
             rate_limit=Supply() if self._limited else None,
         )
         with trio.CancelScope() as everything:
