@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fuzz.cache import targets as cache
+from fuzz.decoupled import targets as decoupled
 from fuzz.grpc import targets as grpc
 from fuzz.schedulers import ensemble_targets as ensembles
 from fuzz.schedulers import rate_targets as rates
@@ -14,6 +15,8 @@ TARGETS: tuple[Target, ...] = (
     schedulers.DEFAULT,
     schedulers.DYNAMIC,
     schedulers.CANARY,
+    decoupled.DECOUPLED,
+    decoupled.CANARY,
     sequences.DIRECT,
     sequences.OLDEST,
     sequences.CANARY,
