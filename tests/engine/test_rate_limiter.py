@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import trio
@@ -11,6 +12,7 @@ from tests.engine.fakes import RecordingSink, ScriptedBackend, config, dynamic, 
 from tests.engine.sequences import of, sequence_backend, sequence_config
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
 from tpy.config.model_config import InstanceGroup, InstanceKind, RateLimiter, RateLimiterResource
+from tpy.errors import Unavailable
 from tpy.messages import ModelState
 from tpy_data.schedulers.core.rate_limiter import Supply
 
@@ -221,3 +223,55 @@ async def test_a_resize_of_sequences_waits_for_what_is_at_the_door(autojump_cloc
         assert [values(sink.response)[0] for sink in sinks] == [7, 8, 9]
         await r.store.wait_for(lambda s: any(o.config_revision == 2 for o in s.observed.values()))
         await r.submit(of(5, 5, start=True, end=True)).wait()
+
+
+async def test_a_random_history_leaks_no_resource(autojump_clock: MockClock) -> None:
+    chance = random.Random(11)
+    failures = 0
+
+    def execute(batch: ExecutionBatch) -> list[ExecutionResult]:
+        nonlocal failures
+        if chance.random() < 0.02:
+            failures += 1
+            raise InstanceFailure("gone")
+        return identity(batch)
+
+    models = {
+        "a": limited("a", group(("R", 2), count=2), group(("R", 1), ("S", 1), name="h")),
+        "b": limited("b", group(("S", 2), count=2, priority=3), dynamic_batching=dynamic(2)),
+        "c": limited("c", group(("G", 1), count=2, machine_wide=True)),
+    }
+    async with rig(
+        latency_ms=3, rate_limit=Supply(counts={("R", 0): 3, ("S", None): 2, ("G", 0): 1}), backend=ScriptedBackend(execute)
+    ) as r:
+        for model in models.values():
+            await r.serve(model)
+        sinks: list[RecordingSink] = []
+        cancelled: list[RecordingSink] = []
+        for step in range(400):
+            name = chance.choice("abc")
+            sink = RecordingSink()
+            try:
+                sent = request(model=name, timeout_us=chance.choice((0, 0, 0, 5000)))
+                handle = r.plane.inference.submit(sent, sink)
+            except Unavailable:
+                await trio.sleep(1)  # all instances of the model have failed
+                continue
+            sinks.append(sink)
+            if chance.random() < 0.2:
+                await trio.sleep(chance.random() * 0.01)
+                if not sink.responses:
+                    handle.cancel()
+                    cancelled.append(sink)
+            elif chance.random() < 0.5:
+                await trio.sleep(chance.random() * 0.004)
+            if step % 100 == 99:
+                await r.serve(models[name])  # beside the old copy, which drains
+        await trio.sleep(300)
+        assert all(len(sink.responses) == (sink not in cancelled) for sink in sinks)
+        assert failures
+        chance.seed(0)
+        for name in "abc":  # each alone takes all that there is of something
+            begun_ms = trio.current_time() * 1000
+            (at_ms,) = await _all(r.submit(request(model=name)))
+            assert at_ms - begun_ms <= 6

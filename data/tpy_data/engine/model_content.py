@@ -41,6 +41,6 @@ def _files(model_directory: Path, version_directory: Path) -> Iterator[Path]:
         for file in files:
             count += 1
             if count > MODEL_FILES_MAX:
-                return
+                raise OSError(f"more than {MODEL_FILES_MAX} files below {model_directory}")
             if (here / file).is_file():
                 yield here / file
