@@ -1,8 +1,9 @@
 """CallDesk: the server's end of a worker's call line (worker/call_line.py), and the thread that reads and writes it.
 
     worker                    says CALL and REPOSITORY, and NOTE of what it took and does not want any more
-    pump thread (here)        checks them, hands them to the server; encodes and says every ANSWER
-    Trio thread               hands answers to the pump, without ever waiting
+    pump thread (here)        checks them, hands them to the server; encodes and says an ANSWER that is large
+    Trio thread               says a small ANSWER itself, which spares a switch of threads, and hands others to the pump; it never
+                              waits
 
 There is a line, and a pump, only for a worker whose model has called. The pump waits for its worker alone: an instance's thread
 and the batches that it runs are never held up by calls.
@@ -21,19 +22,26 @@ from functools import partial
 import msgspec
 
 from tpy.backend import ExecutionRequest, ServerCall, ServerCalls, WaitingBatch
-from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable, Unsupported
+from tpy.errors import InvalidArgument, TpyError, Unavailable, Unsupported
 from tpy.limits import LOAD_OVERRIDE_BYTES_MAX, MODEL_CALL_BYTES_OUTSTANDING_MAX, MODEL_CALLS_OUTSTANDING_MAX
-from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest
+from tpy.messages import DataType, InferenceRequest, InferenceResponse, LoadRequest
 from tpy_data.backends.python import translation
 from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.worker.channel import Channel, Closed
 from tpy_data.backends.python.worker.core.batch import Array, Descriptor, Layout, read
 from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
-from tpy_data.backends.python.worker.segments import Borrower, Lender
+from tpy_data.backends.python.worker.segments import Borrower, Lender, Loan
 
 _FILE = "file:"
 
+_AT_ONCE_BYTES_MAX = 16 * 1024
+"""Tensors of an answer that the Trio thread says itself: some microseconds to copy."""
+
+_AT_ONCE_ELEMENTS_MAX = 64
+"""Of its BYTES tensors, which are written one by one."""
+
 Segment = tuple[int, int, bool]
+_Answer = tuple[int, str, str, Sequence[Descriptor]]
 
 
 class _Request(msgspec.Struct, frozen=True, array_like=True):
@@ -119,6 +127,10 @@ class CallDesk:
         self._requests: Sequence[ExecutionRequest] = ()
         self._waiting: WaitingBatch | None = None
         self._lock = threading.Lock()
+        self._speaking = threading.Lock()
+        """Held while something is said, and taken before `_lock`. The Trio thread only tries."""
+        self._rest: memoryview | None = None
+        """Of a frame that the Trio thread began."""
         self._channel: Channel | None = None
         self._pump: threading.Thread | None = None
         self._closed = False
@@ -177,7 +189,13 @@ class CallDesk:
         return len(self._outstanding)
 
     def answer(self, outstanding: _Outstanding, said: InferenceResponse | TpyError | bool) -> None:
-        """Have the pump say this. Never waits."""
+        """Say this, or have the pump do it. Never waits."""
+        if _is_small(said) and self._speaking.acquire(blocking=False):
+            try:
+                if not self._answers and self._rest is None and self._say_at_once(outstanding, said):
+                    return
+            finally:
+                self._speaking.release()
         with self._lock:
             if self._wake >= 0:
                 self._answers.append((outstanding, said))
@@ -197,8 +215,7 @@ class CallDesk:
                 ready = [descriptor for descriptor, _ in poller.poll()]
                 if self._wake in ready:
                     os.eventfd_read(self._wake)
-                    while self._answers:
-                        self._say(channel, *self._answers.popleft())
+                    self._say_waiting(channel)
                 if channel.fileno() in ready:
                     frame: Frame | None = channel.receive()
                     while frame is not None:
@@ -215,11 +232,11 @@ class CallDesk:
         self._shut(channel)
 
     def _shut(self, channel: Channel) -> None:
-        with self._lock:
+        with self._speaking, self._lock:
             self._closed = True
             os.close(self._wake)
             self._wake = -1
-        channel.close()
+            channel.close()
         for outstanding in self._outstanding.values():
             if outstanding.call is not None:
                 outstanding.call.cancel()
@@ -290,8 +307,9 @@ class CallDesk:
                 )
             )
         else:
-            self._outstanding[number] = outstanding
-            self._bytes += size
+            with self._lock:
+                self._outstanding[number] = outstanding
+                self._bytes += size
             return outstanding
         return None
 
@@ -339,69 +357,128 @@ class CallDesk:
         outstanding = self._outstanding.get(number)
         if outstanding is None:
             return  # its last response is on the way
-        if not 0 <= count <= outstanding.sent or outstanding.call is None:
-            raise ProtocolViolation(f"{count} of {outstanding.sent} responses were taken")
-        outstanding.sent -= count
+        with self._lock:
+            if not 0 <= count <= outstanding.sent or outstanding.call is None:
+                raise ProtocolViolation(f"{count} of {outstanding.sent} responses were taken")
+            outstanding.sent -= count
         outstanding.call.taken(count)
 
     def _cancel(self, number: int) -> None:
-        outstanding = self._outstanding.pop(number, None)
-        if outstanding is not None:
-            self._bytes -= outstanding.size
-            if outstanding.call is not None:
-                outstanding.call.cancel()
+        with self._lock:
+            outstanding = self._outstanding.pop(number, None)
+            if outstanding is not None:
+                self._bytes -= outstanding.size
+        if outstanding is not None and outstanding.call is not None:
+            outstanding.call.cancel()
+
+    # Saying, with `_speaking` held
+
+    def _say_waiting(self, channel: Channel) -> None:
+        """In the pump: whatever waits to be said."""
+        with self._speaking:
+            rest, self._rest = self._rest, None
+            if rest is not None:
+                channel.send_rest(rest)
+            while self._answers:
+                self._say(channel, *self._answers.popleft())
+
+    def _say_at_once(self, outstanding: _Outstanding, said: InferenceResponse | TpyError | bool) -> bool:
+        """On the Trio thread: whether it was said, or will be, or has nobody to be said to."""
+        channel = self._channel
+        if channel is None or self._wake < 0:
+            return True
+        if self._lender.has_dropped:
+            return False  # the pump has more to say than this
+        layout = Layout()
+        answer, final = _answer(said, layout)
+        if layout.segment_bytes or layout.data_bytes > _AT_ONCE_BYTES_MAX:
+            return False
+        if self._count_said(outstanding, said, final=final):
+            header = self._header(outstanding.number, answer, None, final=final)
+            try:
+                rest = channel.send_at_once(Kind.ANSWER, header, layout.data, layout.data_bytes)
+            except Closed:
+                return True  # the pump sees it too
+            if rest:
+                self._rest = rest
+                with self._lock:
+                    os.eventfd_write(self._wake, 1)
+        return True
 
     def _say(self, channel: Channel, outstanding: _Outstanding, said: InferenceResponse | TpyError | bool) -> None:
-        known = self._outstanding.get(outstanding.number) is outstanding
-        if not known and not isinstance(said, TpyError):
-            return  # cancelled meanwhile; what was refused at once was never known
         layout = Layout()
-        final = True
-        if isinstance(said, bool):
-            answer: tuple[object, ...] = (-1, "", "true" if said else "false", ())
-        elif isinstance(said, TpyError):
-            answer = (translation.code_of(said), said.message, "", ())
-        elif said.error is not None:
-            answer, final = (translation.code_of(said.error), said.error.message, "", ()), said.final
-        else:
-            final = said.final
-            try:
-                outputs = [layout.add(each.name, each.datatype.number, translation.storage(each)) for each in said.outputs]
-                answer = (-1, "", translation.parameters_text(said.parameters), outputs)
-            except Exception as error:
-                layout = Layout()
-                answer = (translation.code_of(Internal("")), f"the response cannot be sent: {error}", "", ())
-        loan = None
+        answer, final = _answer(said, layout)
+        if not self._count_said(outstanding, said, final=final):
+            return
+        loan: Loan | None = None
         if layout.segment_bytes:
             try:
                 loan = self._lender.lend(layout.placed, layout.segment_bytes)
             except OSError as error:
-                answer = (
-                    translation.code_of(Unavailable("")),
-                    f"no shared memory for {layout.segment_bytes} bytes: {error}",
-                    "",
-                    (),
-                )
+                answer = _error(Unavailable(f"no shared memory for {layout.segment_bytes} bytes of outputs: {error}"))
                 layout = Layout()
-        if final:
-            if known:
-                del self._outstanding[outstanding.number]
-                self._bytes -= outstanding.size
-        else:
-            outstanding.sent += 1
-        header = {
-            "n": outstanding.number,
-            "f": final,
-            "s": None if loan is None else (loan.number, loan.size, loan.descriptor >= 0),
-            "r": self._borrower.take_released(),
-            "d": self._lender.take_dropped(),
-            "a": answer,
-        }
+        header = self._header(outstanding.number, answer, loan, final=final)
         try:
-            channel.send(Kind.ANSWER, _encode(header), layout.data, layout.data_bytes, -1 if loan is None else loan.descriptor)
+            channel.send(Kind.ANSWER, header, layout.data, layout.data_bytes, -1 if loan is None else loan.descriptor)
         finally:
             if loan is not None:
                 loan.sent()
+
+    def _count_said(self, outstanding: _Outstanding, said: InferenceResponse | TpyError | bool, *, final: bool) -> bool:
+        """Note that something is said of a call. False when the worker does not want to hear of it any more."""
+        with self._lock:
+            if self._outstanding.get(outstanding.number) is not outstanding:
+                return isinstance(said, TpyError)  # what was refused at once was never known
+            if final:
+                del self._outstanding[outstanding.number]
+                self._bytes -= outstanding.size
+            else:
+                outstanding.sent += 1
+            return True
+
+    def _header(self, number: int, answer: _Answer, loan: Loan | None, *, final: bool) -> bytes:
+        return _encode(
+            {
+                "n": number,
+                "f": final,
+                "s": None if loan is None else (loan.number, loan.size, loan.descriptor >= 0),
+                "r": self._borrower.take_released(),
+                "d": self._lender.take_dropped(),
+                "a": answer,
+            }
+        )
+
+
+def _answer(said: InferenceResponse | TpyError | bool, layout: Layout) -> tuple[_Answer, bool]:
+    """What is said, its tensors laid out, and whether it is the last."""
+    if isinstance(said, bool):
+        return (-1, "", "true" if said else "false", ()), True
+    if isinstance(said, TpyError):
+        return _error(said), True
+    if said.error is not None:
+        return _error(said.error), said.final
+    outputs = [layout.add(each.name, each.datatype.number, translation.storage(each)) for each in said.outputs]
+    return (-1, "", translation.parameters_text(said.parameters), outputs), said.final
+
+
+def _error(error: TpyError) -> _Answer:
+    return translation.code_of(error), error.message, "", ()
+
+
+def _is_small(said: InferenceResponse | TpyError | bool) -> bool:
+    """Whether it takes next to no time to write down."""
+    if not isinstance(said, InferenceResponse):
+        return True
+    size = 0
+    for tensor in said.outputs:
+        array = tensor.array
+        if tensor.datatype is not DataType.BYTES:
+            size += array.nbytes
+        elif array.size > _AT_ONCE_ELEMENTS_MAX:
+            return False
+        else:
+            size += sum([len(element) for element in array.reshape(-1)])
+    return size <= _AT_ONCE_BYTES_MAX
 
 
 def load_request(model: str, config: str, files: dict[str, bytes]) -> LoadRequest:

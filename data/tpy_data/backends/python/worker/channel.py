@@ -23,6 +23,7 @@ _JOINED_BYTES_MAX = 8 * 1024
 # Plain numbers: the enum members of `socket` cost microseconds in every `&`.
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _TRUNCATED = int(socket.MSG_CTRUNC)
+_AT_ONCE = int(socket.MSG_DONTWAIT)
 
 _FILES_MAX = 4
 _ANCILLARY_BYTES = socket.CMSG_SPACE(_FILES_MAX * array.array("i").itemsize)
@@ -63,6 +64,23 @@ class Channel:
             sent = self._socket.sendmsg(buffers, ancillary) if len(buffers) > 1 or ancillary else self._socket.send(buffers[0])
             if sent < sum(map(len, buffers)):
                 self._socket.sendall(memoryview(b"".join(buffers))[sent:])
+        except OSError as error:
+            raise Closed(str(error)) from None
+
+    def send_at_once(self, kind: Kind, header: bytes, data: list[Buffer], data_bytes: int) -> memoryview:
+        """Write as much of a frame as can be written without waiting; what is left, for `send_rest`. Raises Closed."""
+        joined = memoryview(b"".join(encode(kind, header, data, data_bytes)))
+        try:
+            return joined[self._socket.send(joined, _AT_ONCE) :]
+        except BlockingIOError:
+            return joined
+        except OSError as error:
+            raise Closed(str(error)) from None
+
+    def send_rest(self, rest: memoryview) -> None:
+        """Write the rest of a frame, before anything else is. Blocks as `send` does. Raises Closed."""
+        try:
+            self._socket.sendall(rest)
         except OSError as error:
             raise Closed(str(error)) from None
 

@@ -97,6 +97,11 @@ class Lender:
             self._free.remove(smallest)
             self._dropped.append(smallest.number)
 
+    @property
+    def has_dropped(self) -> bool:
+        """Whether there is something to `take_dropped`."""
+        return bool(self._dropped)
+
     def take_dropped(self) -> list[int]:
         """Segments that the peer should unmap; to be said in the next message."""
         dropped, self._dropped = self._dropped, []
