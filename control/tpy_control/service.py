@@ -32,7 +32,7 @@ _Outcome = tuple[Candidate | Refused, Sequence[ModelId]]
 
 
 class ControlPlane:
-    """Implements tpy.services.RepositoryService. Made by `run_control_plane`, valid while that runs."""
+    """The repository service of this plane. Made by `run_control_plane`, valid while that runs."""
 
     def __init__(self, plane: Plane) -> None:
         self._plane = plane

@@ -77,11 +77,27 @@ class InferenceService(Protocol):
 
         Refusals at the door (unknown model, wrong shape, queue full, shutting down) are raised here and not delivered; the
         sink is then never called. Texts as triton.md 1.3.1, 29 to 50. Everything later arrives at the sink.
+
+        Where the engine is in another process it is asked after the return: such a refusal arrives at the sink, as a final
+        response with the error and `refused`. What is sent to the caller is the same either way.
         """
         ...
 
 
-class RepositoryService(Protocol):
+class LoadingService(Protocol):
+    """Loads and unloads models by name."""
+
+    async def load(self, request: LoadRequest) -> None:
+        """Load or reload a model and return when it serves (or raise why it does not). EXPLICIT mode only; raises
+        Unavailable otherwise. Cancelling the call does not undo the load."""
+        ...
+
+    async def unload(self, model_name: str, *, unload_dependents: bool = False) -> None:
+        """Stop serving a model; returns at once, requests in flight finish. Unknown models succeed. EXPLICIT mode only."""
+        ...
+
+
+class RepositoryService(LoadingService, Protocol):
     """The model repository extension and readiness."""
 
     def server_live(self) -> bool:
@@ -96,17 +112,8 @@ class RepositoryService(Protocol):
         """Whether the version (None: any newest) would serve a request. Raises NotFound / Unavailable as `describe`."""
         ...
 
-    def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
+    async def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
         """The repository index, sorted by name, then version."""
-        ...
-
-    async def load(self, request: LoadRequest) -> None:
-        """Load or reload a model and return when it serves (or raise why it does not). EXPLICIT mode only; raises
-        Unavailable otherwise. Cancelling the call does not undo the load."""
-        ...
-
-    async def unload(self, model_name: str, *, unload_dependents: bool = False) -> None:
-        """Stop serving a model; returns at once, requests in flight finish. Unknown models succeed. EXPLICIT mode only."""
         ...
 
 
@@ -117,7 +124,7 @@ class DiagnosticsService(Protocol):
         """Name, version, extensions."""
         ...
 
-    def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
+    async def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
         """Statistics of all models ("") or one; sorted by name, then version. Raises InvalidArgument for an unknown one
         (triton.md 1.3.1, 63 and 64)."""
         ...
@@ -126,7 +133,7 @@ class DiagnosticsService(Protocol):
         """The settings in force."""
         ...
 
-    def update_log_settings(self, settings: LogSettings) -> None:
+    async def update_log_settings(self, settings: LogSettings) -> None:
         """Put new settings in force. Raises InvalidArgument / Unavailable / Unsupported with Triton's texts."""
         ...
 

@@ -13,7 +13,7 @@ from tpy.clock import Clock
 from tpy.errors import InvalidArgument
 from tpy.ids import ModelId
 from tpy.messages import CacheStatistics, ModelStatistics
-from tpy.services import RepositoryService
+from tpy.services import LoadingService
 from tpy.state import ModelStateStore, ObservedWriter
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.telemetry.host import SERVER_FAMILIES
@@ -63,7 +63,7 @@ class DataPlane:
         self._table = plant.table
         self._cache = plant.cache
 
-    def use_repository(self, repository: RepositoryService) -> None:
+    def use_repository(self, repository: LoadingService) -> None:
         """Have models that load and unload others do it there; before this is called they are refused."""
         self._calls.repository = repository
 

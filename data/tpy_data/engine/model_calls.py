@@ -19,7 +19,7 @@ from tpy.limits import (
     REPOSITORY_CALLS_WAITING_MAX,
 )
 from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest
-from tpy.services import InferenceService, RepositoryService, RequestHandle
+from tpy.services import InferenceService, LoadingService, RequestHandle
 from tpy_data.engine.cached_request import CachedRequest
 from tpy_data.engine.core import CallingBatch, WaitingRequest, find_circle
 from tpy_data.engine.ensemble_request import EnsembleRequest, StepRequest
@@ -56,7 +56,7 @@ class EngineCalls:
     """
 
     def __init__(self, inference: InferenceService) -> None:
-        self.repository: RepositoryService | None = None
+        self.repository: LoadingService | None = None
         self.inference = inference
         self._token = trio.lowlevel.current_trio_token()
         self._orders, self._arriving = trio.open_memory_channel[_RepositoryOrder](REPOSITORY_CALLS_WAITING_MAX)

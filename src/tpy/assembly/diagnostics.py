@@ -37,7 +37,7 @@ class Diagnostics:
         """See DiagnosticsService."""
         return self._metadata
 
-    def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
+    async def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
         """See DiagnosticsService."""
         return self._data.statistics(model_name, version)
 
@@ -45,7 +45,7 @@ class Diagnostics:
         """See DiagnosticsService."""
         return self._logs.settings
 
-    def update_log_settings(self, settings: LogSettings) -> None:
+    async def update_log_settings(self, settings: LogSettings) -> None:
         """See DiagnosticsService."""
         self._logs.update(settings)
 

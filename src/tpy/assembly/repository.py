@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpy.messages import IndexEntry, LoadRequest
-from tpy.services import RepositoryService
+from tpy_control import ControlPlane
 from tpy_data.engine import DataPlane
 
 
 class Repository:
     """Implements tpy.services.RepositoryService."""
 
-    def __init__(self, control: RepositoryService, data: DataPlane) -> None:
+    def __init__(self, control: ControlPlane, data: DataPlane) -> None:
         self._control = control
         self._data = data
 
@@ -29,7 +29,7 @@ class Repository:
         """See RepositoryService. Served, and ready in its own opinion where it has one."""
         return await self._control.model_ready(model_name, version) and await self._data.check_ready(model_name, version)
 
-    def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
+    async def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
         """See RepositoryService."""
         return self._control.index(ready_only=ready_only)
 

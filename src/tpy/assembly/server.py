@@ -213,7 +213,7 @@ def _metrics_page(
 
     def show() -> bytes:
         return render(
-            services.diagnostics.statistics(),
+            data.statistics(),
             [*sampler.families, *cache_families(data.cache_statistics())],
             custom=data.custom_metrics(),
             counter_latencies=metrics.counter_latencies,

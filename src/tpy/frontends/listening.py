@@ -72,11 +72,11 @@ def address_of(listening: socket.socket) -> BoundAddress:
     return BoundAddress(host=name[0], port=name[1])
 
 
-def close(sockets: Iterable[socket.socket], address: BoundAddress) -> None:
-    """Close what `listen` opened, and remove the file of a Unix socket."""
+def close(sockets: Iterable[socket.socket], address: BoundAddress | None) -> None:
+    """Close what `listen` opened, and remove the file of a Unix socket at `address`."""
     for listening in sockets:
         listening.close()
-    if address.path:
+    if address is not None and address.path:
         _remove_socket_file(address.path)
 
 

@@ -50,6 +50,7 @@ class InferenceResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     With `error` set there are no outputs. `outputs` are in the order of the model's configuration, restricted to the requested
     ones. An empty final (`final` and no outputs and no error) ends a decoupled request without data.
+    `refused`: the `error` was said at the door, by an engine that is too far away for `submit` to raise it.
     """
 
     model_name: str
@@ -59,6 +60,7 @@ class InferenceResponse(msgspec.Struct, frozen=True, kw_only=True):
     parameters: Mapping[str, ParameterValue] = msgspec.field(default_factory=lambda: NO_PARAMETERS)
     error: TpyError | None = None
     final: bool = True
+    refused: bool = False
 
 
 FINAL_ONLY: tuple[Tensor, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
@@ -72,23 +72,32 @@ async def test_statistics() -> None:
 
 async def test_statistics_of_responses() -> None:
     async with port() as server:
-        [entry] = server.services.diagnostics.statistics()
+        [entry] = await server.services.diagnostics.statistics()
         row = ResponseStatistics(index=3, success=Duration(2, 7), cancel=Duration(1, 5))
         entry = msgspec.structs.replace(entry, responses=(row,))
-        server.services.diagnostics.statistics = lambda *_: [entry]  # type: ignore[method-assign]  # one row more than the fake's
+        server.services.diagnostics.statistics = answering([entry])  # type: ignore[method-assign]  # one row more than the fake's
         [answered] = (await ask(server, pb.ModelStatisticsRequest(), pb.ModelStatisticsResponse)).model_stats
         assert list(answered.response_stats) == ["3"]
         found = answered.response_stats["3"]
         assert (found.success.count, found.success.ns, found.cancel.ns, found.fail.count) == (2, 7, 5, 0)
 
 
+def answering(rows: list[Any]) -> Any:
+    """A method of a service that answers `rows`."""
+
+    async def answer(*_: object, **__: object) -> list[Any]:
+        return rows
+
+    return answer
+
+
 async def test_a_thousand_models_do_not_hold_up_the_loop(loop_guard: object) -> None:
     async with port() as server:
-        [entry], first = server.services.diagnostics.statistics(), server.services.repository.index()[0]
+        [entry], first = await server.services.diagnostics.statistics(), (await server.services.repository.index())[0]
         await ask(server, pb.ModelStatisticsRequest(), pb.ModelStatisticsResponse)  # what is made once is made now
         await ask(server, pb.RepositoryIndexRequest(), pb.RepositoryIndexResponse)
-        server.services.diagnostics.statistics = lambda *_: [entry] * 1000  # type: ignore[method-assign]  # many of them
-        server.services.repository.index = lambda **_: [first] * 1000  # type: ignore[method-assign]
+        server.services.diagnostics.statistics = answering([entry] * 1000)  # type: ignore[method-assign]  # many of them
+        server.services.repository.index = answering([first] * 1000)  # type: ignore[method-assign]
         assert len((await ask(server, pb.ModelStatisticsRequest(), pb.ModelStatisticsResponse)).model_stats) == 1000
         assert len((await ask(server, pb.RepositoryIndexRequest(), pb.RepositoryIndexResponse)).models) == 1000
 

@@ -150,7 +150,7 @@ class FakeRepository:
             raise NotFound(f"Request for unknown model: '{model_name}' is not found")
         return self.model_is_ready
 
-    def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
+    async def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
         entries = [
             IndexEntry(name="broken", version=1, state=ModelState.UNAVAILABLE, reason="Internal: no"),
             IndexEntry(name="m", version=1, state=ModelState.READY),
@@ -177,7 +177,7 @@ class FakeDiagnostics:
     def server_metadata(self) -> ServerMetadata:
         return ServerMetadata(name="triton", version="1.2.3", extensions=("statistics", "logging"))
 
-    def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
+    async def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
         if model_name not in ("", "m"):
             raise InvalidArgument(f"requested model '{model_name}' is not available")
         some = Duration(count=2, ns=7)
@@ -197,7 +197,7 @@ class FakeDiagnostics:
     def log_settings(self) -> LogSettings:
         return self.settings
 
-    def update_log_settings(self, settings: LogSettings) -> None:
+    async def update_log_settings(self, settings: LogSettings) -> None:
         self.settings = settings
 
 

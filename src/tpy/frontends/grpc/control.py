@@ -117,14 +117,14 @@ class ControlService(pb.GrpcInferenceServiceBase):
         return pb.ModelConfigResponse(config=pb.ModelConfig.parse(to_message(config).SerializeToString()))
 
     async def model_statistics(self, message: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
-        found = self._services.diagnostics.statistics(message.name, parse_version(message.version))
+        found = await self._services.diagnostics.statistics(message.name, parse_version(message.version))
         return pb.ModelStatisticsResponse(model_stats=await self._each(_statistics, found))
 
     # Repository
 
     async def repository_index(self, message: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
         _refuse_repository(message.repository_name)
-        entries = self._services.repository.index(ready_only=message.ready)
+        entries = await self._services.repository.index(ready_only=message.ready)
         return pb.RepositoryIndexResponse(models=await self._each(_index_entry, entries))
 
     async def repository_model_load(self, message: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
@@ -148,7 +148,7 @@ class ControlService(pb.GrpcInferenceServiceBase):
     async def log_settings(self, message: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
         diagnostics = self._services.diagnostics
         if message.settings:
-            diagnostics.update_log_settings(_changed(diagnostics.log_settings(), message.settings))
+            await diagnostics.update_log_settings(_changed(diagnostics.log_settings(), message.settings))
         settings = diagnostics.log_settings()
         value = pb.LogSettingsResponseSettingValue
         return pb.LogSettingsResponse(

@@ -67,7 +67,7 @@ class HealthService(StreamingService, pb.HealthBase):
             return _serving(await repository.model_ready(model, parse_version(version)))
         except NotFound:
             # Also raised for a model that is known but not loaded.
-            known = any(entry.name == model for entry in repository.index())
+            known = any(entry.name == model for entry in await repository.index())
             return _Status.NOT_SERVING if known else _Status.SERVICE_UNKNOWN
         except CallerError:
             return _Status.SERVICE_UNKNOWN

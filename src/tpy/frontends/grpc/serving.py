@@ -9,6 +9,9 @@ The nursery tree of a port:
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Sequence
+
 import trio
 
 from tpy.clock import Clock
@@ -25,14 +28,16 @@ async def serve_grpc_services(
     clock: Clock,
     *,
     stop: trio.Event,
+    inherited: Sequence[socket.socket] = (),
     task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the gRPC API until `stop` is set and what was in flight has been answered (at most `options.drain_timeout_s`).
 
+    Listens on `inherited` when there are any, whose address belongs to whoever made them, else on that of the options.
     Reports the bound address as soon as connections are accepted. Raises Unavailable when the address cannot be bound and
     InvalidArgument for options that cannot be served. Cancelled: stops at once, calls are cancelled.
     """
     async with trio.open_nursery() as calls:
         handlers = create_handlers(service_options, services, clock, nursery=calls, stop=stop)
-        await serve_grpc(options, handlers, clock, stop=stop, task_status=task_status)
+        await serve_grpc(options, handlers, clock, stop=stop, inherited=inherited, task_status=task_status)
         calls.cancel_scope.cancel()

@@ -79,7 +79,7 @@ class _Turn:
         if not self.ended:
             if response.final:
                 self.end()
-            self.stream.take(_Answer(self, response, response.error))
+            self.stream.take(_Answer(self, None if response.refused else response, response.error))
 
     def end(self) -> None:
         """The engine has no more for it."""

@@ -87,7 +87,7 @@ class ControlApi:
         return _json(to_json(self._services.inference.config(model, parse_version(version))))
 
     async def statistics(self, request: HttpRequest, *, model: str = "", version: str | None = None) -> HttpReply:
-        found = self._services.diagnostics.statistics(model, parse_version(version))
+        found = await self._services.diagnostics.statistics(model, parse_version(version))
         return _json({"model_stats": [_statistics(entry) for entry in found]})
 
     # Repository
@@ -98,7 +98,7 @@ class ControlApi:
         ready = document.get("ready", False)
         if type(ready) is not bool:
             raise InvalidArgument("Invalid value for 'ready': expected a boolean")
-        return _json([_index_entry(entry) for entry in self._services.repository.index(ready_only=ready)])
+        return _json([_index_entry(entry) for entry in await self._services.repository.index(ready_only=ready)])
 
     async def load(self, request: HttpRequest, *, model: str, repository: str = "") -> HttpReply:
         _refuse_repository(repository)
@@ -126,7 +126,7 @@ class ControlApi:
 
     async def update_log_settings(self, request: HttpRequest) -> HttpReply:
         changes = await self._document(request.body, required=True)
-        self._services.diagnostics.update_log_settings(_changed(self._services.diagnostics.log_settings(), changes))
+        await self._services.diagnostics.update_log_settings(_changed(self._services.diagnostics.log_settings(), changes))
         return self._log_settings()
 
     async def trace_settings(self, request: HttpRequest, *, model: str = "") -> HttpReply:

@@ -135,6 +135,8 @@ class GenerateApi:
         responses = await self._begin(request, model, version)
         try:
             first = await responses.wait()
+            if first and first[0].refused and first[0].error is not None:
+                raise first[0].error
         except BaseException:
             responses.cancel()
             raise

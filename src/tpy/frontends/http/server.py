@@ -14,6 +14,8 @@ The nursery tree of a port:
 from __future__ import annotations
 
 import logging
+import socket
+from collections.abc import Sequence
 from functools import partial
 
 import trio
@@ -78,16 +80,21 @@ class _StockServer(TCPServer):
 
 
 async def serve_port(
-    port: HttpPort, *, stop: trio.Event, task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED
+    port: HttpPort,
+    *,
+    stop: trio.Event,
+    inherited: Sequence[socket.socket] = (),
+    task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stop` is set, then drain: no new connections, idle ones closed, the others until their last answer or until
     `drain_timeout_s` has passed, which cancels what is left.
 
+    Listens on `inherited` when there are any, whose address belongs to whoever made them, else on that of the options.
     Reports the bound address when connections are accepted. Raises Unavailable when the address cannot be bound and
     InvalidArgument for options that cannot be served. Cancelled: everything in flight is cancelled. Opens all nurseries.
     """
     tls = port.config.create_ssl_context()
-    sockets = await listen(port.options.address, port.options.port, reuse_port=port.options.reuse_port)
+    sockets = inherited or await listen(port.options.address, port.options.port, reuse_port=port.options.reuse_port)
     address = address_of(sockets[0])
     try:
         lifespan = Lifespan(port.app, port.config, {})
@@ -112,7 +119,7 @@ async def serve_port(
             await lifespan.wait_for_shutdown()
             lifespan_nursery.cancel_scope.cancel()
     finally:
-        close(sockets, address)
+        close(sockets, None if inherited else address)
 
 
 async def _serve_connection(port: HttpPort, tls: object, wire: SocketWire) -> None:

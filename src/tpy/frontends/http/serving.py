@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Sequence
+
 import trio
 from hypercorn.utils import wrap_app
 
@@ -37,11 +40,13 @@ async def serve_http(
     clock: Clock,
     *,
     stop: trio.Event,
+    inherited: Sequence[socket.socket] = (),
     task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the HTTP API until `stop` is set and what was in flight has been answered (at most `options.drain_timeout_s`).
 
+    Listens on `inherited` when there are any, whose address belongs to whoever made them, else on that of the options.
     Reports the bound address as soon as connections are accepted. Raises Unavailable when the address cannot be bound and
     InvalidArgument for options that cannot be served. Cancelled: stops at once, requests in flight are cancelled.
     """
-    await serve_port(create_port(options, services, clock), stop=stop, task_status=task_status)
+    await serve_port(create_port(options, services, clock), stop=stop, inherited=inherited, task_status=task_status)

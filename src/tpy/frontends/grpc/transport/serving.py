@@ -10,7 +10,9 @@ The nursery tree of the port:
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
+from collections.abc import Sequence
 from functools import partial
 
 import trio
@@ -35,18 +37,20 @@ async def serve_grpc(
     clock: Clock,
     *,
     stop: trio.Event,
+    inherited: Sequence[socket.socket] = (),
     task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve `handlers` until `stop` is set and what was in flight has been answered (at most `options.drain_timeout_s`; what is
     left is cancelled then).
 
     From `stop` on no connection is accepted, every connection gets a GOAWAY, and only calls that were under way to us when it
-    was sent are still begun. Reports the bound address as soon as connections are accepted. Raises Unavailable when the address
+    was sent are still begun. Listens on `inherited` when there are any, whose address belongs to whoever made them, else on that
+    of the options. Reports the bound address as soon as connections are accepted. Raises Unavailable when the address
     cannot be bound and InvalidArgument for options that cannot be served. Cancelled: stops at once, calls are cancelled.
     """
     tls = tls_context(options)
     port = GrpcPort(options, handlers, clock)
-    sockets = await listen(options.address, options.port, reuse_port=options.reuse_port)
+    sockets = inherited or await listen(options.address, options.port, reuse_port=options.reuse_port)
     address = address_of(sockets[0])
     try:
         async with trio.open_nursery() as connections:
@@ -65,7 +69,7 @@ async def serve_grpc(
             connections.cancel_scope.deadline = trio.current_time() + options.drain_timeout_s
             port.begin_drain()
     finally:
-        close(sockets, address)
+        close(sockets, None if inherited else address)
 
 
 async def _serve_connection(port: GrpcPort, tls: ssl.SSLContext | None, wire: SocketWire) -> None:
