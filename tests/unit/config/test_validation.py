@@ -101,6 +101,20 @@ def test_rules_that_the_real_server_has_in_newer_versions() -> None:
     assert messages(check(f'backend: "python" {IO} {twice}')) == ["State input name 'S' specified more than once."]
 
 
+def test_what_the_server_makes_has_names_of_its_own() -> None:
+    block = (
+        'sequence_batching { control_input { name: "IN" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } } '
+        'control_input { name: "C" control { kind: CONTROL_SEQUENCE_END int32_false_true: [ 0, 1 ] } } '
+        'state { input_name: "C" output_name: "O" } state { input_name: "IN" output_name: "O" } }'
+    )
+    assert messages(check(f'backend: "python" {IO} {block}')) == [
+        "sequence batching control tensor 'IN' is an input as well for m",
+        "state input 'C' is a control tensor as well for m",
+        "state input 'IN' is a control tensor as well for m",
+        "state output 'O' is specified more than once for m",
+    ]
+
+
 def test_tensorrt_takes_what_others_do_not() -> None:
     text = (
         'backend: "tensorrt" input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] is_shape_tensor: true'

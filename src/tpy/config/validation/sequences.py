@@ -12,7 +12,7 @@ _CORRELATION_ID_TYPES = (DataType.UINT64, DataType.INT64, DataType.UINT32, DataT
 
 
 def check_sequence_batching(report: Report) -> None:
-    """Controls, their values, preferred sizes, slot utilisation, states."""
+    """Controls, their values, preferred sizes, slot utilisation, states, and names."""
     batching = report.config.sequence_batching
     if batching is None:
         return
@@ -29,6 +29,27 @@ def check_sequence_batching(report: Report) -> None:
         text = f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {report.config.name}"
         report.error("sequence_batching.direct.minimum_slot_utilization", text)
     check_states(report, batching.state)
+    _check_names(report, batching)
+
+
+def _check_names(report: Report, batching: SequenceBatching) -> None:
+    """What the server makes must not take the place of what a request brings. Triton lets it."""
+    taken = {tensor.name: "an input" for tensor in report.config.input}
+    for index, control in enumerate(batching.control_input):
+        if control.name in taken:
+            text = f"sequence batching control tensor '{control.name}' is {taken[control.name]} as well"
+            report.error(f"sequence_batching.control_input[{index}].name", f"{text} for {report.config.name}")
+    taken |= {control.name: "a control tensor" for control in batching.control_input}
+    outputs: set[str] = set()
+    for index, state in enumerate(batching.state):
+        path = f"sequence_batching.state[{index}]"
+        if state.input_name in taken:
+            text = f"state input '{state.input_name}' is {taken[state.input_name]} as well"
+            report.error(f"{path}.input_name", f"{text} for {report.config.name}")
+        if state.output_name and state.output_name in outputs:
+            text = f"state output '{state.output_name}' is specified more than once for {report.config.name}"
+            report.error(f"{path}.output_name", text)
+        outputs.add(state.output_name)
 
 
 def _check_control_tensors(report: Report, batching: SequenceBatching) -> None:
