@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.engine.ensembles import MembersBackend, ensemble, plus, step
 from tests.engine.fakes import RecordingSink, Rig, ScriptedBackend, config, identity, request, rig, tensor, values
 from tpy.backend import ExecutionBatch, ExecutionResult
 from tpy.config.model_config import ModelInput, ResponseCache
@@ -320,3 +321,24 @@ async def test_a_random_history_leaks_nothing(autojump_clock: MockClock) -> None
         snapshot = r.plane.statistics("m")[0]
         assert (snapshot.pending_requests, cache_of(r).bytes_used <= 5000) == (0, True)
         assert cache_of(r).evictions > 0
+
+
+async def test_an_ensemble_is_cached_until_a_member_changes(autojump_clock: MockClock) -> None:
+    backend = MembersBackend({"a": plus(1)})
+    async with rig(backend=backend, latency_ms=5, cache=LOCAL) as r:
+        await r.serve(config("a"))
+        await r.serve(config("b"))
+        steps = (step("a", "IN", "A"), step("b", "A", "OUT"))
+        await r.serve(ensemble("m", *steps, response_cache=ResponseCache(enable=True)))
+        for _ in range(3):
+            response = await r.submit(request(value=1)).wait()
+            assert values(response) == [2, 2]
+            assert response.parameters == {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
+        assert (len(backend.seen), counts(r)["hit"], counts(r)["miss"], counts(r)["executions"]) == (2, 2, 1, 1)
+        together = [r.submit(request(value=5)) for _ in range(4)]
+        assert {values(await sink.wait())[0] for sink in together} == {6}
+        assert len(backend.seen) == 4
+        backend.answers["a"] = plus(10)
+        await r.serve(config("a"))
+        assert values(await r.submit(request(value=1)).wait()) == [11, 11]
+        assert cache_of(r).entries == 1, "what it gave before is forgotten"

@@ -241,9 +241,8 @@ async def test_a_random_history_leaks_no_resource(autojump_clock: MockClock) -> 
         "b": limited("b", group(("S", 2), count=2, priority=3), dynamic_batching=dynamic(2)),
         "c": limited("c", group(("G", 1), count=2, machine_wide=True)),
     }
-    async with rig(
-        latency_ms=3, rate_limit=Supply(counts={("R", 0): 3, ("S", None): 2, ("G", 0): 1}), backend=ScriptedBackend(execute)
-    ) as r:
+    supply = Supply(counts={("R", 0): 3, ("S", None): 2, ("G", 0): 1})
+    async with rig(latency_ms=3, rate_limit=supply, backend=ScriptedBackend(execute)) as r:
         for model in models.values():
             await r.serve(model)
         sinks: list[RecordingSink] = []
