@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from benchmarks.bench import Bench
-from benchmarks.rows import bls, decoupled, memory, onnx, sequences, start, tiny
+from benchmarks.rows import bls, decoupled, ensemble, memory, onnx, sequences, start, tiny
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -27,6 +27,7 @@ ROWS: tuple[Row, ...] = (
     Row("cache", "one request again and again, with and without response cache, HTTP binary, by wrk", tiny.measure_cache),
     Row("decoupled", "a model that sends many small responses, gRPC streaming", decoupled.measure),
     Row("bls", "a model that calls another one k times, HTTP", bls.measure),
+    Row("ensemble", "three tiny identity models in a row as an ensemble, HTTP", ensemble.measure),
     Row("onnx", "EfficientNet against a plain onnxruntime loop", onnx.measure, needs_models=True),
     Row("sequences", "64 sequences of a voice detector, engine and HTTP, against a plain onnxruntime loop", sequences.measure),
     Row("memory", "peak memory of one 12 MB tensor, HTTP", memory.measure),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 IDENTITY_INPUT = "INPUT0"
@@ -138,6 +139,26 @@ def write_callers(repository: Path, *, in_thread: bool = False) -> None:
     (repository / "caller" / "config.pbtxt").write_text(_CALLER_CONFIG.format(more=_THREAD if in_thread else ""))
     (version / "model.py").write_text(_PYTHON_CALLER)
     write_python_identity(repository, "called", in_thread=in_thread)
+
+
+def write_identity_chain(repository: Path, write: Callable[[Path, str], None], steps: int) -> None:
+    """An ensemble `chain` of so many identity models in a row, `step0` and so on, each written by `write`."""
+    flow = []
+    for number in range(steps):
+        write(repository, f"step{number}")
+        taken = IDENTITY_INPUT if number == 0 else f"between{number}"
+        given = IDENTITY_OUTPUT if number == steps - 1 else f"between{number + 1}"
+        flow.append(
+            f'{{ model_name: "step{number}" model_version: -1 input_map {{ key: "{IDENTITY_INPUT}" value: "{taken}" }} '
+            f'output_map {{ key: "{IDENTITY_OUTPUT}" value: "{given}" }} }}'
+        )
+    (repository / "chain" / "1").mkdir(parents=True)
+    (repository / "chain" / "config.pbtxt").write_text(
+        'platform: "ensemble"\n'
+        f'input [ {{ name: "{IDENTITY_INPUT}" data_type: TYPE_FP32 dims: [ -1 ] }} ]\n'
+        f'output [ {{ name: "{IDENTITY_OUTPUT}" data_type: TYPE_FP32 dims: [ -1 ] }} ]\n'
+        f"ensemble_scheduling {{ step [ {', '.join(flow)} ] }}\n"
+    )
 
 
 def write_builtin_identity(repository: Path, name: str) -> None:
