@@ -17,8 +17,8 @@ from .generate_record import Exchange
 RECORDED = msgspec.json.decode((Path(__file__).parent / "transcripts" / "cache.json").read_bytes(), type=dict[str, Exchange])
 
 TOLD_WHY = {
-    "load cached_sequence": "Response Cache does not currently support model cached_sequence with sequence batching scheduler.",
-    "load cached_decoupled": "Response Cache does not currently support model cached_decoupled with 'decoupled' transaction policy.",
+    "load cached_sequence": "not currently support model cached_sequence with sequence batching scheduler. Please disable",
+    "load cached_decoupled": "not currently support model cached_decoupled with 'decoupled' transaction policy. Please disable",
 }
 """Triton says this in its log, and to the caller only that it failed to poll."""
 
