@@ -124,9 +124,26 @@ def test_settings() -> None:
 
 
 def test_settings_without_meaning_are_mentioned_once(make: Serve) -> None:
-    served = make(WHERE, settings={"shm-default-byte-size": "1", "backend-directory": "/x"})
+    served = make(WHERE, settings={"shm-default-byte-size": "1048576", "backend-directory": "/x"})
     served.output()
     served.backend.auto_complete(served.context)
     assert served.logged("warning") == [
         "--backend-config=python,shm-default-byte-size has no meaning in this server and is ignored"
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "told"),
+    [
+        ("shm-default-byte-size", "1", "shm-default-byte-size can't be smaller than 4 MiBs"),
+        ("shm-growth-byte-size", "0", "shm-growth-byte-size can't be smaller than or equal to zero."),
+        ("thread-pool-size", "0", "thread-pool-size can't be less than 1."),
+        ("shm_message_queue_size", "0", "expected a whole number above 0"),
+        ("thread-pool-size", "x", "expected a whole number"),
+        ("shm-region-prefix-name", "", "must be at least one character long"),
+    ],
+)
+def test_settings_that_triton_refuses(make: Serve, key: str, text: str, told: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        make(None, settings={key: text})
+    assert told in caught.value.message
