@@ -35,6 +35,7 @@ from tpy_data.backends.python.start import InstanceStart, WorkerStart
 from tpy_data.backends.python.stateful import StatefulInstance
 from tpy_data.backends.python.streaming import StreamingInstance
 from tpy_data.backends.python.threaded import ThreadedInstance
+from tpy_data.backends.python.worker.context import set_for_package
 from tpy_data.backends.python.worker.loader import ModelSource, forget
 
 DEFAULT_FILENAME = "model.py"
@@ -232,6 +233,7 @@ class ThreadedModel:
     def unload(self) -> None:
         """Forgets the model's modules, so that another load reads its files anew."""
         forget(self._source)
+        set_for_package(self._source.package, None)
 
 
 def with_state(instance: ModelInstance, config: ModelConfig) -> ModelInstance:

@@ -23,8 +23,8 @@ import msgspec
 
 from tpy.backend import ExecutionRequest, ServerCall, ServerCalls, WaitingBatch
 from tpy.errors import InvalidArgument, TpyError, Unavailable, Unsupported
-from tpy.limits import LOAD_OVERRIDE_BYTES_MAX, MODEL_CALL_BYTES_OUTSTANDING_MAX, MODEL_CALLS_OUTSTANDING_MAX
-from tpy.messages import DataType, InferenceRequest, InferenceResponse, LoadRequest
+from tpy.limits import MODEL_CALL_BYTES_OUTSTANDING_MAX, MODEL_CALLS_OUTSTANDING_MAX
+from tpy.messages import DataType, InferenceRequest, InferenceResponse
 from tpy_data.backends.python import translation
 from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.worker.channel import Channel, Closed
@@ -32,7 +32,7 @@ from tpy_data.backends.python.worker.core.batch import Array, Descriptor, Layout
 from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
 from tpy_data.backends.python.worker.segments import Borrower, Lender, Loan
 
-_FILE = "file:"
+_UINT64_MAX = (1 << 64) - 1
 
 _AT_ONCE_BYTES_MAX = 16 * 1024
 """Tensors of an answer that the Trio thread says itself: some microseconds to copy."""
@@ -270,6 +270,9 @@ class CallDesk:
     def _infer(self, channel: Channel, said: _Call, data: memoryview) -> None:
         segment = self._settle(channel, said)
         told = said.q
+        number = told.correlation_id
+        if not 0 <= told.timeout_us <= _UINT64_MAX or (isinstance(number, int) and not 0 <= number <= _UINT64_MAX):
+            raise ProtocolViolation(f"a call with correlation id {number} and a time-out of {told.timeout_us} us")
         size = sum([descriptor[5] for descriptor in told.inputs])
         outstanding = self._admit(said.n, told.model, size, streams=said.m)
         if outstanding is None:
@@ -338,7 +341,7 @@ class CallDesk:
         elif said.o == "load":
             files = {each[0]: read(each, data, segment).tobytes() for each in said.f}
             try:
-                request = load_request(said.m, said.c, files)
+                request = translation.load_request(said.m, said.c, files)
             except InvalidArgument as error:
                 done(error)
             else:
@@ -351,7 +354,7 @@ class CallDesk:
         if error is None:
             self.answer(outstanding, True)
         else:
-            self.answer(outstanding, type(error)(failed_request(self._name, error)))
+            self.answer(outstanding, type(error)(translation.failed_request(self._name, error)))
 
     def _take(self, number: int, count: int) -> None:
         outstanding = self._outstanding.get(number)
@@ -479,21 +482,3 @@ def _is_small(said: InferenceResponse | TpyError | bool) -> bool:
         else:
             size += sum([len(element) for element in array.reshape(-1)])
     return size <= _AT_ONCE_BYTES_MAX
-
-
-def load_request(model: str, config: str, files: dict[str, bytes]) -> LoadRequest:
-    """Raises InvalidArgument for files that a load call cannot have."""
-    named = {}
-    for path, content in files.items():
-        if not path.startswith(_FILE):
-            raise InvalidArgument(f"failed to load '{model}': files are named '{_FILE}<version>/<name>', got '{path}'")
-        named[path.removeprefix(_FILE)] = content
-    size = sum(map(len, named.values()))
-    if size > LOAD_OVERRIDE_BYTES_MAX:
-        raise InvalidArgument(f"failed to load '{model}': {size} bytes of files, at most {LOAD_OVERRIDE_BYTES_MAX} are taken")
-    return LoadRequest(model_name=model, config_json=config or None, files=named)
-
-
-def failed_request(instance: str, error: TpyError) -> str:
-    """Triton's words for what a model asked its backend and did not get."""
-    return f"Failed to process the request for model '{instance}', message: {error}"

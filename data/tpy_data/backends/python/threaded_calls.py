@@ -13,7 +13,6 @@ from tpy.errors import InvalidArgument, TpyError, Unavailable
 from tpy.limits import MODEL_CALLS_OUTSTANDING_MAX
 from tpy.messages import InferenceRequest, InferenceResponse, Tensor
 from tpy_data.backends.python import translation
-from tpy_data.backends.python.call_desk import failed_request, load_request
 from tpy_data.backends.python.worker import datatypes, tensor
 from tpy_data.backends.python.worker.failures import ErrorCode, TritonError, TritonModelException
 from tpy_data.backends.python.worker.model_calls import LOADING
@@ -151,9 +150,9 @@ class ThreadedCalls:
     def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         """As `CallPort.load_model`."""
         try:
-            request = load_request(name, config, dict(files))
+            request = translation.load_request(name, config, dict(files))
         except InvalidArgument as error:
-            raise TritonModelException(failed_request(self._name, error)) from None
+            raise TritonModelException(translation.failed_request(self._name, error)) from None
         self._ask(lambda done: self._server.load_model(request, done))
 
     def unload_model(self, name: str, *, unload_dependents: bool) -> None:
@@ -185,7 +184,7 @@ class ThreadedCalls:
         order(done)
         answered.wait()
         if failures:
-            raise TritonModelException(failed_request(self._name, failures[0]))
+            raise TritonModelException(translation.failed_request(self._name, failures[0]))
 
     def _batch_of_thread(self) -> WaitingBatch | None:
         if not self._requests or threading.get_ident() != self._thread:

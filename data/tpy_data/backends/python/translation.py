@@ -9,10 +9,13 @@ import msgspec
 import numpy as np
 
 from tpy.backend import ExecutionRequest, ExecutionResult
-from tpy.errors import ERROR_OF_CODE, ErrorCode, TpyError
-from tpy.messages import DataType, ParameterValue, SequencePosition, Tensor
+from tpy.errors import ERROR_OF_CODE, ErrorCode, InvalidArgument, TpyError
+from tpy.limits import LOAD_OVERRIDE_BYTES_MAX
+from tpy.messages import DataType, LoadRequest, ParameterValue, SequencePosition, Tensor
 from tpy.messages.datatypes import BY_NUMBER
 from tpy_data.backends.python.worker.core.frames import ProtocolViolation
+
+_FILE = "file:"
 
 _CODES: tuple[ErrorCode, ...] = (
     ErrorCode.UNKNOWN,
@@ -94,3 +97,21 @@ def result(outputs: Sequence[Tensor], parameters: Mapping[str, ParameterValue]) 
 def wanted_of(request: ExecutionRequest) -> tuple[str, ...] | None:
     """The outputs that the caller named, None when it named none."""
     return request.requested_outputs or None
+
+
+def load_request(model: str, config: str, files: dict[str, bytes]) -> LoadRequest:
+    """Raises InvalidArgument for files that a load call cannot have."""
+    named = {}
+    for path, content in files.items():
+        if not path.startswith(_FILE):
+            raise InvalidArgument(f"failed to load '{model}': files are named '{_FILE}<version>/<name>', got '{path}'")
+        named[path.removeprefix(_FILE)] = content
+    size = sum(map(len, named.values()))
+    if size > LOAD_OVERRIDE_BYTES_MAX:
+        raise InvalidArgument(f"failed to load '{model}': {size} bytes of files, at most {LOAD_OVERRIDE_BYTES_MAX} are taken")
+    return LoadRequest(model_name=model, config_json=config or None, files=named)
+
+
+def failed_request(instance: str, error: TpyError) -> str:
+    """Triton's words for what a model asked its backend and did not get."""
+    return f"Failed to process the request for model '{instance}', message: {error}"
