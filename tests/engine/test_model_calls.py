@@ -1,0 +1,106 @@
+"""Calls of models to the engine that serves them: what is refused at once, what is delivered, cancelled, slowed down."""
+
+from __future__ import annotations
+
+import threading
+
+import trio
+
+from tpy.errors import TpyError
+from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest
+
+from .fakes import config, request, rig, tensor, values
+
+
+class Sink:
+    """Remembers what came."""
+
+    def __init__(self) -> None:
+        self.responses: list[InferenceResponse] = []
+        self.refusals: list[TpyError] = []
+        self.ended = trio.Event()
+
+    def deliver(self, response: InferenceResponse) -> None:
+        self.responses.append(response)
+        if response.final:
+            self.ended.set()
+
+    def refuse(self, error: TpyError) -> None:
+        self.refusals.append(error)
+        self.ended.set()
+
+
+async def test_a_call_is_a_request_like_others(autojump_clock: trio.testing.MockClock) -> None:
+    async with rig(latency_ms=5) as running:
+        await running.serve(config())
+        sink = Sink()
+        running.plane._calls.infer(request(value=3), sink, streams=False)
+        await sink.ended.wait()
+        assert values(sink.responses[0]) == [3, 3]
+        assert running.plane.statistics("m")[0].inference.success.count == 1
+
+
+async def test_refusals(autojump_clock: trio.testing.MockClock) -> None:
+    async with rig() as running:
+        await running.serve(config())
+
+        async def refused(asked: InferenceRequest) -> str:
+            sink = Sink()
+            running.plane._calls.infer(asked, sink, streams=False)
+            await sink.ended.wait()
+            (error,) = sink.refusals
+            return error.reason()
+
+        not_ready = "Failed for execute the inference request. Model '{}' is not ready."
+        assert await refused(request(model="x")) == f"Not found: {not_ready.format('x')}"
+        assert await refused(request(model_version=7)) == f"Not found: {not_ready.format('m')}"
+        wrong = InferenceRequest(model_name="m", inputs=(tensor(1, 2, name="WRONG"),))
+        assert "unexpected inference input 'WRONG'" in await refused(wrong)
+        running.plane.stop_accepting()
+        assert "Server is stopping" in await refused(request())
+
+
+async def test_a_cancelled_call_delivers_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    async with rig(latency_ms=50) as running:
+        await running.serve(config())
+        sinks = [Sink(), Sink()]
+        calls = [running.plane._calls.infer(request(), sink, streams=False) for sink in sinks]
+        calls[1].cancel()  # before it began
+        await trio.sleep(0.01)
+        calls[0].cancel()
+        calls[0].cancel()
+        await trio.sleep(1)
+        assert all(not sink.responses and not sink.refusals for sink in sinks)
+        assert not running.plane._calls._waiting
+
+
+async def test_calls_come_from_threads(autojump_clock: trio.testing.MockClock) -> None:
+    async with rig() as running:
+        await running.serve(config())
+        sinks = [Sink() for _ in range(5)]
+        threads = [
+            threading.Thread(target=running.plane._calls.infer, args=(request(value=number), sink), kwargs={"streams": False})
+            for number, sink in enumerate(sinks)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for number, sink in enumerate(sinks):
+            await sink.ended.wait()
+            assert values(sink.responses[0]) == [number, number]
+
+
+async def test_readiness_and_a_plane_without_a_repository(autojump_clock: trio.testing.MockClock) -> None:
+    async with rig() as running:
+        await running.serve(config())
+        said: list[bool | TpyError | None] = []
+        for name, version in (("m", None), ("m", 1), ("m", 2), ("x", None)):
+            running.plane._calls.is_model_ready(name, version, said.append)
+        await trio.testing.wait_all_tasks_blocked()
+        assert said == [True, True, False, False]
+        failures: list[TpyError | None] = []
+        running.plane._calls.load_model(LoadRequest(model_name="x"), failures.append)
+        running.plane._calls.unload_model("x", failures.append, unload_dependents=False)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [str(failure) for failure in failures] == ["this server has no model repository that models could change"] * 2
