@@ -86,3 +86,18 @@ def test_the_ensemble_and_its_members_count(server: ServerProcess) -> None:
         for name in ("chain", "ident"):
             (after,) = client.get_inference_statistics(name)["model_stats"]
             assert after["execution_count"] == before[name]["execution_count"] + 1
+
+
+def test_readiness_follows_the_members(server: ServerProcess) -> None:
+    """A member that is unloaded takes its ensembles along, which leaves the server ready, as a plain unload does."""
+    with httpclient.InferenceServerClient(server.http) as client:
+        client.unload_model("text")
+        assert not client.is_model_ready("texts")
+        index = client.get_model_repository_index()
+        states = {entry["name"]: (entry["state"], entry.get("reason")) for entry in index if "state" in entry}
+        assert states["texts"] == ("UNAVAILABLE", "unloaded")
+        client.load_model("text")
+        assert client.is_model_ready("texts")
+        client.unload_model("text")
+        client.load_model("texts")
+        assert client.is_model_ready("texts"), "loading it brings its member back"

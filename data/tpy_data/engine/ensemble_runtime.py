@@ -312,7 +312,12 @@ class EnsembleRuntime:
         if phase is not None and phase is not self.phase:
             self.phase = phase
             if phase is Phase.WAITING:
-                _log.error("an ensemble cannot be served", extra={"context": {**self._context(), "reason": reason}})
+                context = {**self._context(), "reason": reason}
+                _log.log(
+                    logging.INFO if reason == UNLOADED else logging.ERROR,
+                    "an ensemble cannot be served",
+                    extra={"context": context},
+                )
         service = self._service
         told = ObservedVersion(
             key=self.key,

@@ -274,6 +274,8 @@ class EnsembleCore:
 
     def next_deadline_ns(self) -> int | None:
         """When `advance` must be called at the latest; None: not needed."""
+        if not self._inflight_max:
+            return self._deadlines.first_ns()
         times = [next(iter(waiting)).waits_since_ns + ENSEMBLE_STEP_WAIT_NS_MAX for waiting in self._waiting if waiting]
         first_ns = self._deadlines.first_ns()
         if first_ns is not None:
