@@ -10,7 +10,13 @@ from hypothesis import given
 
 from tpy.clock import SystemClock
 from tpy.config import ModelConfig
-from tpy.config.model_config import VersionPolicy, VersionPolicyAll, VersionPolicyLatest, VersionPolicySpecific
+from tpy.config.model_config import (
+    EnsembleScheduling,
+    VersionPolicy,
+    VersionPolicyAll,
+    VersionPolicyLatest,
+    VersionPolicySpecific,
+)
 from tpy.ids import Generation, ModelId, Version
 from tpy.messages import ModelState
 from tpy.state import DesiredModel, DesiredVersion, ModelStateStore, ObservedKey, ObservedVersion, Snapshot
@@ -125,11 +131,13 @@ class Halves:
         self.desire = self.store.desired_writer()
         self.observe = self.store.observed_writer()
 
-    def want(self, versions: dict[int, int], *, revision: int = 1) -> DesiredModel:
+    def want(
+        self, versions: dict[int, int], *, revision: int = 1, ensemble_scheduling: EnsembleScheduling | None = None
+    ) -> DesiredModel:
         desired = DesiredModel(
             id=M,
             directory=Path("m"),
-            config=ModelConfig(name="m"),
+            config=ModelConfig(name="m", ensemble_scheduling=ensemble_scheduling),
             config_revision=revision,
             versions={
                 Version(v): DesiredVersion(version=Version(v), generation=Generation(g), directory=Path("m"))
@@ -191,6 +199,17 @@ def test_a_version_is_ready_as_long_as_one_generation_serves() -> None:
     assert str(load_error(halves.snapshot(), newer)) == (
         "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: boom;\n"
     )
+
+
+def test_an_ensemble_without_its_members_is_told_of_by_its_reason_alone() -> None:
+    halves = Halves()
+    desired = halves.want({1: 1}, ensemble_scheduling=EnsembleScheduling())
+    halves.see(1, 1, L, R)
+    halves.see(1, 1, N, reason="unloaded")
+    assert strictly_ready(halves.snapshot(), []), "a member was unloaded on purpose"
+    halves.see(1, 1, N, reason="Invalid argument: in ensemble m, this and that")
+    assert not strictly_ready(halves.snapshot(), [])
+    assert str(load_error(halves.snapshot(), desired)) == "load failed for model 'm': in ensemble m, this and that\n"
 
 
 def test_an_old_generation_that_unloads_beside_a_new_one_does_not_show() -> None:
