@@ -213,7 +213,7 @@ class InstanceSet:
 
     def readiness_checks(self) -> list[ChecksReadiness]:
         """The instances that are there and say themselves whether they are ready, passive ones too."""
-        there = [member.instance for member in self._members]
+        there: list[object] = [member.instance for member in self._members]
         return [instance for instance in there if isinstance(instance, ChecksReadiness) and instance.has_readiness_check]
 
     def reason(self) -> str:
