@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 import trio
 import trio.testing
 
@@ -11,7 +12,7 @@ from tpy.backend import AnswerLater, ExecutionBatch, ExecutionResult, ResponseSe
 from tpy.errors import InvalidArgument
 from tpy.units import NS_PER_MS
 
-from .fakes import Rig, ScriptedBackend, config, dynamic, request, rig, tensor, values
+from .fakes import RecordingSink, Rig, ScriptedBackend, config, dynamic, request, rig, tensor, values
 
 
 class Later:
@@ -91,6 +92,28 @@ async def test_a_cancelled_one_tells_the_model_and_its_answer_is_dropped(autojum
         assert values(await sink.wait()) == [1, 1]
         assert (await settled(served))[:3] == (1, 1, 1)
         assert len(sink.responses) == 1
+
+
+@pytest.mark.parametrize("how", ["cancel", "deadline"])
+async def test_one_that_ends_while_it_is_executed_tells_the_model_too(autojump_clock: object, how: str) -> None:
+    later = Later()
+    async with rig(backend=ScriptedBackend(later), latency_ms=100) as served:
+        await served.serve(config())
+        deadline_ns = round(trio.current_time() * 1000) * NS_PER_MS + 50 * NS_PER_MS if how == "deadline" else None
+        sink = RecordingSink()
+        handle = served.plane.inference.submit(request(deadline_ns=deadline_ns), sink)
+        await trio.sleep(0.06)
+        if how == "cancel":
+            handle.cancel()
+        assert len(sink.responses) == (how == "deadline")
+        assert later.senders == []
+        await trio.sleep(0.1)
+        assert later.ended == [0]
+        later.answer(0)
+        handle.cancel()
+        outcome = (0, 1, 1, 0) if how == "cancel" else (0, 1, 0, 0)
+        assert await settled(served) == outcome
+        assert len(sink.responses) == (how == "deadline")
 
 
 async def test_the_deadline_of_the_request_holds(autojump_clock: object) -> None:

@@ -280,6 +280,8 @@ class VersionEngine:
             ticket.result = result
             ticket.execution = execution
             rows += ticket.batch_size
+            if ticket.abandoned and isinstance(result, AnswerLater):
+                self._open.keep(ticket, result)  # the core has let go of it already; its model waits to hear so
         self.statistics.executed(rows, execution, self._clock.wall_ms())
         if self._decoupled is not None:
             self._decoupled.batch_finished(run.tickets)
