@@ -129,7 +129,8 @@ def test_a_family_that_is_gone(serve: Serve) -> None:
     assert shown(served) == {}
     assert ask(served, "k.increment(1)") == (
         "TritonModelException: Failed to increment metric value: Invalid metric operation as the corresponding "
-        "'MetricFamily' has been deleted. The 'MetricFamily' object should be deleted AFTER its corresponding 'Metric' objects have been deleted."
+        "'MetricFamily' has been deleted. The 'MetricFamily' object should be deleted AFTER "
+        "its corresponding 'Metric' objects have been deleted."
     )
 
 
