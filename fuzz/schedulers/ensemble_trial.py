@@ -32,8 +32,8 @@ INVARIANT = (
     "Every request ends exactly once: with its answers and a final one, or with one error, or with nothing after its caller "
     "cancelled. Steps and answers get values of one lineage only, each step runs at most once in a lineage and only when "
     "outputs that were asked for need it, every lineage that is complete is answered once. No step has more requests than "
-    "its bound unless they waited as long as they may; a paused caller gets nothing but the end of its time; a decoupled step with "
-    "too much open is paused. In the end no place is taken, nothing waits, and no value is kept."
+    "its bound unless they waited as long as they may; a paused caller gets nothing but the end of its time; a decoupled step "
+    "with too much open is paused. In the end no place is taken, nothing waits, and no value is kept."
 )
 
 Lineage = tuple[tuple[int, int], ...]
