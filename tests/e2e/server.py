@@ -21,7 +21,8 @@ _PRESET = ("--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.
 
 class ServerProcess:
     """Starts the server and waits until it says where it serves, or has ended. Use it as a context manager; leaving it stops the
-    server with SIGTERM and checks that it ended in order: with exit code `expect_exit` and without a traceback in its log."""
+    server with SIGTERM and checks that it ended in order: with exit code `expect_exit` and without a traceback in its log. `launcher` is a command that executes the
+    command that it is given, in place of itself."""
 
     def __init__(
         self,
@@ -29,7 +30,9 @@ class ServerProcess:
         repositories: Sequence[Path] = (),
         expect_exit: int = 0,
         environment: Mapping[str, str] | None = None,
+        launcher: Sequence[str] = (),
     ) -> None:
+        self._launcher = launcher
         self._flags = [*(f"--model-repository={path}" for path in repositories), *flags]
         self._expect_exit = expect_exit
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
@@ -58,7 +61,7 @@ class ServerProcess:
     def start(self) -> None:
         """Start the process; do not wait."""
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tpy", "serve", *_PRESET, *self._flags],
+            [*self._launcher, sys.executable, "-m", "tpy", "serve", *_PRESET, *self._flags],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,
