@@ -41,7 +41,8 @@ class BackendOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """One server. `http`, `grpc` or `metrics` None: not served; `cache` None: no response cache; `rate_limit` None: no
+    """One server. `http`, `grpc` or `metrics` None: not served, the first two by `frontend_processes`
+    processes of their own, 0: by this one; `cache` None: no response cache; `rate_limit` None: no
     rate limiter. `shown` are the rows of the start-up table of options; `warnings`
     are logged once at start; `host_policies` bind instances to cores, by name; `gpu_limits` say, by
     device, to which share a GPU may be full when an instance has been made, `compute_capability_min` which GPUs are used."""
@@ -55,6 +56,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     backends: BackendOptions = BackendOptions()
     http: HttpOptions | None = HttpOptions()
     grpc: GrpcPortOptions | None = GrpcPortOptions()
+    frontend_processes: int = 0
     metrics: MetricsOptions | None = None
     cache: CacheOptions | None = None
     rate_limit: Supply | None = None

@@ -8,6 +8,7 @@
         +-- metrics port    serve_metrics: answers to the end of the drain
             +-- HTTP port   serve_http: on stop no new connections, requests in flight finish
             +-- gRPC port   serve_grpc_services: the same
+            or run_frontend_processes, which has both ports in processes of their own (assembly/frontends.py)
 
 A stop (Ctrl-C, SIGTERM, a failed start) sets `Stop.asked`; everything after that is leaving these blocks, under one deadline. The
 ports stay open as long as sequences live whose next requests may come through them.
@@ -25,12 +26,11 @@ import trio
 
 from tpy.assembly.announcement import failures, tables
 from tpy.assembly.diagnostics import Diagnostics, NoSharedMemory
+from tpy.assembly.frontends import open_ports
 from tpy.assembly.options import BackendOptions, MetricsOptions, ServerOptions
 from tpy.assembly.readiness import ReadinessSignal
 from tpy.assembly.repository import Repository
 from tpy.clock import Clock, SystemClock
-from tpy.frontends.grpc import serve_grpc_services
-from tpy.frontends.http import serve_http
 from tpy.frontends.listening import BoundAddress
 from tpy.frontends.metrics_http import serve_metrics
 from tpy.limits import SEQUENCES_STOP_RESERVE_S
@@ -184,14 +184,8 @@ async def _frontends(
             if options.metrics is not None:
                 show = _metrics_page(options.metrics, options, services, data, sampling)
                 addresses["metrics"] = await outer.start(partial(serve_metrics, options.metrics.http, show, stop=drained))
-            async with trio.open_nursery() as inner:
-                if options.http is not None:
-                    addresses["HTTP"] = await inner.start(partial(serve_http, options.http, services, clock, stop=stop))
-                if options.grpc is not None:
-                    transport, own = options.grpc.transport, options.grpc.services
-                    serve = partial(serve_grpc_services, transport, own, services, clock, stop=stop)
-                    addresses["gRPC"] = await inner.start(serve)
-                yield dict(sorted(addresses.items()))
+            async with open_ports(options, services, clock, stop) as ports:
+                yield dict(sorted({**addresses, **ports}.items()))
             drained.set()
             outer.cancel_scope.deadline = trio.current_time() + 1.0
         sampling.cancel_scope.cancel()

@@ -119,6 +119,14 @@ FLAGS: tuple[Flag, ...] = (
     _flag(
         "General", "exit-timeout-secs", 30, "Seconds that requests in flight get to finish after Ctrl-C or SIGTERM.", minimum=0
     ),
+    _flag(
+        "General",
+        "frontend-processes",
+        0,
+        "Processes that serve HTTP and gRPC, an addition of tpy; 0: the server's own.",
+        minimum=0,
+        maximum=limits.FRONTEND_PROCESSES_MAX,
+    ),
     _flag("General", "exit-on-error", True, "Exit when a model fails to load at start-up. Otherwise serve the others."),
     _flag(
         "General",

@@ -50,6 +50,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     model_load_thread_count: int
     model_load_retry_count: int
     model_namespacing: bool
+    frontend_processes: int
     allow_http: bool
     http_address: str
     http_port: int
@@ -125,6 +126,7 @@ def server_options(
         backends=_backends(v),
         http=http,
         grpc=grpc,
+        frontend_processes=v.frontend_processes,
         metrics=metrics,
         cache=cache_options(v.cache_config, v.response_cache_byte_size, environment),
         rate_limit=rate_limit_supply(v.rate_limit, v.rate_limit_resource),

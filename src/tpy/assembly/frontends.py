@@ -1,0 +1,85 @@
+"""The HTTP and gRPC ports: served in this process, or by frontend processes that share their sockets."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import msgspec
+import trio
+
+from tpy.assembly.options import ServerOptions
+from tpy.clock import Clock
+from tpy.frontend_process import FrontendOptions
+from tpy.frontends.grpc import GrpcServiceOptions, serve_grpc_services
+from tpy.frontends.http import serve_http
+from tpy.frontends.listening import BoundAddress, address_of, close, listen
+from tpy.remote import FrontendCommand, run_frontend_processes
+from tpy.services import Services
+
+_MODULE = "tpy.frontend_process"
+
+
+@asynccontextmanager
+async def open_ports(
+    options: ServerOptions, services: Services, clock: Clock, stop: trio.Event
+) -> AsyncIterator[dict[str, BoundAddress]]:
+    """Serve the ports for the length of the block, which gets their addresses by name. To be left when `stop` is set; then
+    what is in flight is answered first."""
+    if options.frontend_processes and (options.http is not None or options.grpc is not None):
+        async with _in_processes(options, services, stop) as addresses:
+            yield addresses
+        return
+    addresses = {}
+    async with trio.open_nursery() as ports:
+        if options.http is not None:
+            addresses["HTTP"] = await ports.start(partial(serve_http, options.http, services, clock, stop=stop))
+        if options.grpc is not None:
+            transport, own = options.grpc.transport, options.grpc.services
+            serve = partial(serve_grpc_services, transport, own, services, clock, stop=stop)
+            addresses["gRPC"] = await ports.start(serve)
+        yield addresses
+
+
+@asynccontextmanager
+async def _in_processes(options: ServerOptions, services: Services, stop: trio.Event) -> AsyncIterator[dict[str, BoundAddress]]:
+    """The sockets are this process's: connections wait in them while a frontend process is replaced."""
+    http, grpc = options.http, options.grpc
+    bound: dict[str, tuple[list[socket.socket], BoundAddress]] = {}
+    try:
+        for name, port in (("HTTP", http), ("gRPC", grpc.transport if grpc else None)):
+            if port is not None:
+                sockets = await listen(port.address, port.port, reuse_port=port.reuse_port)
+                bound[name] = sockets, address_of(sockets[0])
+        descriptors = {name: tuple(each.fileno() for each in sockets) for name, (sockets, _) in bound.items()}
+        frontend = FrontendOptions(
+            switch_interval_s=sys.getswitchinterval(),
+            http=http,
+            http_sockets=descriptors.get("HTTP", ()),
+            grpc=grpc.transport if grpc else None,
+            grpc_services=grpc.services if grpc else GrpcServiceOptions(),
+            grpc_sockets=descriptors.get("gRPC", ()),
+        )
+        command = FrontendCommand(
+            module=_MODULE,
+            options=msgspec.msgpack.encode(frontend),
+            sockets=(*frontend.http_sockets, *frontend.grpc_sockets),
+            drain_timeout_s=options.exit_timeout_s,
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(partial(run_frontend_processes, options.frontend_processes, command, services, stop=stop))
+            nursery.start_soon(_close_at_stop, [each for sockets, _ in bound.values() for each in sockets], stop)
+            yield {name: address for name, (_, address) in bound.items()}
+    finally:
+        for sockets, address in bound.values():
+            close(sockets, address)
+
+
+async def _close_at_stop(sockets: list[socket.socket], stop: trio.Event) -> None:
+    """Nobody connects any more: the processes close theirs, too."""
+    await stop.wait()
+    for each in sockets:
+        each.close()

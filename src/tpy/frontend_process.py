@@ -1,0 +1,112 @@
+"""A frontend process: the HTTP and gRPC frontends over an engine in another process (`tpy serve --frontend-processes`).
+
+The second, small composition root. It is started by `tpy.remote.processes` and ends when the engine does, however that ends. Its
+nursery tree:
+
+    main
+    +-- open_engine         the connection to the engine
+        +-- HTTP port       serve_http on inherited sockets
+        +-- gRPC port       serve_grpc_services: the same
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+import trio
+
+from tpy.clock import SystemClock
+from tpy.errors import TpyError, Unavailable
+from tpy.frontends.grpc import GrpcOptions, GrpcServiceOptions, serve_grpc_services
+from tpy.frontends.http import HttpOptions, serve_http
+from tpy.remote import EngineGone, EngineLink, open_engine, remote_services
+from tpy.remote.wire import SocketWire
+from tpy.telemetry.logs import LogController
+
+_log = logging.getLogger(__name__)
+
+
+class FrontendOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a frontend process serves. The sockets are descriptors that it inherits; None, or none: not served."""
+
+    switch_interval_s: float
+    http: HttpOptions | None
+    http_sockets: tuple[int, ...]
+    grpc: GrpcOptions | None
+    grpc_services: GrpcServiceOptions
+    grpc_sockets: tuple[int, ...]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`arguments` are the descriptors of the connection and of the shared memories: this process's own, and the engine's."""
+    # The server stops us in order, also when a whole group of processes is signalled; and we end when it does.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    if len(arguments) != 3 or not all(text.isdigit() for text in arguments):
+        print("tpy.frontend_process is started by tpy serve --frontend-processes", file=sys.stderr)
+        return 2
+    connection, own, peer = map(int, arguments)
+    gc.freeze()  # as in the server: what is imported stays, and need not be walked
+    try:
+        trio.run(_serve, socket.socket(fileno=connection), own, peer)
+    except BaseExceptionGroup as group:
+        _, others = group.split(EngineGone)
+        if others is not None:
+            raise others from None
+        return 1
+    return 0
+
+
+async def _serve(connection: socket.socket, own: int, peer: int) -> None:
+    async with open_engine(SocketWire(connection), own=own, peer=peer) as engine:
+        options = msgspec.msgpack.decode(engine.configuration.options, type=FrontendOptions)
+        sys.setswitchinterval(options.switch_interval_s)
+        try:
+            logs = LogController(engine.configuration.log)
+        except OSError as error:
+            engine.say_failed(Unavailable(f"--log-file: cannot write '{engine.configuration.log.log_file}': {error.strerror}"))
+            return
+        logs.install()
+        engine.on_log_settings = logs.apply
+        try:
+            await _serve_ports(options, engine)
+        finally:
+            logs.remove()
+
+
+async def _serve_ports(options: FrontendOptions, engine: EngineLink) -> None:
+    """Until the engine asks to stop and what is in flight is answered."""
+    services, clock, stop = remote_services(engine), SystemClock(), engine.stop_asked
+    try:
+        async with trio.open_nursery() as ports:
+            if options.http is not None:
+                inherited = _sockets(options.http_sockets)
+                await ports.start(partial(serve_http, options.http, services, clock, stop=stop, inherited=inherited))
+            if options.grpc is not None:
+                inherited = _sockets(options.grpc_sockets)
+                serve = partial(serve_grpc_services, options.grpc, options.grpc_services, services, clock)
+                await ports.start(partial(serve, stop=stop, inherited=inherited))
+            engine.say_ready()
+    except* TpyError as group:
+        engine.say_failed(_first(group))
+
+
+def _sockets(descriptors: Sequence[int]) -> list[socket.socket]:
+    return [socket.socket(fileno=descriptor) for descriptor in descriptors]
+
+
+def _first(group: BaseExceptionGroup[TpyError]) -> TpyError:
+    for error in group.exceptions:
+        return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    raise AssertionError("a group without exceptions")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,19 @@
+"""The engine seen from other processes: frontends there, the engine here, a Unix socket and shared memory between.
+
+core/           the protocol, sans-IO: read its __init__ first
+wire.py         bytes of a connection; link.py: messages on it, one write per turn of the loop
+memory.py       shared memory for tensors
+publisher.py    tells frontend processes what is served
+engine_side.py  answers one frontend process with the services of this one
+processes.py    starts, watches and replaces frontend processes
+frontend_side.py  the services, in a frontend process
+services.py     the same, as frontends see them
+
+It decides nothing about requests or protocols; frontends and engine are whoever the services come from and go to.
+"""
+
+from tpy.remote.frontend_side import EngineGone, EngineLink, open_engine
+from tpy.remote.processes import FrontendCommand, run_frontend_processes
+from tpy.remote.services import remote_services
+
+__all__ = ["EngineGone", "EngineLink", "FrontendCommand", "open_engine", "remote_services", "run_frontend_processes"]

@@ -1,0 +1,284 @@
+"""What the frames say: one kind of frame, one message. msgpack arrays; every field is checked when a message is read.
+
+frontend process -> engine      READY or FAILED once; SUBMIT, CANCEL, TAKEN; CALL, GIVE_UP; RELEASE
+engine -> frontend process      CONFIGURE once, before anything else; REPLICA; RESPONSE; RESULT; RELEASE; STOP
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from tpy.errors import ERROR_OF_CODE, ErrorCode, TpyError
+from tpy.messages import DataType, LoadRequest, LogSettings, ParameterValue
+from tpy.remote.core.errors import ProtocolError
+from tpy.remote.core.framing import frame
+from tpy.remote.core.replica import ReplicaUpdate
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True):
+    """A TpyError."""
+
+    code: ErrorCode
+    message: str
+
+    @staticmethod
+    def of(error: TpyError) -> Failure:
+        """The failure that `error` says."""
+        return Failure(error.code, error.message)
+
+    def error(self) -> TpyError:
+        """The error again, as a new object: exceptions keep who raised them."""
+        return ERROR_OF_CODE[self.code](self.message)
+
+
+class Block(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes in the sender's shared memory."""
+
+    offset: int
+    size: int
+
+
+class WireTensor(msgspec.Struct, frozen=True, array_like=True):
+    """A tensor: its bytes in C order, in `inline` or `block`; of BYTES the elements, in `elements` or, as msgpack, in `block`."""
+
+    name: str
+    datatype: DataType
+    shape: tuple[int, ...]
+    inline: bytes | None = None
+    elements: list[bytes] | None = None
+    block: Block | None = None
+
+
+class Submit(msgspec.Struct, frozen=True, array_like=True):
+    """A request. `number` grows from request to request. The rest is InferenceRequest's."""
+
+    number: int
+    model_name: str
+    model_version: int | None
+    id: str
+    inputs: tuple[WireTensor, ...]
+    requested_outputs: tuple[str, ...]
+    parameters: Mapping[str, ParameterValue]
+    sequence: tuple[int | str, bool, bool] | None
+    priority: int
+    timeout_us: int
+    deadline_ns: int | None
+    received_ns: int
+
+
+class Response(msgspec.Struct, frozen=True, array_like=True):
+    """A response to the request `number`. The rest is InferenceResponse's."""
+
+    number: int
+    model_name: str
+    model_version: int
+    id: str
+    outputs: tuple[WireTensor, ...]
+    parameters: Mapping[str, ParameterValue]
+    error: Failure | None
+    final: bool
+    refused: bool
+
+
+class Cancel(msgspec.Struct, frozen=True, array_like=True):
+    """Nobody waits for this request any more."""
+
+    number: int
+
+
+class Taken(msgspec.Struct, frozen=True, array_like=True):
+    """The oldest `count` responses of this request, of those that were not said to be taken before, have been taken."""
+
+    number: int
+    count: int
+
+
+class Release(msgspec.Struct, frozen=True, array_like=True):
+    """Blocks of the receiver's shared memory, by offset, that the sender reads no more."""
+
+    offsets: tuple[int, ...]
+
+
+class ModelReady(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """RepositoryService.model_ready; answered with bool."""
+
+    model_name: str
+    version: int | None
+
+
+class Index(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """RepositoryService.index; answered with rows."""
+
+    ready_only: bool
+
+
+class Load(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """RepositoryService.load; answered with None."""
+
+    load: LoadRequest
+
+
+class Unload(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """RepositoryService.unload; answered with None."""
+
+    model_name: str
+    unload_dependents: bool
+
+
+class Statistics(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """DiagnosticsService.statistics; answered with rows."""
+
+    model_name: str
+    version: int | None
+
+
+class UpdateLog(msgspec.Struct, frozen=True, array_like=True, tag=6):
+    """DiagnosticsService.update_log_settings; answered with None."""
+
+    settings: LogSettings
+
+
+Question = ModelReady | Index | Load | Unload | Statistics | UpdateLog
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """A question to a service that takes its time."""
+
+    number: int
+    question: Question
+
+
+class Result(msgspec.Struct, frozen=True, array_like=True):
+    """The answer to the call `number`: `value` is msgpack of what the question is answered with."""
+
+    number: int
+    error: Failure | None
+    value: bytes
+
+
+class GiveUp(msgspec.Struct, frozen=True, array_like=True):
+    """Nobody waits for this call any more."""
+
+    number: int
+
+
+class Configure(msgspec.Struct, frozen=True, array_like=True):
+    """What a frontend process begins with. `options` is for whoever made the process run this; `arena_bytes` the size of each of
+    the two shared memories."""
+
+    options: bytes
+    arena_bytes: int
+    log: LogSettings
+
+
+class Ready(msgspec.Struct, frozen=True, array_like=True):
+    """The ports are served."""
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True):
+    """The ports cannot be served."""
+
+    failure: Failure
+
+
+class Stop(msgspec.Struct, frozen=True, array_like=True):
+    """Take no more connections, answer what is in flight, and end."""
+
+
+class Kind(enum.IntEnum):
+    """The kind of a frame."""
+
+    CONFIGURE = 1
+    REPLICA = 2
+    READY = 3
+    FAILED = 4
+    SUBMIT = 5
+    RESPONSE = 6
+    CANCEL = 7
+    TAKEN = 8
+    RELEASE = 9
+    CALL = 10
+    RESULT = 11
+    GIVE_UP = 12
+    STOP = 13
+
+
+FROM_FRONTEND: dict[int, type[msgspec.Struct]] = {
+    Kind.READY: Ready,
+    Kind.FAILED: Failed,
+    Kind.SUBMIT: Submit,
+    Kind.CANCEL: Cancel,
+    Kind.TAKEN: Taken,
+    Kind.CALL: Call,
+    Kind.GIVE_UP: GiveUp,
+    Kind.RELEASE: Release,
+}
+"""What a frontend process may say."""
+
+FROM_ENGINE: dict[int, type[msgspec.Struct]] = {
+    Kind.CONFIGURE: Configure,
+    Kind.REPLICA: ReplicaUpdate,
+    Kind.RESPONSE: Response,
+    Kind.RESULT: Result,
+    Kind.RELEASE: Release,
+    Kind.STOP: Stop,
+}
+"""What an engine may say."""
+
+_KIND_OF: dict[type[msgspec.Struct], Kind] = {
+    message: Kind(kind) for table in (FROM_FRONTEND, FROM_ENGINE) for kind, message in table.items()
+}
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODERS: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
+T = TypeVar("T")
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """The frame that says `message`. Raises ValueError for what has no form: half a surrogate pair, too large a number."""
+    try:
+        return frame(_KIND_OF[type(message)], _ENCODER.encode(message))
+    except (OverflowError, TypeError) as error:
+        raise ValueError(str(error)) from None
+
+
+def encode_value(value: object) -> bytes:
+    """The `value` of a Result. Raises ValueError as `encode`."""
+    try:
+        return _ENCODER.encode(value)
+    except (OverflowError, TypeError) as error:
+        raise ValueError(str(error)) from None
+
+
+def decode_value(value: bytes, kind: type[T]) -> T:
+    """The `value` of a Result again. Raises ProtocolError when it is none of `kind`."""
+    return _decoded(kind, value)
+
+
+class Reader:
+    """Reads the messages of one direction: FROM_FRONTEND or FROM_ENGINE."""
+
+    def __init__(self, table: Mapping[int, type[msgspec.Struct]]) -> None:
+        self._table = dict(table)
+
+    def read(self, kind: int, payload: bytes) -> msgspec.Struct:
+        """The message in a frame. Raises ProtocolError for one that the peer cannot say."""
+        message = self._table.get(kind)
+        if message is None:
+            raise ProtocolError(f"a frame of kind {kind}, expected one of {sorted(self._table)}")
+        found: msgspec.Struct = _decoded(message, payload)
+        return found
+
+
+def _decoded(kind: type[T], data: bytes) -> T:
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        decoder = _DECODERS[kind] = msgspec.msgpack.Decoder(kind)
+    try:
+        found: T = decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise ProtocolError(f"not a {getattr(kind, '__name__', kind)}: {error}") from None
+    return found

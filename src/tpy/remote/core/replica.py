@@ -1,0 +1,118 @@
+"""What a frontend process knows of the served models, so that it can answer at once what frontends ask with every request.
+
+The engine says the answers of its own InferenceService, errors included, and says them anew when they change: texts are never
+made here. Where a text names what was asked for, it was asked with a placeholder, which is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tpy.config import ModelConfig
+from tpy.errors import ERROR_OF_CODE, ErrorCode, TpyError
+from tpy.messages import LogSettings, ModelDescription, ServerMetadata
+
+ANY_NAME = "\0"
+"""Stands for a model's name: no model can have it."""
+
+ANY_VERSION = 2**63 - 2
+"""Stands for a version: one that no text names by chance."""
+
+
+class Said(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """An error that the engine answers."""
+
+    code: ErrorCode
+    message: str
+
+    def error(self, name: str, version: int | None) -> TpyError:
+        """The error for this name and version."""
+        text = self.message.replace(ANY_NAME, name).replace(str(ANY_VERSION), str(version))
+        return ERROR_OF_CODE[self.code](text)
+
+
+class VersionEntry(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """A version that can be described. `config` may be `refused` all the same: of one that only live sequences still use."""
+
+    description: ModelDescription
+    config: ModelConfig | None
+    refused: Said | None
+
+
+class ModelEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A name. `newest` answers requests without version, `other` those for a version that is not in `versions`."""
+
+    newest: VersionEntry | Said
+    versions: Mapping[int, VersionEntry | Said]
+    other: Said
+    ready_versions: tuple[int, ...] | None
+    not_known: Said | None
+    """What `ready_versions` raises, when it is None."""
+
+
+class ServerState(msgspec.Struct, frozen=True, array_like=True):
+    """What is not of one model. `revision` is ReadinessService's number; `shared_memory` what `require_enabled` raises."""
+
+    revision: int
+    live: bool
+    ready: bool
+    metadata: ServerMetadata
+    log: LogSettings
+    shared_memory: Said | None
+    unknown: Said
+
+
+class ReplicaUpdate(msgspec.Struct, frozen=True, array_like=True):
+    """What has changed: entries by name, None for a name that is unknown now."""
+
+    server: ServerState
+    models: Mapping[str, ModelEntry | None]
+
+
+class Replica:
+    """The answers as of the last update."""
+
+    def __init__(self, first: ReplicaUpdate) -> None:
+        self.server = first.server
+        self._models: dict[str, ModelEntry] = {}
+        self.update(first)
+
+    def update(self, update: ReplicaUpdate) -> None:
+        """Take what has changed."""
+        self.server = update.server
+        for name, entry in update.models.items():
+            if entry is None:
+                self._models.pop(name, None)
+            else:
+                self._models[name] = entry
+
+    def describe(self, model_name: str, version: int | None) -> ModelDescription:
+        """As InferenceService.describe."""
+        return self._version(model_name, version).description
+
+    def config(self, model_name: str, version: int | None) -> ModelConfig:
+        """As InferenceService.config."""
+        entry = self._version(model_name, version)
+        if entry.config is None:
+            raise (entry.refused or self.server.unknown).error(model_name, version)
+        return entry.config
+
+    def ready_versions(self, model_name: str) -> tuple[int, ...]:
+        """As InferenceService.ready_versions."""
+        entry = self._models.get(model_name)
+        if entry is None:
+            raise self.server.unknown.error(model_name, None)
+        if entry.ready_versions is None:
+            raise (entry.not_known or self.server.unknown).error(model_name, None)
+        return entry.ready_versions
+
+    def _version(self, model_name: str, version: int | None) -> VersionEntry:
+        entry = self._models.get(model_name)
+        if entry is None:
+            raise self.server.unknown.error(model_name, version)
+        found = entry.newest if version is None else entry.versions.get(version, entry.other)
+        if isinstance(found, Said):
+            raise found.error(model_name, version)
+        return found

@@ -1,0 +1,188 @@
+"""One frontend process, seen from the engine: its requests and calls are answered by the services of this process.
+
+The tasks, in the nursery of `serve_frontend`:
+
+    serve_frontend
+    +-- write               Link.write
+    +-- one per call        questions to services that may take their time
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import trio
+
+from tpy.errors import Internal, InvariantViolation, TpyError
+from tpy.limits import REMOTE_CALLS_MAX
+from tpy.messages import IndexEntry, InferenceResponse
+from tpy.remote.core import messages as m
+from tpy.remote.core.answerer import Answerer
+from tpy.remote.core.errors import ProtocolError
+from tpy.remote.core.tensors import message_of, request_of
+from tpy.remote.link import Link
+from tpy.remote.memory import OwnMemory, PeerMemory
+from tpy.remote.publisher import Publisher
+from tpy.services import Services
+
+_log = logging.getLogger(__name__)
+
+_UNEXPECTED = "unexpected error in the server, its log has the details"
+
+
+class FrontendSession:
+    """`ready` is set when the ports are served. `failure` is why they cannot be."""
+
+    def __init__(
+        self,
+        link: Link,
+        services: Services,
+        publisher: Publisher,
+        *,
+        memories: tuple[OwnMemory, PeerMemory],
+        nursery: trio.Nursery,
+    ) -> None:
+        self.ready = trio.Event()
+        self.failure: TpyError | None = None
+        self._link = link
+        self._services = services
+        self._publisher = publisher
+        self._own, self._peer = memories
+        self._nursery = nursery
+        self._answerer = Answerer(self._respond)
+        self._calls: dict[int, trio.CancelScope] = {}
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that are not answered."""
+        return self._answerer.open
+
+    def end(self) -> None:
+        """The process is gone: nobody waits for anything."""
+        self._answerer.cancel_all()
+
+    def handle(self, message: msgspec.Struct) -> None:
+        """Do what a message says. Raises ProtocolError when it may not say it now."""
+        match message:
+            case m.Submit():
+                self._submit(message)
+            case m.Cancel():
+                if (request := self._answerer.find(message.number)) is not None:
+                    request.cancel()
+            case m.Taken():
+                if (request := self._answerer.find(message.number)) is not None:
+                    request.taken(message.count)
+            case m.Release():
+                for offset in message.offsets:
+                    self._own.release(offset)
+            case m.Call():
+                self._begin_call(message)
+            case m.GiveUp():
+                if (scope := self._calls.get(message.number)) is not None:
+                    scope.cancel()
+            case m.Ready():
+                self.ready.set()
+            case m.Failed():
+                self.failure = message.failure.error()
+            case _:
+                raise InvariantViolation(f"a message without meaning: {type(message).__name__}")
+
+    # Requests
+
+    def _submit(self, message: m.Submit) -> None:
+        remote = self._answerer.begin(message.number)
+        request = request_of(message, self._peer.view)
+        try:
+            handle = self._services.inference.submit(request, remote)
+        except TpyError as error:
+            remote.deliver(_refused(message, error))
+        except Exception:
+            _log.exception("a request from a frontend process failed unexpectedly")
+            remote.deliver(_refused(message, Internal(_UNEXPECTED)))
+        else:
+            remote.submitted(handle)
+
+    def _respond(self, number: int, response: InferenceResponse) -> None:
+        """See core.answerer.Send."""
+        try:
+            self._link.send(message_of(number, response, self._own.place))
+            self._own.sent()
+        except ValueError as error:
+            self._own.not_sent()
+            self._link.send(_failed(number, response, f"the response cannot be sent: {error}"))
+
+    # Calls
+
+    def _begin_call(self, message: m.Call) -> None:
+        if message.number in self._calls or len(self._calls) >= REMOTE_CALLS_MAX:
+            raise ProtocolError(f"call {message.number}, beside {len(self._calls)} that are not answered")
+        scope = self._calls[message.number] = trio.CancelScope()
+        self._nursery.start_soon(self._call, message, scope)
+
+    async def _call(self, message: m.Call, scope: trio.CancelScope) -> None:
+        failure: m.Failure | None = None
+        value = b""
+        with scope:
+            try:
+                value = m.encode_value(await self._answer(message.question))
+            except TpyError as error:
+                failure = m.Failure.of(error)
+            except Exception:
+                _log.exception("a call from a frontend process failed unexpectedly")
+                failure = m.Failure.of(Internal(_UNEXPECTED))
+        del self._calls[message.number]
+        if not scope.cancelled_caught:
+            self._link.send(m.Result(message.number, failure, value))
+
+    async def _answer(self, question: m.Question) -> object:
+        """Ask the service. What frontends could see of the answer in the replica is there before the answer."""
+        services, publisher = self._services, self._publisher
+        match question:
+            case m.ModelReady(model_name=name, version=version):
+                ready = await services.repository.model_ready(name, version)
+                publisher.take_name(name)
+                return ready
+            case m.Index(ready_only=ready_only):
+                return await self._index(ready_only=ready_only)
+            case m.Statistics(model_name=name, version=version):
+                return await services.diagnostics.statistics(name, version)
+            case m.Load(load=load):
+                try:
+                    await services.repository.load(load)
+                finally:
+                    await publisher.refresh()
+            case m.Unload(model_name=name, unload_dependents=unload_dependents):
+                await services.repository.unload(name, unload_dependents=unload_dependents)
+                await publisher.refresh()
+            case m.UpdateLog(settings=settings):
+                await services.diagnostics.update_log_settings(settings)
+                await publisher.refresh()
+        return None
+
+    async def _index(self, *, ready_only: bool) -> Sequence[IndexEntry]:
+        rows = await self._services.repository.index()
+        self._publisher.take_rows(rows)
+        return await self._services.repository.index(ready_only=True) if ready_only else rows
+
+
+async def run_session(link: Link, session: FrontendSession) -> None:
+    """Answer a frontend process until it ends or says what it must not. Raises ProtocolError then."""
+    try:
+        await link.read(session.handle)
+    finally:
+        session.end()
+
+
+def _refused(message: m.Submit, error: TpyError) -> InferenceResponse:
+    return InferenceResponse(
+        model_name=message.model_name, model_version=message.model_version or 0, id=message.id, error=error, refused=True
+    )
+
+
+def _failed(number: int, response: InferenceResponse, text: str) -> m.Response:
+    """The message for a response that has no form. Of a decoupled request, the others still come."""
+    failure: Any = m.Failure.of(Internal(text))
+    return m.Response(number, response.model_name, response.model_version, "", (), {}, failure, response.final, False)

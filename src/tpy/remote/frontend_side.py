@@ -1,0 +1,241 @@
+"""The engine, seen from a frontend process: `open_engine` is the connection, `EngineLink` what goes over it.
+
+The tasks, in the nursery of `open_engine`:
+
+    open_engine
+    +-- read        Link.read: responses, results, what is served
+    +-- write       Link.write
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import msgspec
+import trio
+
+from tpy.errors import Internal, InvalidArgument, InvariantViolation, TpyError, Unavailable
+from tpy.limits import REMOTE_CALLS_MAX, REMOTE_OUTBOUND_BYTES_MAX
+from tpy.messages import InferenceRequest, LogSettings
+from tpy.remote.core import messages as m
+from tpy.remote.core.caller import Caller
+from tpy.remote.core.errors import ProtocolError
+from tpy.remote.core.replica import Replica, ReplicaUpdate
+from tpy.remote.core.tensors import response_of, submit_of
+from tpy.remote.link import Link
+from tpy.remote.memory import OwnMemory, PeerMemory
+from tpy.remote.wire import GONE, Wire
+from tpy.services import RequestHandle, ResponseSink
+
+T = TypeVar("T")
+
+
+class EngineGone(Exception):
+    """The engine's process has ended, or closed the connection: there is nothing more to do here."""
+
+
+class _Question:
+    """A call that is not answered."""
+
+    __slots__ = ("answered", "result")
+
+    def __init__(self) -> None:
+        self.answered = trio.Event()
+        self.result: m.Result | None = None
+
+
+class EngineLink:
+    """Requests and calls to the engine, and what it said last about what is served. `configuration` is what it began with;
+    `stop_asked` is set when this process is to take no more connections."""
+
+    def __init__(self, link: Link, configuration: m.Configure, replica: Replica, own: OwnMemory, peer: PeerMemory) -> None:
+        self.configuration = configuration
+        self.replica = replica
+        self.stop_asked = trio.Event()
+        self.on_log_settings: Callable[[LogSettings], None] | None = None
+        """Called when the settings of the log have changed."""
+        self._link = link
+        self._own = own
+        self._peer = peer
+        self._caller = Caller(link.send)
+        self._calls: dict[int, _Question] = {}
+        self._newest_call = 0
+        self._changed = trio.Event()
+
+    @property
+    def pending_requests(self) -> int:
+        """Requests that have not ended."""
+        return self._caller.pending
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of this process's shared memory that are taken."""
+        return self._own.taken_bytes
+
+    def say_ready(self) -> None:
+        """The ports are served."""
+        self._link.send(m.Ready())
+
+    def say_failed(self, error: TpyError) -> None:
+        """They cannot be."""
+        self._link.send(m.Failed(m.Failure.of(error)))
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
+        """See InferenceService. Raises Unavailable when too much waits for the engine; what it refuses itself comes to `sink`."""
+        if self._link.unsent_bytes > REMOTE_OUTBOUND_BYTES_MAX:
+            raise Unavailable(f"the server has too many requests: {self._link.unsent_bytes} bytes wait in a frontend process")
+        pending = self._caller.begin(sink)
+        try:
+            self._link.send(submit_of(pending.number, request, self._own.place))
+            self._own.sent()
+        except ValueError as error:
+            self._caller.withdraw(pending)
+            self._own.not_sent()
+            raise InvalidArgument(f"the request cannot be passed on to the engine: {error}") from error
+        return pending
+
+    async def ask(self, question: m.Question, kind: type[T]) -> T:
+        """The answer of a service. Raises what it raises."""
+        if len(self._calls) >= REMOTE_CALLS_MAX:
+            raise Unavailable(f"the server has too many calls: a frontend process may have {REMOTE_CALLS_MAX}")
+        self._newest_call += 1
+        number, asked = self._newest_call, _Question()
+        try:
+            self._link.send(m.Call(number, question))
+        except ValueError as error:
+            raise InvalidArgument(f"the call cannot be passed on to the engine: {error}") from error
+        self._calls[number] = asked
+        try:
+            await asked.answered.wait()
+        finally:
+            del self._calls[number]
+            if asked.result is None:
+                self._link.send(m.GiveUp(number))
+        if asked.result is None:
+            raise InvariantViolation("a call was answered without result")
+        if asked.result.error is not None:
+            raise asked.result.error.error()
+        return m.decode_value(asked.result.value, kind)
+
+    async def wait_changed(self, seen: int) -> int:
+        """See ReadinessService."""
+        await trio.lowlevel.checkpoint()
+        while seen == self.replica.server.revision:
+            await self._changed.wait()
+        return self.replica.server.revision
+
+    def handle(self, message: msgspec.Struct) -> None:
+        """Do what the engine says. Raises ProtocolError when it may not say it now."""
+        match message:
+            case m.Response():
+                self._receive(message)
+            case m.Result():
+                if (asked := self._calls.get(message.number)) is not None:
+                    asked.result = message
+                    asked.answered.set()
+                elif not 0 < message.number <= self._newest_call:
+                    raise ProtocolError(f"the result of call {message.number}, the newest is {self._newest_call}")
+            case m.Release():
+                for offset in message.offsets:
+                    self._own.release(offset)
+            case ReplicaUpdate():
+                self._update(message)
+            case m.Stop():
+                self.stop_asked.set()
+            case _:
+                raise ProtocolError(f"{type(message).__name__} at the wrong time")
+
+    def _receive(self, message: m.Response) -> None:
+        pending = self._caller.find(message.number)
+        response = response_of(message, self._peer.view)
+        if pending is not None:
+            pending.receive(response, sum([tensor.array.nbytes for tensor in response.outputs]))
+
+    def _update(self, update: ReplicaUpdate) -> None:
+        log = self.replica.server.log
+        self.replica.update(update)
+        if update.server.log != log and self.on_log_settings is not None:
+            self.on_log_settings(update.server.log)
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+
+@asynccontextmanager
+async def open_engine(wire: Wire, *, own: int, peer: int) -> AsyncIterator[EngineLink]:
+    """The connection to the engine for the length of the block; `own` and `peer` are descriptors of the shared memories, to be
+    closed by the caller.
+
+    Leaving the block writes what was sent. The block is cancelled, and EngineGone raised, when the engine is gone; ProtocolError
+    when it said something that is not in the protocol.
+    """
+    link = Link(wire, m.FROM_ENGINE)
+    incoming = _Beginning()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_read, link, incoming)
+            await incoming.complete.wait()
+            engine = incoming.engine(link, own, peer)
+            nursery.start_soon(link.write)
+            yield engine
+            link.finish()
+            await _written(link)
+            nursery.cancel_scope.cancel()
+    except* GONE as gone:
+        raise EngineGone from gone
+
+
+async def _written(link: Link) -> None:
+    while link.unsent_bytes:
+        await trio.lowlevel.checkpoint()
+
+
+class _Beginning:
+    """Takes the first two messages; afterwards everything goes to the engine that was made of them."""
+
+    def __init__(self) -> None:
+        self.complete = trio.Event()
+        self._configuration: m.Configure | None = None
+        self._first: ReplicaUpdate | None = None
+        self._early: list[msgspec.Struct] = []
+        self._engine: EngineLink | None = None
+
+    def handle(self, message: msgspec.Struct) -> None:
+        """A message. Raises ProtocolError."""
+        if self._engine is not None:
+            self._engine.handle(message)
+        elif isinstance(message, m.Configure) and self._configuration is None:
+            self._configuration = message
+        elif isinstance(message, ReplicaUpdate) and self._configuration is not None and self._first is None:
+            self._first = message
+            self.complete.set()
+        elif self.complete.is_set():
+            self._early.append(message)
+        else:
+            raise ProtocolError(f"{type(message).__name__} before the configuration")
+
+    def engine(self, link: Link, own: int, peer: int) -> EngineLink:
+        """What comes of it. Raises Internal when the shared memory cannot be mapped."""
+        if self._configuration is None or self._first is None:
+            raise InvariantViolation("the engine has not begun")
+
+        def release() -> None:
+            link.send(m.Release(peer_memory.take_released()))
+
+        size = self._configuration.arena_bytes
+        try:
+            peer_memory = PeerMemory(peer, size, release)
+            own_memory = OwnMemory(own, size)
+        except (OSError, ValueError) as error:
+            raise Internal(f"shared memory of {size} bytes cannot be mapped: {error}") from error
+        engine = self._engine = EngineLink(link, self._configuration, Replica(self._first), own_memory, peer_memory)
+        for message in self._early:
+            engine.handle(message)
+        self._early.clear()
+        return engine
+
+
+async def _read(link: Link, incoming: _Beginning) -> None:
+    await link.read(incoming.handle)
+    raise trio.ClosedResourceError("the engine has closed the connection")

@@ -1,0 +1,255 @@
+"""Frontend processes: started, watched, replaced, stopped.
+
+run_frontend_processes
++-- publisher           tells all of them what is served
++-- one keeper each     starts a process, answers it, waits for its end, starts the next one after a pause
+    +-- its session     engine_side.run_session, Link.write and its calls
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+import trio
+
+from tpy.errors import Unavailable
+from tpy.limits import (
+    REMOTE_ARENA_BYTES,
+    REMOTE_EXIT_GRACE_S,
+    REMOTE_HEALTHY_S,
+    REMOTE_RESTART_BACKOFF_S_MAX,
+    REMOTE_RESTART_BACKOFF_S_MIN,
+    REMOTE_STALL_S_MAX,
+    REMOTE_START_S_MAX,
+)
+from tpy.remote.core.errors import ProtocolError
+from tpy.remote.core.messages import FROM_FRONTEND, Configure, Release, Stop
+from tpy.remote.engine_side import FrontendSession, run_session
+from tpy.remote.link import Link
+from tpy.remote.memory import OwnMemory, PeerMemory, create_memory
+from tpy.remote.publisher import Publisher
+from tpy.remote.wire import GONE, SocketWire
+from tpy.services import Services
+
+_log = logging.getLogger(__name__)
+
+
+class FrontendCommand(msgspec.Struct, frozen=True, kw_only=True):
+    """What a frontend process runs: a Python module that calls `open_engine` with the three descriptors on its command line, its
+    `options`, and the listening sockets that it inherits, under the same numbers."""
+
+    module: str
+    options: bytes
+    sockets: tuple[int, ...]
+    drain_timeout_s: float
+
+
+async def run_frontend_processes(
+    count: int,
+    command: FrontendCommand,
+    services: Services,
+    *,
+    stop: trio.Event,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve in `count` processes until `stop` is set and all of them have ended: by themselves when what was in flight has been
+    answered, else by SIGKILL, after `command.drain_timeout_s` and a little.
+
+    Started when all of them serve. Raises TpyError when one of them cannot at the beginning; later ones are tried again.
+    Cancelled: kills them.
+    """
+    publisher = Publisher(services)
+    await publisher.refresh()
+    async with trio.open_nursery() as publishing:
+        publishing.start_soon(publisher.run)
+        async with trio.open_nursery() as keepers:
+            slots = [_Slot(number, command, services, publisher, stop) for number in range(count)]
+            for slot in slots:
+                keepers.start_soon(slot.keep)
+            for slot in slots:
+                await slot.began.wait()
+            task_status.started()
+        publishing.cancel_scope.cancel()
+
+
+class _Slot:
+    """One place for a frontend process. `began` is set when its first one serves."""
+
+    def __init__(self, number: int, command: FrontendCommand, services: Services, publisher: Publisher, stop: trio.Event) -> None:
+        self.began = trio.Event()
+        self._number = number
+        self._command = command
+        self._services = services
+        self._publisher = publisher
+        self._stop = stop
+
+    async def keep(self) -> None:
+        """Have a process here until the stop. Raises TpyError when the first one cannot serve."""
+        try:
+            await self._keep()
+        finally:
+            self.began.set()
+
+    async def _keep(self) -> None:
+        pause_s = REMOTE_RESTART_BACKOFF_S_MIN
+        while not self._stop.is_set():
+            born = trio.current_time()
+            how = await self._run_one()
+            if self._stop.is_set():
+                return
+            if trio.current_time() - born >= REMOTE_HEALTHY_S:
+                pause_s = REMOTE_RESTART_BACKOFF_S_MIN
+            _log.error(
+                "a frontend process ended and is replaced",
+                extra={"context": {"number": self._number, "how": how, "pause_s": pause_s}},
+            )
+            with trio.move_on_after(pause_s):
+                await self._stop.wait()
+            pause_s = min(2 * pause_s, REMOTE_RESTART_BACKOFF_S_MAX)
+
+    async def _run_one(self) -> str:
+        """One process from start to end; says how it ended. Raises TpyError when it was the first and could not serve."""
+        with _descriptors() as (ours, theirs, own, peer):
+            files = (theirs.fileno(), peer, own)
+            try:
+                process = await _start(self._command, files)
+            except OSError as error:
+                if not self.began.is_set():
+                    raise Unavailable(f"cannot start a frontend process: {error}") from error
+                return f"cannot be started: {error}"
+            theirs.close()
+            wire = SocketWire(ours)
+            why = ""
+            try:
+                link = Link(wire, FROM_FRONTEND, stall_s=REMOTE_STALL_S_MAX)
+                why = await self._serve(link, own, peer)
+            finally:
+                await _end(process, wire, REMOTE_EXIT_GRACE_S if self._stop.is_set() and not why else 0)
+        return why or _exit_text(process.returncode)
+
+    async def _serve(self, link: Link, own: int, peer: int) -> str:
+        """Answer the process until its end of the connection is closed; says why it is to be ended when it is not by itself."""
+
+        def release() -> None:
+            link.send(Release(peer_memory.take_released()))
+
+        peer_memory = PeerMemory(peer, REMOTE_ARENA_BYTES, release)
+        own_memory = OwnMemory(own, REMOTE_ARENA_BYTES)
+        broken = ""
+        try:
+            async with trio.open_nursery() as nursery:
+                session = FrontendSession(
+                    link, self._services, self._publisher, memories=(own_memory, peer_memory), nursery=nursery
+                )
+                link.send(Configure(self._command.options, REMOTE_ARENA_BYTES, self._services.diagnostics.log_settings()))
+                with self._publisher.subscribed(link.send_encoded) as update:
+                    link.send(update)
+                    nursery.start_soon(link.write)
+                    nursery.start_soon(self._watch_start, session, nursery.cancel_scope)
+                    nursery.start_soon(self._watch_stop, link, nursery.cancel_scope)
+                    await run_session(link, session)
+                    nursery.cancel_scope.cancel()
+        except* GONE:
+            pass
+        except* ProtocolError as group:
+            broken = "; ".join(str(error) for error in group.exceptions)
+        if broken:
+            return f"broke the protocol: {broken}"
+        if session.failure is not None:
+            if not self.began.is_set():
+                raise session.failure
+            return session.failure.message
+        if not session.ready.is_set():
+            if not self.began.is_set() and not self._stop.is_set():
+                raise Unavailable("a frontend process ended before it served, its messages are above")
+            return "ended before it served"
+        return ""
+
+    async def _watch_start(self, session: FrontendSession, scope: trio.CancelScope) -> None:
+        with trio.move_on_after(REMOTE_START_S_MAX):
+            await session.ready.wait()
+            self.began.set()
+            return
+        scope.cancel()
+
+    async def _watch_stop(self, link: Link, scope: trio.CancelScope) -> None:
+        await self._stop.wait()
+        link.send(Stop())
+        await trio.sleep(self._command.drain_timeout_s + REMOTE_EXIT_GRACE_S)
+        scope.cancel()
+
+
+@contextmanager
+def _descriptors() -> Iterator[tuple[socket.socket, socket.socket, int, int]]:
+    """The two ends of a connection, and two memories: for the engine's tensors, for the process's."""
+    with contextlib.ExitStack() as stack:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        stack.callback(ours.close)
+        stack.callback(theirs.close)
+        memories: list[int] = []
+        for _ in range(2):
+            memories.append(create_memory(REMOTE_ARENA_BYTES))
+            stack.callback(os.close, memories[-1])
+        yield ours, theirs, memories[0], memories[1]
+
+
+async def _start(command: FrontendCommand, files: Sequence[int]) -> subprocess.Popen[bytes]:
+    """Start a process in a process group of its own: Ctrl-C in the terminal goes to the server, which stops them in order. Raises
+    OSError."""
+
+    def start() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", command.module, *map(str, files)],
+            stdin=subprocess.DEVNULL,
+            stdout=2,  # what a library prints is no answer of anybody
+            pass_fds=(*files, *command.sockets),
+            process_group=0,
+        )
+
+    starter: Callable[[], subprocess.Popen[bytes]] = start
+    return await trio.to_thread.run_sync(starter)
+
+
+async def _end(process: subprocess.Popen[bytes], wire: SocketWire, grace_s: float) -> None:
+    """Close the connection, at whose end the process ends; after `grace_s` it is killed."""
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + grace_s + REMOTE_EXIT_GRACE_S):
+        await wire.aclose()
+        with trio.move_on_after(grace_s):
+            await _wait(process)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+        await _wait(process)
+
+
+async def _wait(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    try:
+        await trio.lowlevel.wait_readable(descriptor)
+    finally:
+        trio.lowlevel.notify_closing(descriptor)
+        os.close(descriptor)
+    process.wait()
+
+
+def _exit_text(status: int | None) -> str:
+    if status is None:
+        return "does not end"
+    if status < 0:
+        with contextlib.suppress(ValueError):
+            return f"was ended by {signal.Signals(-status).name}"
+        return f"was ended by signal {-status}"
+    return f"exited with status {status}"

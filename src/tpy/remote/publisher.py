@@ -1,0 +1,160 @@
+"""Publisher: tells frontend processes what is served, by asking the services what they would answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import groupby
+from typing import TypeVar
+
+import trio
+
+from tpy.errors import ErrorCode, TpyError
+from tpy.messages import IndexEntry
+from tpy.remote.core.messages import encode
+from tpy.remote.core.replica import ANY_NAME, ANY_VERSION, ModelEntry, ReplicaUpdate, Said, ServerState, VersionEntry
+from tpy.services import Services
+
+T = TypeVar("T")
+
+_PAUSE_S_PER_MODEL = 20e-6
+_PAUSE_S_MAX = 0.1
+"""Between two updates that nobody waits for: at the start of a server with many models every one of them is a change."""
+
+Subscriber = Callable[[bytes], None]
+"""Takes a frame with an update. Raises nothing."""
+
+
+class Publisher:
+    """One for all frontend processes: an update is made, and encoded, once."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._entries: dict[str, ModelEntry] = {}
+        self._rows: dict[str, list[IndexEntry]] = {}
+        self._server: ServerState | None = None
+        self._revision = 0
+        self._subscribers: set[Subscriber] = set()
+
+    async def run(self) -> None:
+        """Publish changes as they come, for ever."""
+        readiness = self._services.readiness
+        seen = -1
+        while True:
+            if readiness is None:
+                await trio.sleep(_PAUSE_S_MAX)
+            else:
+                seen = await readiness.wait_changed(seen)
+            await self.refresh()
+            await trio.sleep(min(_PAUSE_S_MAX, _PAUSE_S_PER_MODEL * len(self._entries)))
+
+    async def refresh(self) -> None:
+        """Publish what has changed. Everybody has been told when this returns."""
+        self.take_rows(await self._services.repository.index())
+
+    def take_rows(self, rows: Iterable[IndexEntry]) -> None:
+        """The same with an index that is known already: whole, sorted by name."""
+        known = {name: list(found) for name, found in groupby(rows, key=lambda row: row.name)}
+        changed: dict[str, ModelEntry | None] = {name: None for name in self._entries if name not in known}
+        for name, found in known.items():
+            entry = self._entry(name, found)
+            if entry is not self._entries.get(name):
+                changed[name] = entry
+        self._rows = known
+        self._publish(changed)
+
+    def take_name(self, name: str) -> None:
+        """Publish what has changed about one model."""
+        rows = self._rows.get(name)
+        if rows is not None:
+            entry = self._entry(name, rows)
+            if entry is not self._entries.get(name):
+                self._publish({name: entry})
+
+    @contextmanager
+    def subscribed(self, subscriber: Subscriber) -> Iterator[ReplicaUpdate]:
+        """For the length of the block `subscriber` gets every update; the block begins with all that is known. To be entered
+        after a first `refresh`."""
+        self._subscribers.add(subscriber)
+        try:
+            yield ReplicaUpdate(self._server or self._state(), dict(self._entries))
+        finally:
+            self._subscribers.remove(subscriber)
+
+    def _publish(self, changed: dict[str, ModelEntry | None]) -> None:
+        for name, entry in changed.items():
+            if entry is None:
+                del self._entries[name]
+            else:
+                self._entries[name] = entry
+        state = self._state()
+        if not changed and state == self._server:
+            return
+        self._revision += 1
+        self._server = self._state()
+        frame = encode(ReplicaUpdate(self._server, changed))
+        for subscriber in tuple(self._subscribers):
+            subscriber(frame)
+
+    def _state(self) -> ServerState:
+        services = self._services
+        unknown = _asked(lambda: services.inference.describe(ANY_NAME, None))
+        return ServerState(
+            self._revision,
+            services.repository.server_live(),
+            services.repository.server_ready(),
+            services.diagnostics.server_metadata(),
+            services.diagnostics.log_settings(),
+            refusal if isinstance(refusal := _asked(services.shared_memory.require_enabled), Said) else None,
+            unknown if isinstance(unknown, Said) else _unexpected(ANY_NAME),
+        )
+
+    def _entry(self, name: str, rows: list[IndexEntry]) -> ModelEntry:
+        """What there is to say of a model; the same object when it is what was said before."""
+        before = self._entries.get(name)
+        same_rows = before is not None and self._rows.get(name) == rows
+        if before is not None and same_rows and not _has_versions(before):
+            return before  # nothing that could have changed without the index
+        inference = self._services.inference
+        numbers = _asked(lambda: inference.ready_versions(name))
+        versions = {row.version for row in rows if row.version is not None}
+        if not isinstance(numbers, Said):
+            versions.update(numbers)
+        if before is not None and same_rows:
+            other = before.other
+        else:
+            refusal = _asked(lambda: inference.describe(name, ANY_VERSION))
+            other = refusal if isinstance(refusal, Said) else _unexpected(name)
+        entry = ModelEntry(
+            self._version(name, None),
+            {version: self._version(name, version) for version in sorted(versions)},
+            other,
+            None if isinstance(numbers, Said) else numbers,
+            numbers if isinstance(numbers, Said) else None,
+        )
+        return before if before is not None and before == entry else entry
+
+    def _version(self, name: str, version: int | None) -> VersionEntry | Said:
+        inference = self._services.inference
+        description = _asked(lambda: inference.describe(name, version))
+        if isinstance(description, Said):
+            return description
+        config = _asked(lambda: inference.config(name, version))
+        if isinstance(config, Said):
+            return VersionEntry(description, None, config)
+        return VersionEntry(description, config, None)
+
+
+def _has_versions(entry: ModelEntry) -> bool:
+    return isinstance(entry.newest, VersionEntry) or any(isinstance(each, VersionEntry) for each in entry.versions.values())
+
+
+def _asked(question: Callable[[], T]) -> T | Said:
+    try:
+        return question()
+    except TpyError as error:
+        return Said(error.code, error.message)
+
+
+def _unexpected(name: str) -> Said:
+    return Said(ErrorCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found")

@@ -1,0 +1,120 @@
+"""The services in a frontend process: what is asked with every request is answered from the replica, the rest by the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tpy.config import ModelConfig
+from tpy.messages import (
+    IndexEntry,
+    InferenceRequest,
+    LoadRequest,
+    LogSettings,
+    ModelDescription,
+    ModelStatistics,
+    ServerMetadata,
+)
+from tpy.remote.core import messages as m
+from tpy.remote.frontend_side import EngineLink
+from tpy.services import RequestHandle, ResponseSink, Services
+
+
+def remote_services(engine: EngineLink) -> Services:
+    """All of them over one connection."""
+    return Services(
+        inference=RemoteInference(engine),
+        repository=RemoteRepository(engine),
+        diagnostics=RemoteDiagnostics(engine),
+        shared_memory=RemoteSharedMemory(engine),
+        readiness=engine,
+    )
+
+
+class RemoteInference:
+    """Implements tpy.services.InferenceService. What the engine refuses at the door comes to the sink of `submit`."""
+
+    def __init__(self, engine: EngineLink) -> None:
+        self._engine = engine
+
+    def describe(self, model_name: str, version: int | None = None) -> ModelDescription:
+        """See InferenceService."""
+        return self._engine.replica.describe(model_name, version)
+
+    def ready_versions(self, model_name: str) -> tuple[int, ...]:
+        """See InferenceService."""
+        return self._engine.replica.ready_versions(model_name)
+
+    def config(self, model_name: str, version: int | None = None) -> ModelConfig:
+        """See InferenceService."""
+        return self._engine.replica.config(model_name, version)
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
+        """See InferenceService."""
+        return self._engine.submit(request, sink)
+
+
+class RemoteRepository:
+    """Implements tpy.services.RepositoryService."""
+
+    def __init__(self, engine: EngineLink) -> None:
+        self._engine = engine
+
+    def server_live(self) -> bool:
+        """See RepositoryService."""
+        return self._engine.replica.server.live
+
+    def server_ready(self) -> bool:
+        """See RepositoryService."""
+        return self._engine.replica.server.ready
+
+    async def model_ready(self, model_name: str, version: int | None = None) -> bool:
+        """See RepositoryService."""
+        return await self._engine.ask(m.ModelReady(model_name, version), bool)
+
+    async def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
+        """See RepositoryService."""
+        return await self._engine.ask(m.Index(ready_only), list[IndexEntry])
+
+    async def load(self, request: LoadRequest) -> None:
+        """See RepositoryService."""
+        await self._engine.ask(m.Load(request), type(None))
+
+    async def unload(self, model_name: str, *, unload_dependents: bool = False) -> None:
+        """See RepositoryService."""
+        await self._engine.ask(m.Unload(model_name, unload_dependents), type(None))
+
+
+class RemoteDiagnostics:
+    """Implements tpy.services.DiagnosticsService."""
+
+    def __init__(self, engine: EngineLink) -> None:
+        self._engine = engine
+
+    def server_metadata(self) -> ServerMetadata:
+        """See DiagnosticsService."""
+        return self._engine.replica.server.metadata
+
+    async def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
+        """See DiagnosticsService."""
+        return await self._engine.ask(m.Statistics(model_name, version), list[ModelStatistics])
+
+    def log_settings(self) -> LogSettings:
+        """See DiagnosticsService."""
+        return self._engine.replica.server.log
+
+    async def update_log_settings(self, settings: LogSettings) -> None:
+        """See DiagnosticsService."""
+        await self._engine.ask(m.UpdateLog(settings), type(None))
+
+
+class RemoteSharedMemory:
+    """Implements tpy.services.SharedMemoryService."""
+
+    def __init__(self, engine: EngineLink) -> None:
+        self._engine = engine
+
+    def require_enabled(self) -> None:
+        """See SharedMemoryService."""
+        refusal = self._engine.replica.server.shared_memory
+        if refusal is not None:
+            raise refusal.error("", None)
