@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup serve demo test check format bench simulate fuzz fuzz-smoke docs clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup serve demo test check format bench simulate chaos leaks fuzz fuzz-smoke docs clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -71,6 +71,12 @@ SEEDS ?= 300
 
 simulate: $(SETUP) ## whole-server simulations in virtual time: make simulate SEEDS=1000
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+chaos: $(SETUP) ## faults for real: kill workers, fill disks, break files under a running server
+	$(BIN)/python -m tests.chaos
+
+leaks: $(SETUP) ## 200,000 requests and what is left of them
+	$(BIN)/python -m tests.leaks
 
 fuzz-smoke: $(SETUP) ## every fuzz target for a few seconds, and the canary
 	$(BIN)/python -m fuzz --smoke

@@ -30,7 +30,7 @@ def full(folder: Path) -> str:
     flags = ("--model-control-mode=explicit", "--load-model=*", f"--log-file={small / 'log'}", "--log-verbose=1")
     files = {"file:1/model.onnx": onnx_models.affine(9, 0), "file:1/more": bytes(64 * 1024)}
     with ServerProcess(
-        *flags, repositories=[folder / "models"], environment={"TMPDIR": str(small)}, launcher=_mounted(small)
+        *flags, repositories=[folder / "models"], environment={"TMPDIR": str(small)}, launcher=mounted(small, _SIZE_KIB)
     ) as server:
         inside = Path(f"/proc/{server.process.pid}/root{small}")
         with loading(server) as load, InferenceServerClient(server.http) as client:
@@ -68,11 +68,11 @@ def _fill(directory: Path) -> int:
     return written
 
 
-def _mounted(directory: Path) -> tuple[str, ...]:
+def mounted(directory: Path, size_kib: int) -> tuple[str, ...]:
     """A launcher that gives its command a tmpfs in place of this directory, which nobody else sees."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         raise Skipped("only root may mount a small tmpfs")
-    mount = f"mount -t tmpfs -o size={_SIZE_KIB}k tmpfs {directory} && "
+    mount = f"mount -t tmpfs -o size={size_kib}k tmpfs {directory} && "
     if subprocess.run(["unshare", "-m", "sh", "-c", mount + "true"], capture_output=True, check=False).returncode:
         raise Skipped("no tmpfs can be mounted here")
     return ("unshare", "-m", "sh", "-c", mount + 'exec "$@"', "sh")

@@ -13,7 +13,7 @@ from tpy.messages import DataType
 FACTOR = 2.0
 """What `affine` multiplies by, and so `chain`, unless a scenario writes another."""
 
-_COPY = """
+COPY = """
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
@@ -97,7 +97,7 @@ def write_models(repository: Path) -> dict[str, ModelFolder]:
     repository.mkdir()
     folders = {name: ModelFolder(repository, name) for name in ("affine", "copy", "chain", "sum", "count")}
     folders["affine"].config(AFFINE_CONFIG + "dynamic_batching { }\n").affine(1, FACTOR)
-    folders["copy"].config(python_config(more="dynamic_batching { }\n")).python(_COPY)
+    folders["copy"].config(python_config(more="dynamic_batching { }\n")).python(COPY)
     folders["chain"].config(f'platform: "ensemble"\nmax_batch_size: 8\n{_TENSORS.format(dims=3)}{_CHAIN}')
     (folders["chain"].path / "1").mkdir()
     folders["sum"].config(_SUM).file("1/model.onnx", _summing())

@@ -1,0 +1,89 @@
+"""What a server holds, as the kernel sees it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos.disk import mounted
+from tests.chaos.skipped import Skipped
+from tests.e2e.server import ServerProcess
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Of the server process; `workers_bytes` of its children together."""
+
+    resident_bytes: int
+    workers_bytes: int
+    threads: int
+    descriptors: int
+    segments: int
+    """Mappings of shared memory: files in /dev/shm and anonymous ones (memfd)."""
+
+    shm_files: int
+    """Files in /dev/shm, where the server has one of its own (see `private_shm`), else 0."""
+
+    children: int
+
+    def counts(self) -> tuple[int, ...]:
+        """All but memory: what must end exactly where it began."""
+        return self.threads, self.descriptors, self.segments, self.shm_files, self.children
+
+    def __str__(self) -> str:
+        return (
+            f"{self.resident_bytes / _MIB:.1f} MiB resident, workers {self.workers_bytes / _MIB:.1f} MiB, "
+            f"{self.threads} threads, {self.descriptors} descriptors, {self.segments} shared segments, "
+            f"{self.shm_files} files in /dev/shm, "
+            f"{self.children} children"
+        )
+
+
+def private_shm() -> tuple[str, ...]:
+    """A launcher that gives the server a /dev/shm of its own, so that all that is there is its; none without the right to."""
+    try:
+        return mounted(Path("/dev/shm"), size_kib=1024 * 1024)
+    except Skipped:
+        return ()
+
+
+def measure(server: ServerProcess) -> Holding:
+    """What it holds now."""
+    process = Path(f"/proc/{server.process.pid}")
+    children = server.children()
+    shm = process / "root" / "dev" / "shm"
+    maps = (process / "maps").read_text().splitlines()
+    return Holding(
+        resident_bytes=resident_bytes(server.process.pid),
+        workers_bytes=sum(resident_bytes(child) for child in children),
+        threads=len(os.listdir(process / "task")),
+        descriptors=len(os.listdir(process / "fd")),
+        segments=sum("/dev/shm/" in line or "/memfd:" in line for line in maps),
+        shm_files=len(os.listdir(shm)) if os.stat(shm).st_dev != os.stat("/dev/shm").st_dev else 0,
+        children=len(children),
+    )
+
+
+def open_files(server: ServerProcess) -> Counter[str]:
+    """What its descriptors are, to tell what was left."""
+    found = Counter[str]()
+    folder = Path(f"/proc/{server.process.pid}/fd")
+    for name in os.listdir(folder):
+        try:
+            found[os.readlink(folder / name).partition("[")[0]] += 1
+        except OSError:
+            continue
+    return found
+
+
+def resident_bytes(pid: int) -> int:
+    """0 when the process has ended."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
