@@ -168,6 +168,12 @@ GRPC_CODEC_THREADS_MAX: Final = 4
 GRPC_STREAM_REQUESTS_MAX: Final = 256
 """Requests of one ModelStreamInfer that are not answered yet; beyond it the stream is not read on."""
 
+GRPC_STREAM_SEQUENCE_REQUESTS_MAX: Final = SEQUENCE_REQUESTS_WAITING_MAX
+"""The same while one of them is of a sequence: it may wait for the END of another sequence, which is further on in the stream."""
+
+GRPC_STREAM_SEQUENCE_BYTES_MAX: Final = 64 * MIB
+"""Bytes of those requests, and of their answers that others hold up; beyond it GRPC_STREAM_REQUESTS_MAX holds again."""
+
 GRPC_STREAM_WAITING_BYTES_MAX: Final = 16 * MIB
 """Responses of one ModelStreamInfer that wait for a slow reader; beyond it the stream is not read on."""
 

@@ -225,6 +225,43 @@ async def test_requests_that_nobody_answers_are_bounded() -> None:
         assert len(server.services.inference.submitted) == limits.GRPC_STREAM_REQUESTS_MAX + 1
 
 
+async def test_a_stream_is_read_on_while_sequences_may_wait_for_what_comes() -> None:
+    async with port() as server:
+        call = server.open()
+        inference = server.services.inference
+        inference.immediate = False
+        first = infer_request()
+        first.parameters["sequence_id"].int64_param = 1
+        call.request(first.SerializeToString())
+        for number in range(limits.GRPC_STREAM_REQUESTS_MAX + 5):
+            call.request(infer_request(id=str(number)).SerializeToString())
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(inference.submitted) == limits.GRPC_STREAM_REQUESTS_MAX + 6
+        inference.submitted[0].answer()  # now nothing of a sequence is left
+        for _ in range(2):
+            call.request(infer_request().SerializeToString())
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(inference.submitted) == limits.GRPC_STREAM_REQUESTS_MAX + 7  # it was waiting for the first of them
+        for each in inference.submitted[1:]:
+            each.answer()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(inference.submitted) == limits.GRPC_STREAM_REQUESTS_MAX + 8
+
+
+async def test_what_sequences_send_ahead_on_a_stream_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = infer_request()
+    first.parameters["sequence_id"].string_param = "a"
+    message = first.SerializeToString()
+    monkeypatch.setattr(limits, "GRPC_STREAM_SEQUENCE_BYTES_MAX", (limits.GRPC_STREAM_REQUESTS_MAX + 2) * len(message))
+    async with port() as server:
+        call = server.open()
+        server.services.inference.immediate = False
+        for _ in range(limits.GRPC_STREAM_REQUESTS_MAX + 10):
+            call.request(message)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(server.services.inference.submitted) == limits.GRPC_STREAM_REQUESTS_MAX + 3
+
+
 async def test_decoupled_models_are_paused_while_answers_wait_for_the_client() -> None:
     async with port() as server:
         call = server.open(window=1)

@@ -59,12 +59,27 @@ class StreamInferApi:
 
 
 class _Turn:
-    """One request of a stream. `waiting` are its responses that an earlier request holds up; `ended` once it needs no more."""
+    """One request of a stream. `waiting` are its responses that an earlier request holds up; `ended` once it needs no more.
+    `size` is what it holds, in bytes."""
 
-    __slots__ = ("description", "ended", "handle", "id", "ordered", "plan", "stream", "version_text", "waiting")
+    __slots__ = (
+        "description",
+        "ended",
+        "handle",
+        "id",
+        "in_sequence",
+        "ordered",
+        "plan",
+        "size",
+        "stream",
+        "version_text",
+        "waiting",
+    )
 
-    def __init__(self, stream: _InferStream) -> None:
+    def __init__(self, stream: _InferStream, size: int) -> None:
         self.stream = stream
+        self.size = size
+        self.in_sequence = False
         self.id = ""
         self.version_text = ""
         self.ordered = True
@@ -145,6 +160,8 @@ class _InferStream:
         self._scope = nursery.cancel_scope
         self._errors_end_call = _wants_grpc_errors(call.metadata)
         self._turns: dict[_Turn, None] = {}
+        self._turns_bytes = 0
+        self._turns_in_sequences = 0
         self._order: deque[_Turn] = deque()
         self._outbox: deque[_Answer] = deque()
         self._outbox_bytes = 0
@@ -186,10 +203,22 @@ class _InferStream:
             self._release()
         else:
             turn.waiting.append(answer)
+            turn.size += answer.size
+            self._turns_bytes += answer.size
 
     @property
     def _has_room(self) -> bool:
-        return len(self._turns) < limits.GRPC_STREAM_REQUESTS_MAX and self._outbox_bytes <= limits.GRPC_STREAM_WAITING_BYTES_MAX
+        if self._outbox_bytes > limits.GRPC_STREAM_WAITING_BYTES_MAX:
+            return False
+        turns = len(self._turns)
+        if turns < limits.GRPC_STREAM_REQUESTS_MAX:
+            return True
+        # What frees the slot that a sequence waits for may be the next message.
+        return (
+            self._turns_in_sequences > 0
+            and turns < limits.GRPC_STREAM_SEQUENCE_REQUESTS_MAX
+            and self._turns_bytes <= limits.GRPC_STREAM_SEQUENCE_BYTES_MAX
+        )
 
     @property
     def _is_idle(self) -> bool:
@@ -199,8 +228,9 @@ class _InferStream:
 
     async def _begin(self, message: memoryview) -> None:
         """Submit a request. What is wrong with it is its answer; what is no request at all ends the call."""
-        turn = _Turn(self)
+        turn = _Turn(self, len(message))
         self._turns[turn] = None
+        self._turns_bytes += turn.size
         self._order.append(turn)
         split = codec.split_request(message)
         try:
@@ -241,6 +271,9 @@ class _InferStream:
             request, turn.plan = await trio.to_thread.run_sync(decode, limiter=parts.threads)
         else:
             request, turn.plan = decode()
+        if request.sequence is not None:
+            turn.in_sequence = True
+            self._turns_in_sequences += 1
         if description.decoupled:
             turn.ordered = False
             self._order.remove(turn)
@@ -270,7 +303,11 @@ class _InferStream:
     def _let_go(self, answer: _Answer) -> None:
         """Its turn has come: send it, or queue it behind what waits already."""
         if answer.final:
-            self._turns.pop(answer.turn, None)
+            turn = answer.turn
+            if turn in self._turns:
+                del self._turns[turn]
+                self._turns_bytes -= turn.size
+                self._turns_in_sequences -= turn.in_sequence
             self._progress.unpark_all()
         if answer.is_silent or self._failed:
             return
