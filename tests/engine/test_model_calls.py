@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
+from typing import cast
 
 import trio
 
+from tpy.backend import ExecutionRequest, WaitingBatch
+from tpy.config.model_config import ResponseCache
 from tpy.errors import TpyError
 from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest
+from tpy_data.cache.options import LocalCacheOptions
+from tpy_data.engine.cached_request import CachedRequest
 
-from .fakes import config, request, rig, tensor, values
+from .fakes import RecordingSink, config, instances, request, rig, tensor, values
 
 
 class Sink:
@@ -104,3 +109,25 @@ async def test_readiness_and_a_plane_without_a_repository(autojump_clock: trio.t
         running.plane._calls.unload_model("x", failures.append, unload_dependents=False)
         await trio.testing.wait_all_tasks_blocked()
         assert [str(failure) for failure in failures] == ["this server has no model repository that models could change"] * 2
+
+
+async def test_a_call_that_waits_for_the_answer_of_its_own_batch_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+    """A model whose answers are cached asks itself what it was asked. An instance is free, but equal requests share one
+    execution."""
+    async with rig(latency_ms=5000, cache=LocalCacheOptions(size_bytes=1 << 20)) as running:
+        await running.serve(config(response_cache=ResponseCache(enable=True), instance_group=instances(2)))
+        answered = RecordingSink()
+        handle = running.plane.inference.submit(request(value=4), answered)
+        await trio.testing.wait_all_tasks_blocked()
+        assert isinstance(handle, CachedRequest)
+        batch = WaitingBatch([cast(ExecutionRequest, handle.handle)])
+        sink, other = Sink(), Sink()
+        running.plane._calls.infer(request(value=5), other, streams=False, waiting=batch)
+        running.plane._calls.infer(request(value=4), sink, streams=False, waiting=batch)
+        await sink.ended.wait()
+        (error,) = sink.refusals
+        assert str(error).startswith("the call can never end: models wait for each other in a circle ('m' -> 'm')")
+        await other.ended.wait()
+        batch.over = True
+        assert values(await answered.wait()) == [4, 4]
+        assert values(other.responses[0]) == [5, 5]

@@ -108,6 +108,10 @@ class CachedEngine:
         if request.leads:
             self._succeed(request.key)
 
+    def leader_of(self, request: CachedRequest) -> CachedRequest | None:
+        """As `CachedRequestOwner.leader_of`."""
+        return self._flights.leader(request.key) if request.stage is Stage.WAITING else None
+
     def snapshot(self) -> CoreSnapshot:
         """What asks or waits here counts as queued."""
         inner = self._engine.snapshot()

@@ -50,6 +50,10 @@ class CachedRequestOwner(Protocol):
         """Nobody waits for the answer any more."""
         ...
 
+    def leader_of(self, request: CachedRequest) -> CachedRequest | None:
+        """The equal request whose answer this one waits for; None: it waits for none."""
+        ...
+
 
 class CachedRequest(Ticket):
     """At once the caller's RequestHandle, the model's ResponseSink, and who waits for the cache; as a Ticket it has a deadline
@@ -94,6 +98,11 @@ class CachedRequest(Ticket):
     def for_model(self) -> InferenceRequest:
         """The request with its deadline as it was at submission, for one that is handed to the model later."""
         return msgspec.structs.replace(self.request, deadline_ns=end_to_end_deadline_ns(self, self.queued_ns))
+
+    @property
+    def leader(self) -> CachedRequest | None:
+        """The equal request whose answer it waits for; None: it waits for none."""
+        return self._owner.leader_of(self)
 
     # LookupWaiter, InsertWaiter, ResponseSink
 

@@ -192,14 +192,26 @@ class EngineCalls:
 
 
 def _tickets_of(handle: RequestHandle | None) -> Iterator[RequestTicket]:
-    """The requests to models behind a handle: several of an ensemble's, none while a cache is asked."""
+    """The requests to models behind a handle: several of an ensemble's; that of an equal request whose answer is waited for; none
+    while a cache is asked."""
     if isinstance(handle, RequestTicket):
         yield handle
     elif isinstance(handle, EnsembleRequest):
         for step in handle.steps:
             yield from _tickets_of(cast(StepRequest, step).handle)
     elif isinstance(handle, CachedRequest):
-        yield from _tickets_of(handle.handle)
+        yield from _tickets_of((handle.leader or handle).handle)
+
+
+def _is_held_up(handle: RequestHandle | None) -> bool:
+    """Whether something of it waits for an instance, or for an equal request."""
+    if isinstance(handle, RequestTicket):
+        return handle.phase is Phase.QUEUED
+    if isinstance(handle, EnsembleRequest):
+        return any(_is_held_up(cast(StepRequest, step).handle) for step in handle.steps)
+    if isinstance(handle, CachedRequest):
+        return handle.leader is not None or _is_held_up(handle.handle)
+    return False
 
 
 def _owner_of(waiting: WaitingBatch) -> TicketOwner | None:
@@ -286,7 +298,7 @@ class ModelCall:
         """Refuse the call when it can never end."""
         if self._ended or self._waiting is None:
             return
-        if not any(ticket.phase is Phase.QUEUED for ticket in _tickets_of(self._handle)):
+        if not _is_held_up(self._handle):
             return
         circle = self._owner.circle_of(self, self._waiting)
         if circle:
