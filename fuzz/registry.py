@@ -5,6 +5,7 @@ from __future__ import annotations
 from fuzz.cache import targets as cache
 from fuzz.decoupled import targets as decoupled
 from fuzz.grpc import targets as grpc
+from fuzz.remote import targets as remote
 from fuzz.schedulers import ensemble_targets as ensembles
 from fuzz.schedulers import rate_targets as rates
 from fuzz.schedulers import sequence_targets as sequences
@@ -31,6 +32,9 @@ TARGETS: tuple[Target, ...] = (
     grpc.CONVERSATION,
     grpc.FRAMING,
     grpc.FRAMING_CANARY,
+    remote.PROTOCOL,
+    remote.HOSTILE,
+    remote.CANARY,
 )
 
 

@@ -1,8 +1,8 @@
 """One frontend process, seen from the engine: its requests and calls are answered by the services of this process.
 
-The tasks, in the nursery of `serve_frontend`:
+The tasks, in the nursery of `run_session`, which reads:
 
-    serve_frontend
+    run_session
     +-- write               Link.write
     +-- one per call        questions to services that may take their time
 """
@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from tpy.errors import Internal, InvariantViolation, TpyError
-from tpy.limits import REMOTE_CALLS_MAX
+from tpy.limits import REMOTE_ARENA_BYTES, REMOTE_CALLS_MAX
 from tpy.messages import IndexEntry, InferenceResponse
 from tpy.remote.core import messages as m
 from tpy.remote.core.answerer import Answerer
@@ -26,6 +26,7 @@ from tpy.remote.core.tensors import message_of, request_of
 from tpy.remote.link import Link
 from tpy.remote.memory import OwnMemory, PeerMemory
 from tpy.remote.publisher import Publisher
+from tpy.remote.wire import GONE
 from tpy.services import Services
 
 _log = logging.getLogger(__name__)
@@ -34,7 +35,8 @@ _UNEXPECTED = "unexpected error in the server, its log has the details"
 
 
 class FrontendSession:
-    """`ready` is set when the ports are served. `failure` is why they cannot be."""
+    """`ready` is set when the ports are served, `failure` is why they cannot be. `over` is set when the process has closed the
+    connection."""
 
     def __init__(
         self,
@@ -46,6 +48,7 @@ class FrontendSession:
         nursery: trio.Nursery,
     ) -> None:
         self.ready = trio.Event()
+        self.over = trio.Event()
         self.failure: TpyError | None = None
         self._link = link
         self._services = services
@@ -59,6 +62,11 @@ class FrontendSession:
     def open_requests(self) -> int:
         """Requests that are not answered."""
         return self._answerer.open
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of the engine's shared memory that are taken."""
+        return self._own.taken_bytes
 
     def end(self) -> None:
         """The process is gone: nobody waits for anything."""
@@ -168,12 +176,41 @@ class FrontendSession:
         return await self._services.repository.index(ready_only=True) if ready_only else rows
 
 
-async def run_session(link: Link, session: FrontendSession) -> None:
-    """Answer a frontend process until it ends or says what it must not. Raises ProtocolError then."""
+async def run_session(
+    link: Link,
+    services: Services,
+    publisher: Publisher,
+    *,
+    options: bytes,
+    memories: tuple[int, int],
+    task_status: trio.TaskStatus[FrontendSession] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Answer a frontend process until it closes the connection. It begins with `options`; `memories` are the descriptors of the
+    engine's memory and of the process's, to be closed by the caller. The publisher has been refreshed once.
+
+    Raises ProtocolError, in a group, when the process says what it must not. However it ends, its requests are cancelled.
+    """
+
+    def release() -> None:
+        link.send(m.Release(peer.take_released()))
+
+    own, peer = OwnMemory(memories[0], REMOTE_ARENA_BYTES), PeerMemory(memories[1], REMOTE_ARENA_BYTES, release)
     try:
-        await link.read(session.handle)
-    finally:
-        session.end()
+        async with trio.open_nursery() as nursery:
+            session = FrontendSession(link, services, publisher, memories=(own, peer), nursery=nursery)
+            link.send(m.Configure(options, REMOTE_ARENA_BYTES, services.diagnostics.log_settings()))
+            with publisher.subscribed(link.send_encoded) as update:
+                link.send(update)
+                nursery.start_soon(link.write)
+                task_status.started(session)
+                try:
+                    await link.read(session.handle)
+                finally:
+                    session.end()
+                nursery.cancel_scope.cancel()
+    except* GONE:
+        pass
+    session.over.set()
 
 
 def _refused(message: m.Submit, error: TpyError) -> InferenceResponse:

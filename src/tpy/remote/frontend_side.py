@@ -3,8 +3,8 @@
 The tasks, in the nursery of `open_engine`:
 
     open_engine
-    +-- read        Link.read: responses, results, what is served
-    +-- write       Link.write
+    +-- _read           Link.read: responses, results, what is served
+        +-- _write      Link.write, to the last byte
 """
 
 from __future__ import annotations
@@ -167,28 +167,20 @@ async def open_engine(wire: Wire, *, own: int, peer: int) -> AsyncIterator[Engin
     """The connection to the engine for the length of the block; `own` and `peer` are descriptors of the shared memories, to be
     closed by the caller.
 
-    Leaving the block writes what was sent. The block is cancelled, and EngineGone raised, when the engine is gone; ProtocolError
-    when it said something that is not in the protocol.
+    Leaving the block writes what was sent. The block is cancelled, and EngineGone raised in a group, when the engine is gone;
+    ProtocolError when it said something that is not in the protocol.
     """
     link = Link(wire, m.FROM_ENGINE)
     incoming = _Beginning()
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_read, link, incoming)
-            await incoming.complete.wait()
-            engine = incoming.engine(link, own, peer)
-            nursery.start_soon(link.write)
+    async with trio.open_nursery() as reading:
+        reading.start_soon(_read, link, incoming)
+        await incoming.complete.wait()
+        engine = incoming.engine(link, own, peer)
+        async with trio.open_nursery() as writing:
+            writing.start_soon(_write, link)
             yield engine
             link.finish()
-            await _written(link)
-            nursery.cancel_scope.cancel()
-    except* GONE as gone:
-        raise EngineGone from gone
-
-
-async def _written(link: Link) -> None:
-    while link.unsent_bytes:
-        await trio.lowlevel.checkpoint()
+        reading.cancel_scope.cancel()
 
 
 class _Beginning:
@@ -237,5 +229,15 @@ class _Beginning:
 
 
 async def _read(link: Link, incoming: _Beginning) -> None:
-    await link.read(incoming.handle)
-    raise trio.ClosedResourceError("the engine has closed the connection")
+    try:
+        await link.read(incoming.handle)
+    except GONE as error:
+        raise EngineGone from error
+    raise EngineGone
+
+
+async def _write(link: Link) -> None:
+    try:
+        await link.write()
+    except GONE as error:
+        raise EngineGone from error

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import msgspec
 import trio
@@ -32,12 +33,12 @@ from tpy.limits import (
     REMOTE_START_S_MAX,
 )
 from tpy.remote.core.errors import ProtocolError
-from tpy.remote.core.messages import FROM_FRONTEND, Configure, Release, Stop
+from tpy.remote.core.messages import FROM_FRONTEND, Stop
 from tpy.remote.engine_side import FrontendSession, run_session
 from tpy.remote.link import Link
-from tpy.remote.memory import OwnMemory, PeerMemory, create_memory
+from tpy.remote.memory import create_memory
 from tpy.remote.publisher import Publisher
-from tpy.remote.wire import GONE, SocketWire
+from tpy.remote.wire import SocketWire
 from tpy.services import Services
 
 _log = logging.getLogger(__name__)
@@ -118,52 +119,42 @@ class _Slot:
 
     async def _run_one(self) -> str:
         """One process from start to end; says how it ended. Raises TpyError when it was the first and could not serve."""
-        with _descriptors() as (ours, theirs, own, peer):
-            files = (theirs.fileno(), peer, own)
-            try:
-                process = await _start(self._command, files)
-            except OSError as error:
-                if not self.began.is_set():
-                    raise Unavailable(f"cannot start a frontend process: {error}") from error
-                return f"cannot be started: {error}"
-            theirs.close()
-            wire = SocketWire(ours)
-            why = ""
-            try:
-                link = Link(wire, FROM_FRONTEND, stall_s=REMOTE_STALL_S_MAX)
-                why = await self._serve(link, own, peer)
-            finally:
-                await _end(process, wire, REMOTE_EXIT_GRACE_S if self._stop.is_set() and not why else 0)
+        try:
+            with _descriptors() as (ours, theirs, memories):
+                process = await _start(self._command, (theirs.fileno(), *reversed(memories)))
+                theirs.close()
+                wire = SocketWire(ours)
+                grace_s = 0.0
+                try:
+                    why = await self._serve(Link(wire, FROM_FRONTEND, stall_s=REMOTE_STALL_S_MAX), memories)
+                    grace_s = 0.0 if why else REMOTE_EXIT_GRACE_S
+                finally:
+                    await _end(process, wire, grace_s)
+        except OSError as error:  # no descriptors, processes or memory left
+            if not self.began.is_set():
+                raise Unavailable(f"cannot start a frontend process: {error}") from error
+            return f"cannot be started: {error}"
         return why or _exit_text(process.returncode)
 
-    async def _serve(self, link: Link, own: int, peer: int) -> str:
+    async def _serve(self, link: Link, memories: tuple[int, int]) -> str:
         """Answer the process until its end of the connection is closed; says why it is to be ended when it is not by itself."""
-
-        def release() -> None:
-            link.send(Release(peer_memory.take_released()))
-
-        peer_memory = PeerMemory(peer, REMOTE_ARENA_BYTES, release)
-        own_memory = OwnMemory(own, REMOTE_ARENA_BYTES)
         broken = ""
+        session: FrontendSession | None = None
+        run = partial(run_session, link, self._services, self._publisher, options=self._command.options, memories=memories)
         try:
             async with trio.open_nursery() as nursery:
-                session = FrontendSession(
-                    link, self._services, self._publisher, memories=(own_memory, peer_memory), nursery=nursery
-                )
-                link.send(Configure(self._command.options, REMOTE_ARENA_BYTES, self._services.diagnostics.log_settings()))
-                with self._publisher.subscribed(link.send_encoded) as update:
-                    link.send(update)
-                    nursery.start_soon(link.write)
-                    nursery.start_soon(self._watch_start, session, nursery.cancel_scope)
-                    nursery.start_soon(self._watch_stop, link, nursery.cancel_scope)
-                    await run_session(link, session)
-                    nursery.cancel_scope.cancel()
-        except* GONE:
-            pass
+                session = await nursery.start(run)
+                nursery.start_soon(self._watch_start, session, nursery.cancel_scope)
+                nursery.start_soon(self._watch_stop, link, nursery.cancel_scope)
+                await session.over.wait()
+                nursery.cancel_scope.cancel()
         except* ProtocolError as group:
-            broken = "; ".join(str(error) for error in group.exceptions)
-        if broken:
-            return f"broke the protocol: {broken}"
+            broken = _text(group)
+        except* Exception:  # a bug in a session ends that session
+            _log.exception("the session of a frontend process failed unexpectedly")
+            broken = "unexpected error in the server"
+        if broken or session is None:
+            return f"conversation failed: {broken}"
         if session.failure is not None:
             if not self.began.is_set():
                 raise session.failure
@@ -189,7 +180,7 @@ class _Slot:
 
 
 @contextmanager
-def _descriptors() -> Iterator[tuple[socket.socket, socket.socket, int, int]]:
+def _descriptors() -> Iterator[tuple[socket.socket, socket.socket, tuple[int, int]]]:
     """The two ends of a connection, and two memories: for the engine's tensors, for the process's."""
     with contextlib.ExitStack() as stack:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -199,7 +190,7 @@ def _descriptors() -> Iterator[tuple[socket.socket, socket.socket, int, int]]:
         for _ in range(2):
             memories.append(create_memory(REMOTE_ARENA_BYTES))
             stack.callback(os.close, memories[-1])
-        yield ours, theirs, memories[0], memories[1]
+        yield ours, theirs, (memories[0], memories[1])
 
 
 async def _start(command: FrontendCommand, files: Sequence[int]) -> subprocess.Popen[bytes]:
@@ -243,6 +234,10 @@ async def _wait(process: subprocess.Popen[bytes]) -> None:
         trio.lowlevel.notify_closing(descriptor)
         os.close(descriptor)
     process.wait()
+
+
+def _text(group: BaseExceptionGroup[ProtocolError]) -> str:
+    return "; ".join(_text(error) if isinstance(error, BaseExceptionGroup) else str(error) for error in group.exceptions)
 
 
 def _exit_text(status: int | None) -> str:

@@ -1,0 +1,71 @@
+"""Both sides in one loop, over an in-memory stream, with services that a test scripts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import numpy as np
+import trio
+import trio.testing
+
+from tests.frontends.http.fakes import FakeServices
+from tpy.limits import REMOTE_ARENA_BYTES
+from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
+from tpy.remote import EngineLink, open_engine, remote_services
+from tpy.remote.core.messages import FROM_FRONTEND
+from tpy.remote.engine_side import FrontendSession, run_session
+from tpy.remote.link import Link
+from tpy.remote.memory import create_memory
+from tpy.remote.publisher import Publisher
+from tpy.remote.wire import StreamWire
+from tpy.services import Services
+
+
+class Sides:
+    """What a test reaches: the engine's services, the session, the frontend's engine and services."""
+
+    def __init__(self, fakes: FakeServices, session: FrontendSession, engine: EngineLink, publisher: Publisher) -> None:
+        self.fakes = fakes
+        self.session = session
+        self.engine = engine
+        self.publisher = publisher
+        self.services: Services = remote_services(engine)
+
+
+class Sink:
+    """Keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.got: list[InferenceResponse] = []
+
+    def deliver(self, response: InferenceResponse) -> None:
+        self.got.append(response)
+
+
+@asynccontextmanager
+async def both_sides(fakes: FakeServices | None = None) -> AsyncIterator[Sides]:
+    """A frontend process's connection to an engine with `fakes`."""
+    fakes = fakes or FakeServices()
+    publisher = Publisher(fakes)
+    await publisher.refresh()
+    near, far = trio.testing.memory_stream_pair()
+    memories = create_memory(REMOTE_ARENA_BYTES), create_memory(REMOTE_ARENA_BYTES)
+    try:
+        async with trio.open_nursery() as nursery:
+            link = Link(StreamWire(near), FROM_FRONTEND)
+            session = await nursery.start(partial(run_session, link, fakes, publisher, options=b"options", memories=memories))
+            async with open_engine(StreamWire(far), own=memories[1], peer=memories[0]) as engine:
+                yield Sides(fakes, session, engine, publisher)
+            await far.aclose()
+            await session.over.wait()
+    finally:
+        for descriptor in memories:
+            os.close(descriptor)
+
+
+def request(array: np.ndarray[tuple[int, ...], np.dtype[np.float32]], name: str = "m") -> InferenceRequest:
+    """A request with one input."""
+    return InferenceRequest(model_name=name, id="r", inputs=(Tensor("INPUT0", DataType.FP32, array),))

@@ -1,0 +1,260 @@
+"""Services of an engine, used through the protocol: the same answers as from the services themselves."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from tests.frontends.http.fakes import FakeServices, describe
+from tpy.errors import Internal, InvalidArgument, NotFound, TpyError, Unavailable
+from tpy.limits import REMOTE_INLINE_BYTES_MAX, REMOTE_WINDOW_RESPONSES
+from tpy.messages import DataType, IndexEntry, InferenceResponse, LoadRequest, ModelState, Tensor
+from tpy.services import Services
+
+from .sides import Sink, both_sides, request
+
+
+def said(services: Services, question: str, *arguments: Any) -> object:
+    """The answer of the inference service, or its error."""
+    try:
+        return getattr(services.inference, question)(*arguments)
+    except TpyError as error:
+        return type(error), error.message
+
+
+@pytest.mark.parametrize("name", ["m", "broken", "never", "there's none", "m/2", ""])
+@pytest.mark.parametrize("version", [None, 1, 2, 2**62])
+async def test_what_is_served_is_answered_as_by_the_engine(name: str, version: int | None) -> None:
+    async with both_sides() as sides:
+        for question, arguments in (("describe", (name, version)), ("config", (name, version)), ("ready_versions", (name,))):
+            assert said(sides.services, question, *arguments) == said(sides.fakes, question, *arguments)
+
+
+async def test_the_other_services_answer_as_those_of_the_engine() -> None:
+    async with both_sides() as sides:
+        there, here = sides.fakes, sides.services
+        assert here.repository.server_live() is here.repository.server_ready() is True
+        assert await here.repository.index() == await there.repository.index()
+        assert await here.repository.index(ready_only=True) == await there.repository.index(ready_only=True)
+        assert here.diagnostics.server_metadata() == there.diagnostics.server_metadata()
+        assert await here.diagnostics.statistics("m") == await there.diagnostics.statistics("m")
+        with pytest.raises(InvalidArgument, match="requested model 'x' is not available"):
+            await here.diagnostics.statistics("x")
+        assert await here.repository.model_ready("m") is True
+        with pytest.raises(NotFound, match="Request for unknown model: 'x' is not found"):
+            await here.repository.model_ready("x")
+        with pytest.raises(TpyError) as one:
+            here.shared_memory.require_enabled()
+        with pytest.raises(TpyError) as other:
+            there.shared_memory.require_enabled()
+        assert (type(one.value), one.value.message) == (type(other.value), other.value.message)
+        await here.repository.unload("m", unload_dependents=True)
+        assert there.repository.unloads == [("m", True)]
+        await here.repository.load(LoadRequest(model_name="m", config_json="{}", files={"1/a": b"\xff"}))
+        assert there.repository.loads == [LoadRequest(model_name="m", config_json="{}", files={"1/a": b"\xff"})]
+
+
+async def test_log_settings_are_those_of_the_engine() -> None:
+    async with both_sides() as sides:
+        told: list[object] = []
+        sides.engine.on_log_settings = told.append
+        changed = msgspec.structs.replace(sides.services.diagnostics.log_settings(), log_verbose_level=3)
+        await sides.services.diagnostics.update_log_settings(changed)
+        assert sides.services.diagnostics.log_settings() == sides.fakes.diagnostics.log_settings() == changed
+        assert told == [changed]
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, REMOTE_INLINE_BYTES_MAX // 4 + 1, 3_000_000])
+async def test_tensors_of_any_size_go_there_and_back(count: int) -> None:
+    async with both_sides() as sides:
+        sink = Sink()
+        array = np.arange(count, dtype=np.float32).reshape(1, count)
+        sides.services.inference.submit(request(array), sink)
+        await trio.testing.wait_all_tasks_blocked()
+        [response] = sink.got
+        assert (response.id, response.model_version, response.final, response.error) == ("r", 1, True, None)
+        assert response.outputs[0].array.dtype == np.float32
+        assert np.array_equal(response.outputs[0].array, array)
+        assert not response.outputs[0].array.flags.writeable
+
+
+async def test_shared_memory_is_free_again_when_nobody_looks_at_it() -> None:
+    async with both_sides() as sides:
+        sink = Sink()
+        for _ in range(3):
+            sides.services.inference.submit(request(np.zeros((1, 1_000_000), np.float32)), sink)
+        await trio.testing.wait_all_tasks_blocked()
+        view = sink.got[0].outputs[0].array[:, 5:9]
+        sink.got.clear()
+        sides.fakes.inference.submitted.clear()
+        gc.collect()
+        await trio.testing.wait_all_tasks_blocked()
+        assert sides.engine.shared_bytes == 0
+        assert sides.session.shared_bytes == 4_001_792
+        del view
+        await trio.testing.wait_all_tasks_blocked()
+        assert sides.session.shared_bytes == 0
+
+
+async def test_bytes_tensors_keep_their_elements() -> None:
+    elements = [b"", b"a", b"\x00\xff", b"x" * 70_000, "ä".encode()]
+    array = np.empty((5, 1), object)
+    array[:, 0] = elements
+    async with both_sides() as sides:
+        for rows in (array, array[:3], array[:0]):
+            sink = Sink()
+            asked = msgspec.structs.replace(
+                request(np.zeros(0, np.float32), "text"), inputs=(Tensor("INPUT0", DataType.BYTES, rows),)
+            )
+            sides.services.inference.submit(asked, sink)
+            await trio.testing.wait_all_tasks_blocked()
+            assert sink.got[0].outputs[0].array.tolist() == rows.tolist()
+
+
+async def test_a_response_that_has_no_form_is_an_error_and_leaves_nothing() -> None:
+    async with both_sides() as sides:
+        sides.fakes.inference.immediate = False
+        sink = Sink()
+        sides.services.inference.submit(request(np.zeros((1, 1), np.float32)), sink)
+        await trio.testing.wait_all_tasks_blocked()
+        large = Tensor("L", DataType.UINT8, np.zeros(100_000, np.uint8))
+        wrong = Tensor("OUTPUT0", DataType.BYTES, np.array(["text"], object))
+        answer = InferenceResponse(model_name="m", model_version=1, outputs=(large, wrong))
+        sides.fakes.inference.submitted[0].sink.deliver(answer)
+        await trio.testing.wait_all_tasks_blocked()
+        assert isinstance(sink.got[0].error, Internal)
+        assert "tensor 'OUTPUT0' holds a str, expected bytes" in sink.got[0].error.message
+        assert sides.session.shared_bytes == 0
+
+
+async def test_a_refusal_at_the_door_arrives_as_one() -> None:
+    async with both_sides() as sides:
+        sides.fakes.inference.raises = Unavailable("Exceeds maximum queue size")
+        sink = Sink()
+        sides.services.inference.submit(request(np.zeros((1, 1), np.float32)), sink)
+        assert sink.got == []
+        await trio.testing.wait_all_tasks_blocked()
+        [response] = sink.got
+        assert (type(response.error), response.refused, response.final) == (Unavailable, True, True)
+        assert sides.engine.pending_requests == sides.session.open_requests == 0
+
+
+async def test_a_bug_at_the_door_is_told_as_one(caplog: pytest.LogCaptureFixture) -> None:
+    async with both_sides() as sides:
+        sides.fakes.inference.raises = RuntimeError("a secret")
+        sink = Sink()
+        sides.services.inference.submit(request(np.zeros((1, 1), np.float32)), sink)
+        await trio.testing.wait_all_tasks_blocked()
+        assert isinstance(sink.got[0].error, Internal)
+        assert "secret" not in sink.got[0].error.message
+
+
+async def test_a_request_that_has_no_form_is_refused_at_once() -> None:
+    async with both_sides() as sides:
+        for bad in (
+            msgspec.structs.replace(request(np.zeros((1, 1), np.float32)), id="\ud800"),
+            msgspec.structs.replace(request(np.zeros((1, 100_000), np.float32)), parameters={"n": 2**64}),
+        ):
+            with pytest.raises(InvalidArgument, match="the request cannot be passed on to the engine"):
+                sides.services.inference.submit(bad, Sink())
+        assert sides.engine.pending_requests == sides.engine.shared_bytes == 0
+
+
+async def test_cancel_reaches_the_engine() -> None:
+    async with both_sides() as sides:
+        sides.fakes.inference.immediate = False
+        sink = Sink()
+        handle = sides.services.inference.submit(request(np.zeros((1, 1), np.float32)), sink)
+        await trio.testing.wait_all_tasks_blocked()
+        handle.cancel()
+        handle.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert sides.fakes.inference.submitted[0].cancelled
+        assert sides.session.open_requests == 0
+        assert sink.got == []
+
+
+async def test_a_process_that_goes_away_has_its_requests_cancelled() -> None:
+    fakes = FakeServices()
+    fakes.inference.immediate = False
+    async with both_sides(fakes) as sides:
+        for _ in range(3):
+            sides.services.inference.submit(request(np.zeros((1, 1), np.float32)), Sink())
+        await trio.testing.wait_all_tasks_blocked()
+    assert [submitted.cancelled for submitted in fakes.inference.submitted] == [True, True, True]
+
+
+async def test_a_slow_reader_pauses_its_model_and_no_other() -> None:
+    async with both_sides() as sides:
+        sides.fakes.inference.immediate = False
+        slow, fast = Sink(), Sink()
+        handle = sides.services.inference.submit(request(np.zeros((1, 1), np.float32), "flow"), slow)
+        sides.services.inference.submit(request(np.zeros((1, 1), np.float32), "flow"), fast)
+        await trio.testing.wait_all_tasks_blocked()
+        handle.pause()
+        first, second = sides.fakes.inference.submitted
+        for number in range(4 * REMOTE_WINDOW_RESPONSES):
+            for model in (first, second):
+                if not model.paused:
+                    model.sink.deliver(InferenceResponse(model_name="flow", model_version=1, id=str(number), final=False))
+            await trio.testing.wait_all_tasks_blocked()
+        assert first.paused
+        assert not second.paused
+        assert slow.got == []
+        assert len(fast.got) == 4 * REMOTE_WINDOW_RESPONSES
+        handle.resume()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [response.id for response in slow.got] == [str(number) for number in range(REMOTE_WINDOW_RESPONSES)]
+        assert not first.paused
+
+
+async def test_an_error_overtakes_what_a_slow_reader_has_not_taken() -> None:
+    async with both_sides() as sides:
+        sides.fakes.inference.immediate = False
+        sink = Sink()
+        handle = sides.services.inference.submit(request(np.zeros((1, 1), np.float32), "flow"), sink)
+        await trio.testing.wait_all_tasks_blocked()
+        handle.pause()
+        [model] = sides.fakes.inference.submitted
+        model.sink.deliver(InferenceResponse(model_name="flow", model_version=1, final=False))
+        model.sink.deliver(InferenceResponse(model_name="flow", model_version=1, error=Unavailable("too late")))
+        await trio.testing.wait_all_tasks_blocked()
+        assert [response.error is not None for response in sink.got] == [True]
+
+
+async def test_changes_are_known_before_a_load_call_returns() -> None:
+    fakes = FakeServices()
+    async with both_sides(fakes) as sides:
+
+        async def index(*, ready_only: bool = False) -> list[IndexEntry]:
+            return [IndexEntry(name="later", version=1, state=ModelState.READY)]
+
+        with pytest.raises(NotFound):
+            sides.services.inference.describe("later")
+        fakes.inference.models["later"] = describe("later")
+        fakes.repository.index = index  # type: ignore[method-assign]  # another repository from now on
+        seen = await sides.services.readiness.wait_changed(-1)  # type: ignore[union-attr]  # it has one
+        await sides.services.repository.load(LoadRequest(model_name="later"))
+        assert sides.services.inference.describe("later") == describe("later")
+        assert said(sides.services, "describe", "m") == (NotFound, "Request for unknown model: 'm' is not found")
+        assert await sides.services.readiness.wait_changed(seen) > seen  # type: ignore[union-attr]  # it has one
+
+
+async def test_a_call_that_is_given_up_is_cancelled_at_the_engine() -> None:
+    async with both_sides() as sides:
+        sides.fakes.repository.gate = trio.Event()
+        with trio.move_on_after(1) as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(sides.services.repository.load, LoadRequest(model_name="m"))
+                await sides.fakes.repository.load_began.wait()
+                nursery.cancel_scope.cancel()
+        assert not scope.cancelled_caught
+        await trio.testing.wait_all_tasks_blocked()
+        assert sides.fakes.repository.loads == []
+        assert await sides.services.repository.model_ready("m") is True
