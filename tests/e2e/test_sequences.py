@@ -11,12 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc
-from onnx import helper
 from tritonclient.http import InferenceServerClient, InferenceServerException, InferInput
 
-from tests.backends import onnx_models
-from tpy.messages import DataType
-
+from .sequence_models import summing
 from .server import ServerProcess
 from .waiting import wait_until
 
@@ -33,13 +30,6 @@ sequence_batching {
 instance_group [ { kind: KIND_CPU count: 1 } ]
 parameters { key: "copy" value { string_value: "1" } }
 """
-
-
-def summing() -> bytes:
-    """SUM = AFTER = X + BEFORE."""
-    x, before, total, after = (onnx_models.value(name, DataType.FP32, ["N", 1]) for name in ("X", "BEFORE", "SUM", "AFTER"))
-    nodes = [helper.make_node("Add", ["X", "BEFORE"], ["SUM"]), helper.make_node("Identity", ["SUM"], ["AFTER"])]
-    return onnx_models.model(nodes, [x, before], [total, after])
 
 
 @pytest.fixture
