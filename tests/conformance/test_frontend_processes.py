@@ -1,0 +1,46 @@
+"""Every recorded request again, to a server with a frontend process: answered as by one without, to the byte that is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.e2e.server import ServerProcess
+
+from . import generate_record, generate_repository, grpc_cases, grpc_decoupled_cases, grpc_record, record, repository
+
+Ask = Callable[[ServerProcess], dict[str, Any]]
+
+EXPLICIT = "--model-control-mode=explicit"
+
+SUITES: dict[str, tuple[Callable[[Path], None], tuple[str, ...], Ask]] = {
+    "HTTP": (repository.build, (EXPLICIT,), lambda server: record.record(server.http)),
+    "gRPC": (repository.build, (EXPLICIT,), lambda server: grpc_record.record(server.grpc, grpc_cases.CASES)),
+    "generate": (generate_repository.build, (), lambda server: generate_record.record(server.http)),
+    "gRPC, decoupled": (
+        generate_repository.build,
+        (),
+        lambda server: grpc_record.record(server.grpc, grpc_decoupled_cases.CASES),
+    ),
+}
+
+
+def _answers(folder: Path, suite: str, processes: int) -> dict[str, str]:
+    """The answers as text, without the folder's name."""
+    build, flags, ask = SUITES[suite]
+    folder.mkdir()
+    build(folder)
+    with ServerProcess(f"--frontend-processes={processes}", *flags, repositories=[folder]) as server:
+        answers = ask(server)
+    return {name: msgspec.json.encode(answer).decode().replace(str(folder), "") for name, answer in answers.items()}
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_answers_do_not_depend_on_where_the_frontend_is(suite: str, tmp_path: Path) -> None:
+    here, there = (_answers(tmp_path / str(processes), suite, processes) for processes in (0, 1))
+    assert list(here) == list(there)
+    assert {name: (here[name], there[name]) for name in here if here[name] != there[name]} == {}
