@@ -242,6 +242,21 @@ they would evade the bound on streams. Every answered call earns one back."""
 GRPC_RESETS_PER_S_MAX: Final = 200
 """Those that may come without any answers of ours, in the long run."""
 
+HTTP2_IDLE_FRAMES_BURST_MAX: Final = GRPC_IDLE_FRAMES_BURST_MAX
+"""The same on the HTTP port, whose HTTP/2 is Hypercorn's: it answers pings and settings for as long as they come."""
+
+HTTP2_IDLE_FRAMES_PER_S_MAX: Final = GRPC_IDLE_FRAMES_PER_S_MAX
+"""Those that may come without any requests, in the long run."""
+
+HTTP2_RESETS_BURST_MAX: Final = GRPC_RESETS_BURST_MAX
+"""Requests that one connection may reset: each costs a task."""
+
+HTTP2_RESETS_PER_S_MAX: Final = GRPC_RESETS_PER_S_MAX
+"""Those that may come in the long run."""
+
+HTTP2_ANSWER_BYTES_PER_IDLE_FRAME: Final = 4 * KIB
+"""A client that takes so much may open windows or ping once more; the answers to its pings are far smaller."""
+
 GRPC_HEADER_FRAMES_MAX: Final = 16
 """HTTP/2 frames in one header block; more than any client needs for as many bytes as we take."""
 

@@ -33,7 +33,7 @@ from tpy.frontends.http.quart_bridge import QuartExchange
 from tpy.frontends.http.replies import CONTINUE, Place, ReplyLine
 from tpy.frontends.http.wire import Wire
 
-_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _LINGER_S = 5.0
 """How long bytes of a refused request are still read, so that its sender gets to read the refusal."""
 
@@ -178,10 +178,10 @@ class Http1Connection:
             data = await self._wire.receive()
             self._eof = not data
             self._beginning += data
-            if self._beginning.startswith(_HTTP2_PREFACE[:4]):
+            if self._beginning.startswith(HTTP2_PREFACE[:4]):
                 self.preface = self._beginning
                 return
-            if not _HTTP2_PREFACE.startswith(self._beginning):
+            if not HTTP2_PREFACE.startswith(self._beginning):
                 self._parser.feed(self._beginning)
                 self._after_bytes()
                 return

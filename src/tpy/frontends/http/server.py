@@ -14,13 +14,14 @@ The nursery tree of a port:
 from __future__ import annotations
 
 import logging
+import math
 import socket
 from collections.abc import Sequence
 from functools import partial
 
 import trio
 from hypercorn.config import Config
-from hypercorn.events import Event, RawData
+from hypercorn.events import Closed, Event, RawData
 from hypercorn.trio.lifespan import Lifespan
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.typing import ConnectionState
@@ -28,15 +29,18 @@ from hypercorn.utils import parse_socket_addr
 
 from tpy import limits
 from tpy.errors import InvalidArgument
-from tpy.frontends.http.connection import GONE, Http1Connection
+from tpy.frontends.http.connection import GONE, HTTP2_PREFACE, Http1Connection
+from tpy.frontends.http.http2_flood import Http2Flood
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.wire import SocketWire, SocketWireListener
 from tpy.frontends.listening import BoundAddress, address_of, close, listen
+from tpy.units import NS_PER_S
 
 _log = logging.getLogger(__name__)
 
 _REPORT_S_MAX = 5.0
+_READ_BYTES = 65_536
 
 
 def hypercorn_config(options: HttpOptions) -> Config:
@@ -59,24 +63,74 @@ def hypercorn_config(options: HttpOptions) -> Config:
     return config
 
 
+class _Refused(Exception):
+    """What a client floods the connection with."""
+
+
 class _StockServer(TCPServer):
-    """Hypercorn's connection, also for a client whose first bytes have been read already."""
+    """Hypercorn's connection, also for a client whose first bytes have been read already; HTTP/2 within bounds."""
 
     beginning = b""
+    write_timeout_s = math.inf
+    _flood: Http2Flood | None = None
+
+    async def run(self) -> None:
+        """Serve until the connection ends. Raises what is a bug."""
+        try:
+            await super().run()
+        except* Exception as errors:
+            if self._flood is None:
+                raise
+            # The client floods, or Hypercorn's HTTP/2 failed on what a client may send: a path that is not ASCII, a CONNECT
+            # without one, more priorities than it has room for. It ends this connection, and nobody can fill the log so.
+            _log.debug("HTTP/2 connection ended: what the client sends is not served", exc_info=errors)
 
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, RawData):
-            await super().protocol_send(event)
+            await self._send(event.data)
             return
         # "Idle again" and "closed" are reported by the application's task at the end of its response, when Quart-Trio has
         # just cancelled it: without the shield they are lost, and an idle connection outlives its time-out and the stop.
         with trio.CancelScope(shield=True, deadline=trio.current_time() + _REPORT_S_MAX):
             await super().protocol_send(event)
 
+    async def _send(self, data: bytes) -> None:
+        """As Hypercorn, but a client that takes nothing is given up: the shield would hold the stop of the server for ever."""
+        if self._flood is not None:
+            self._flood.sent(len(data))
+        try:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + self.write_timeout_s) as patience:
+                async with self.send_lock:
+                    await self.stream.send_all(data)
+        except GONE:
+            await self.protocol.handle(Closed())
+        if patience.cancelled_caught:
+            with trio.CancelScope(shield=True):  # closing by force does not wait
+                await trio.aclose_forcefully(self.stream)
+            await self.protocol.handle(Closed())
+
     async def _read_data(self) -> None:
-        if self.beginning:
-            await self.protocol.handle(RawData(self.beginning))
-        await super()._read_data()
+        """Read until the client leaves, or floods."""
+        data = self.beginning or await self._receive()
+        if data.startswith(HTTP2_PREFACE[:4]):
+            self._flood = Http2Flood(_now_ns())
+        while data:
+            if self._flood is not None and (abuse := self._flood.received(data, _now_ns())) is not None:
+                raise _Refused(abuse)
+            await self.protocol.handle(RawData(data))
+            data = await self._receive()
+        await self.protocol.handle(Closed())
+
+    async def _receive(self) -> bytes:
+        """Empty when the client has left."""
+        try:
+            return bytes(await self.stream.receive_some(_READ_BYTES))
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            return b""
+
+
+def _now_ns() -> int:
+    return int(trio.current_time() * NS_PER_S)
 
 
 async def serve_port(
@@ -150,4 +204,5 @@ async def _serve_stock(port: HttpPort, tls: object, wire: SocketWire, beginning:
         stream = trio.SSLStream(wire.stream, tls, server_side=True, https_compatible=True)  # type: ignore[arg-type]
     server = _StockServer(port.app, port.config, port.context, ConnectionState({}), stream)  # type: ignore[arg-type]
     server.beginning = beginning
+    server.write_timeout_s = port.options.write_timeout_s
     await server.run()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpy.frontends.grpc.transport.core.budget import Budget
+from tpy.frontends.core.budget import Budget
 from tpy.frontends.grpc.transport.core.deadlines import DeadlineQueue
 from tpy.frontends.grpc.transport.core.lifetime import Lifetime, LifetimeStep
 from tpy.frontends.grpc.transport.core.pings import Keepalive, KeepaliveStep, PingRules

@@ -16,9 +16,9 @@ from functools import partial
 from typing import ClassVar
 
 from tpy import limits
+from tpy.frontends.core.budget import Budget
 from tpy.frontends.grpc.transport.core import codes
 from tpy.frontends.grpc.transport.core.answers import Fields
-from tpy.frontends.grpc.transport.core.budget import Budget
 from tpy.frontends.grpc.transport.core.codes import ConnectionFault, Http2Code
 from tpy.frontends.grpc.transport.core.events import ConnectionEnded, DataArrived, Event, RequestBegan, StreamEnded
 from tpy.frontends.grpc.transport.core.frames import (

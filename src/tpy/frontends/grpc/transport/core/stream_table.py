@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpy.frontends.grpc.transport.core.budget import Budget
+from tpy.frontends.core.budget import Budget
 from tpy.frontends.grpc.transport.core.codes import ConnectionFault, Http2Code
 from tpy.frontends.grpc.transport.core.frames import rst_stream_frame, window_update_frame
 from tpy.frontends.grpc.transport.core.outbound import Outbound
