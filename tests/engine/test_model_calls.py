@@ -8,11 +8,12 @@ from typing import cast
 import trio
 
 from tpy.backend import ExecutionRequest, WaitingBatch
-from tpy.config.model_config import ResponseCache
+from tpy.config.model_config import InstanceGroup, InstanceKind, ModelConfig, RateLimiter, RateLimiterResource, ResponseCache
 from tpy.errors import TpyError
 from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest
 from tpy_data.cache.options import LocalCacheOptions
 from tpy_data.engine.cached_request import CachedRequest
+from tpy_data.schedulers.core.rate_limiter import Supply
 
 from .fakes import RecordingSink, config, instances, request, rig, tensor, values
 
@@ -131,3 +132,34 @@ async def test_a_call_that_waits_for_the_answer_of_its_own_batch_is_refused(auto
         batch.over = True
         assert values(await answered.wait()) == [4, 4]
         assert values(other.responses[0]) == [5, 5]
+
+
+async def test_a_call_that_needs_resources_of_its_caller_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+    """The callee has a free instance, which may not run while the caller's does: that would be for ever."""
+
+    def limited(name: str, count: int) -> ModelConfig:
+        resources = (RateLimiterResource(name="R", count=count),)
+        return config(
+            name,
+            instance_group=(
+                InstanceGroup(name="g", kind=InstanceKind.KIND_CPU, count=1, rate_limiter=RateLimiter(resources=resources)),
+            ),
+        )
+
+    async with rig(latency_ms=5000, rate_limit=Supply()) as running:
+        for model in (limited("caller", 2), limited("modest", 2), limited("greedy", 3), limited("rich", 4)):
+            await running.serve(model)
+        answered = RecordingSink()
+        handle = running.plane.inference.submit(request(model="caller", value=4), answered)
+        await trio.testing.wait_all_tasks_blocked()
+        batch = WaitingBatch([cast(ExecutionRequest, handle)])
+        sinks = {name: Sink() for name in ("modest", "greedy")}
+        for name, sink in sinks.items():
+            running.plane._calls.infer(request(model=name, value=5), sink, streams=False, waiting=batch)
+        for sink in sinks.values():
+            await sink.ended.wait()
+        batch.over = True
+        assert values(sinks["modest"].responses[0]) == [5, 5]
+        (error,) = sinks["greedy"].refusals
+        assert "('caller' -> 'greedy' -> 'caller')" in str(error)
+        assert values(await answered.wait()) == [4, 4]

@@ -67,6 +67,30 @@ def test_a_sequence_waits_for_its_own_instance() -> None:
     assert find_circle(other, [other, batch("a", 2, instances=2)]) == []
 
 
+R = ("R", None)
+
+
+def test_a_callee_needs_what_its_caller_holds() -> None:
+    """An instance of b is free, but may not run while a runs, and a waits for it."""
+    call = WaitingRequest(2, "b", True, needs={R: 3}, name="b")
+    first = CallingBatch("a", "a", 1, frozenset({1}), [call], holds={R: 2})
+    assert find_circle(first, [first], {R: 4}) == ["a", "b", "a"]
+    assert find_circle(first, [first], {R: 5}) == []
+
+
+def test_two_callers_hold_it_together() -> None:
+    """What one of them leaves would do; of the two, neither ends."""
+    calls = [WaitingRequest(number, "b", True, needs={R: 2}, name="b") for number in (3, 4)]
+    batches = [
+        CallingBatch(name, name, 1, frozenset({number}), [call], holds={R: 1})
+        for number, (name, call) in enumerate(zip("ac", calls, strict=True))
+    ]
+    assert find_circle(batches[0], batches[:1], {R: 3}) == []
+    assert find_circle(batches[0], batches, {R: 3}) == ["a", "b", "a"]
+    ends = CallingBatch("c", "c", 1, frozenset({9}), [], holds={R: 1})
+    assert find_circle(batches[0], [batches[0], ends], {R: 3}) == []
+
+
 _MODELS = "abc"
 
 

@@ -22,11 +22,15 @@ def executing_engine(
     """The engine that executes requests on instances: that of sequence models, or of any other. `gate` None: nothing is rate
     limited. With one, batches of sequences wait at the door of their instance, because a sequence does not change it."""
     if loaded.config.sequence_batching is not None:
-        return SequenceEngine(key.model, key.version, loaded, sequences, clock)
+        sequence_engine = SequenceEngine(key.model, key.version, loaded, sequences, clock)
+        sequence_engine.gate = gate
+        return sequence_engine
     if gate is None:
         return VersionEngine(loaded.config, key.version, loaded.core, clock)
 
     def gated(core: SchedulerCore, clock: Clock, performer: Performer) -> SchedulerDriver:
         return GatedDriver(cast(PooledCore, core), clock, performer, gate)
 
-    return VersionEngine(loaded.config, key.version, loaded.core, clock, make_driver=gated)
+    engine = VersionEngine(loaded.config, key.version, loaded.core, clock, make_driver=gated)
+    engine.gate = gate
+    return engine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, cast
 
@@ -26,6 +26,7 @@ from tpy_data.engine.ensemble_request import EnsembleRequest, StepRequest
 from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.ticket import RequestTicket, TicketOwner
 from tpy_data.schedulers.core import Outcome, Phase
+from tpy_data.schedulers.core.rate_limiter import Resource
 
 _log = logging.getLogger(__name__)
 
@@ -170,6 +171,7 @@ class EngineCalls:
             if owner is not None:
                 owner.break_up_runs()
         first: CallingBatch | None = None
+        supply: Mapping[Resource, int] = {}
         batches = []
         for each, calls in self._waiting.items():
             owner = _owner_of(each)
@@ -184,11 +186,14 @@ class EngineCalls:
                 requests=frozenset(map(id, tickets)),
                 calls=[part for call in calls if each is not waiting or call is wanted for part in call.waiting_requests()],
                 instance=None if live is None else live.instance,
+                holds={} if owner.gate is None else owner.gate.needs(),
             )
+            if owner.gate is not None:
+                supply = owner.gate.supply()
             batches.append(batch)
             if each is waiting:
                 first = batch
-        return [] if first is None else find_circle(first, batches)
+        return [] if first is None else find_circle(first, batches, supply)
 
 
 def _tickets_of(handle: RequestHandle | None) -> Iterator[RequestTicket]:
@@ -206,12 +211,22 @@ def _tickets_of(handle: RequestHandle | None) -> Iterator[RequestTicket]:
 def _is_held_up(handle: RequestHandle | None) -> bool:
     """Whether something of it waits for an instance, or for an equal request."""
     if isinstance(handle, RequestTicket):
-        return handle.phase is Phase.QUEUED
+        return handle.phase is Phase.QUEUED or _needs_resources(handle)
     if isinstance(handle, EnsembleRequest):
         return any(_is_held_up(cast(StepRequest, step).handle) for step in handle.steps)
     if isinstance(handle, CachedRequest):
         return handle.leader is not None or _is_held_up(handle.handle)
     return False
+
+
+def _needs_resources(ticket: RequestTicket) -> bool:
+    """Whether it has not got the resources yet without which it cannot be executed. A batch of a sequence waits for them when
+    its instance has it already."""
+    gate = ticket.owner.gate
+    if gate is None:
+        return False
+    live = ticket.live
+    return ticket.phase is Phase.QUEUED or (live is not None and live.instance is not None and gate.keeps_back(live.instance))
 
 
 def _owner_of(waiting: WaitingBatch) -> TicketOwner | None:
@@ -288,7 +303,12 @@ class ModelCall:
         """What of it is queued or executed now, as far as that is known."""
         return [
             WaitingRequest(
-                id(ticket), id(ticket.owner), ticket.phase is Phase.QUEUED, None if ticket.live is None else ticket.live.instance
+                id(ticket),
+                id(ticket.owner),
+                ticket.phase is Phase.QUEUED,
+                None if ticket.live is None else ticket.live.instance,
+                {} if ticket.owner.gate is None or not _needs_resources(ticket) else ticket.owner.gate.needs(),
+                ticket.owner.name,
             )
             for ticket in _tickets_of(self._handle)
             if ticket.phase is Phase.QUEUED or ticket.phase is Phase.EXECUTING

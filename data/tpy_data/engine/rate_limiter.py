@@ -112,6 +112,24 @@ class InstanceGate:
                 self._takers.pop((self._key, number), None)
                 self.pump()
 
+    # What may never be had (ResourceGate)
+
+    def needs(self) -> Mapping[Resource, int]:
+        """What every instance that entered holds while it runs: of each resource as much as the least demanding one."""
+        demands = [demand.resources for demand in self._demands.values()]
+        if not demands:
+            return {}
+        return {resource: least for resource in demands[0] if (least := min([each.get(resource, 0) for each in demands]))}
+
+    def supply(self) -> Mapping[Resource, int]:
+        """What there is, in the whole server."""
+        return self._core.supply()
+
+    def keeps_back(self, number: int) -> bool:
+        """Whether a batch of this instance waits at its door."""
+        door = self._doors.get(number)
+        return door is not None and door.keeps_back
+
     # All instances as one group
 
     def take(self, taker: Taker) -> None:
@@ -171,6 +189,11 @@ class Door:
         self._waiting.append(job)
         self._core.want(self._key)
         self._pump()
+
+    @property
+    def keeps_back(self) -> bool:
+        """Whether a job waits, and none runs."""
+        return bool(self._waiting) and not self._running
 
     def open(self, _: int) -> None:
         """It may run one job."""

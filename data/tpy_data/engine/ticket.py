@@ -12,6 +12,7 @@ from tpy.services import ResponseSink
 from tpy.units import NS_PER_US
 from tpy_data.engine.response_stream import ResponseStream
 from tpy_data.schedulers.core.contract import Phase, Ticket
+from tpy_data.schedulers.core.rate_limiter import Resource
 
 
 class Execution(NamedTuple):
@@ -21,6 +22,22 @@ class Execution(NamedTuple):
     input_ns: int
     infer_ns: int
     output_ns: int
+
+
+class ResourceGate(Protocol):
+    """What keeps the instances of a rate limited engine from running."""
+
+    def needs(self) -> Mapping[Resource, int]:
+        """What every instance holds while it runs."""
+        ...
+
+    def supply(self) -> Mapping[Resource, int]:
+        """What there is, in the whole server."""
+        ...
+
+    def keeps_back(self, number: int) -> bool:
+        """Whether a batch that this instance was given waits for resources."""
+        ...
 
 
 class TicketOwner(Protocol):
@@ -34,6 +51,11 @@ class TicketOwner(Protocol):
     @property
     def instance_count(self) -> int:
         """How many instances take its work."""
+        ...
+
+    @property
+    def gate(self) -> ResourceGate | None:
+        """None: nothing is rate limited."""
         ...
 
     def cancel(self, ticket: RequestTicket) -> None:

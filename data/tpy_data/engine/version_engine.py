@@ -21,7 +21,7 @@ from tpy_data.engine.decoupled import DecoupledRequests
 from tpy_data.engine.outputs import OutputSelection
 from tpy_data.engine.singles_run import SinglesRun
 from tpy_data.engine.statistics import VersionStatistics
-from tpy_data.engine.ticket import RequestTicket
+from tpy_data.engine.ticket import RequestTicket, ResourceGate
 from tpy_data.schedulers.core import CoreSnapshot, LiveSequence, Outcome, Phase, SchedulerCore, SequenceEnd, Ticket
 from tpy_data.schedulers.driver import Performer, SchedulerDriver
 
@@ -51,6 +51,7 @@ class VersionEngine:
         make_driver: Callable[[SchedulerCore, Clock, Performer], SchedulerDriver] = SchedulerDriver,
     ) -> None:
         self.statistics = VersionStatistics()
+        self.gate: ResourceGate | None = None  # set by who makes it, where instances are rate limited
         self._name = config.name
         self._version = version
         self._clock = clock

@@ -4,6 +4,7 @@ A batch that calls cannot end before its calls, and keeps its instance until the
 instance of its model is free. So batches are stuck when each of them has a call that is
 
 * queued at a model whose instances are all taken by stuck batches, or bound to the instance of one (a live sequence), or
+* waiting at a rate limited model for resources of which stuck batches hold so many that it can never have its own, or
 * being executed in a stuck batch.
 
 The largest such set is found by assuming all stuck and taking out, until nothing changes, who is not.
@@ -11,18 +12,28 @@ The largest such set is found by assuming all stuck and taking out, until nothin
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
+
+from tpy_data.schedulers.core.rate_limiter import Resource
+
+Resources = Mapping[Resource, int]
+"""How many of what."""
+
+_NONE: Resources = {}
 
 
 class WaitingRequest(NamedTuple):
     """A request of a call that has not ended. `request` is its identity, `model` that of the version that has it. `instance` is
-    set for one that only this instance may run."""
+    set for one that only this instance may run. `needs` is what any instance must have to run it, and not yet has; `name` the
+    model's."""
 
     request: int
     model: Hashable
     queued: bool
     instance: int | None = None
+    needs: Resources = _NONE
+    name: str = ""
 
 
 class CallingBatch(NamedTuple):
@@ -36,41 +47,61 @@ class CallingBatch(NamedTuple):
     requests: frozenset[int]
     calls: Sequence[WaitingRequest]
     instance: int | None = None
+    holds: Resources = _NONE
+    """What it keeps others from."""
 
 
-def find_circle(first: CallingBatch, batches: Sequence[CallingBatch]) -> list[str]:
+def find_circle(first: CallingBatch, batches: Sequence[CallingBatch], supply: Resources = _NONE) -> list[str]:
     """The names of the models around a circle that `first` waits for, beginning and ending with the same; empty when it can go
-    on. `first` is one of `batches`."""
+    on. `first` is one of `batches`; `supply` is what there is of each resource."""
     stuck = list(batches)
     while True:
-        remaining = [batch for batch in stuck if _stops(batch, stuck) is not None]
+        free = _left(supply, stuck)
+        remaining = [batch for batch in stuck if _stops(batch, stuck, free) is not None]
         if len(remaining) == len(stuck):
             break
         stuck = remaining
     if not any(batch is first for batch in stuck):
         return []
     path = [first]
+    names: list[list[str]] = []
     while True:
-        following = _stops(path[-1], stuck)
-        assert following is not None
+        stop = _stops(path[-1], stuck, free)
+        assert stop is not None
+        following, between = stop
+        names.append([path[-1].name, *between])
         for index, batch in enumerate(path):
             if batch is following:
-                return [each.name for each in [*path[index:], following]]
+                return [*(name for each in names[index:] for name in each), following.name]
         path.append(following)
 
 
-def _stops(batch: CallingBatch, stuck: Sequence[CallingBatch]) -> CallingBatch | None:
-    """A stuck batch that one of the batch's calls waits for."""
+def _left(supply: Resources, stuck: Sequence[CallingBatch]) -> Resources:
+    """What those that are not stuck can have."""
+    left = dict(supply)
+    for batch in stuck:
+        for resource, count in batch.holds.items():
+            left[resource] = left.get(resource, 0) - count
+    return left
+
+
+def _stops(batch: CallingBatch, stuck: Sequence[CallingBatch], free: Resources) -> tuple[CallingBatch, list[str]] | None:
+    """A stuck batch that one of the batch's calls waits for, and the models in between."""
     for call in batch.calls:
+        for resource, count in call.needs.items():
+            if count > free.get(resource, 0):
+                holder = next((other for other in stuck if other.holds.get(resource)), None)
+                if holder is not None:
+                    return holder, [call.name]
         if call.queued:
             behind = [other for other in stuck if other.model == call.model]
             bound = [other for other in behind if call.instance is not None and other.instance == call.instance]
             if bound:
-                return bound[0]
+                return bound[0], []
             if behind and call.instance is None and len(behind) >= behind[0].instances:
-                return behind[0]
+                return behind[0], []
         else:
             for other in stuck:
                 if call.request in other.requests:
-                    return other
+                    return other, []
     return None

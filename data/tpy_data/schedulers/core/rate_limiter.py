@@ -180,7 +180,7 @@ class RateLimiterCore:
         grants: list[Grant] = []
         granted: set[Hashable] = set()
         kept: set[Resource] = set()
-        supply = self._supply()
+        supply = self.supply()
         for member in waiting:
             demand = member.demand.resources
             if member.group.key in granted:
@@ -221,7 +221,8 @@ class RateLimiterCore:
         """What is held now."""
         return dict(self._used)
 
-    def _supply(self) -> dict[Resource, int]:
+    def supply(self) -> dict[Resource, int]:
+        """What there is of each resource that an instance needs."""
         supply: dict[Resource, int] = {}
         for group in self._groups.values():
             for demand in group.declared:
