@@ -329,15 +329,15 @@ REPOSITORY_CALLS_WAITING_MAX: Final = 256
 """Calls of models to load or unload models that wait for the loop to turn to them."""
 
 REMOTE_FRAME_BYTES_MAX: Final = 3 * 1024 * MIB
-"""One frame between the engine and a frontend process: above the largest request message, as a tensor goes inline when there is no
-room in the shared memory."""
+"""One frame between the engine and a frontend process: above the largest request message, as a tensor goes inline when there is
+no room in the shared memory."""
 
 REMOTE_INLINE_BYTES_MAX: Final = 32 * KIB
-"""Tensors up to this size travel in their message: copying them twice costs less than a block of shared memory and its release."""
+"""Tensors up to this size travel in their message: two copies cost less than a block of shared memory and its release."""
 
 REMOTE_ARENA_BYTES: Final = 1024 * MIB
-"""Shared memory for tensors, each way, of a frontend process: address space; only what is written takes memory. What finds no room
-goes through the socket."""
+"""Shared memory for tensors, each way, of a frontend process: address space; only what is written takes memory. What finds no
+room goes through the socket."""
 
 REMOTE_ARENA_WARM_BYTES: Final = 64 * MIB
 """Pages of free shared memory that are kept for the next tensors; what lies above is given back when it is free."""

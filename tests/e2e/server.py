@@ -21,8 +21,8 @@ _PRESET = ("--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.
 
 class ServerProcess:
     """Starts the server and waits until it says where it serves, or has ended. Use it as a context manager; leaving it stops the
-    server with SIGTERM and checks that it ended in order: with exit code `expect_exit` and without a traceback in its log. `launcher` is a command that executes the
-    command that it is given, in place of itself."""
+    server with SIGTERM and checks that it ended in order: with exit code `expect_exit` and without a traceback in its log.
+    `launcher` is a command that executes the command that it is given, in place of itself."""
 
     def __init__(
         self,
