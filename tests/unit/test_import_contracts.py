@@ -18,6 +18,7 @@ CONTRACTS = [c["name"] for c in tomllib.loads((ROOT / "pyproject.toml").read_tex
 CANARIES = {
     "layers": ("tpy/config/__init__.py", "import tpy.services"),
     "frontends never see the store or the backend contract": ("tpy/frontends/http/app.py", "import tpy.state"),
+    "the remote engine never sees the store or the backend contract": ("tpy/remote/__init__.py", "import tpy.state"),
     "the planes never see each other": ("tpy_control/options.py", "import tpy_data.registry"),
     "the control plane never sees a backend": ("tpy_control/options.py", "import tpy.backend"),
     "a backend sees the plugin contract only": ("tpy_data/backends/identity/backend.py", "import tpy_data.engine"),
