@@ -68,7 +68,7 @@ def _honest(chance: random.Random, memory: Memory) -> list[bytes]:
 
 
 def run(seed: int) -> int:
-    """One attack; returns how many frames got through."""
+    """One attack; returns its steps: making it, and the pieces and frames that each side took."""
     chance = random.Random(seed)
     memory = _Window()
     frames = _honest(chance, memory)
@@ -77,7 +77,7 @@ def run(seed: int) -> int:
     for _ in range(chance.choice((0, 1, 1, 3, 20))):
         broken[chance.randrange(len(broken))] = chance.choice((0, 1, 0x7F, 0xC0, 0xFF, chance.randrange(256)))
     data = chance.choice((bytes(broken), bytes(broken[: chance.randrange(len(broken))]), chance.randbytes(chance.randrange(60))))
-    return _take(chance, data, memory, of_engine=False) + _take(chance, data, memory, of_engine=True)
+    return 1 + _take(chance, data, memory, of_engine=False) + _take(chance, data, memory, of_engine=True)
 
 
 def _take(chance: random.Random, data: bytes, memory: _Window, *, of_engine: bool) -> int:
@@ -90,6 +90,7 @@ def _take(chance: random.Random, data: bytes, memory: _Window, *, of_engine: boo
     taken = 0
     try:
         while data:
+            taken += 1
             size = chance.choice((1, 7, 500, len(data)))
             for kind, payload in splitter.feed(data[:size]):
                 if len(payload) >= REMOTE_FRAME_BYTES_MAX:

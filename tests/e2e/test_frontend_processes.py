@@ -1,0 +1,278 @@
+"""`tpy serve --frontend-processes 2`, with the stock clients: everything is served; a process that dies takes only its own with
+it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import queue
+import re
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
+
+from .gated import GatedModel, metrics
+from .repositories import ModelFolder
+from .server import ServerProcess, is_alive
+from .waiting import wait_until
+
+COUNT = 2
+
+WORDS = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            count = int(request.inputs()[0].as_numpy()[0])
+            for number in range(count):
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("N", np.array([number], np.int32))]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+def build(repository: Path) -> GatedModel:
+    """Identity models of floats and of bytes, a decoupled one, and one that waits."""
+    for name, kind in (("floats", "TYPE_FP32"), ("texts", "TYPE_STRING")):
+        ModelFolder(repository, name).identity().config(
+            'backend: "identity"\nmax_batch_size: 8\n'
+            f'input [ {{ name: "INPUT0" data_type: {kind} dims: [ -1 ] }} ]\n'
+            f'output [ {{ name: "OUTPUT0" data_type: {kind} dims: [ -1 ] }} ]\n'
+        )
+    ModelFolder(repository, "numbers").config(
+        'backend: "python"\nmax_batch_size: 0\nmodel_transaction_policy { decoupled: true }\n'
+        'input [ { name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] } ]\n'
+        'output [ { name: "N" data_type: TYPE_INT32 dims: [ 1 ] } ]\n'
+    ).python(WORDS)
+    return GatedModel(repository)
+
+
+class Rig:
+    """A server and what tests ask of it."""
+
+    def __init__(self, server: ServerProcess, gated: GatedModel) -> None:
+        self.server = server
+        self.gated = gated
+
+    def frontends(self) -> list[int]:
+        """The process ids of the frontend processes."""
+        return sorted(pid for pid in self.server.children() if "tpy.frontend_process" in _command(pid))
+
+    def pending(self) -> float:
+        """Requests that wait for the gated model, or run."""
+        found = metrics(self.server)
+        return sum(value for name, value in found.items() if "nv_inference_pending_request_count" in name and "gated" in name)
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    repository = tmp_path_factory.mktemp("frontends") / "models"
+    gated = build(repository)
+    with ServerProcess(
+        f"--frontend-processes={COUNT}", "--model-control-mode=explicit", "--load-model=*", repositories=[repository]
+    ) as server:
+        yield Rig(server, gated)
+
+
+@pytest.fixture(params=["http", "grpc"])
+def client(rig: Rig, request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any]]:
+    module, address = (tritonclient.http, rig.server.http) if request.param == "http" else (tritonclient.grpc, rig.server.grpc)
+    with module.InferenceServerClient(address) as connected:
+        yield module, connected
+
+
+def _infer(client: tuple[Any, Any], model: str, array: np.ndarray[Any, Any], kind: str) -> np.ndarray[Any, Any]:
+    module, connected = client
+    tensor = module.InferInput("INPUT0", list(array.shape), kind)
+    tensor.set_data_from_numpy(array)
+    found: np.ndarray[Any, Any] = connected.infer(model, [tensor]).as_numpy("OUTPUT0")
+    return found
+
+
+@pytest.mark.parametrize("count", [1, 1000, 3_000_000])
+def test_tensors_come_back(client: tuple[Any, Any], count: int) -> None:
+    array = np.arange(count, dtype=np.float32).reshape(1, count)
+    for _ in range(3):
+        assert np.array_equal(_infer(client, "floats", array, "FP32"), array)
+
+
+def test_bytes_come_back(client: tuple[Any, Any]) -> None:
+    array = np.array([[b"", b"a" * 100_000, "ä".encode(), b"\x00"]], object)
+    assert _infer(client, "texts", array, "BYTES").tolist() == array.tolist()
+
+
+def test_streams(rig: Rig) -> None:
+    answers: queue.Queue[Any] = queue.Queue()
+    with tritonclient.grpc.InferenceServerClient(rig.server.grpc) as connected:
+        connected.start_stream(lambda result, error: answers.put((result, error)))
+        tensor = tritonclient.grpc.InferInput("COUNT", [1], "INT32")
+        tensor.set_data_from_numpy(np.array([500], np.int32))
+        connected.async_stream_infer("numbers", [tensor])
+        numbers = []
+        for _ in range(500):
+            result, error = answers.get(timeout=30)
+            assert error is None
+            numbers.append(int(result.as_numpy("N")[0]))
+        connected.stop_stream()
+    assert numbers == list(range(500))
+
+
+def test_generate_stream(rig: Rig) -> None:
+    connection = http.client.HTTPConnection(rig.server.http)
+    connection.request("POST", "/v2/models/numbers/generate_stream", json.dumps({"COUNT": [300]}))
+    response = connection.getresponse()
+    events = [json.loads(line[6:]) for line in response.read().decode().split("\n\n") if line]
+    connection.close()
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert [event["N"] for event in events] == list(range(300))
+
+
+def test_what_is_loaded_by_one_process_is_served_by_all(rig: Rig) -> None:
+    for _ in range(4):
+        with tritonclient.http.InferenceServerClient(rig.server.http) as one:
+            one.unload_model("floats")
+        with tritonclient.grpc.InferenceServerClient(rig.server.grpc) as other:
+            with pytest.raises(InferenceServerException, match="Request for unknown model: 'floats' has no available versions"):
+                other.is_model_ready("floats")
+            with pytest.raises(InferenceServerException, match="Request for unknown model: 'floats' has no available versions"):
+                _infer((tritonclient.grpc, other), "floats", np.zeros((1, 1), np.float32), "FP32")
+            other.load_model("floats")
+            assert other.get_model_metadata("floats").versions == ["1"]
+        with tritonclient.http.InferenceServerClient(rig.server.http) as one:
+            assert one.is_model_ready("floats")
+            assert one.get_model_metadata("floats")["versions"] == ["1"]
+
+
+def test_the_table_of_options_names_the_processes(rig: Rig) -> None:
+    assert re.search(rf"\| frontend_processes +\| {COUNT} +\|", rig.server.log)
+
+
+def test_a_process_that_dies_takes_only_its_own_connections(rig: Rig) -> None:
+    """One connection to each process; one process is killed while both have requests in flight."""
+    shared_before = set(os.listdir("/dev/shm"))
+    victims = rig.frontends()
+    assert len(victims) == COUNT
+    stop = threading.Event()
+    array = np.arange(100_000, dtype=np.float32).reshape(1, -1)
+    good, bad = [0] * 8, [0] * 8
+
+    def ask(number: int) -> None:
+        while not stop.is_set():
+            try:
+                with tritonclient.http.InferenceServerClient(rig.server.http) as connected:
+                    while not stop.is_set():
+                        assert np.array_equal(_infer((tritonclient.http, connected), "floats", array, "FP32"), array)
+                        good[number] += 1
+            except (OSError, http.client.HTTPException):
+                bad[number] += 1
+
+    with ThreadPoolExecutor(8) as pool:
+        asking = [pool.submit(ask, number) for number in range(8)]
+        wait_until(lambda: min(good) > 5)
+        os.kill(victims[0], signal.SIGKILL)
+        wait_until(lambda: len(rig.frontends()) == COUNT and victims[0] not in rig.frontends())
+        before = list(good)
+        wait_until(lambda: all(now > then + 5 for now, then in zip(good, before, strict=True)))
+        stop.set()
+        for done in asking:
+            done.result(30)
+    assert sum(bad) <= 8, "each connection was reset at most once"
+    assert victims[1] in rig.frontends()
+    rig.server.wait_log("a frontend process ended and is replaced.*was ended by SIGKILL")
+    assert set(os.listdir("/dev/shm")) <= shared_before
+
+
+def test_requests_of_a_process_that_dies_are_cancelled(rig: Rig) -> None:
+    victims = rig.frontends()
+    host, _, port = rig.server.http.rpartition(":")
+    body = json.dumps({"id": "watching-1", "inputs": [{"name": "INPUT0", "shape": [1, 1], "datatype": "INT32", "data": [1]}]})
+    text = f"POST /v2/models/gated/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(text.encode())
+        rig.gated.wait_executing("watching-1")
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: "watching-1" in rig.gated.told())
+        assert connection.recv(1) == b""
+    wait_until(lambda: len(rig.frontends()) == COUNT and not set(victims) & set(rig.frontends()))
+    with tritonclient.http.InferenceServerClient(rig.server.http) as connected:
+        assert _infer((tritonclient.http, connected), "floats", np.ones((1, 1), np.float32), "FP32").tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_lets_requests_in_flight_finish(tmp_path: Path, number: int) -> None:
+    gated = build(tmp_path / "models")
+    with (
+        ServerProcess(f"--frontend-processes={COUNT}", repositories=[tmp_path / "models"]) as server,
+        ThreadPoolExecutor() as pool,
+    ):
+        frontends = [pid for pid in server.children() if "tpy.frontend_process" in _command(pid)]
+
+        def ask() -> list[list[int]]:
+            with tritonclient.http.InferenceServerClient(server.http) as connected:
+                tensor = tritonclient.http.InferInput("INPUT0", [1, 1], "INT32")
+                tensor.set_data_from_numpy(np.array([[7]], np.int32))
+                answer = connected.infer("gated", [tensor], request_id="last").as_numpy("OUTPUT0")
+                assert answer is not None
+                found: list[list[int]] = answer.tolist()
+                return found
+
+        asked = pool.submit(ask)
+        gated.wait_executing("last")
+        server.process.send_signal(number)
+        server.wait_log("stopping")
+        gated.open_gate("last")
+        assert asked.result(30) == [[7]]
+        assert server.wait_end() == 0
+        assert not any(map(is_alive, frontends))
+        assert "replaced" not in server.log
+
+
+def test_a_stopped_process_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    build(tmp_path / "models")
+    with ServerProcess(
+        "--frontend-processes=1", "--exit-timeout-secs=1", repositories=[tmp_path / "models"], expect_exit=1
+    ) as server:
+        [frontend] = [pid for pid in server.children() if "tpy.frontend_process" in _command(pid)]
+        os.kill(frontend, signal.SIGSTOP)
+        server.stop()
+        assert not is_alive(frontend)
+
+
+def test_the_death_of_the_server_ends_its_frontends(tmp_path: Path) -> None:
+    build(tmp_path / "models")
+    with ServerProcess("--frontend-processes=2", repositories=[tmp_path / "models"], expect_exit=-signal.SIGKILL) as server:
+        frontends = [pid for pid in server.children() if "tpy.frontend_process" in _command(pid)]
+        server.process.kill()
+        wait_until(lambda: not any(map(is_alive, frontends)))
+
+
+def test_what_cannot_be_served_is_said_at_the_start(tmp_path: Path) -> None:
+    build(tmp_path / "models")
+    missing = ("--grpc-use-ssl=true", "--grpc-server-cert=/nowhere.pem", "--grpc-server-key=/nowhere.key")
+    with ServerProcess("--frontend-processes=2", *missing, repositories=[tmp_path / "models"], expect_exit=1) as server:
+        server.process.wait(60)
+    assert "/nowhere" in server.log
+    with ServerProcess("--frontend-processes=65", repositories=[tmp_path / "models"], expect_exit=1) as server:
+        server.process.wait(60)
+    assert "--frontend-processes" in server.log
