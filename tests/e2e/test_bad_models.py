@@ -103,7 +103,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def explicit(repository: Path) -> Iterator[ServerProcess]:
-    flags = ("--model-control-mode=explicit", "--load-model=good", "--backend-config=python,stub-timeout-seconds=2")
+    flags = ("--model-control-mode=explicit", "--load-model=good", "--backend-config=python,stub-timeout-seconds=6")
     with ServerProcess(*flags, repositories=[repository]) as server:
         yield server
 
@@ -133,7 +133,7 @@ def assert_served(client: InferenceServerClient, model: str) -> None:
 
 def test_all_of_them_at_the_start(repository: Path) -> None:
     """The good ones are served, the bad ones are in the index and the log with their reasons."""
-    flags = ("--exit-on-error=false", "--backend-config=python,stub-timeout-seconds=2")
+    flags = ("--exit-on-error=false", "--backend-config=python,stub-timeout-seconds=6")
     with ServerProcess(*flags, repositories=[repository]) as server, InferenceServerClient(server.http) as client:
         assert_served(client, "good")
         assert client.is_model_ready("good_python")
