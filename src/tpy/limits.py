@@ -363,6 +363,10 @@ REMOTE_RECEIVE_BYTES: Final = 256 * KIB
 REMOTE_STALL_S_MAX: Final = 30
 """A frontend process that takes nothing of what the engine has for it for so long is stuck, and replaced."""
 
+REMOTE_SEEN_S_MAX: Final = 5.0
+"""A call that changed what is served is answered when all frontend processes know it; one that says nothing for so long is not
+waited for."""
+
 REMOTE_START_S_MAX: Final = 60
 """From the start of a frontend process until it serves: Python and its modules from a cold disk take some seconds."""
 

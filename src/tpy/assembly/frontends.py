@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 import trio
@@ -23,29 +24,34 @@ from tpy.services import Services
 _MODULE = "tpy.frontend_process"
 
 
+class Ports(NamedTuple):
+    """The ports that are served, by name. `tell` waits until all of them answer by what the engine serves now."""
+
+    addresses: dict[str, BoundAddress]
+    tell: Callable[[], Awaitable[None]]
+
+
 @asynccontextmanager
-async def open_ports(
-    options: ServerOptions, services: Services, clock: Clock, stop: trio.Event
-) -> AsyncIterator[dict[str, BoundAddress]]:
-    """Serve the ports for the length of the block, which gets their addresses by name. To be left when `stop` is set; then
+async def open_ports(options: ServerOptions, services: Services, clock: Clock, stop: trio.Event) -> AsyncIterator[Ports]:
+    """Serve the ports for the length of the block. To be left when `stop` is set; then
     what is in flight is answered first."""
     if options.frontend_processes and (options.http is not None or options.grpc is not None):
-        async with _in_processes(options, services, stop) as addresses:
-            yield addresses
+        async with _in_processes(options, services, stop) as ports:
+            yield ports
         return
     addresses = {}
-    async with trio.open_nursery() as ports:
+    async with trio.open_nursery() as nursery:
         if options.http is not None:
-            addresses["HTTP"] = await ports.start(partial(serve_http, options.http, services, clock, stop=stop))
+            addresses["HTTP"] = await nursery.start(partial(serve_http, options.http, services, clock, stop=stop))
         if options.grpc is not None:
             transport, own = options.grpc.transport, options.grpc.services
             serve = partial(serve_grpc_services, transport, own, services, clock, stop=stop)
-            addresses["gRPC"] = await ports.start(serve)
-        yield addresses
+            addresses["gRPC"] = await nursery.start(serve)
+        yield Ports(addresses, trio.lowlevel.checkpoint)
 
 
 @asynccontextmanager
-async def _in_processes(options: ServerOptions, services: Services, stop: trio.Event) -> AsyncIterator[dict[str, BoundAddress]]:
+async def _in_processes(options: ServerOptions, services: Services, stop: trio.Event) -> AsyncIterator[Ports]:
     """The sockets are this process's: connections wait in them while a frontend process is replaced."""
     http, grpc = options.http, options.grpc
     bound: dict[str, tuple[list[socket.socket], BoundAddress]] = {}
@@ -70,9 +76,9 @@ async def _in_processes(options: ServerOptions, services: Services, stop: trio.E
             drain_timeout_s=options.exit_timeout_s,
         )
         async with trio.open_nursery() as nursery:
-            await nursery.start(partial(run_frontend_processes, options.frontend_processes, command, services, stop=stop))
+            tell = await nursery.start(partial(run_frontend_processes, options.frontend_processes, command, services, stop=stop))
             nursery.start_soon(_close_at_stop, [each for sockets, _ in bound.values() for each in sockets], stop)
-            yield {name: address for name, (_, address) in bound.items()}
+            yield Ports({name: address for name, (_, address) in bound.items()}, tell)
     finally:
         for sockets, address in bound.values():
             close(sockets, address)

@@ -26,7 +26,7 @@ import trio
 
 from tpy.assembly.announcement import failures, tables
 from tpy.assembly.diagnostics import Diagnostics, NoSharedMemory
-from tpy.assembly.frontends import open_ports
+from tpy.assembly.frontends import Ports, open_ports
 from tpy.assembly.options import BackendOptions, MetricsOptions, ServerOptions
 from tpy.assembly.readiness import ReadinessSignal
 from tpy.assembly.repository import Repository
@@ -112,12 +112,13 @@ async def run_server(
                 )
                 control_nursery.start_soon(readiness.follow, store)
                 closing_ports = trio.Event()
-                async with _frontends(options, services, data, clock, closing_ports) as addresses:
+                async with _frontends(options, services, data, clock, closing_ports) as ports:
                     loaded = await _wait_loaded(options, control, registry, stop, announce)
                     if loaded:
-                        for name, address in addresses.items():
+                        await ports.tell()
+                        for name, address in ports.addresses.items():
                             announce(f"Started {name} service at {address}")
-                        task_status.started(addresses)
+                        task_status.started(ports.addresses)
                         await stop.asked.wait()
                     outcome = Outcome.STOPPED if loaded or stop.asked.is_set() else Outcome.FAILED
                     stop.ask("models failed to load")
@@ -175,7 +176,7 @@ async def _wait_loaded(
 @asynccontextmanager
 async def _frontends(
     options: ServerOptions, services: Services, data: DataPlane, clock: Clock, stop: trio.Event
-) -> AsyncIterator[dict[str, BoundAddress]]:
+) -> AsyncIterator[Ports]:
     """The ports. Leaving the block waits until each has drained; the metrics port goes last."""
     addresses: dict[str, BoundAddress] = {}
     drained = trio.Event()
@@ -185,7 +186,7 @@ async def _frontends(
                 show = _metrics_page(options.metrics, options, services, data, sampling)
                 addresses["metrics"] = await outer.start(partial(serve_metrics, options.metrics.http, show, stop=drained))
             async with open_ports(options, services, clock, stop) as ports:
-                yield dict(sorted({**addresses, **ports}.items()))
+                yield ports._replace(addresses=dict(sorted({**addresses, **ports.addresses}.items())))
             drained.set()
             outer.cancel_scope.deadline = trio.current_time() + 1.0
         sampling.cancel_scope.cancel()

@@ -25,7 +25,7 @@ from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.tensors import message_of, request_of
 from tpy.remote.link import Link
 from tpy.remote.memory import OwnMemory, PeerMemory
-from tpy.remote.publisher import Publisher
+from tpy.remote.publisher import Publisher, Subscription
 from tpy.remote.wire import GONE
 from tpy.services import Services
 
@@ -43,6 +43,7 @@ class FrontendSession:
         link: Link,
         services: Services,
         publisher: Publisher,
+        subscription: Subscription,
         *,
         memories: tuple[OwnMemory, PeerMemory],
         nursery: trio.Nursery,
@@ -53,6 +54,7 @@ class FrontendSession:
         self._link = link
         self._services = services
         self._publisher = publisher
+        self._subscription = subscription
         self._own, self._peer = memories
         self._nursery = nursery
         self._answerer = Answerer(self._respond)
@@ -91,6 +93,8 @@ class FrontendSession:
             case m.GiveUp():
                 if (scope := self._calls.get(message.number)) is not None:
                     scope.cancel()
+            case m.Seen():
+                self._subscription.take_seen(message.revision)
             case m.Ready():
                 self.ready.set()
             case m.Failed():
@@ -161,13 +165,13 @@ class FrontendSession:
                 try:
                     await services.repository.load(load)
                 finally:
-                    await publisher.refresh()
+                    await publisher.tell()
             case m.Unload(model_name=name, unload_dependents=unload_dependents):
                 await services.repository.unload(name, unload_dependents=unload_dependents)
-                await publisher.refresh()
+                await publisher.tell()
             case m.UpdateLog(settings=settings):
                 await services.diagnostics.update_log_settings(settings)
-                await publisher.refresh()
+                await publisher.tell()
         return None
 
     async def _index(self, *, ready_only: bool) -> Sequence[IndexEntry]:
@@ -185,8 +189,9 @@ async def run_session(
     memories: tuple[int, int],
     task_status: trio.TaskStatus[FrontendSession] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Answer a frontend process until it closes the connection. It begins with `options`; `memories` are the descriptors of the
-    engine's memory and of the process's, to be closed by the caller. The publisher has been refreshed once.
+    """Answer a frontend process until it closes the connection. It begins with `options`, knowing what is served; `memories` are
+    the descriptors of the engine's memory and of the process's, to be closed by the caller. The publisher has been refreshed
+    once.
 
     Raises ProtocolError, in a group, when the process says what it must not. However it ends, its requests are cancelled.
     """
@@ -194,13 +199,15 @@ async def run_session(
     def release() -> None:
         link.send(m.Release(peer.take_released()))
 
+    def begin() -> None:
+        link.send(m.Configure(options, REMOTE_ARENA_BYTES, services.diagnostics.log_settings()))
+
     own, peer = OwnMemory(memories[0], REMOTE_ARENA_BYTES), PeerMemory(memories[1], REMOTE_ARENA_BYTES, release)
     try:
         async with trio.open_nursery() as nursery:
-            session = FrontendSession(link, services, publisher, memories=(own, peer), nursery=nursery)
-            link.send(m.Configure(options, REMOTE_ARENA_BYTES, services.diagnostics.log_settings()))
-            with publisher.subscribed(link.send_encoded) as update:
-                link.send(update)
+            with publisher.subscribed(link.send_encoded, begin) as subscription:
+                session = FrontendSession(link, services, publisher, subscription, memories=(own, peer), nursery=nursery)
+                link.send(subscription.first)
                 nursery.start_soon(link.write)
                 task_status.started(session)
                 try:

@@ -156,6 +156,7 @@ class EngineLink:
     def _update(self, update: ReplicaUpdate) -> None:
         log = self.replica.server.log
         self.replica.update(update)
+        self._link.send(m.Seen(update.server.revision))
         if update.server.log != log and self.on_log_settings is not None:
             self.on_log_settings(update.server.log)
         changed, self._changed = self._changed, trio.Event()
@@ -171,25 +172,26 @@ async def open_engine(wire: Wire, *, own: int, peer: int) -> AsyncIterator[Engin
     ProtocolError when it said something that is not in the protocol.
     """
     link = Link(wire, m.FROM_ENGINE)
-    incoming = _Beginning()
+    incoming = _Beginning(link)
     async with trio.open_nursery() as reading:
         reading.start_soon(_read, link, incoming)
-        await incoming.complete.wait()
-        engine = incoming.engine(link, own, peer)
         async with trio.open_nursery() as writing:
             writing.start_soon(_write, link)
-            yield engine
+            await incoming.complete.wait()
+            yield incoming.engine(own, peer)
             link.finish()
         reading.cancel_scope.cancel()
 
 
 class _Beginning:
-    """Takes the first two messages; afterwards everything goes to the engine that was made of them."""
+    """Takes what is said of what is served, up to the configuration; afterwards everything goes to the engine that was made of
+    this."""
 
-    def __init__(self) -> None:
+    def __init__(self, link: Link) -> None:
         self.complete = trio.Event()
+        self._link = link
         self._configuration: m.Configure | None = None
-        self._first: ReplicaUpdate | None = None
+        self._replica: Replica | None = None
         self._early: list[msgspec.Struct] = []
         self._engine: EngineLink | None = None
 
@@ -197,19 +199,24 @@ class _Beginning:
         """A message. Raises ProtocolError."""
         if self._engine is not None:
             self._engine.handle(message)
-        elif isinstance(message, m.Configure) and self._configuration is None:
-            self._configuration = message
-        elif isinstance(message, ReplicaUpdate) and self._configuration is not None and self._first is None:
-            self._first = message
-            self.complete.set()
-        elif self.complete.is_set():
+        elif self._configuration is not None:
             self._early.append(message)
+        elif isinstance(message, ReplicaUpdate):
+            if self._replica is None:
+                self._replica = Replica(message)
+            else:
+                self._replica.update(message)
+            self._link.send(m.Seen(message.server.revision))
+        elif isinstance(message, m.Configure) and self._replica is not None:
+            self._configuration = message
+            self.complete.set()
         else:
             raise ProtocolError(f"{type(message).__name__} before the configuration")
 
-    def engine(self, link: Link, own: int, peer: int) -> EngineLink:
+    def engine(self, own: int, peer: int) -> EngineLink:
         """What comes of it. Raises Internal when the shared memory cannot be mapped."""
-        if self._configuration is None or self._first is None:
+        link = self._link
+        if self._configuration is None or self._replica is None:
             raise InvariantViolation("the engine has not begun")
 
         def release() -> None:
@@ -221,7 +228,7 @@ class _Beginning:
             own_memory = OwnMemory(own, size)
         except (OSError, ValueError) as error:
             raise Internal(f"shared memory of {size} bytes cannot be mapped: {error}") from error
-        engine = self._engine = EngineLink(link, self._configuration, Replica(self._first), own_memory, peer_memory)
+        engine = self._engine = EngineLink(link, self._configuration, self._replica, own_memory, peer_memory)
         for message in self._early:
             engine.handle(message)
         self._early.clear()

@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -44,6 +44,10 @@ from tpy.services import Services
 _log = logging.getLogger(__name__)
 
 
+Tell = Callable[[], Awaitable[None]]
+"""Waits until all frontend processes answer by what is served now."""
+
+
 class FrontendCommand(msgspec.Struct, frozen=True, kw_only=True):
     """What a frontend process runs: a Python module that calls `open_engine` with the three descriptors on its command line, its
     `options`, and the listening sockets that it inherits, under the same numbers."""
@@ -60,13 +64,13 @@ async def run_frontend_processes(
     services: Services,
     *,
     stop: trio.Event,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    task_status: trio.TaskStatus[Tell] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve in `count` processes until `stop` is set and all of them have ended: by themselves when what was in flight has been
     answered, else by SIGKILL, after `command.drain_timeout_s` and a little.
 
-    Started when all of them serve. Raises TpyError when one of them cannot at the beginning; later ones are tried again.
-    Cancelled: kills them.
+    Started when all of them serve; hands out how to tell them at once, instead of soon, that something has changed. Raises
+    TpyError when one of them cannot serve at the beginning; later ones are tried again. Cancelled: kills them.
     """
     publisher = Publisher(services)
     await publisher.refresh()
@@ -78,7 +82,7 @@ async def run_frontend_processes(
                 keepers.start_soon(slot.keep)
             for slot in slots:
                 await slot.began.wait()
-            task_status.started()
+            task_status.started(publisher.tell)
         publishing.cancel_scope.cancel()
 
 

@@ -10,7 +10,9 @@ from typing import TypeVar
 import trio
 
 from tpy.errors import ErrorCode, TpyError
+from tpy.limits import REMOTE_SEEN_S_MAX
 from tpy.messages import IndexEntry
+from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.messages import encode
 from tpy.remote.core.replica import ANY_NAME, ANY_VERSION, ModelEntry, ReplicaUpdate, Said, ServerState, VersionEntry
 from tpy.services import Services
@@ -25,6 +27,32 @@ Subscriber = Callable[[bytes], None]
 """Takes a frame with an update. Raises nothing."""
 
 
+class Subscription:
+    """One frontend process: `first` is what it begins with; when it has seen that, it may `begin` to serve, and whoever changes
+    something waits until it has seen the change."""
+
+    def __init__(self, publisher: Publisher, first: ReplicaUpdate, subscriber: Subscriber, begin: Callable[[], None]) -> None:
+        self.first = first
+        self.send = subscriber
+        self.seen = -1
+        """The newest update that it has seen; -1: none yet, and it does not serve."""
+        self.late = False
+        """Whether it was waited for in vain."""
+        self._publisher = publisher
+        self._begin = begin
+
+    def take_seen(self, revision: int) -> None:
+        """It says what it has seen. Raises ProtocolError for what it cannot have seen."""
+        if not max(0, self.seen) <= revision <= self._publisher.revision:
+            raise ProtocolError(f"has seen revision {revision} after {self.seen}, the newest is {self._publisher.revision}")
+        begins = self.seen < 0
+        self.seen = revision
+        self.late = False
+        self._publisher.told.unpark_all()
+        if begins:
+            self._begin()
+
+
 class Publisher:
     """One for all frontend processes: an update is made, and encoded, once."""
 
@@ -33,8 +61,11 @@ class Publisher:
         self._entries: dict[str, ModelEntry] = {}
         self._rows: dict[str, list[IndexEntry]] = {}
         self._server: ServerState | None = None
-        self._revision = 0
-        self._subscribers: set[Subscriber] = set()
+        self.revision = 0
+        """Of the newest update."""
+        self.told = trio.lowlevel.ParkingLot()
+        """Who waits for frontend processes to see it."""
+        self._subscriptions: set[Subscription] = set()
 
     async def run(self) -> None:
         """Publish changes as they come, for ever."""
@@ -49,8 +80,24 @@ class Publisher:
             await trio.sleep(min(_PAUSE_S_MAX, _PAUSE_S_PER_MODEL * len(self._entries)))
 
     async def refresh(self) -> None:
-        """Publish what has changed. Everybody has been told when this returns."""
+        """Publish what has changed."""
         self.take_rows(await self._services.repository.index())
+
+    async def tell(self) -> None:
+        """Publish what has changed. When this returns, every frontend process answers by it, but for one that takes no notice for
+        REMOTE_SEEN_S_MAX."""
+        await self.refresh()
+        revision = self.revision
+        with trio.move_on_after(REMOTE_SEEN_S_MAX) as patience:
+            while self._unaware(revision):
+                await self.told.park()
+        if patience.cancelled_caught:
+            for subscription in self._unaware(revision):
+                subscription.late = True
+
+    def _unaware(self, revision: int) -> list[Subscription]:
+        """Those that serve and have not seen `revision`."""
+        return [each for each in self._subscriptions if 0 <= each.seen < revision and not each.late]
 
     def take_rows(self, rows: Iterable[IndexEntry]) -> None:
         """The same with an index that is known already: whole, sorted by name."""
@@ -72,14 +119,17 @@ class Publisher:
                 self._publish({name: entry})
 
     @contextmanager
-    def subscribed(self, subscriber: Subscriber) -> Iterator[ReplicaUpdate]:
-        """For the length of the block `subscriber` gets every update; the block begins with all that is known. To be entered
-        after a first `refresh`."""
-        self._subscribers.add(subscriber)
+    def subscribed(self, subscriber: Subscriber, begin: Callable[[], None]) -> Iterator[Subscription]:
+        """For the length of the block `subscriber` gets every update; the block begins with all that is known. `begin` is called
+        when the subscriber has said that it has seen this. To be entered after a first `refresh`."""
+        first = ReplicaUpdate(self._server or self._state(), dict(self._entries))
+        subscription = Subscription(self, first, subscriber, begin)
+        self._subscriptions.add(subscription)
         try:
-            yield ReplicaUpdate(self._server or self._state(), dict(self._entries))
+            yield subscription
         finally:
-            self._subscribers.remove(subscriber)
+            self._subscriptions.remove(subscription)
+            self.told.unpark_all()
 
     def _publish(self, changed: dict[str, ModelEntry | None]) -> None:
         for name, entry in changed.items():
@@ -90,17 +140,17 @@ class Publisher:
         state = self._state()
         if not changed and state == self._server:
             return
-        self._revision += 1
+        self.revision += 1
         self._server = self._state()
         frame = encode(ReplicaUpdate(self._server, changed))
-        for subscriber in tuple(self._subscribers):
-            subscriber(frame)
+        for subscription in tuple(self._subscriptions):
+            subscription.send(frame)
 
     def _state(self) -> ServerState:
         services = self._services
         unknown = _asked(lambda: services.inference.describe(ANY_NAME, None))
         return ServerState(
-            self._revision,
+            self.revision,
             services.repository.server_live(),
             services.repository.server_ready(),
             services.diagnostics.server_metadata(),

@@ -1,7 +1,7 @@
 """What the frames say: one kind of frame, one message. msgpack arrays; every field is checked when a message is read.
 
-frontend process -> engine      READY or FAILED once; SUBMIT, CANCEL, TAKEN; CALL, GIVE_UP; RELEASE
-engine -> frontend process      CONFIGURE once, before anything else; REPLICA; RESPONSE; RESULT; RELEASE; STOP
+frontend process -> engine      SEEN; READY or FAILED once; SUBMIT, CANCEL, TAKEN; CALL, GIVE_UP; RELEASE
+engine -> frontend process      REPLICA; CONFIGURE once, when the first REPLICA was seen, and then RESPONSE; RESULT; RELEASE; STOP
 """
 
 from __future__ import annotations
@@ -166,9 +166,15 @@ class GiveUp(msgspec.Struct, frozen=True, array_like=True):
     number: int
 
 
+class Seen(msgspec.Struct, frozen=True, array_like=True):
+    """The update that made `revision` has been taken over: requests that come from now on are answered by it."""
+
+    revision: int
+
+
 class Configure(msgspec.Struct, frozen=True, array_like=True):
-    """What a frontend process begins with. `options` is for whoever made the process run this; `arena_bytes` the size of each of
-    the two shared memories."""
+    """With this a frontend process may begin to serve: from here on it is waited for when something changes. `options` is for
+    whoever made the process run this; `arena_bytes` the size of each of the two shared memories."""
 
     options: bytes
     arena_bytes: int
@@ -205,9 +211,11 @@ class Kind(enum.IntEnum):
     RESULT = 11
     GIVE_UP = 12
     STOP = 13
+    SEEN = 14
 
 
 FROM_FRONTEND: dict[int, type[msgspec.Struct]] = {
+    Kind.SEEN: Seen,
     Kind.READY: Ready,
     Kind.FAILED: Failed,
     Kind.SUBMIT: Submit,
