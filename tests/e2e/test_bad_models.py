@@ -79,8 +79,8 @@ BAD: dict[str, tuple[Callable[[ModelFolder], object], str]] = {
     ),
     "py_exits": (python(initializing("sys.exit(3)")), "exit.*3|SystemExit"),
     "py_aborts": (python(initializing("os.abort()")), "It was ended by SIGABRT while loading the model"),
-    "py_hangs": (python(initializing("time.sleep(1000)")), r"initialize.*\b2(\.0)? s|2(\.0)? s.*initialize"),
-    "py_hangs_on_import": (python("import time; time.sleep(1000)\n" + COPY), r"\b2(\.0)? s"),
+    "py_hangs": (python(initializing("time.sleep(1000)")), r"initialize.*\b6(\.0)? s|6(\.0)? s.*initialize"),
+    "py_hangs_on_import": (python("import time; time.sleep(1000)\n" + COPY), r"\b6(\.0)? s"),
     "py_dies_silently": (python(initializing("os._exit(0)")), "It exited with status 0 while loading the model"),
     "py_bad_complete": (
         lambda m: m.config('backend: "python"').python(
