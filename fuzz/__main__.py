@@ -1,18 +1,25 @@
 """Command line: `python -m fuzz --help`.
 
-Exit status: 0 all is well, 1 an invariant was broken (or a canary held), 2 wrong usage.
+Exit status: 0 all is well, 1 an invariant was broken (or a canary held, or a rule was never taken), 2 wrong usage.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import random
 import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from fuzz import corpus_file
+from fuzz.guided import run_guided
 from fuzz.registry import TARGETS, target_named
-from fuzz.runner import run_target
+from fuzz.runner import Report, check_rules, print_report, replay_file, run_target
+from fuzz.target import Target
 
 _SECONDS_DEFAULT = 10.0
+_SEEDS_OF_A_JOB = 2**40
 
 
 def _arguments() -> argparse.Namespace:
@@ -24,13 +31,20 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--examples", type=int, help="histories for each target")
     parser.add_argument("--seed", type=int, help="the first history's seed (default: chosen at random and printed)")
-    parser.add_argument("--replay", type=int, metavar="SEED", help="only the history with this seed; needs --target")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="so many processes try histories of each target at a time (default: 1)"
+    )
+    parser.add_argument("--replay", metavar="SEED|FILE", help="only that history of --target, or that corpus file")
     parser.add_argument("--smoke", action="store_true", help="a fixed, short run of every target, for CI")
+    parser.add_argument("--atheris", metavar="TARGET", help="a coverage-guided run of a target that takes bytes; needs atheris")
     arguments = parser.parse_args()
-    if arguments.replay is not None and arguments.target is None:
-        parser.error("--replay needs --target")
-    if arguments.target is not None and target_named(arguments.target) is None:
-        parser.error(f"there is no target {arguments.target!r}; targets: {', '.join(target.name for target in TARGETS)}")
+    for name in (arguments.target, arguments.atheris):
+        if name is not None and target_named(name) is None:
+            parser.error(f"there is no target {name!r}; targets: {', '.join(target.name for target in TARGETS)}")
+    if arguments.replay is not None and arguments.replay.isdecimal() and arguments.target is None:
+        parser.error("--replay SEED needs --target")
+    if arguments.jobs < 1:
+        parser.error("--jobs must be at least 1")
     return arguments
 
 
@@ -42,15 +56,64 @@ def main() -> int:
         for target in chosen:
             print(f"{target.name}{' (must fail)' if target.must_fail else ''}\n  {target.invariant}")
         return 0
+    if arguments.atheris is not None:
+        return run_guided(_named(arguments.atheris), seconds=arguments.seconds)
     if arguments.replay is not None:
-        results = [run_target(target, seed=arguments.replay, examples=1, seconds=None) for target in chosen]
+        reports = iter([_replay(arguments.replay, chosen[0])])
     elif arguments.smoke:
-        results = [run_target(target, seed=0, examples=target.smoke_examples, seconds=None) for target in chosen]
+        reports = _smoke(chosen)
     else:
-        seed = random.SystemRandom().getrandbits(48) if arguments.seed is None else arguments.seed
-        seconds = _SECONDS_DEFAULT if arguments.seconds is None and arguments.examples is None else arguments.seconds
-        results = [run_target(target, seed=seed, examples=arguments.examples, seconds=seconds) for target in chosen]
-    return 0 if all(results) else 1
+        reports = _run(arguments, chosen)
+    all_well = True
+    for report in reports:
+        print_report(report)
+        all_well &= report.is_well
+    return 0 if all_well else 1
+
+
+def _named(name: str) -> Target:
+    target = target_named(name)
+    assert target is not None, name  # the command line was checked
+    return target
+
+
+def _replay(which: str, target: Target) -> Report:
+    if which.isdecimal():
+        return run_target(target, seed=int(which), examples=1, seconds=None)
+    try:
+        name = corpus_file.read(Path(which)).target
+    except ValueError as error:
+        sys.exit(f"python -m fuzz: {error}")
+    found = target_named(name)
+    if found is None:
+        sys.exit(f"python -m fuzz: {which} is of target {name!r}, which there is not")
+    return replay_file(found, Path(which))
+
+
+def _smoke(chosen: Sequence[Target]) -> Iterator[Report]:
+    for target in chosen:
+        report = run_target(target, seed=0, examples=target.smoke_examples, seconds=None)
+        if report.is_well and not target.must_fail:
+            check_rules(target, report)
+        yield report
+
+
+def _run(arguments: argparse.Namespace, chosen: Sequence[Target]) -> Iterator[Report]:
+    seed = random.SystemRandom().getrandbits(48) if arguments.seed is None else arguments.seed
+    seconds = _SECONDS_DEFAULT if arguments.seconds is None and arguments.examples is None else arguments.seconds
+    if arguments.jobs == 1:
+        for target in chosen:
+            yield run_target(target, seed=seed, examples=arguments.examples, seconds=seconds)
+        return
+    with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
+        for target in chosen:
+            shares = [(target.name, seed + job * _SEEDS_OF_A_JOB, arguments.examples, seconds) for job in range(arguments.jobs)]
+            yield from pool.imap_unordered(_run_share, shares)
+
+
+def _run_share(share: tuple[str, int, int | None, float | None]) -> Report:
+    name, seed, examples, seconds = share
+    return run_target(_named(name), seed=seed, examples=examples, seconds=seconds)
 
 
 if __name__ == "__main__":

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 
 from fuzz.cache.trial import INVARIANT, run_cache, run_flights
+from fuzz.chance import Chance
 from fuzz.target import Target, Violation
 from tpy.messages import DataType, ParameterValue, Tensor
 from tpy_data.cache.core.key import KEY_BYTES
@@ -16,8 +15,7 @@ from tpy_data.cache.core.wire import NotAnEntry, read_entry, write_entry
 _TYPES = [datatype for datatype in DataType if datatype is not DataType.INVALID]
 
 
-def _response_cache(seed: int) -> int:
-    chance = random.Random(seed)
+def _response_cache(chance: Chance) -> int:
     bytes_max = chance.choice((0, 1, 5, 12))
     return run_cache(LruCore(bytes_max), bytes_max, chance) + run_flights(chance)
 
@@ -32,14 +30,12 @@ class HoardingCore(LruCore[int]):
         return kept
 
 
-def _canary(seed: int) -> int:
-    chance = random.Random(seed)
+def _canary(chance: Chance) -> int:
     return run_cache(HoardingCore(5), 5, chance)
 
 
-def _entry(seed: int) -> int:
+def _entry(chance: Chance) -> int:
     """Write an entry, read it; change a few bytes, read that."""
-    chance = random.Random(seed)
     key = chance.randbytes(KEY_BYTES)
     outputs = [random_tensor(chance, f"OUT{index}") for index in range(chance.randrange(4))]
     values: list[ParameterValue] = [True, 0, -(2**63), 2**63 - 1, 0.5, "", "text", "ä\n"]
@@ -63,7 +59,7 @@ def _entry(seed: int) -> int:
     raise Violation("the answer to another request was believed")
 
 
-def random_tensor(chance: random.Random, name: str) -> Tensor:
+def random_tensor(chance: Chance, name: str) -> Tensor:
     """Any datatype, small shapes, empty ones too."""
     datatype = chance.choice(_TYPES)
     shape = tuple(chance.choice((0, 1, 2, 3)) for _ in range(chance.randrange(4)))
@@ -85,7 +81,8 @@ def _same(one: Tensor, other: Tensor) -> bool:
     )
 
 
-RESPONSE_CACHE = Target(name="response_cache", invariant=INVARIANT, run=_response_cache, smoke_examples=2000)
+RULES = ("get", "put", "evict", "forget", "arrive", "give up", "leader gives up", "answer")
+RESPONSE_CACHE = Target(name="response_cache", invariant=INVARIANT, run=_response_cache, smoke_examples=10_000, rules=RULES)
 ENTRY = Target(
     name="cache_entry",
     invariant="what is written for Redis reads back the same; anything else raises NotAnEntry or is a sound entry for the key",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import random
+from collections import Counter
 
+from fuzz.chance import Chance
 from fuzz.target import Violation
 from tpy_data.cache.core.flights import Flights
 from tpy_data.cache.core.lru import LruCore
@@ -18,7 +19,8 @@ INVARIANT = (
 class CacheTrial:
     """One history of LruCore."""
 
-    def __init__(self, core: LruCore[int], bytes_max: int) -> None:
+    def __init__(self, core: LruCore[int], bytes_max: int, taken: Counter[str]) -> None:
+        self.taken = taken
         self.core = core
         self.bytes_max = bytes_max
         self.kept: list[tuple[bytes, int, int, str]] = []
@@ -27,6 +29,7 @@ class CacheTrial:
         self.steps: list[str] = []
 
     def get(self, key: bytes) -> None:
+        self.taken["get"] += 1
         self.steps.append(f"get {key!r}")
         found = next((entry for entry in self.kept if entry[0] == key), None)
         if found is not None:
@@ -36,6 +39,7 @@ class CacheTrial:
         self._check()
 
     def put(self, key: bytes, value: int, size: int, owner: str) -> None:
+        self.taken["put"] += 1
         self.steps.append(f"put {key!r} {value} {size} {owner}")
         fits = size <= self.bytes_max
         if fits:
@@ -43,11 +47,13 @@ class CacheTrial:
             while sum(entry[2] for entry in self.kept) + size > self.bytes_max:
                 self.kept.pop(0)
                 self.evictions += 1
+                self.taken["evict"] += 1
             self.kept.append((key, value, size, owner))
         self._same("put", self.core.put(key, value, size, owner), fits)
         self._check()
 
     def forget(self, owner: str) -> None:
+        self.taken["forget"] += 1
         self.steps.append(f"forget {owner}")
         self.kept = [entry for entry in self.kept if entry[3] != owner]
         self.core.forget(owner)
@@ -74,7 +80,8 @@ class CacheTrial:
 class FlightTrial:
     """One history of Flights: lists of members by key, whose first one leads."""
 
-    def __init__(self) -> None:
+    def __init__(self, taken: Counter[str]) -> None:
+        self.taken = taken
         self.core: Flights[int] = Flights()
         self.lines: dict[bytes, list[int]] = {}
         self.members = 0
@@ -82,6 +89,7 @@ class FlightTrial:
         self.steps: list[str] = []
 
     def arrive(self, key: bytes) -> None:
+        self.taken["arrive"] += 1
         member = self.members
         self.members += 1
         self.steps.append(f"{member} arrives for {key!r}")
@@ -95,6 +103,7 @@ class FlightTrial:
 
     def give_up(self, key: bytes, place: int) -> None:
         """Somebody of the line, the leader too, wants no answer any more."""
+        self.taken["give up" if place else "leader gives up"] += 1
         member = self.lines[key].pop(place)
         self.left.append(member)
         self.steps.append(f"{member} gives up {key!r}")
@@ -105,6 +114,7 @@ class FlightTrial:
         self._check()
 
     def answer(self, key: bytes) -> None:
+        self.taken["answer"] += 1
         line = self.lines.pop(key)
         self.steps.append(f"{key!r} is answered")
         self._same("who waited", self.core.end(key), line[1:])
@@ -130,11 +140,11 @@ class FlightTrial:
             raise Violation(f"{what}: should be {expected!r}, is {found!r}\n" + "\n".join(self.steps))
 
 
-def run_cache(core: LruCore[int], bytes_max: int, chance: random.Random) -> int:
+def run_cache(core: LruCore[int], bytes_max: int, chance: Chance) -> int:
     """A random history of the LRU core; returns its number of steps."""
-    trial = CacheTrial(core, bytes_max)
+    trial = CacheTrial(core, bytes_max, chance.taken)
     keys = [b"%d" % number for number in range(chance.choice((2, 4, 9)))]
-    for step in range(chance.choice((10, 30, 60))):
+    for step in chance.rounds((50, 60, 80)):
         rule = chance.random()
         if rule < 0.45:
             trial.put(chance.choice(keys), step, chance.choice((0, 1, 1, 2, 3, 5, bytes_max, bytes_max + 1)), chance.choice("xy"))
@@ -146,10 +156,10 @@ def run_cache(core: LruCore[int], bytes_max: int, chance: random.Random) -> int:
     return len(trial.steps)
 
 
-def run_flights(chance: random.Random) -> int:
+def run_flights(chance: Chance) -> int:
     """A random history of Flights; returns its number of steps."""
-    trial = FlightTrial()
-    for _ in range(chance.choice((10, 30, 60))):
+    trial = FlightTrial(chance.taken)
+    for _ in chance.rounds((50, 60, 80)):
         rule = chance.random()
         if rule < 0.5 or not trial.lines:
             trial.arrive(chance.choice((b"a", b"b", b"c")))

@@ -2,42 +2,48 @@
 
 from __future__ import annotations
 
-import random
-
 import trio
 import trio.testing
 
+from fuzz.chance import Chance
 from fuzz.decoupled.trial import INVARIANT, Naive, Trial
 from fuzz.target import Target, Violation
 
 
-def run(seed: int) -> int:
-    """The history of a seed; its number of steps."""
-    return _run_history(seed, forgets=False)
+def run(chance: Chance) -> int:
+    """One history; its number of steps."""
+    return _run_history(chance, forgets=False)
 
 
-def run_canary(seed: int) -> int:
+def run_canary(chance: Chance) -> int:
     """The same with sinks that lose a response."""
-    return _run_history(seed, forgets=True)
+    return _run_history(chance, forgets=True)
 
 
-def _run_history(seed: int, *, forgets: bool) -> int:
+def _run_history(chance: Chance, *, forgets: bool) -> int:
     clock = trio.testing.MockClock()
+    core = trio._core._run
+    deterministic = core._ALLOW_DETERMINISTIC_SCHEDULING
+    # Trio's own choices follow from the history's too, so that it can be played again.
+    core._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
+    core._r.seed(chance.randrange(2**16))
     try:
-        return trio.run(_run, random.Random(seed), clock, forgets, clock=clock)
+        return trio.run(_run, chance, clock, forgets, clock=clock)
     except BaseExceptionGroup as group:
         for violation in group.exceptions:
             if isinstance(violation, Violation):
                 raise violation from None
         raise
+    finally:
+        core._ALLOW_DETERMINISTIC_SCHEDULING = deterministic  # type: ignore[misc]
 
 
-async def _run(chance: random.Random, clock: trio.testing.MockClock, forgets: bool) -> int:
+async def _run(chance: Chance, clock: trio.testing.MockClock, forgets: bool) -> int:
     async with trio.open_nursery() as nursery:
         trial = Trial(chance, clock, forgets=forgets)
         nursery.start_soon(trial.engine.run)
         await trio.testing.wait_all_tasks_blocked()
-        for _ in range(chance.choice((5, 20, 60))):
+        for _ in chance.rounds((50, 60, 70)):
             _random_rule(chance, trial)
             if chance.random() < 0.6:
                 await trial.settle()
@@ -49,7 +55,7 @@ async def _run(chance: random.Random, clock: trio.testing.MockClock, forgets: bo
     return trial.steps
 
 
-def _random_rule(chance: random.Random, trial: Trial) -> None:
+def _random_rule(chance: Chance, trial: Trial) -> None:
     rule = chance.random()
     if not trial.requests or (rule < 0.2 and not trial.stopped):
         if not trial.stopped:
@@ -71,7 +77,20 @@ def _random_rule(chance: random.Random, trial: Trial) -> None:
         trial.stop()
 
 
-DECOUPLED = Target(name="decoupled", invariant=INVARIANT, run=run, smoke_examples=500)
+RULES = (
+    "submit",
+    "execute",
+    "a batch fails",
+    "send",
+    "error",
+    "final",
+    "final alone",
+    "pause",
+    "resume",
+    "cancel",
+    "stop",
+)
+DECOUPLED = Target(name="decoupled", invariant=INVARIANT, run=run, smoke_examples=1500, rules=RULES)
 CANARY = Target(
     name="decoupled_canary",
     invariant="a caller that loses a response is found out",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,6 +11,7 @@ import numpy as np
 import trio
 import trio.testing
 
+from fuzz.chance import Chance
 from fuzz.target import Violation
 from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult
 from tpy.clock import TrioClock
@@ -131,8 +131,9 @@ class Worker:
 class Trial:
     """One history. Rules are called between turns of the loop; `settle` lets the engine catch up, then compares."""
 
-    def __init__(self, chance: random.Random, clock: trio.testing.MockClock, *, forgets: bool = False) -> None:
+    def __init__(self, chance: Chance, clock: trio.testing.MockClock, *, forgets: bool = False) -> None:
         """`forgets`: a sink loses its third response, which must be found out."""
+        self.taken = chance.taken
         self.clock = clock
         self.forgets = forgets
         self.instance = Instance()
@@ -159,6 +160,7 @@ class Trial:
     # Rules
 
     def submit(self, timeout_s: float | None, *, pause_at: int) -> None:
+        self.taken["submit"] += 1
         now_s = self.clock.current_time()
         deadline_s = None if timeout_s is None else now_s + timeout_s
         naive = Naive(len(self.requests), deadline_s, pause_at)
@@ -177,6 +179,7 @@ class Trial:
         if not self.worker.jobs:
             return
         job = self.worker.jobs.pop(0)
+        self.taken["a batch fails" if fails else "execute"] += 1
         self.instance.fails = fails
         job.begin()
         job.run()
@@ -210,17 +213,21 @@ class Trial:
             result = ExecutionResult([Tensor("OUT", DataType.FP32, np.full(shape, float(text), np.float32))])
         sender.send(result, final=final)
         naive.sent.append(text)
+        self.taken["send" if not final else "final alone" if alone else "final"] += 1
+        self.taken["error"] += error
         naive.final_sent = final
 
     def cancel(self, naive: Naive) -> None:
         if naive.handle is not None:
             naive.handle.cancel()
+            self.taken["cancel"] += 1
             if not naive.ended:
                 naive.cancelled = True
 
     def pause(self, naive: Naive, *, paused: bool) -> None:
         if naive.handle is None:
             return
+        self.taken["pause" if paused else "resume"] += 1
         if paused:
             # What was delivered inside the call before it counts; nothing comes from now on.
             naive.handle.pause()
@@ -230,6 +237,7 @@ class Trial:
             naive.handle.resume()
 
     def stop(self) -> None:
+        self.taken["stop"] += 1
         self.stopped = True
         self.engine.stop()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import h2.config
 import h2.connection
 import h2.events
@@ -11,6 +9,7 @@ import h2.exceptions
 import h2.settings
 from grpclib.const import Status
 
+from fuzz.chance import Chance
 from fuzz.grpc.wire import cuts, random_rules
 from fuzz.target import Violation
 from tpy.frontends.grpc.transport.core.answers import RESPONSE, trailers
@@ -23,6 +22,8 @@ INVARIANT = (
     "between the machine and h2 every byte of every request and response arrives in order, within all windows and frame sizes,"
     " cancelled ones up to where they were cut; nobody complains, and no stream is left over"
 )
+
+RULES = ("begin", "send", "cancel", "answer", "open windows", "change settings", "to server", "to client")
 
 
 class _Call:
@@ -47,7 +48,7 @@ class _Call:
 class Conversation:
     """A client, a server, and what is under way between them."""
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: Chance) -> None:
         self.chance = chance
         self.rules = random_rules(chance)
         self.now_ns = 0
@@ -65,6 +66,7 @@ class Conversation:
     # What the two do
 
     def begin(self) -> None:
+        self.chance.took("begin")
         if self.client.open_outbound_streams >= self.client.remote_settings.max_concurrent_streams:
             return
         call = _Call(self.client.get_next_available_stream_id())
@@ -77,6 +79,7 @@ class Conversation:
         self.client.send_headers(call.stream_id, fields, **priority)
 
     def send(self, call: _Call) -> None:
+        self.chance.took("send")
         if call.client_done or call.sent_end:
             return
         room = min(self.client.local_flow_control_window(call.stream_id), self.client.max_outbound_frame_size)
@@ -90,11 +93,13 @@ class Conversation:
         self.client.send_data(call.stream_id, body, end_stream=call.sent_end, pad_length=pad)
 
     def cancel(self, call: _Call) -> None:
+        self.chance.took("cancel")
         if not call.client_done:
             call.client_done = call.cancelled = True
             self.client.reset_stream(call.stream_id, error_code=8)
 
     def answer(self, call: _Call) -> None:
+        self.chance.took("answer")
         if not call.begun or call.server_done:
             return
         parts = [self.chance.randbytes(self.chance.choice((0, 1, 100, 30_000))) for _ in range(self.chance.randint(1, 3))]
@@ -120,6 +125,7 @@ class Conversation:
             self.server.respond(call.stream_id, RESPONSE, parts, size, end)
 
     def open_windows(self, size: int) -> None:
+        self.chance.took("open windows")
         if self.client.inbound_flow_control_window < 2**30:
             self.client.increment_flow_control_window(size)
         for call in self.calls.values():
@@ -127,6 +133,7 @@ class Conversation:
                 self.client.increment_flow_control_window(size, call.stream_id)
 
     def change_settings(self) -> None:
+        self.chance.took("change settings")
         if self.settings_unanswered:
             return  # h2 takes the answer to one SETTINGS frame for an answer to all
         setting = h2.settings.SettingCodes
@@ -141,6 +148,7 @@ class Conversation:
     # What travels
 
     def to_server(self) -> None:
+        self.chance.took("to server")
         for piece in cuts(self.chance, self.client.data_to_send()):
             for event in self.server.receive(piece, self.now_ns):
                 if isinstance(event, ConnectionEnded):
@@ -159,6 +167,7 @@ class Conversation:
                         self.server.credit(event.stream_id, len(event.data))
 
     def to_client(self) -> None:
+        self.chance.took("to client")
         output = b"".join(self.server.take_output())
         for piece in cuts(self.chance, output):
             try:
@@ -230,17 +239,17 @@ class Conversation:
                 raise Violation(f"stream {call.stream_id}: status {call.reply_status}, expected {call.status}")
 
 
-def run(seed: int) -> int:
+def run(chance: Chance) -> int:
     """One conversation."""
-    chance = random.Random(seed)
     talk = Conversation(chance)
     for _ in range(2):  # our windows may be smaller than what a client assumes before it knows them
         talk.to_client()
         talk.to_server()
     talk.to_client()
     talk.change_settings()
-    steps = chance.choice((20, 60, 150))
-    for _ in range(steps):
+    steps = 0
+    for _ in chance.rounds((50, 60, 150)):
+        steps += 1
         talk.now_ns += chance.choice((0, NS_PER_S // 10, NS_PER_S))
         rule = chance.random()
         call = chance.choice(list(talk.calls.values())) if talk.calls else None

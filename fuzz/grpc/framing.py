@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-
+from fuzz.chance import Chance
 from fuzz.grpc.wire import cuts
 from fuzz.target import Violation
 from tpy.frontends.grpc.transport.core.framing import FramingFault, MessageReader
@@ -32,9 +31,8 @@ def expected(stream: bytes) -> tuple[list[tuple[bool, bytes]], str | None, bool]
     return messages, None, at < len(stream)
 
 
-def run_with(reader: MessageReader, seed: int) -> int:
+def run_with(reader: MessageReader, chance: Chance) -> int:
     """One stream."""
-    chance = random.Random(seed)
     pieces = []
     for _ in range(chance.randrange(8)):
         body = chance.randbytes(chance.choice((0, 1, 4, 20, 299, 300, 301)))
@@ -62,9 +60,9 @@ def run_with(reader: MessageReader, seed: int) -> int:
     return len(messages)
 
 
-def run(seed: int) -> int:
+def run(chance: Chance) -> int:
     """One stream, read by our reader."""
-    return run_with(MessageReader(_BYTES_MAX), seed)
+    return run_with(MessageReader(_BYTES_MAX), chance)
 
 
 class ForgetfulReader(MessageReader):
@@ -76,6 +74,6 @@ class ForgetfulReader(MessageReader):
         return messages
 
 
-def run_canary(seed: int) -> int:
+def run_canary(chance: Chance) -> int:
     """One stream, read wrongly."""
-    return run_with(ForgetfulReader(_BYTES_MAX), seed)
+    return run_with(ForgetfulReader(_BYTES_MAX), chance)

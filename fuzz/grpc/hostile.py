@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 import hpack
 
+from fuzz.chance import Chance
 from fuzz.grpc.wire import cuts, frame, random_rules
 from fuzz.target import Violation
 from tpy.frontends.grpc.transport.core import codes
@@ -38,7 +37,7 @@ Summary = tuple[object, ...]
 class _Writer:
     """Makes a history of bytes."""
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: Chance) -> None:
         self.chance = chance
         self.encoder = hpack.Encoder()
         self.stream_id = -1
@@ -120,7 +119,7 @@ class _Writer:
                 return frame(chance.choice((codes.GOAWAY, 10, 255)), 0, 0, bytes(9))
 
 
-def history(chance: random.Random) -> bytes:
+def history(chance: Chance) -> bytes:
     """The bytes of one hostile client, from its preface on."""
     return _Writer(chance).history()
 
@@ -182,9 +181,8 @@ def _check_order(events: list[Event], rules: Http2Rules) -> None:
                 raise Violation(f"stream {event.stream_id} sent more than its window, which was not opened")
 
 
-def run(seed: int) -> int:
+def run(chance: Chance) -> int:
     """One history, whole and cut."""
-    chance = random.Random(seed)
     rules = random_rules(chance)
     data = history(chance)
     whole = Http2Server(rules, 0)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from fuzz.grpc import conversation, framing, hostile
 from fuzz.target import Target
 
-HOSTILE = Target(name="grpc_hostile_frames", invariant=hostile.INVARIANT, run=hostile.run, smoke_examples=1000)
-CONVERSATION = Target(name="grpc_conversation", invariant=conversation.INVARIANT, run=conversation.run, smoke_examples=150)
-FRAMING = Target(name="grpc_framing", invariant=framing.INVARIANT, run=framing.run, smoke_examples=3000)
+HOSTILE = Target(name="grpc_hostile_frames", invariant=hostile.INVARIANT, run=hostile.run, smoke_examples=5000)
+CONVERSATION = Target(
+    name="grpc_conversation", invariant=conversation.INVARIANT, run=conversation.run, smoke_examples=600, rules=conversation.RULES
+)
+FRAMING = Target(name="grpc_framing", invariant=framing.INVARIANT, run=framing.run, smoke_examples=15_000)
 FRAMING_CANARY = Target(
     name="grpc_framing_canary",
     invariant="a reader that forgets a prefix that was cut is found out",

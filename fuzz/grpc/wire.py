@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import random
 import struct
 from collections.abc import Iterator
 
+from fuzz.chance import Chance
 from tpy.frontends.grpc.transport.core.pings import PingRules
 from tpy.frontends.grpc.transport.core.rules import Http2Rules
 from tpy.units import KIB, NS_PER_S
@@ -20,7 +20,7 @@ PINGS = PingRules(
 )
 
 
-def random_rules(chance: random.Random) -> Http2Rules:
+def random_rules(chance: Chance) -> Http2Rules:
     """Small numbers, so that limits are met often."""
     return Http2Rules(
         header_bytes_max=chance.choice((1 * KIB, 16 * KIB)),
@@ -37,7 +37,7 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream_id) + payload
 
 
-def cuts(chance: random.Random, data: bytes) -> Iterator[bytes]:
+def cuts(chance: Chance, data: bytes) -> Iterator[bytes]:
     """`data` in pieces: often whole, sometimes byte by byte (not all of much), mostly something in between."""
     size_max = max(chance.choice((1, 3, 10, 100, 1000, len(data) + 1)), len(data) // 200)
     at = 0

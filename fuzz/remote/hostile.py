@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 import numpy as np
 
+from fuzz.chance import Chance
 from fuzz.remote.trial import Memory
 from fuzz.target import Violation
 from tpy.errors import NotFound
@@ -43,7 +42,7 @@ class _Window(Memory):
         return view
 
 
-def _honest(chance: random.Random, memory: Memory) -> list[bytes]:
+def _honest(chance: Chance, memory: Memory) -> list[bytes]:
     texts = np.array([b"a", b"", chance.randbytes(40)], object)
     tensors = (
         Tensor("A", DataType.FP32, np.arange(6, dtype=np.float32).reshape(2, 3)),
@@ -67,9 +66,8 @@ def _honest(chance: random.Random, memory: Memory) -> list[bytes]:
     ]
 
 
-def run(seed: int) -> int:
+def run(chance: Chance) -> int:
     """One attack; returns its steps: making it, and the pieces and frames that each side took."""
-    chance = random.Random(seed)
     memory = _Window()
     frames = _honest(chance, memory)
     attack = b"".join(chance.choices(frames, k=chance.randint(1, 8)))
@@ -80,7 +78,7 @@ def run(seed: int) -> int:
     return 1 + _take(chance, data, memory, of_engine=False) + _take(chance, data, memory, of_engine=True)
 
 
-def _take(chance: random.Random, data: bytes, memory: _Window, *, of_engine: bool) -> int:
+def _take(chance: Chance, data: bytes, memory: _Window, *, of_engine: bool) -> int:
     splitter = FrameSplitter()
     reader = m.Reader(m.FROM_ENGINE if of_engine else m.FROM_FRONTEND)
     answerer = Answerer(lambda number, response: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fuzz.chance import Chance
 from fuzz.remote import hostile, trial
 from fuzz.target import Target
 from tpy.remote.core.caller import Caller, PendingRequest
@@ -25,11 +26,12 @@ class _EagerCaller(Caller):
         return eager
 
 
-def _canary(seed: int) -> int:
-    return trial.converse(seed, _EagerCaller)
+def _canary(chance: Chance) -> int:
+    return trial.converse(chance, _EagerCaller)
 
 
-PROTOCOL = Target(name="remote_protocol", invariant=trial.INVARIANT, run=trial.converse, smoke_examples=150)
+RULES = ("submit", "hear up", "hear down", "model acts", "client acts", "release")
+PROTOCOL = Target(name="remote_protocol", invariant=trial.INVARIANT, run=trial.converse, smoke_examples=600, rules=RULES)
 HOSTILE = Target(name="remote_protocol_hostile", invariant=hostile.INVARIANT, run=hostile.run, smoke_examples=1500)
 CANARY = Target(
     name="remote_protocol_canary",

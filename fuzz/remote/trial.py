@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from fuzz.chance import Chance
 from fuzz.target import Violation
 from tpy.errors import Unavailable
 from tpy.limits import REMOTE_INLINE_BYTES_MAX, REMOTE_WINDOW_BYTES, REMOTE_WINDOW_RESPONSES
@@ -59,7 +59,7 @@ class Direction:
         """Put a message on its way."""
         self._bytes += m.encode(message)
 
-    def receive(self, chance: random.Random) -> list[msgspec.Struct]:
+    def receive(self, chance: Chance) -> list[msgspec.Struct]:
         """The messages in some of the bytes, cut anywhere."""
         size = chance.choice((1, 3, 40, 1000, len(self._bytes)))
         data = bytes(self._bytes[:size])
@@ -118,7 +118,7 @@ class Model:
 class Client:
     """The frontend's side of one request: its sink, and what it does with its handle."""
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: Chance) -> None:
         self._chance = chance
         self.handle: PendingRequest | None = None
         self.number = 0
@@ -146,7 +146,7 @@ class Client:
 class Conversation:
     """Both sides, and everything under way between them."""
 
-    def __init__(self, chance: random.Random, caller: type[Caller] = Caller) -> None:
+    def __init__(self, chance: Chance, caller: type[Caller] = Caller) -> None:
         self.chance = chance
         self.up, self.down = Direction(m.FROM_FRONTEND), Direction(m.FROM_ENGINE)
         self.up_memory, self.down_memory = Memory(), Memory()
@@ -294,13 +294,14 @@ class Conversation:
             raise Violation(f"request {client.number} got {len(client.got)} of {len(said)} responses")
 
 
-def converse(seed: int, caller: type[Caller] = Caller) -> int:
+def converse(chance: Chance, caller: type[Caller] = Caller) -> int:
     """One conversation; returns its number of steps."""
-    chance = random.Random(seed)
     talk = Conversation(chance, caller)
-    steps = chance.choice((20, 60, 150))
-    for _ in range(steps):
+    steps = 0
+    for _ in chance.rounds((50, 60, 150)):
+        steps += 1
         act = chance.choice((talk.submit, talk.hear_up, talk.hear_down, talk.hear_down, talk.model_acts, talk.client_acts, None))
+        chance.took("release" if act is None else act.__name__.replace("_", " "))
         if act is not None:
             act()
         elif chance.random() < 0.5:

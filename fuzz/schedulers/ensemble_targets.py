@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import random
-
+from fuzz.chance import Chance
 from fuzz.schedulers.ensemble_trial import INVARIANT, EnsembleTrial, random_graph
 from fuzz.target import Target
 from tpy.limits import ENSEMBLE_STEP_WAIT_NS_MAX
-from tpy_data.schedulers.core.ensemble import EnsembleCore
+from tpy_data.schedulers.core.ensemble import End, EnsembleCore
 
 
-def run_history(chance: random.Random, *, error: int = 0) -> int:
+def run_history(chance: Chance, *, error: int = 0) -> int:
     """Drive a trial through a random history; returns its number of steps. `error` is how many places too many the core has."""
     graph = random_graph(chance)
     inflight_max = chance.choice((0, 0, 1, 2, 3)) if not error else 1
     core = EnsembleCore(len(graph.steps), inflight_max=inflight_max + error if inflight_max else 0)
-    trial = EnsembleTrial(core, graph, inflight_max=inflight_max)
-    for _ in range(chance.choice((10, 30, 80, 300))):
+    trial = EnsembleTrial(core, graph, inflight_max=inflight_max, taken=chance.taken)
+    for _ in chance.rounds((50, 80, 300)):
         random_rule(chance, trial)
     if chance.random() < 0.2:
         trial.stop()
@@ -24,7 +23,7 @@ def run_history(chance: random.Random, *, error: int = 0) -> int:
     return trial.steps
 
 
-def random_rule(chance: random.Random, trial: EnsembleTrial) -> None:
+def random_rule(chance: Chance, trial: EnsembleTrial) -> None:
     """One thing that can happen."""
     rule = chance.random()
     if rule < 0.15 or not trial.requests:
@@ -45,15 +44,26 @@ def random_rule(chance: random.Random, trial: EnsembleTrial) -> None:
         trial.advance(chance.choice((1, 3, 10, ENSEMBLE_STEP_WAIT_NS_MAX)))
 
 
-def _graph(seed: int) -> int:
-    return run_history(random.Random(seed))
+def _canary(chance: Chance) -> int:
+    return run_history(chance, error=1)
 
 
-def _canary(seed: int) -> int:
-    return run_history(random.Random(seed), error=1)
-
-
-GRAPH = Target(name="ensemble_graph", invariant=INVARIANT, run=_graph, smoke_examples=400)
+RULES = (
+    "submit",
+    "respond",
+    "fail",
+    "cancel",
+    "pause",
+    "resume",
+    "advance",
+    "stop",
+    "answered",
+    "step paused",
+    End.FAILED.name,
+    End.TIMED_OUT.name,
+    End.STOPPING.name,
+)
+GRAPH = Target(name="ensemble_graph", invariant=INVARIANT, run=run_history, smoke_examples=4000, rules=RULES)
 CANARY = Target(
     name="ensemble_canary", invariant="Wrong on purpose: one place too many.", run=_canary, smoke_examples=60, must_fail=True
 )

@@ -6,11 +6,11 @@ needs: a step may only ever get values of one lineage, an answer too, and each l
 
 from __future__ import annotations
 
-import random
 import weakref
 from collections import Counter
 from typing import ClassVar
 
+from fuzz.chance import Chance
 from fuzz.target import Violation
 from tpy.limits import ENSEMBLE_FRAMES_MAX, ENSEMBLE_STEP_WAIT_NS_MAX
 from tpy_data.schedulers.core.contract import Phase
@@ -75,7 +75,7 @@ class Running:
         self.paused = False
 
 
-def random_graph(chance: random.Random) -> EnsembleGraph:
+def random_graph(chance: Chance) -> EnsembleGraph:
     """A graph whose steps read tensors of one flow each, as `check_members` demands."""
     inputs = list(range(chance.randint(1, 3)))
     flows: list[list[int]] = [list(inputs)]
@@ -101,7 +101,8 @@ def random_graph(chance: random.Random) -> EnsembleGraph:
 class EnsembleTrial:
     """Drives a core; every method is one thing that can happen. Raises Violation."""
 
-    def __init__(self, core: EnsembleCore, graph: EnsembleGraph, *, inflight_max: int) -> None:
+    def __init__(self, core: EnsembleCore, graph: EnsembleGraph, *, inflight_max: int, taken: Counter[str]) -> None:
+        self.taken = taken
         self.core = core
         self.graph = graph
         self.inflight_max = inflight_max
@@ -111,7 +112,8 @@ class EnsembleTrial:
         self.running: dict[StepRun, Running] = {}
         Value.alive.clear()
 
-    def submit(self, chance: random.Random) -> None:
+    def submit(self, chance: Chance) -> None:
+        self.taken["submit"] += 1
         asked = chance.sample(self.graph.outputs, chance.randint(1, len(self.graph.outputs))) if chance.random() < 0.4 else ()
         request = Request(timeout_ns=chance.choice((0, 0, 0, 5, ENSEMBLE_STEP_WAIT_NS_MAX * 2)))
         self.requests.append(request)
@@ -122,6 +124,7 @@ class EnsembleTrial:
 
     def respond(self, running: Running, *, final: bool, data: bool) -> None:
         """A step's model answers: once and finally, or, decoupled, as often as it likes."""
+        self.taken["respond"] += 1
         step = running.step
         shape = self.graph.steps[step.step]
         final, data = final or not shape.decoupled, data or not shape.decoupled
@@ -142,6 +145,7 @@ class EnsembleTrial:
         self._perform()
 
     def fail(self, running: Running, *, final: bool) -> None:
+        self.taken["fail"] += 1
         step = running.step
         final = final or not self.graph.steps[step.step].decoupled
         self._request(step).broken = True
@@ -151,6 +155,7 @@ class EnsembleTrial:
         self._perform()
 
     def cancel(self, request: Request) -> None:
+        self.taken["cancel"] += 1
         was_over = request.ended is not None or request.cancelled
         if self.core.cancel(request) == was_over:
             raise Violation("cancel said the opposite of what is")
@@ -158,14 +163,17 @@ class EnsembleTrial:
         self._perform()
 
     def pause(self, request: Request) -> None:
+        self.taken["pause"] += 1
         self.core.pause(request)
         self._perform()
 
     def resume(self, request: Request) -> None:
+        self.taken["resume"] += 1
         self.core.resume(request)
         self._perform()
 
     def advance(self, by_ns: int) -> None:
+        self.taken["advance"] += 1
         self.now_ns += by_ns
         deadline_ns = self.core.next_deadline_ns()
         if deadline_ns is not None and deadline_ns <= self.now_ns:
@@ -173,6 +181,7 @@ class EnsembleTrial:
             self._perform()
 
     def stop(self) -> None:
+        self.taken["stop"] += 1
         self.core.stop()
         self._perform()
 
@@ -203,6 +212,7 @@ class EnsembleTrial:
                     if isinstance(action, CancelStep):
                         del self.running[action.step]
                     elif isinstance(action, PauseStep):
+                        self.taken["step paused"] += 1
                         running.paused = True
                     elif isinstance(action, ResumeStep):
                         running.paused = False
@@ -239,6 +249,7 @@ class EnsembleTrial:
                 raise Violation("an answer for a paused caller")
             if answer.final:
                 request.ended = answer
+                self.taken["answered" if answer.end is None else answer.end.name] += 1
             values = [value for value in answer.values if isinstance(value, Value)]
             if values:
                 if [value.tensor for value in values] != list(run.plan.outputs):

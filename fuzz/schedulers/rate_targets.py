@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-
+from fuzz.chance import Chance
 from fuzz.schedulers.rate_trial import INVARIANT, run_rates
 from fuzz.target import Target
 from tpy_data.schedulers.core.rate_limiter import Grant, RateLimiterCore
@@ -18,13 +17,16 @@ class GreedyCore(RateLimiterCore):
         return grants
 
 
-RATE_LIMITER = Target(
-    name="rate_limiter", invariant=INVARIANT, run=lambda seed: run_rates(random.Random(seed)), smoke_examples=800
-)
+def _canary(chance: Chance) -> int:
+    return run_rates(chance, GreedyCore)
+
+
+RULES = ("declare", "refused", "add", "remove", "want", "unwant", "granted", "release", "forget")
+RATE_LIMITER = Target(name="rate_limiter", invariant=INVARIANT, run=run_rates, smoke_examples=5000, rules=RULES)
 CANARY = Target(
     name="rate_limiter_canary",
     invariant="a rate limiter that forgets what it gave is found out",
-    run=lambda seed: run_rates(random.Random(seed), GreedyCore),
+    run=_canary,
     smoke_examples=100,
     must_fail=True,
 )

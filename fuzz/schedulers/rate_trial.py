@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import random
+from collections import Counter
 
+from fuzz.chance import Chance
 from fuzz.target import Violation
 from tpy.errors import InvalidArgument
 from tpy_data.schedulers.core.rate_limiter import Demand, RateLimiterCore, Resource, Supply
@@ -24,7 +25,8 @@ Member = tuple[str, int]
 class RateTrial:
     """One history. `running` is what was granted and not released."""
 
-    def __init__(self, core: RateLimiterCore, supply: Supply | None) -> None:
+    def __init__(self, core: RateLimiterCore, supply: Supply | None, taken: Counter[str]) -> None:
+        self.taken = taken
         self.core = core
         self.supply = supply
         self.demands: dict[Member, Demand] = {}
@@ -40,6 +42,7 @@ class RateTrial:
     # rules
 
     def declare(self, group: str, demands: list[Demand]) -> None:
+        self.taken["declare"] += 1
         self.steps.append(f"declare {group} {demands}")
         before = self.declared.get(group)
         try:
@@ -47,6 +50,7 @@ class RateTrial:
         except InvalidArgument as error:
             if self._possible(group, demands):
                 raise self._violation(f"refused: {error.message}") from error
+            self.taken["refused"] += 1
             return
         if not self._possible(group, demands):
             raise self._violation(f"{demands} can never run and were accepted, after {before}")
@@ -54,6 +58,7 @@ class RateTrial:
         self._settle()
 
     def add(self, group: str, demand: Demand) -> None:
+        self.taken["add"] += 1
         member = (group, self.numbers)
         self.numbers += 1
         self.steps.append(f"add {member} {demand}")
@@ -62,6 +67,7 @@ class RateTrial:
         self._settle()
 
     def remove(self, member: Member) -> None:
+        self.taken["remove"] += 1
         self.steps.append(f"remove {member}")
         self.core.remove(*member)
         if member in self.running:
@@ -71,6 +77,7 @@ class RateTrial:
         self._settle()
 
     def want(self, group: str, wanted: bool) -> None:
+        self.taken["want" if wanted else "unwant"] += 1
         self.steps.append(f"{'want' if wanted else 'unwant'} {group}")
         if wanted:
             self.core.want(group)
@@ -84,6 +91,7 @@ class RateTrial:
         self._settle()
 
     def release(self, member: Member, *, used: bool) -> None:
+        self.taken["release"] += 1
         self.steps.append(f"release {member} used={used}")
         self.core.release(*member, used=used)
         self.running.discard(member)
@@ -96,6 +104,7 @@ class RateTrial:
         self._settle()
 
     def forget(self, group: str) -> None:
+        self.taken["forget"] += 1
         self.steps.append(f"forget {group}")
         self.core.forget(group)
         self.declared.pop(group, None)
@@ -130,6 +139,7 @@ class RateTrial:
             raise self._violation(f"{member} may run, but it is not there, runs already, leaves or is not wanted")
         self.steps.append(f"  {member} runs")
         self.running.add(member)
+        self.taken["granted"] += 1
         for sibling in [other for other in self.overtaken if other[0] == member[0]]:
             del self.overtaken[sibling]  # its model has got an instance
         demand = self.demands[member]
@@ -202,7 +212,7 @@ class RateTrial:
         return Violation(f"{text}\nsupply {self.supply}\n" + "\n".join(self.steps))
 
 
-def random_demand(chance: random.Random) -> Demand:
+def random_demand(chance: Chance) -> Demand:
     """Up to three resources, small counts; seldom one that is somebody else's of the machine."""
     resources = {resource: chance.randrange(4) for resource in chance.sample(RESOURCES, chance.randrange(4))}
     if chance.random() < 0.03:
@@ -210,12 +220,12 @@ def random_demand(chance: random.Random) -> Demand:
     return Demand(resources, chance.choice((1, 1, 2, 3)))
 
 
-def run_rates(chance: random.Random, core_of: type[RateLimiterCore] = RateLimiterCore) -> int:
+def run_rates(chance: Chance, core_of: type[RateLimiterCore] = RateLimiterCore) -> int:
     """A random history; returns its number of steps."""
     supply = None if chance.random() < 0.5 else Supply(counts={("A", None): 3, ("B", 0): 4, ("G", 1): 2, ("A", 1): 5})
-    trial = RateTrial(core_of(supply), supply)
+    trial = RateTrial(core_of(supply), supply, chance.taken)
     groups = ("x", "y", "z")
-    for _ in range(chance.choice((15, 40, 90))):
+    for _ in chance.rounds((50, 70, 90)):
         rule = chance.random()
         group = chance.choice(groups)
         if rule < 0.1 or group not in trial.declared:

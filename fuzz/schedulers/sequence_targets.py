@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
+from fuzz.chance import Chance
 from fuzz.schedulers.sequence_trial import INVARIANT, SequenceTrial
+from fuzz.schedulers.targets import VERBS
 from fuzz.target import Target
 from tpy.messages import SequencePosition
-from tpy_data.schedulers.core.contract import Action, Outcome, Refuse, SchedulerCore, Ticket
+from tpy_data.schedulers.core.contract import Action, Outcome, Refuse, SchedulerCore, SequenceEnd, Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 from tpy_data.schedulers.core.factory import sequence_core
 from tpy_data.schedulers.core.sequence_core import SequenceCore
 from tpy_data.schedulers.core.sequence_oldest import OldestBatcher
 from tpy_data.schedulers.core.sequence_options import DirectOptions, SequenceOptions
 
+RULES = (*VERBS, *(outcome.name for outcome in Outcome), *(end.name for end in SequenceEnd))
 
-def direct_options(chance: random.Random) -> SequenceOptions:
+
+def direct_options(chance: Chance) -> SequenceOptions:
     """Small numbers, so that limits are met often."""
     slots = chance.choice((1, 2, 3, 4))
     strategy = DirectOptions(queue_delay_ns_max=chance.choice((0, 3, 10)), ready_min=chance.randint(0, slots))
     return _options(chance, slots, strategy)
 
 
-def oldest_options(chance: random.Random) -> SequenceOptions:
+def oldest_options(chance: Chance) -> SequenceOptions:
     """Small numbers, so that limits are met often."""
     batch_size_max = chance.choice((1, 2, 4))
     strategy = DynamicOptions(
@@ -34,7 +37,7 @@ def oldest_options(chance: random.Random) -> SequenceOptions:
     return _options(chance, chance.choice((1, 2, 4, 6)), strategy)
 
 
-def _options(chance: random.Random, slots: int, strategy: DirectOptions | DynamicOptions) -> SequenceOptions:
+def _options(chance: Chance, slots: int, strategy: DirectOptions | DynamicOptions) -> SequenceOptions:
     return SequenceOptions(
         model_name="m",
         slots=slots,
@@ -46,12 +49,12 @@ def _options(chance: random.Random, slots: int, strategy: DirectOptions | Dynami
     )
 
 
-def run_history(chance: random.Random, core: SchedulerCore, options: SequenceOptions) -> int:
+def run_history(chance: Chance, core: SchedulerCore, options: SequenceOptions) -> int:
     """Drive a trial through a random history; returns its number of steps."""
-    trial = SequenceTrial(core, options)
+    trial = SequenceTrial(core, options, taken=chance.taken)
     for _ in range(chance.choice((0, 1, 1, 2))):
         trial.add_instance()
-    for _ in range(chance.choice((5, 10, 20, 40, 60))):
+    for _ in chance.rounds((50, 60, 70)):
         if chance.random() < 0.4:
             trial.now_ns += chance.choice((1, 1, 1, 2, 2, 4, 12))
         _random_rule(chance, trial)
@@ -61,7 +64,7 @@ def run_history(chance: random.Random, core: SchedulerCore, options: SequenceOpt
     return len(trial.steps)
 
 
-def _random_rule(chance: random.Random, trial: SequenceTrial) -> None:
+def _random_rule(chance: Chance, trial: SequenceTrial) -> None:
     rule = chance.random()
     if rule < 0.5:
         trial.submit(
@@ -95,7 +98,7 @@ def _random_rule(chance: random.Random, trial: SequenceTrial) -> None:
         trial.stop()
 
 
-def random_position(chance: random.Random) -> SequencePosition | None:
+def random_position(chance: Chance) -> SequencePosition | None:
     """Of one of few sequences, so that they conflict."""
     if chance.random() < 0.05:
         return chance.choice((None, SequencePosition(correlation_id=0), SequencePosition(correlation_id="")))
@@ -104,21 +107,20 @@ def random_position(chance: random.Random) -> SequencePosition | None:
     )
 
 
-def _seeded(make: Callable[[random.Random], tuple[SchedulerCore, SequenceOptions]]) -> Callable[[int], int]:
-    def run(seed: int) -> int:
-        chance = random.Random(seed)
+def _history_of(make: Callable[[Chance], tuple[SchedulerCore, SequenceOptions]]) -> Callable[[Chance], int]:
+    def run(chance: Chance) -> int:
         core, options = make(chance)
         return run_history(chance, core, options)
 
     return run
 
 
-def _direct(chance: random.Random) -> tuple[SchedulerCore, SequenceOptions]:
+def _direct(chance: Chance) -> tuple[SchedulerCore, SequenceOptions]:
     options = direct_options(chance)
     return sequence_core(options), options
 
 
-def _oldest(chance: random.Random) -> tuple[SchedulerCore, SequenceOptions]:
+def _oldest(chance: Chance) -> tuple[SchedulerCore, SequenceOptions]:
     options = oldest_options(chance)
     return sequence_core(options), options
 
@@ -133,17 +135,17 @@ class LeakyCore(SequenceCore):
         ]
 
 
-def _leaky(chance: random.Random) -> tuple[SchedulerCore, SequenceOptions]:
+def _leaky(chance: Chance) -> tuple[SchedulerCore, SequenceOptions]:
     options = SequenceOptions(slots=2, strategy=DynamicOptions())
     return LeakyCore(options, lambda: OldestBatcher(DynamicOptions())), options
 
 
-DIRECT = Target(name="sequence_direct", invariant=INVARIANT, run=_seeded(_direct), smoke_examples=1500)
-OLDEST = Target(name="sequence_oldest", invariant=INVARIANT, run=_seeded(_oldest), smoke_examples=1500)
+DIRECT = Target(name="sequence_direct", invariant=INVARIANT, run=_history_of(_direct), smoke_examples=6000, rules=RULES)
+OLDEST = Target(name="sequence_oldest", invariant=INVARIANT, run=_history_of(_oldest), smoke_examples=6000, rules=RULES)
 CANARY = Target(
     name="sequence_canary",
     invariant="a core that forgets to answer what waits behind a cancelled request is found out",
-    run=_seeded(_leaky),
+    run=_history_of(_leaky),
     smoke_examples=100,
     must_fail=True,
 )

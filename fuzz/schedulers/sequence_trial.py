@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from fuzz.schedulers.sequence_reference import SequenceDecisions, SequenceReference
@@ -34,7 +35,9 @@ INVARIANT = (
 class SequenceTrial:
     """One history. The caller moves the clock (`now_ns`) and calls the rules; a rule raises Violation when anything is wrong."""
 
-    def __init__(self, core: SchedulerCore, options: SequenceOptions) -> None:
+    def __init__(self, core: SchedulerCore, options: SequenceOptions, *, taken: Counter[str] | None = None) -> None:
+        self.taken: Counter[str] = Counter() if taken is None else taken
+        """How often each verb was called and each outcome came."""
         self.core = core
         self.reference = SequenceReference(options)
         self.options = options
@@ -170,6 +173,7 @@ class SequenceTrial:
         ticket: Ticket | None = None,
     ) -> None:
         self.steps.append((self.now_ns, name, argument))
+        self.taken[name] += 1
         refusals: list[str | None] = []
         for side in (self.reference, self.core):
             try:
@@ -216,12 +220,14 @@ class SequenceTrial:
                 case Refuse(ticket, outcome):
                     self._end(ticket, action)
                     decisions.refused.add((ticket, outcome))
+                    self.taken[outcome.name] += 1
                 case SequenceEnded(sequence, why):
                     began_by = self._began_by.get(sequence)
                     if began_by is None:
                         raise self._violation(f"a sequence ended that had not begun, or twice: {sequence.correlation_id}")
                     del self._began_by[sequence]
                     decisions.ended.add((began_by, why))
+                    self.taken[why.name] += 1
                 case Retired(instance):
                     if instance not in self.retiring:
                         raise self._violation(f"instance {instance} retired unasked")

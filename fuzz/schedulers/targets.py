@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
+from fuzz.chance import Chance
 from fuzz.schedulers.trial import INVARIANT, Trial
 from fuzz.target import Target
 from tpy.config.model_config import TimeoutAction
 from tpy.limits import RUN_HELD_NS_MAX
-from tpy_data.schedulers.core.contract import SchedulerCore
+from tpy_data.schedulers.core.contract import Outcome, SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
 
+STEPS = (50, 60, 70)
+VERBS = (
+    "submit",
+    "cancel",
+    "completed",
+    "reschedule",
+    "advance",
+    "add_instance",
+    "remove_instance",
+    "retire_instance",
+    "refuse_waiting",
+    "stop",
+)
+RULES = (*VERBS, Outcome.TIMED_OUT.name, Outcome.STOPPING.name, Outcome.NO_INSTANCE.name)
 
-def random_options(chance: random.Random) -> DynamicOptions:
+
+def random_options(chance: Chance) -> DynamicOptions:
     """Small numbers, so that limits are met often."""
     batch_size_max = chance.choice((1, 2, 4, 8))
     sizes = range(1, batch_size_max + 1)
@@ -38,12 +53,12 @@ def random_options(chance: random.Random) -> DynamicOptions:
     )
 
 
-def run_history(chance: random.Random, core: SchedulerCore, options: DynamicOptions) -> int:
+def run_history(chance: Chance, core: SchedulerCore, options: DynamicOptions) -> int:
     """Drive a trial through a random history; returns its number of steps."""
-    trial = Trial(core, options, runs=isinstance(core, DefaultCore))
+    trial = Trial(core, options, runs=isinstance(core, DefaultCore), taken=chance.taken)
     for _ in range(chance.randrange(4)):
         trial.add_instance()
-    for _ in range(chance.choice((5, 10, 20, 40))):
+    for _ in chance.rounds(STEPS):
         if chance.random() < 0.5:
             trial.now_ns += chance.choice((1, 1, 1, 2, 2, 4, 4, 12, 12, RUN_HELD_NS_MAX))
         _random_rule(chance, trial)
@@ -53,7 +68,7 @@ def run_history(chance: random.Random, core: SchedulerCore, options: DynamicOpti
     return len(trial.steps)
 
 
-def _random_rule(chance: random.Random, trial: Trial) -> None:
+def _random_rule(chance: Chance, trial: Trial) -> None:
     rule = chance.random()
     if rule < 0.5:
         trial.submit(
@@ -87,16 +102,15 @@ def _random_rule(chance: random.Random, trial: Trial) -> None:
         trial.stop()
 
 
-def _seeded(make: Callable[[random.Random], tuple[SchedulerCore, DynamicOptions]]) -> Callable[[int], int]:
-    def run(seed: int) -> int:
-        chance = random.Random(seed)
+def _history_of(make: Callable[[Chance], tuple[SchedulerCore, DynamicOptions]]) -> Callable[[Chance], int]:
+    def run(chance: Chance) -> int:
         core, options = make(chance)
         return run_history(chance, core, options)
 
     return run
 
 
-def _dynamic(chance: random.Random) -> tuple[SchedulerCore, DynamicOptions]:
+def _dynamic(chance: Chance) -> tuple[SchedulerCore, DynamicOptions]:
     options = random_options(chance)
     return DynamicCore(options), options
 
@@ -111,14 +125,15 @@ class ForgetfulCore(DefaultCore):
 DEFAULT = Target(
     name="scheduler_default",
     invariant=INVARIANT,
-    run=_seeded(lambda _: (DefaultCore(), DynamicOptions())),
-    smoke_examples=3000,
+    run=_history_of(lambda _: (DefaultCore(), DynamicOptions())),
+    smoke_examples=10_000,
+    rules=(*RULES, "broken_up"),
 )
-DYNAMIC = Target(name="scheduler_dynamic", invariant=INVARIANT, run=_seeded(_dynamic), smoke_examples=5000)
+DYNAMIC = Target(name="scheduler_dynamic", invariant=INVARIANT, run=_history_of(_dynamic), smoke_examples=12_000, rules=RULES)
 CANARY = Target(
     name="canary",
     invariant="a core that never looks at deadlines is found out",
-    run=_seeded(lambda _: (ForgetfulCore(), DynamicOptions())),
+    run=_history_of(lambda _: (ForgetfulCore(), DynamicOptions())),
     smoke_examples=100,
     must_fail=True,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from fuzz.schedulers.reference import Decisions, ReferenceScheduler
@@ -53,7 +54,9 @@ class NumberedTicket(Ticket):
 class Trial:
     """One history. The caller moves the clock (`now_ns`) and calls the rules; a rule raises Violation when anything is wrong."""
 
-    def __init__(self, core: SchedulerCore, options: DynamicOptions, *, runs: bool) -> None:
+    def __init__(self, core: SchedulerCore, options: DynamicOptions, *, runs: bool, taken: Counter[str] | None = None) -> None:
+        self.taken: Counter[str] = Counter() if taken is None else taken
+        """How often each verb was called and each outcome came."""
         self.core = core
         self.reference = ReferenceScheduler(options, runs=runs)
         self.options = options
@@ -176,6 +179,7 @@ class Trial:
         ticket: Ticket | None = None,
     ) -> None:
         self.steps.append((self.now_ns, name, argument))
+        self.taken[name] += 1
         refusals: list[str | None] = []
         for side in (self.reference, self.core):
             try:
@@ -228,6 +232,7 @@ class Trial:
                     if outcome is Outcome.TIMED_OUT and deadline_ns is None and not self._may_expire():
                         raise self._violation(f"{ticket} has no time limit but was refused: {outcome}")
                     decisions.refused.add((ticket, outcome))
+                    self.taken[outcome.name] += 1
         return decisions
 
     def _may_expire(self) -> bool:

@@ -75,4 +75,4 @@ def _fuzz(name: str) -> None:
     target = target_named(name)
     assert target is not None, name
     for seed in range(target.smoke_examples):
-        target.run(seed)
+        target.try_seed(seed)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fuzz.chance import Chance
 from fuzz.schedulers.ensemble_targets import run_history
 from tpy.errors import Unavailable
 from tpy.limits import ENSEMBLE_FRAMES_MAX, ENSEMBLE_PLANS_MAX, ENSEMBLE_STEP_WAIT_NS_MAX
@@ -17,9 +18,9 @@ FLOW = EnsembleGraph([GraphStep((0,), (1,), decoupled=True), GraphStep((1,), (2,
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.randoms(use_true_random=False))
-def test_histories(chance: object) -> None:
-    run_history(chance)  # type: ignore[arg-type]  # Hypothesis's own Random
+@given(st.integers(0, 2**32))
+def test_histories(seed: int) -> None:
+    run_history(Chance(seed))
 
 
 def begun(core: EnsembleCore) -> list[StepRun]:

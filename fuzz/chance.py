@@ -1,0 +1,81 @@
+"""Chance: where a history's choices come from, a seed or a tape.
+
+A target draws every choice from the one `Chance` that it is given, so that its history is a function of the seed. A `Tape` keeps
+each choice as a number and can be played again, whole or changed: that is what the shrinker changes and a corpus file holds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+_FRACTION = 2**53
+
+
+class Chance(random.Random):
+    """Chance from a seed. `taken` counts which rules a history took."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self.taken: Counter[str] = Counter()
+
+    def rounds(self, counts: Sequence[int]) -> Iterable[int]:
+        """The steps of a history, one of `counts` many. The shrinker takes out whole steps."""
+        return range(self.choice(counts))
+
+    def took(self, rule: str) -> None:
+        """The history takes this rule."""
+        self.taken[rule] += 1
+
+
+@dataclass(slots=True)
+class Span:
+    """A step on a tape: its choices are [begin, end), and the number of steps is the choice at `count_at`."""
+
+    count_at: int
+    begin: int
+    end: int
+
+
+class Tape(Chance):
+    """Chance that keeps its choices: each is a number from 0 on, smaller ones are simpler.
+
+    Given `numbers`, these are played; what does not fit is cut to the largest that does, and behind the last one all are 0. Else
+    they are those of the seed.
+    """
+
+    def __init__(self, *, seed: int = 0, numbers: Sequence[int] | None = None) -> None:
+        self._source = random.Random(seed)
+        self._given = numbers
+        self.numbers: list[int] = []
+        self.spans: list[Span] = []
+        super().__init__(seed)
+
+    def random(self) -> float:
+        return self._draw(_FRACTION, None if self._given is not None else int(self._source.random() * _FRACTION)) / _FRACTION
+
+    def getrandbits(self, k: int, /) -> int:
+        return self._draw(1 << k, None if self._given is not None else self._source.getrandbits(k))
+
+    def _randbelow(self, n: int) -> int:  # where the standard library draws all other numbers from
+        return self._draw(n, None if self._given is not None else self._source.randrange(n))
+
+    def rounds(self, counts: Sequence[int]) -> Iterator[int]:
+        count_at = len(self.numbers)
+        # The number itself is kept, not its place among the counts: a shorter history has fewer steps than any of them.
+        count = self._draw(max(counts) + 1, None if self._given is not None else self._source.choice(counts))
+        for step in range(count):
+            span = Span(count_at, len(self.numbers), 0)
+            self.spans.append(span)
+            yield step
+            span.end = len(self.numbers)
+
+    def _draw(self, bound: int, fresh: int | None) -> int:
+        if fresh is None:
+            at = len(self.numbers)
+            assert self._given is not None
+            fresh = min(self._given[at], bound - 1) if at < len(self._given) else 0
+        self.numbers.append(fresh)
+        return fresh
