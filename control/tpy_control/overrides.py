@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 import trio
 
 from tpy import limits
+from tpy.echo import echo
 from tpy.errors import InvalidArgument
 from tpy.messages import ModelState
 from tpy.state import DesiredModel, ModelStateStore, ObservedKey, Snapshot
@@ -116,12 +117,15 @@ def _checked(model_name: str, files: Mapping[str, bytes]) -> dict[PurePosixPath,
     for name, data in files.items():
         parts = name.split("/")
         if any(part in ("", ".", "..") or "\0" in part for part in parts):
-            raise _refusal(model_name, f"file override '{name}' is not a path inside the model; expected <version>/<path>")
+            raise _refusal(model_name, f"file override '{echo(name)}' is not a path inside the model; expected <version>/<path>")
         content[PurePosixPath(name)] = data
     for path in content:
         clash = next((parent for parent in path.parents if parent in content), None)
         if clash is not None:
-            raise _refusal(model_name, f"file override '{path}' needs a folder '{clash}', which is a file in the same override")
+            raise _refusal(
+                model_name,
+                f"file override '{echo(str(path))}' needs a folder '{echo(str(clash))}', which is a file in the same override",
+            )
     return content
 
 

@@ -8,8 +8,10 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, Unavailable
 from tpy.ids import ModelId
+from tpy.limits import MODEL_NAME_BYTES_MAX
 from tpy.messages import IndexEntry, LoadRequest, ModelState
 from tpy.state import Snapshot
 from tpy_control.core.candidate import Candidate, Override, Refused
@@ -113,10 +115,10 @@ class ControlPlane:
     def _known_id(self, name: str, known: Iterable[ModelId]) -> ModelId:
         """The one known model of this name. Raises NotFound, or, under namespacing as Triton and for two, InvalidArgument."""
         found = sorted({model for model in known if model.name == name})
-        unknown = f"Request for unknown model: '{name}' is not found"
+        unknown = f"Request for unknown model: '{echo(name)}' is not found"
         if len(found) > 1:
             places = ", ".join(model.namespace for model in found)
-            raise InvalidArgument(f"model name '{name}' is ambiguous, several namespaces have it: {places}")
+            raise InvalidArgument(f"model name '{echo(name)}' is ambiguous, several namespaces have it: {places}")
         if not found:
             raise InvalidArgument(unknown) if self._plane.options.namespacing else NotFound(unknown)
         return found[0]
@@ -240,6 +242,7 @@ def _answers_no_more(snapshot: Snapshot, model: ModelId) -> bool:
 
 
 def _checked_name(name: str) -> str:
-    if not name or "/" in name or ".." in name or "\0" in name or name == ".":
-        raise InvalidArgument(f"invalid model name '{name}'; expected the name of a directory in a model repository")
+    size = len(name.encode(errors="surrogatepass"))
+    if not 0 < size <= MODEL_NAME_BYTES_MAX or "/" in name or ".." in name or "\0" in name or name == ".":
+        raise InvalidArgument(f"invalid model name '{echo(name)}'; expected the name of a directory in a model repository")
     return name

@@ -23,6 +23,9 @@ from __future__ import annotations
 import enum
 from typing import ClassVar
 
+from tpy.echo import echo
+from tpy.limits import ERROR_CHARACTERS_MAX
+
 
 class ErrorCode(enum.Enum):
     """Why a request was not served; the value is the word Triton prints in front of reasons ("Invalid argument: ...")."""
@@ -44,6 +47,7 @@ class TpyError(Exception):
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN
 
     def __init__(self, message: str) -> None:
+        message = echo(message, ERROR_CHARACTERS_MAX)
         if not message.isascii():
             # Half a surrogate pair, which model code and file names may hold, has no form in any answer.
             message = message.encode("utf-8", "backslashreplace").decode()

@@ -9,6 +9,18 @@ from tpy.units import KIB, MIB, NS_PER_S
 HTTP_INPUT_BYTES_MAX_DEFAULT: Final = 64 * MIB
 """--http-max-input-size: Triton's default. Bounds the request body, before and after decompression."""
 
+ECHO_CHARACTERS_MAX: Final = 1024
+"""Characters of one name, id or value that an error text or a log line repeats: far above real ones, far below a request."""
+
+ECHO_LIST_CHARACTERS_MAX: Final = 4096
+"""The same for a list of them."""
+
+ERROR_CHARACTERS_MAX: Final = 64 * KIB
+"""A whole error text, whoever made it: room for a long traceback of a model."""
+
+MODEL_NAME_BYTES_MAX: Final = 255
+"""The name of a model to load: it is the name of a folder, which file systems bound so."""
+
 HTTP_HEADER_BYTES_MAX: Final = 64 * KIB
 """Request line plus headers. Generous for auth tokens, far below what hurts."""
 
@@ -124,6 +136,9 @@ RUN_HELD_NS_MAX: Final = 2_000_000
 
 INSTANCES_OF_GROUP_MAX: Final = 4096
 """`count` of an instance group: beyond any machine, stops a typo from starting threads until memory ends."""
+
+INSTANCES_OF_MODEL_MAX: Final = INSTANCES_OF_GROUP_MAX
+"""The same for all groups of a model: a short text can list many groups."""
 
 INSTANCE_CLOSE_S_MAX: Final = 1
 """How long a server whose exit time-out is over still waits for one instance to close before it leaves it behind: enough for what
@@ -373,10 +388,10 @@ REMOTE_START_S_MAX: Final = 60
 REMOTE_RESTART_BACKOFF_S_MIN: Final = 0.1
 """Pause before a frontend process is replaced."""
 
-REMOTE_RESTART_BACKOFF_S_MAX: Final = 30.0
+REMOTE_RESTART_BACKOFF_S_MAX: Final = 5.0
 """The pause doubles, up to this, with each one that ended before it had lived REMOTE_HEALTHY_S."""
 
-REMOTE_HEALTHY_S: Final = 60.0
+REMOTE_HEALTHY_S: Final = 10.0
 """A frontend process that lived for so long had started well."""
 
 REMOTE_EXIT_GRACE_S: Final = 2.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.e2e.gated import metrics
@@ -30,8 +31,10 @@ class Answer(NamedTuple):
 class Attacker:
     """A client without manners."""
 
-    def __init__(self, server: ServerProcess) -> None:
+    def __init__(self, server: ServerProcess, home: Path) -> None:
+        """`home`: the folder that holds the repository."""
         self.server = server
+        self.home = home
 
     def connect(self, address: str = "") -> socket.socket:
         """A connection to the HTTP port, or to this address."""

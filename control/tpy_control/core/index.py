@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from tpy.echo import echo
 from tpy.errors import ErrorCode, InvalidArgument, NotFound, TpyError, Unavailable
 from tpy.ids import ModelId, Version
 from tpy.messages import IndexEntry, ModelState
@@ -200,7 +201,7 @@ def _message(reason: str) -> str:
 
 def require_served(snapshot: Snapshot, model: ModelId, version: int | None) -> bool:
     """Whether the version (None: the newest that is READY) would serve. Raises NotFound or Unavailable with Triton's texts."""
-    unknown = f"Request for unknown model: '{model.name}'"
+    unknown = f"Request for unknown model: '{echo(model.name)}'"
     found = {status.version: status for status in statuses(snapshot, model)}
     if not found and model not in snapshot.desired:
         raise NotFound(f"{unknown} is not found")

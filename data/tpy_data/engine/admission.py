@@ -14,6 +14,7 @@ from math import prod
 from typing import NamedTuple
 
 from tpy.config import ModelConfig
+from tpy.echo import echo, echo_list, request_prefix
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType, InferenceRequest, Tensor
 from tpy_data.engine.shapes import Dims, Reshape, fits
@@ -24,11 +25,6 @@ _BATCH_NOTE = (
     ". See the model configuration docs for more info on max_batch_size."
 )
 """Triton's words: clients and people search for them."""
-
-
-def request_prefix(request_id: str) -> str:
-    """What Triton puts before messages about one request."""
-    return f"[request id: {request_id or '<id_unknown>'}] "
 
 
 class InputSpec(NamedTuple):
@@ -136,11 +132,11 @@ class Admission:
         seen: set[str] = set()  # not the list: a request may have a million inputs
         for name in names:
             if name in seen:
-                return InvalidArgument(f"{prefix}input '{name}' already exists in request")
+                return InvalidArgument(f"{prefix}input '{echo(name)}' already exists in request")
             seen.add(name)
         for name in request.requested_outputs:
             if name not in self._outputs:
-                return InvalidArgument(f"unexpected inference output '{name}' for model '{self._model_name}'")
+                return InvalidArgument(f"unexpected inference output '{echo(name)}' for model '{self._model_name}'")
         backwards = request.inputs[::-1]
         return (
             self._wrong_inputs(names, seen, prefix)
@@ -157,7 +153,7 @@ class Admission:
         missing = [name for name in self._required if name not in given]
         unknown = next((name for name in reversed(names) if name not in self._specs), None)
         if least <= len(names) <= total and unknown is not None:
-            return InvalidArgument(f"unexpected inference input '{unknown}' for model '{self._model_name}'")
+            return InvalidArgument(f"unexpected inference input '{echo(unknown)}' for model '{self._model_name}'")
         if least <= len(names) <= total and not missing:
             return None
         expected = f"expected {total} inputs" if least == total else f"expected number of inputs between {least} and {total}"
@@ -215,7 +211,7 @@ class Admission:
 
 
 def _quoted(names: Sequence[str]) -> str:
-    return "[" + ",".join(f"'{name}'" for name in names) + "]"
+    return "[" + echo_list(f"'{echo(name)}'" for name in names) + "]"
 
 
 def _dims(dims: Sequence[int]) -> str:

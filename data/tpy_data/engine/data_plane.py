@@ -10,6 +10,7 @@ import msgspec
 import trio
 
 from tpy.clock import Clock
+from tpy.echo import echo
 from tpy.errors import InvalidArgument
 from tpy.ids import ModelId
 from tpy.messages import CacheStatistics, ModelStatistics
@@ -95,7 +96,7 @@ class DataPlane:
             ]
         models = [(model, known.versions) for model in self._table.named(model_name) if (known := self._table.model(model))]
         if not models:
-            raise InvalidArgument(f"requested model '{model_name}' is not available")
+            raise InvalidArgument(f"requested model '{echo(model_name)}' is not available")
         found = [
             _statistics(model, served)
             for model, versions in models

@@ -11,10 +11,11 @@ import trio
 
 from tpy.clock import Alarm, Clock
 from tpy.config import ModelConfig
+from tpy.echo import request_prefix
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
 from tpy.messages import FINAL_ONLY, InferenceRequest, InferenceResponse, ParameterValue, ResponseStatistics, Tensor
 from tpy.services import ResponseSink
-from tpy_data.engine.admission import Admission, request_prefix
+from tpy_data.engine.admission import Admission
 from tpy_data.engine.ensemble_flow import EnsembleFlow, Flowing, Member, sequence_of
 from tpy_data.engine.ensemble_request import EnsembleRequest, StepRequest
 from tpy_data.engine.exception_text import exception_text

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tpy.config import ModelConfig
+from tpy.echo import echo, request_prefix
 from tpy.errors import InvalidArgument, NotFound, TpyError, Unavailable
 from tpy.messages import InferenceRequest, ModelDescription, ModelState
 from tpy.services import RequestHandle, ResponseSink
 from tpy.state import ModelStateStore
-from tpy_data.engine.admission import request_prefix
 from tpy_data.engine.serving_table import Served, ServingTable
 from tpy_data.schedulers.core import Outcome
 
@@ -75,7 +75,7 @@ class EngineInference:
     def _why_not(self, model_name: str, version: int | None) -> TpyError:
         """Why there is no such version to serve, in Triton's words."""
         self._require_known(model_name)
-        about = f"Request for unknown model: '{model_name}'"
+        about = f"Request for unknown model: '{echo(model_name)}'"
         observed = [each for key, each in self._store.snapshot().observed.items() if key.model.name == model_name]
         model = self._table.by_name.get(model_name)
         if version is None:
@@ -93,8 +93,10 @@ class EngineInference:
         known = {key.model for key in snapshot.observed if key.model.name == model_name}
         if len(known) > 1:
             places = ", ".join(f"'{model.namespace}'" for model in sorted(known))
-            raise InvalidArgument(f"Request for unknown model: '{model_name}' is ambiguous, it is in the namespaces {places}")
+            raise InvalidArgument(
+                f"Request for unknown model: '{echo(model_name)}' is ambiguous, it is in the namespaces {places}"
+            )
         if not known:
-            message = f"Request for unknown model: '{model_name}' is not found"
+            message = f"Request for unknown model: '{echo(model_name)}' is not found"
             # Triton's code for the same text depends on the flag.
             raise InvalidArgument(message) if self._model_namespacing else NotFound(message)

@@ -12,11 +12,11 @@ from typing import cast
 
 from tpy.backend import AnswerLater, SequenceState
 from tpy.clock import Clock
+from tpy.echo import request_prefix
 from tpy.errors import Cancelled, InvalidArgument, Unavailable
 from tpy.ids import ModelId
 from tpy.messages import InferenceRequest
 from tpy.services import RequestHandle, ResponseSink
-from tpy_data.engine.admission import request_prefix
 from tpy_data.engine.batch_run import BatchRun
 from tpy_data.engine.empty_places import EmptyPlaces
 from tpy_data.engine.loading import LoadedVersion

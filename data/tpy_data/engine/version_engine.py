@@ -12,10 +12,11 @@ import trio
 from tpy.backend import AnswerLater, ExecutionResult
 from tpy.clock import Clock
 from tpy.config import ModelConfig
+from tpy.echo import request_prefix
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable, invariant
 from tpy.messages import InferenceRequest, InferenceResponse, ResponseStatistics, Tensor
 from tpy.services import RequestHandle, ResponseSink
-from tpy_data.engine.admission import Admission, request_prefix
+from tpy_data.engine.admission import Admission
 from tpy_data.engine.batch_run import BatchRun, InstanceSlot
 from tpy_data.engine.decoupled import DecoupledRequests
 from tpy_data.engine.outputs import OutputSelection

@@ -24,9 +24,10 @@ from tpy.backend import (
 )
 from tpy.config import ModelConfig
 from tpy.config.model_config import Warmup, WarmupInput
+from tpy.echo import request_prefix
 from tpy.errors import InvalidArgument, TpyError
 from tpy.messages import DataType, InferenceRequest, ParameterValue, SequencePosition, Tensor
-from tpy_data.engine.admission import Admission, request_prefix
+from tpy_data.engine.admission import Admission
 from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.initial_states import InitialStates
 from tpy_data.engine.model_files import read_beside, strings_in

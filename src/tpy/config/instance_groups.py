@@ -71,6 +71,10 @@ def check_instance_groups(config: ModelConfig, source: Source = NO_SOURCE) -> li
             message = f"instance group {name} of model {config.name} has count {group.count}"
             problems.append(source.problem(f"{path}.count", message, expected=f"at most {limits.INSTANCES_OF_GROUP_MAX}"))
         problems.extend(_check_profiles(config, group, name, path, source))
+    count = sum(max(1, group.count) for group in config.instance_group)
+    if count > limits.INSTANCES_OF_MODEL_MAX and not problems:
+        message = f"the instance groups of model {config.name} have {count} instances"
+        problems.append(source.problem("instance_group", message, expected=f"at most {limits.INSTANCES_OF_MODEL_MAX}"))
     return problems
 
 

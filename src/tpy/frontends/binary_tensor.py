@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tpy.echo import echo, echo_list
 from tpy.errors import InvalidArgument
 from tpy.frontends.bytes_tensor import BrokenElements, join_elements, object_array, split_elements
 from tpy.messages import DataType
@@ -30,7 +31,8 @@ def read_binary(
     expected = count * datatype.itemsize
     if len(data) != expected:
         raise InvalidArgument(
-            f"{prefix}input byte size mismatch for input '{tensor}' for model '{model}'. Expected {expected}, got {len(data)}"
+            f"{prefix}input byte size mismatch for input '{echo(tensor)}' for model '{model}'. Expected {expected}, "
+            f"got {len(data)}"
         )
     array: np.ndarray[Any, Any] = np.frombuffer(data, datatype.numpy)
     if datatype is DataType.BOOL and count:
@@ -63,5 +65,4 @@ def shaped(array: np.ndarray[Any, Any], shape: tuple[int, ...], tensor: str) -> 
     try:
         return array.reshape(shape)
     except ValueError:
-        dims = ",".join(map(str, shape))
-        raise InvalidArgument(f"invalid shape for input '{tensor}': shape [{dims}] is too large") from None
+        raise InvalidArgument(f"invalid shape for input '{echo(tensor)}': shape [{echo_list(shape)}] is too large") from None

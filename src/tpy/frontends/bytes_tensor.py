@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from tpy.echo import echo
+
 _LENGTH = Struct("<I")
 _LENGTH_BYTES = _LENGTH.size
 _SAME_LENGTH_BYTES_MAX = 1024
@@ -24,14 +26,14 @@ class BrokenElements(Exception):
 
     def text(self, *, tensor: str, model: str, prefix: str) -> str:
         """The sentence for the caller, as Triton writes it."""
-        return f"{prefix}{self.found} for inference input '{tensor}' for model '{model}', {self.expected}"
+        return f"{prefix}{self.found} for inference input '{echo(tensor)}' for model '{model}', {self.expected}"
 
 
 class IncompleteElement(BrokenElements):
     """The last element is cut off. Triton leaves this to the backends, so its text names neither request nor model."""
 
     def text(self, *, tensor: str, model: str, prefix: str) -> str:
-        return f"{self.found} for inference input '{tensor}', {self.expected}"
+        return f"{self.found} for inference input '{echo(tensor)}', {self.expected}"
 
 
 def split_elements(data: bytes | bytearray | memoryview, count: int) -> list[bytes]:

@@ -14,6 +14,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from tests.frontends.http.fakes import describe
 from tpy import limits
+from tpy.echo import echo
 from tpy.errors import ErrorCode, Internal, InvalidArgument, NotFound, TpyError, Unsupported
 from tpy.frontends.grpc import codec
 from tpy.frontends.grpc.codec import wire
@@ -151,7 +152,7 @@ def test_a_version_that_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         codec.parse_version(text)
     assert str(caught.value) == (
-        f"failed to get model version from specified version string '{text}' (details: stol), "
+        f"failed to get model version from specified version string '{echo(text)}' (details: stol), "
         "version should be an integral value > 0"
     )
 

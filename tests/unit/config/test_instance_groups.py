@@ -92,6 +92,13 @@ def test_what_cannot_be_placed() -> None:
         groups(InstanceGroup(kind=GPU), supported=(GPU,))
 
 
+def test_many_groups_have_no_more_instances_than_one_may() -> None:
+    groups(*[InstanceGroup(kind=CPU, count=2048)] * 2)
+    with pytest.raises(ConfigError) as caught:
+        groups(*[InstanceGroup(kind=CPU, count=2048)] * 2, InstanceGroup(kind=CPU))
+    assert str(caught.value) == "instance_group: the instance groups of model m have 4097 instances; expected at most 4096"
+
+
 def test_ensembles_have_none() -> None:
     ensemble = ModelConfig(name="e", platform="ensemble", ensemble_scheduling=EnsembleScheduling())
     assert normalise_instance_groups(ensemble, gpus=(0,), supported=(CPU,)) == (ensemble, ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from tpy.echo import echo
 from tpy.errors import Forbidden, InvalidArgument
 from tpy.frontends.grpc.options import GrpcServiceOptions
 from tpy.frontends.grpc.transport import Metadata
@@ -40,6 +41,6 @@ class MetadataPolicy:
         for name, value in metadata:
             if isinstance(value, str) and self._forward.fullmatch(name):
                 if name in _RESERVED or name.startswith(_RESERVED_PREFIX):
-                    raise InvalidArgument(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
+                    raise InvalidArgument(f"Header '{echo(name)}' is reserved for Triton usage and cannot be forwarded.")
                 forwarded[name] = value
         return forwarded

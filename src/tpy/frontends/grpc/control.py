@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from tpy import limits
 from tpy._proto.messages import inference as pb
 from tpy.config import to_message
+from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, Unsupported
 from tpy.frontends.grpc.codec import parse_version
 from tpy.messages import IndexEntry, LoadRequest, LogSettings, ModelStatistics, TensorDescription
@@ -167,7 +168,7 @@ class ControlService(pb.GrpcInferenceServiceBase):
             try:
                 self._services.inference.ready_versions(message.model_name)
             except NotFound:  # another code than elsewhere, as in Triton
-                raise InvalidArgument(f"Request for unknown model : {message.model_name}") from None
+                raise InvalidArgument(f"Request for unknown model : {echo(message.model_name)}") from None
         if message.settings:
             raise Unsupported("changing trace settings is not supported: this server does not trace")
         return pb.TraceSettingResponse(
@@ -305,13 +306,13 @@ def _load_request(message: pb.RepositoryModelLoadRequest) -> LoadRequest:
             config = parameter.string_param
         elif key.startswith(_FILE_PREFIX):
             if parameter.bytes_param is None:
-                raise InvalidArgument(f"invalid value type for load parameter '{key}', expected bytes_param.")
+                raise InvalidArgument(f"invalid value type for load parameter '{echo(key)}', expected bytes_param.")
             size += len(parameter.bytes_param)
             if size > limits.LOAD_OVERRIDE_BYTES_MAX:
                 raise InvalidArgument(f"file overrides exceed {limits.LOAD_OVERRIDE_BYTES_MAX} bytes")
             files[key.removeprefix(_FILE_PREFIX)] = parameter.bytes_param
         else:
-            raise InvalidArgument(f"unrecognized load parameter '{key}'.")
+            raise InvalidArgument(f"unrecognized load parameter '{echo(key)}'.")
     return LoadRequest(model_name=message.model_name, config_json=config, files=files)
 
 

@@ -12,6 +12,7 @@ import trio
 
 from tpy import limits
 from tpy._proto.messages.grpc.health import v1 as pb
+from tpy.echo import echo
 from tpy.errors import CallerError, NotFound, TpyError
 from tpy.frontends.grpc.codec import parse_version
 from tpy.frontends.grpc.service_adapter import StreamingService
@@ -36,7 +37,7 @@ class HealthService(StreamingService, pb.HealthBase):
         """See Health.Check. Raises NotFound for a service that is neither ours nor a model."""
         status = await self._status(message.service)
         if status is _Status.SERVICE_UNKNOWN:
-            raise NotFound(f"unknown service '{message.service}': expected \"\", a service of this server, or a model")
+            raise NotFound(f"unknown service '{echo(message.service)}': expected \"\", a service of this server, or a model")
         return pb.HealthCheckResponse(status=status)
 
     async def watch(self, message: pb.HealthCheckRequest) -> AsyncIterator[pb.HealthCheckResponse]:

@@ -6,6 +6,7 @@ import hmac
 import re
 from collections.abc import Mapping, Sequence
 
+from tpy.echo import echo
 from tpy.errors import Forbidden, InvalidArgument
 from tpy.frontends.http.options import RestrictedApi
 
@@ -41,6 +42,6 @@ class HeaderPolicy:
             name = raw_name.decode("latin-1")
             if self._forward.fullmatch(name):
                 if name in _RESERVED or name.startswith(_RESERVED_PREFIX):
-                    raise InvalidArgument(f"Header '{name}' is reserved for Triton usage and cannot be forwarded.")
+                    raise InvalidArgument(f"Header '{echo(name)}' is reserved for Triton usage and cannot be forwarded.")
                 forwarded[name] = raw_value.decode("latin-1")
         return forwarded

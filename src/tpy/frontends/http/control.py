@@ -14,6 +14,7 @@ import trio
 
 from tpy import limits
 from tpy.config import to_json
+from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, Unsupported
 from tpy.frontends.http.codec.document import NON_BOOLEAN, NON_STRING, NON_UNSIGNED, is_unsigned, load_document
 from tpy.frontends.http.infer import parse_version
@@ -164,7 +165,7 @@ class ControlApi:
             try:
                 self._services.inference.ready_versions(model)
             except NotFound:
-                raise InvalidArgument(f"Request for unknown model : {model}") from None
+                raise InvalidArgument(f"Request for unknown model : {echo(model)}") from None
 
     async def _document(self, body: Body, *, required: bool = False) -> Json:
         if len(body) > limits.HTTP_INLINE_JSON_BYTES_MAX:
@@ -276,7 +277,7 @@ def _load_request(model: str, body: Body) -> LoadRequest:
         try:
             content = base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError) as error:
-            raise InvalidArgument(f"load parameter '{key}' is not base64: {error}") from None
+            raise InvalidArgument(f"load parameter '{echo(key)}' is not base64: {error}") from None
         size += len(content)
         if size > limits.LOAD_OVERRIDE_BYTES_MAX:
             raise InvalidArgument(f"file overrides exceed {limits.LOAD_OVERRIDE_BYTES_MAX} bytes")

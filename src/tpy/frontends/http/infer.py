@@ -19,6 +19,7 @@ import trio
 
 from tpy import limits
 from tpy.clock import Clock
+from tpy.echo import echo
 from tpy.errors import Internal, InvalidArgument, InvariantViolation, TpyError, Unavailable, Unsupported
 from tpy.frontends.http import codec
 from tpy.frontends.http.access import HeaderPolicy
@@ -73,7 +74,7 @@ def parse_version(text: str | None) -> int | None:
         return None
     if len(text) > len(str(_VERSION_MAX)) or int(text) > _VERSION_MAX:
         raise InvalidArgument(
-            f"failed to get model version from specified version string '{text}' (details: stol), "
+            f"failed to get model version from specified version string '{echo(text)}' (details: stol), "
             "version should be an integral value > 0"
         )
     return int(text)

@@ -18,6 +18,7 @@ import httptools
 import numpy as np
 
 from tpy import limits
+from tpy.echo import echo
 from tpy.frontends.http.message import HttpReply, HttpRequest, fields_of, refusal_reply, split_target
 
 _SMALL_BODY_BYTES_MAX = 64 * 1024
@@ -227,7 +228,7 @@ class RequestParser:
             if request.version != "1.1":
                 self._fail(HTTPStatus.BAD_REQUEST, "malformed HTTP request: HTTP/1.0 has no Transfer-Encoding")
             if coding.lower() != b"chunked":
-                self._fail(HTTPStatus.NOT_IMPLEMENTED, f"Transfer-Encoding '{coding.decode('latin-1')}' is not supported")
+                self._fail(HTTPStatus.NOT_IMPLEMENTED, f"Transfer-Encoding '{echo(coding.decode('latin-1'))}' is not supported")
             self._chunks = 0
             self._collect = _Collect.GROWING
             return
@@ -251,7 +252,7 @@ class RequestParser:
         if expectation.lower() == b"100-continue":
             self.expects_continue = True
         else:
-            text = f"expectation '{expectation.decode('latin-1')}' is not supported"
+            text = f"expectation '{echo(expectation.decode('latin-1'))}' is not supported"
             request.refusal = refusal_reply(HTTPStatus.EXPECTATION_FAILED, text)
 
     def on_chunk_header(self) -> None:

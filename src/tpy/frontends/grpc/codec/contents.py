@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tpy.echo import echo
 from tpy.errors import InvalidArgument
 from tpy.frontends.binary_tensor import element_count, shaped
 from tpy.frontends.bytes_tensor import BrokenElements, object_array
@@ -49,7 +50,7 @@ def read_contents(
             if datatype not in datatypes:
                 shown = "<invalid>" if datatype is DataType.INVALID else datatype.value
                 raise InvalidArgument(
-                    f"unexpected explicit tensor data for input tensor '{tensor}' for model '{model}' of type '{word}', "
+                    f"unexpected explicit tensor data for input tensor '{echo(tensor)}' for model '{model}' of type '{word}', "
                     f"expected datatype '{shown}'"
                 )
             given = elements, word
@@ -64,7 +65,7 @@ def read_contents(
     if array.size != count:
         expected, got = count * datatype.itemsize, array.size * datatype.itemsize
         raise InvalidArgument(
-            f"{prefix}input byte size mismatch for input '{tensor}' for model '{model}'. Expected {expected}, got {got}"
+            f"{prefix}input byte size mismatch for input '{echo(tensor)}' for model '{model}'. Expected {expected}, got {got}"
         )
     return shaped(array, shape, tensor)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from tpy.echo import echo
 from tpy.errors import InvalidArgument, Unsupported
 from tpy.limits import SEQUENCE_ID_CHARACTERS_MAX
 from tpy.messages import ParameterValue, SequencePosition
@@ -59,7 +60,9 @@ def read_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
         elif kind in _OWN_KINDS:
             own[key] = getattr(parameter, kind)
         else:
-            raise InvalidArgument(f"invalid value type for '{key}' parameter, expected int64_param, bool_param, or string_param.")
+            raise InvalidArgument(
+                f"invalid value type for '{echo(key)}' parameter, expected int64_param, bool_param, or string_param."
+            )
     return _sorted(known, own)
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
+from tpy.echo import echo, echo_list, request_prefix
 from tpy.errors import InvalidArgument
 from tpy.frontends.binary_tensor import element_count, read_binary
 from tpy.frontends.grpc.codec.contents import read_contents
@@ -31,12 +32,12 @@ def parse_version(text: str) -> int | None:
     match = _LEADING_NUMBER.match(text)
     if match is None or len(match[1]) > len(str(_VERSION_MAX)) + 1 or abs(int(match[1])) > _VERSION_MAX:
         raise InvalidArgument(
-            f"failed to get model version from specified version string '{text}' (details: stol), "
+            f"failed to get model version from specified version string '{echo(text)}' (details: stol), "
             "version should be an integral value > 0"
         )
     version = int(match[1])
     if version < 0:
-        raise InvalidArgument(f"invalid model version specified '{text}' , version should be an integral value > 0")
+        raise InvalidArgument(f"invalid model version specified '{echo(text)}' , version should be an integral value > 0")
     return version
 
 
@@ -95,14 +96,14 @@ def decode_request(
 
 def _read_inputs(head: Any, raws: Sequence[bytes | memoryview], description: ModelDescription) -> tuple[Tensor, ...]:
     model = head.model_name
-    prefix = f"[request id: {head.id or '<id_unknown>'}] "
+    prefix = request_prefix(head.id)
     tensors: dict[str, Tensor] = {}
     raw_at = 0
     raw_count = len(raws)
     for item in head.inputs:
         name = item.name
         if name in tensors:
-            raise InvalidArgument(f"{prefix}input '{name}' already exists in request")
+            raise InvalidArgument(f"{prefix}input '{echo(name)}' already exists in request")
         if len(item.parameters) and "shared_memory_region" in item.parameters:
             refuse_shared_memory()
         datatype = BY_WORD.get(item.datatype, DataType.INVALID)
@@ -114,11 +115,11 @@ def _read_inputs(head: Any, raws: Sequence[bytes | memoryview], description: Mod
         if item.HasField("contents"):
             if raw_count:
                 raise InvalidArgument(
-                    f"contents field must not be specified when using raw_input_contents for '{name}' for model '{model}'"
+                    f"contents field must not be specified when using raw_input_contents for '{echo(name)}' for model '{model}'"
                 )
             array = read_contents(item.contents, datatype, shape, tensor=name, model=model, prefix=prefix)
         elif raw_at == raw_count:
-            raise InvalidArgument(f"unable to find data for input tensor '{name}' for model '{model}' in request.")
+            raise InvalidArgument(f"unable to find data for input tensor '{echo(name)}' for model '{model}' in request.")
         else:
             if datatype is DataType.INVALID:
                 _refuse_datatype(name, description, prefix)
@@ -154,13 +155,12 @@ def _read_outputs(outputs: Any) -> tuple[tuple[str, ...], dict[str, int]]:
 def _refuse_datatype(name: str, description: ModelDescription, prefix: str) -> NoReturn:
     described = description.input_by_name.get(name)
     if described is None:
-        raise InvalidArgument(f"unexpected inference input '{name}' for model '{description.name}'")
+        raise InvalidArgument(f"unexpected inference input '{echo(name)}' for model '{description.name}'")
     raise InvalidArgument(
-        f"{prefix}inference input '{name}' data-type is '<invalid>', but model '{description.name}' expects "
+        f"{prefix}inference input '{echo(name)}' data-type is '<invalid>', but model '{description.name}' expects "
         f"'{described.datatype.value}'"
     )
 
 
 def _refuse_shape(name: str, shape: tuple[int, ...], problem: str) -> NoReturn:
-    dims = ",".join(map(str, shape))
-    raise InvalidArgument(f"invalid shape for input '{name}': shape [{dims}] {problem}")
+    raise InvalidArgument(f"invalid shape for input '{echo(name)}': shape [{echo_list(shape)}] {problem}")

@@ -18,6 +18,7 @@ import trio
 from grpclib.const import Status
 
 from tpy.clock import Alarm
+from tpy.echo import echo
 from tpy.frontends.grpc.transport.call import DEADLINE_TEXT, StreamHandler
 from tpy.frontends.grpc.transport.core.answers import refusal
 from tpy.frontends.grpc.transport.core.codes import Http2Code
@@ -155,7 +156,7 @@ class Connection:
             self.server.finish(stream_id, refusal(head.refused))
             return
         if handler is None:
-            unknown = Refused(status=Status.UNIMPLEMENTED, message=f"Method not found: {head.path}")
+            unknown = Refused(status=Status.UNIMPLEMENTED, message=f"Method not found: {echo(head.path)}")
             self.server.finish(stream_id, refusal(unknown))
             return
         deadline_ns = None if head.timeout_ns is None else now_ns + head.timeout_ns

@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from tpy.echo import request_prefix
 from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.document import NON_STRING, load_document, refuse
 from tpy.frontends.http.codec.json_data import read_json_data
@@ -88,7 +89,7 @@ def _take(
     if described is None:
         parameters[name] = own_value(name, value)
     elif name in inputs:
-        raise InvalidArgument(f"[request id: {request_id or '<id_unknown>'}] input '{name}' already exists in request")
+        raise InvalidArgument(f"{request_prefix(request_id)}input '{name}' already exists in request")
     else:
         inputs[name] = _tensor(described, value)
 

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tpy.echo import echo, echo_list, request_prefix
 from tpy.errors import InvalidArgument
 from tpy.frontends.binary_tensor import element_count, read_binary, shaped
 from tpy.frontends.bytes_tensor import BrokenElements
@@ -41,7 +42,7 @@ class InputReader:
             datatype = BY_WORD.get(string_member(item, "datatype"))
             shape = _read_shape(item)
             if name in names:
-                raise InvalidArgument(f"{self._prefix}input '{name}' already exists in request")
+                raise InvalidArgument(f"{self._prefix}input '{echo(name)}' already exists in request")
             names.add(name)
             if has_data:
                 array = self._read_data(item, name, datatype, shape)
@@ -54,7 +55,7 @@ class InputReader:
 
     @property
     def _prefix(self) -> str:
-        return f"[request id: {self._request_id or '<id_unknown>'}] "
+        return request_prefix(self._request_id)
 
     def _read_data(self, item: object, name: str, datatype: DataType | None, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         count = element_count(shape)
@@ -64,7 +65,7 @@ class InputReader:
             return shaped(np.empty(0, self._known(name, datatype).numpy), shape, name)
         data = array_member(item, "data")
         if datatype is None:
-            raise InvalidArgument(f"invalid datatype for input {name}")
+            raise InvalidArgument(f"invalid datatype for input {echo(name)}")
         try:
             return shaped(read_json_data(data, datatype, count, tensor=name), shape, name)
         except BrokenElements as broken:
@@ -78,7 +79,7 @@ class InputReader:
         if end > len(self._body):
             missing = end - len(self._body)
             raise InvalidArgument(
-                f"unexpected size for input '{name}', expecting {missing} additional bytes for model '{self._model}'"
+                f"unexpected size for input '{echo(name)}', expecting {missing} additional bytes for model '{self._model}'"
             )
         self._blob_at = end
         return read_binary(
@@ -94,9 +95,9 @@ class InputReader:
         if datatype is None:
             described = self._described.get(name)
             if described is None:
-                raise InvalidArgument(f"invalid datatype for input {name}")
+                raise InvalidArgument(f"invalid datatype for input {echo(name)}")
             raise InvalidArgument(
-                f"{self._prefix}inference input '{name}' data-type is '<invalid>', but model '{self._model}' expects "
+                f"{self._prefix}inference input '{echo(name)}' data-type is '<invalid>', but model '{self._model}' expects "
                 f"'{described.datatype.value}'"
             )
         return datatype
@@ -146,5 +147,4 @@ def _read_shape(item: object) -> tuple[int, ...]:
 
 
 def _refuse_shape(name: str, shape: tuple[int, ...], problem: str) -> NoReturn:
-    dims = ",".join(map(str, shape))
-    raise InvalidArgument(f"invalid shape for input '{name}': shape [{dims}] {problem}")
+    raise InvalidArgument(f"invalid shape for input '{echo(name)}': shape [{echo_list(shape)}] {problem}")

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from tpy.echo import echo
 from tpy.errors import InvalidArgument
 from tpy.frontends.bytes_tensor import BrokenElements, object_array
 from tpy.frontends.http.codec.document import (
@@ -64,7 +65,8 @@ def read_json_data(data: list[object], datatype: DataType, count: int, *, tensor
     """
     if datatype in (DataType.FP16, DataType.BF16):
         raise InvalidArgument(
-            f"receiving {datatype.value} data via JSON is not supported. Please use the binary data format for input {tensor}"
+            f"receiving {datatype.value} data via JSON is not supported. Please use the binary data format for input "
+            f"{echo(tensor)}"
         )
     flat = _flatten(data)
     if flat is not None and len(flat) == count:
@@ -199,4 +201,4 @@ def _refuse_unfit(elements: list[Any], datatype: DataType, tensor: str) -> NoRet
                 f"Unable to parse 'data': element {index} of input '{tensor}' is {element!r}, "
                 f"out of range for {datatype.value} ({limits})"
             )
-    raise InvalidArgument(f"Unable to parse 'data': input '{tensor}' does not hold {datatype.value} values")
+    raise InvalidArgument(f"Unable to parse 'data': input '{echo(tensor)}' does not hold {datatype.value} values")

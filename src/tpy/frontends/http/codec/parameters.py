@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tpy.echo import echo
 from tpy.errors import InvalidArgument, Unsupported
 from tpy.frontends.http.codec.document import (
     INT64_MAX,
@@ -61,7 +62,7 @@ def own_value(key: str, value: object) -> ParameterValue:
         return value
     if isinstance(value, int):
         return value if INT64_MIN <= value <= INT64_MAX else float(value)
-    raise InvalidArgument(f"parameter '{key}' has invalid type. It should be either 'int', 'bool', or 'string'.")
+    raise InvalidArgument(f"parameter '{echo(key)}' has invalid type. It should be either 'int', 'bool', or 'string'.")
 
 
 def _sorted(known: Mapping[str, object], own: Mapping[str, ParameterValue]) -> RequestParameters:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from tpy.echo import echo, request_prefix
 from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.document import (
     NON_BOOLEAN,
@@ -37,16 +38,16 @@ def parse_header_length(value: bytes | None, body_length: int) -> int | None:
     match = _NUMBER.fullmatch(value)
     text = value.decode("latin-1")
     if match is None:
-        raise InvalidArgument(f"Unable to parse Inference-Header-Content-Length, got: {text}")
+        raise InvalidArgument(f"Unable to parse Inference-Header-Content-Length, got: {echo(text)}")
     digits = match[1]
     if len(digits) > len(str(_INT32_MAX)) + 1 or not -_INT32_MAX - 1 <= int(digits) <= _INT32_MAX:
         raise InvalidArgument(
             "Unable to parse Inference-Header-Content-Length, value is out of range "
-            f"[ {-_INT32_MAX - 1}, {_INT32_MAX} ], got: {text}"
+            f"[ {-_INT32_MAX - 1}, {_INT32_MAX} ], got: {echo(text)}"
         )
     length = int(digits)
     if not 0 <= length <= body_length:
-        raise InvalidArgument(f"inference header size should be in range (0, {body_length}), got: {text}")
+        raise InvalidArgument(f"inference header size should be in range (0, {body_length}), got: {echo(text)}")
     return length
 
 
@@ -117,8 +118,7 @@ def _read_outputs(outputs: list[object], request_id: str) -> dict[str, OutputCho
         choice = _read_choice(parameters) if type(parameters) is dict and parameters else JSON
         name = string_member(item, "name")
         if name in choices:
-            shown = request_id or "<id_unknown>"
-            raise InvalidArgument(f"[request id: {shown}] output '{name}' already exists in request")
+            raise InvalidArgument(f"{request_prefix(request_id)}output '{echo(name)}' already exists in request")
         choices[name] = choice
     return choices
 

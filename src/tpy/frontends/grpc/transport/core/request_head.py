@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 from grpclib.const import Status
 
+from tpy.echo import echo
 from tpy.frontends.grpc.transport.core.header_blocks import Headers
 from tpy.frontends.grpc.transport.core.header_rules import check_request
 from tpy.units import NS_PER_MS, NS_PER_S, NS_PER_US
@@ -140,7 +141,7 @@ def _binary(key: str, value: bytes) -> bytes:
     try:
         return binascii.a2b_base64(bare + b"=" * (-len(bare) % 4), strict_mode=True)
     except binascii.Error:
-        raise _Refusal(Status.INTERNAL, f"the value of metadata {key} is not base64") from None
+        raise _Refusal(Status.INTERNAL, f"the value of metadata {echo(key)} is not base64") from None
 
 
 def _one(fields: Headers, wanted: bytes) -> bytes | None:
