@@ -1,4 +1,4 @@
-"""Every recorded request again, to a server with a frontend process: answered as by one without, to the byte that is compared."""
+"""Every recorded request again, to a server with two frontend processes: answered as by one without."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ SUITES: dict[str, tuple[Callable[[Path], None], tuple[str, ...], Ask]] = {
 }
 
 
+TIMING = {"stats of stream"}
+"""A request whose client leaves at its first response counts as failed when it learns this before its end, here as there."""
+
+
 def _answers(folder: Path, suite: str, processes: int) -> dict[str, str]:
     """The answers as text, without the folder's name."""
     build, flags, ask = SUITES[suite]
@@ -36,11 +40,15 @@ def _answers(folder: Path, suite: str, processes: int) -> dict[str, str]:
     build(folder)
     with ServerProcess(f"--frontend-processes={processes}", *flags, repositories=[folder]) as server:
         answers = ask(server)
-    return {name: msgspec.json.encode(answer).decode().replace(str(folder), "") for name, answer in answers.items()}
+    return {
+        name: msgspec.json.encode(answer).decode().replace(str(folder), "")
+        for name, answer in answers.items()
+        if name not in TIMING
+    }
 
 
 @pytest.mark.parametrize("suite", SUITES)
 def test_answers_do_not_depend_on_where_the_frontend_is(suite: str, tmp_path: Path) -> None:
-    here, there = (_answers(tmp_path / str(processes), suite, processes) for processes in (0, 1))
+    here, there = (_answers(tmp_path / str(processes), suite, processes) for processes in (0, 2))
     assert list(here) == list(there)
     assert {name: (here[name], there[name]) for name in here if here[name] != there[name]} == {}

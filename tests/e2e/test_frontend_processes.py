@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,38 @@ def test_requests_of_a_process_that_dies_are_cancelled(rig: Rig) -> None:
     wait_until(lambda: len(rig.frontends()) == COUNT and not set(victims) & set(rig.frontends()))
     with tritonclient.http.InferenceServerClient(rig.server.http) as connected:
         assert _infer((tritonclient.http, connected), "floats", np.ones((1, 1), np.float32), "FP32").tolist() == [[1.0]]
+
+
+def _is_replaced(rig: Rig, victim: int) -> bool:
+    frontends = rig.frontends()
+    return len(frontends) == COUNT and victim not in frontends
+
+
+def test_processes_that_die_leave_nothing_in_the_server(rig: Rig) -> None:
+    """Neither descriptors nor mapped memory: of each process the server held a connection, two memories, two arenas."""
+
+    def held() -> tuple[int, int]:
+        process = Path(f"/proc/{rig.server.process.pid}")
+        return len(list((process / "fd").iterdir())), (process / "maps").read_text().count("tpy-tensors")
+
+    before = held()
+    for _ in range(3):
+        victim = rig.frontends()[0]
+        os.kill(victim, signal.SIGKILL)
+        wait_until(partial(_is_replaced, rig, victim))
+    wait_until(lambda: held() == before)
+
+
+def test_a_stop_does_not_wait_for_a_process_that_has_not_begun(tmp_path: Path) -> None:
+    build(tmp_path / "models")
+    with ServerProcess(
+        "--frontend-processes=1", "--model-control-mode=explicit", "--load-model=floats", repositories=[tmp_path / "models"]
+    ) as server:
+        [frontend] = [pid for pid in server.children() if "tpy.frontend_process" in _command(pid)]
+        os.kill(frontend, signal.SIGKILL)
+        server.wait_log("a frontend process ended and is replaced")
+        wait_until(lambda: any("tpy.frontend_process" in _command(pid) for pid in server.children() if pid != frontend))
+        assert server.stop() == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -28,7 +28,7 @@ from tpy.remote.core.tensors import request_of, submit_of
 def test_frames_arrive_however_they_are_cut(frames: list[tuple[int, bytes]], chance: random.Random) -> None:
     data = b"".join(frame(kind, payload) for kind, payload in frames)
     splitter = FrameSplitter()
-    found = []
+    found: list[tuple[int, bytes]] = []
     while data:
         size = chance.randint(1, len(data))
         found += splitter.feed(data[:size])

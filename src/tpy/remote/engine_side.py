@@ -66,6 +66,11 @@ class FrontendSession:
         return self._answerer.open
 
     @property
+    def may_serve(self) -> bool:
+        """Whether the process has been told to begin."""
+        return self._subscription.seen >= 0
+
+    @property
     def shared_bytes(self) -> int:
         """Bytes of the engine's shared memory that are taken."""
         return self._own.taken_bytes
@@ -217,6 +222,9 @@ async def run_session(
                 nursery.cancel_scope.cancel()
     except* GONE:
         pass
+    finally:
+        own.close()
+        peer.close()
     session.over.set()
 
 

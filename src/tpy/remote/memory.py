@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import trio
 
+from tpy.errors import InvariantViolation
 from tpy.limits import REMOTE_ARENA_WARM_BYTES
 from tpy.remote.core.arena import Arena
 from tpy.remote.core.errors import ProtocolError
@@ -72,13 +73,18 @@ class OwnMemory:
             with contextlib.suppress(OSError):  # a kernel that does not: the pages stay
                 self._map.madvise(mmap.MADV_REMOVE, start, offset + size - start)
 
+    def close(self) -> None:
+        """Nothing is written any more."""
+        self._bytes = np.empty(0, np.uint8)
+        self._map.close()
+
 
 class PeerMemory:
     """Memory that the other process writes and this one reads. `tell` is called on the Trio thread when there is something in
     `take_released`. Made in a Trio run."""
 
     def __init__(self, descriptor: int, size: int, tell: Callable[[], None]) -> None:
-        self._map = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
+        self._map: mmap.mmap | None = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
         self._size = size
         self._tell = tell
         self._token = trio.lowlevel.current_trio_token()
@@ -90,12 +96,16 @@ class PeerMemory:
         """See core.tensors.View. The block is released when the array, and all that are views of it, are gone."""
         if not 0 <= offset < offset + size <= self._size:
             raise ProtocolError(f"a block of {size} bytes at {offset}, outside the {self._size} bytes of shared memory")
+        if self._map is None:
+            raise InvariantViolation("the shared memory of a process that is gone is looked at")
         array: Bytes = np.frombuffer(self._map, np.uint8, count=size, offset=offset)
         self._newest = number = self._newest + 1
 
         def gone(_: object) -> None:
             # Wherever the last reference was: in an instance's thread, or in the middle of anything on the loop.
             del self._watched[number]
+            if self._map is None:
+                return
             self._released.append(offset)
             with contextlib.suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._tell, idempotent=True)
@@ -109,3 +119,8 @@ class PeerMemory:
         while self._released:
             found.append(self._released.popleft())
         return tuple(found)
+
+    def close(self) -> None:
+        """The other process is gone: nobody is told of releases any more. The memory goes with the last array that is a view of
+        it."""
+        self._map = None

@@ -149,7 +149,7 @@ class _Slot:
             async with trio.open_nursery() as nursery:
                 session = await nursery.start(run)
                 nursery.start_soon(self._watch_start, session, nursery.cancel_scope)
-                nursery.start_soon(self._watch_stop, link, nursery.cancel_scope)
+                nursery.start_soon(self._watch_stop, link, session, nursery.cancel_scope)
                 await session.over.wait()
                 nursery.cancel_scope.cancel()
         except* ProtocolError as group:
@@ -176,10 +176,11 @@ class _Slot:
             return
         scope.cancel()
 
-    async def _watch_stop(self, link: Link, scope: trio.CancelScope) -> None:
+    async def _watch_stop(self, link: Link, session: FrontendSession, scope: trio.CancelScope) -> None:
         await self._stop.wait()
-        link.send(Stop())
-        await trio.sleep(self._command.drain_timeout_s + REMOTE_EXIT_GRACE_S)
+        if session.may_serve:
+            link.send(Stop())
+            await trio.sleep(self._command.drain_timeout_s + REMOTE_EXIT_GRACE_S)
         scope.cancel()
 
 
