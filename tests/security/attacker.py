@@ -95,6 +95,15 @@ class Attacker:
                 pass  # closed while we were sending
         return received
 
+    def said_until(self, wanted: bytes, request: bytes) -> bytes:
+        """Send it to the HTTP port, keep the connection open, and read until the server says `wanted` or closes."""
+        received = b""
+        with self.connect() as connection:
+            connection.sendall(request)
+            while wanted not in received and (more := connection.recv(_READ_BYTES)):
+                received += more
+        return received
+
     def resident_bytes(self) -> int:
         """Memory of the server."""
         return resident_bytes(self.server.process.pid)

@@ -15,7 +15,7 @@ from tpy.config.tokens import Token, TokenKind
 _INTEGER: Final = re.compile(r"-?(?:0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _INTEGER_CHARACTERS_MAX: Final = 1000
 """Python refuses to convert much longer ones, as that would take long. An octal literal may begin with many zeros."""
-_FLOAT: Final = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fF]?|-?(?:inf|infinity|nan)f?", re.IGNORECASE)
+_FLOAT: Final = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fF]?|-?(?:inf|infinity|nan)f?", re.IGNORECASE)
 _STRING: Final = re.compile(
     r"""(?:[^\\]|\\(?:[abfnrtv\\'"]|[0-3]?[0-7]{1,2}|x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}))*"""
 )

@@ -1,0 +1,88 @@
+"""Nothing that comes over a wire becomes code: no pickle, no eval, no shell; regular expressions that take linear time."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tpy
+import tpy_control
+import tpy_data
+
+PACKAGES = (tpy, tpy_control, tpy_data)
+FORBIDDEN_MODULES = {
+    "pickle",
+    "cPickle",
+    "marshal",
+    "shelve",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "yaml",
+    "xml",
+    "telnetlib",
+    "code",
+}
+FORBIDDEN_FUNCTIONS = {"eval", "exec", "compile", "os.system", "os.popen", "np.load", "torch.load", "tempfile.mktemp"}
+
+
+def _sources() -> Iterator[Path]:
+    for package in PACKAGES:
+        yield from Path(package.__path__[0]).rglob("*.py")
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
+
+
+def test_nothing_is_unpickled_evaluated_or_given_to_a_shell() -> None:
+    found = []
+    for path in _sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            place = f"{path}:{getattr(node, 'lineno', 0)}"
+            found += [f"{place} imports {name}" for name in _imported(node) if name.split(".")[0] in FORBIDDEN_MODULES]
+            if not isinstance(node, ast.Call):
+                continue
+            if ast.unparse(node.func) in FORBIDDEN_FUNCTIONS:
+                found.append(f"{place} calls {ast.unparse(node.func)}")
+            found += [f"{place} {word.arg}" for word in node.keywords if word.arg in ("shell", "allow_pickle")]
+    assert found == []
+
+
+def _patterns() -> dict[str, re.Pattern[str] | re.Pattern[bytes]]:
+    """Every regular expression that a module of ours holds."""
+    found: dict[str, re.Pattern[str] | re.Pattern[bytes]] = {}
+    for package in (tpy, tpy_control):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__") and "._proto" not in module.name:
+                for name, value in vars(importlib.import_module(module.name)).items():
+                    if isinstance(value, re.Pattern):
+                        found[f"{module.name}.{name}"] = value
+    return found
+
+
+PATTERNS = _patterns()
+HOSTILE = ["a", "0", " ", "-", "\\", '"', "/", ".", "%", ",", "1.", "a,", " \t", "\\u", "-Inf", "0 ", "a/", "{", "\n", "#"]
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_regular_expressions_take_linear_time(name: str) -> None:
+    """A pattern that goes back and forth needs hours for one of these texts, not a second."""
+    pattern = PATTERNS[name]
+    began = time.monotonic()
+    for piece in HOSTILE:
+        for end in ("", "\0", "!"):
+            text = piece * (20_000 // len(piece)) + end
+            subject: str | bytes = text.encode() if isinstance(pattern.pattern, bytes) else text
+            pattern.match(subject)  # type: ignore[arg-type]  # text for text, bytes for bytes
+            pattern.fullmatch(subject)  # type: ignore[arg-type]  # the same
+    assert time.monotonic() - began < 5.0
