@@ -10,8 +10,13 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _FRACTION = 2**53
+_ZEROS_MAX = 100_000
+"""Choices behind the end of a tape. A history that wants more of them has no end."""
 
 
 class Chance(random.Random):
@@ -24,6 +29,11 @@ class Chance(random.Random):
     def rounds(self, counts: Sequence[int]) -> Iterable[int]:
         """The steps of a history, one of `counts` many. The shrinker takes out whole steps."""
         return range(self.choice(counts))
+
+    def sample(self, population: Sequence[T], k: int, *, counts: Iterable[int] | None = None) -> list[T]:
+        """As random.sample, but never by drawing until another number comes: a tape may give the same one for ever."""
+        pool = list(population)
+        return [pool.pop(self.randrange(len(pool))) for _ in range(k)]
 
     def took(self, rule: str) -> None:
         """The history takes this rule."""
@@ -77,5 +87,7 @@ class Tape(Chance):
             at = len(self.numbers)
             assert self._given is not None
             fresh = min(self._given[at], bound - 1) if at < len(self._given) else 0
+            if at > len(self._given) + _ZEROS_MAX:
+                raise RuntimeError("a history without end")
         self.numbers.append(fresh)
         return fresh

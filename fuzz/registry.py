@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from fuzz.cache import targets as cache
+from fuzz.config import targets as config
+from fuzz.control import targets as control
 from fuzz.decoupled import targets as decoupled
 from fuzz.grpc import targets as grpc
 from fuzz.remote import targets as remote
@@ -28,6 +30,14 @@ TARGETS: tuple[Target, ...] = (
     cache.RESPONSE_CACHE,
     cache.ENTRY,
     cache.CANARY,
+    control.CONTROL,
+    control.CANARY,
+    control.STORE,
+    control.STORE_CANARY,
+    control.SETTLING,
+    config.DOCUMENTS,
+    config.SPOILED,
+    config.CANARY,
     grpc.HOSTILE,
     grpc.CONVERSATION,
     grpc.FRAMING,

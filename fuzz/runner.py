@@ -13,7 +13,7 @@ from pathlib import Path
 from fuzz import corpus_file
 from fuzz.chance import Chance, Tape
 from fuzz.shrinker import Shrinker, play
-from fuzz.target import Target
+from fuzz.target import Target, Violation
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ def _seeds(first: int, examples: int | None, until: float | None) -> Iterator[in
 
 
 def _report_failure(target: Target, history: int, error: Exception, report: Report, folder: Path) -> None:
-    if target.must_fail:
+    if target.must_fail and isinstance(error, Violation):
         report.say(f"  failed at seed {history}, as it must: {first_line(error)}")
         return
     tape = Tape(seed=history)

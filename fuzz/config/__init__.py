@@ -1,0 +1,1 @@
+"""Fuzzing of config.pbtxt: documents from the grammar, and documents that are wrong."""
