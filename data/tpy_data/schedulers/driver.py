@@ -7,6 +7,7 @@ from typing import Protocol
 
 from tpy.clock import Alarm, Clock
 from tpy_data.schedulers.core.contract import (
+    Action,
     BreakUp,
     CoreSnapshot,
     Dispatch,
@@ -145,6 +146,7 @@ class SchedulerDriver:
         core, performer = self._core, self._performer
         try:
             while actions := core.take_actions():
+                _work_first(actions)
                 for action in actions:
                     if isinstance(action, Dispatch):
                         if action.slots:
@@ -166,3 +168,10 @@ class SchedulerDriver:
         deadline_ns = core.next_deadline_ns()
         if deadline_ns is not None:
             self._alarm.bring_forward(deadline_ns)
+
+
+def _work_first(actions: list[Action]) -> None:
+    """Put a Dispatch before the Respond that it follows: the instance has work while answers are given."""
+    for index in range(1, len(actions)):
+        if isinstance(actions[index], Dispatch) and isinstance(actions[index - 1], Respond):
+            actions[index - 1], actions[index] = actions[index], actions[index - 1]
