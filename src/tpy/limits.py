@@ -131,6 +131,10 @@ RUN_SLICE_NS_MAX: Final = 500_000
 """How long an instance goes on with such a run before it gives back what it has not begun: several times what handing over
 costs, also where each request goes through a worker process, and a delay of the first answers that clients hardly notice."""
 
+PROMPT_SILENCE_S_MAX: Final = 1.0
+"""How long the Trio thread waits for an instance that has a process of its own, before a thread does, which also looks whether
+that process still lives."""
+
 RUN_HELD_NS_MAX: Final = 2_000_000
 """When one request of a run takes long, how late the answers of those before it may be for that. Looking sooner costs more."""
 

@@ -26,6 +26,7 @@ from tpy.backend.host_policy import HostPolicy, bound
 from tpy.backend.implicit_state import SequenceState, StateSpec, control_datatype, state_specs
 from tpy.backend.late_answer import AnswerLater
 from tpy.backend.model_metrics import Metric, MetricFamily, ModelMetrics
+from tpy.backend.prompt_instance import Outcome, PromptInstance
 from tpy.backend.ragged import BATCH_INPUT_RANKS, Batching, batching_of
 from tpy.backend.readiness import ChecksReadiness
 from tpy.backend.server_calls import CallSink, Done, ServerCall, ServerCalls, WaitingBatch
@@ -53,7 +54,9 @@ __all__ = [
     "ModelContext",
     "ModelInstance",
     "ModelMetrics",
+    "Outcome",
     "PhaseTimes",
+    "PromptInstance",
     "ResponseSender",
     "SequenceState",
     "ServerCall",

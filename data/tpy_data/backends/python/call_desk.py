@@ -21,11 +21,12 @@ from functools import partial
 
 import msgspec
 
-from tpy.backend import ExecutionRequest, ServerCall, ServerCalls, WaitingBatch
+from tpy.backend import ServerCall, ServerCalls
 from tpy.errors import InvalidArgument, TpyError, Unavailable, Unsupported
 from tpy.limits import MODEL_CALL_BYTES_OUTSTANDING_MAX, MODEL_CALLS_OUTSTANDING_MAX
 from tpy.messages import DataType, InferenceRequest, InferenceResponse
 from tpy_data.backends.python import translation
+from tpy_data.backends.python.given_batches import GivenBatches
 from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.worker.channel import Channel, Closed
 from tpy_data.backends.python.worker.core.batch import Array, Descriptor, Layout, read
@@ -117,15 +118,13 @@ class _Outstanding:
 
 
 class CallDesk:
-    """One per worker. `begin_batch` and `end_batch` are called around each batch, in the instance's thread."""
+    """One per worker. `batches` is told of what the worker is given and ends."""
 
     def __init__(self, name: str, server: ServerCalls | None, log: LogLine) -> None:
         self._name = name
         self._server = server
         self._log = log
-        self._batch = 0
-        self._requests: Sequence[ExecutionRequest] = ()
-        self._waiting: WaitingBatch | None = None
+        self.batches = GivenBatches()
         self._lock = threading.Lock()
         self._speaking = threading.Lock()
         """Held while something is said, and taken before `_lock`. The Trio thread only tries."""
@@ -140,20 +139,6 @@ class CallDesk:
         self._bytes = 0
         self._lender = Lender()
         self._borrower = Borrower(writable=False)
-
-    def begin_batch(self, requests: Sequence[ExecutionRequest]) -> None:
-        """The worker is about to be given a batch."""
-        self._batch += 1
-        self._requests = requests
-
-    def end_batch(self) -> None:
-        """It has executed it, or never will."""
-        self._requests = ()
-        waiting = self._waiting
-        if waiting is not None:
-            with self._lock:
-                waiting.over = True
-                self._waiting = None
 
     def open(self, descriptor: int) -> None:
         """The worker's model is about to call over this socket, which is the desk's from now on. Raises ProtocolViolation for a
@@ -176,7 +161,7 @@ class CallDesk:
 
     def close(self) -> None:
         """The worker is gone or going: whatever it has called is cancelled. Idempotent."""
-        self.end_batch()
+        self.batches.end_all()
         with self._lock:
             self._closed = True
             if self._channel is not None:
@@ -288,7 +273,7 @@ class CallDesk:
             timeout_us=told.timeout_us,
         )
         assert self._server is not None
-        outstanding.call = self._server.infer(request, outstanding, streams=said.m, waiting=self._batch_of(said.b))
+        outstanding.call = self._server.infer(request, outstanding, streams=said.m, waiting=self.batches.waiting(said.b))
 
     def _admit(self, number: int, model: str, size: int, *, streams: bool = False) -> _Outstanding | None:
         """Count a call; None when it was refused, which the worker is told."""
@@ -315,15 +300,6 @@ class CallDesk:
                 self._bytes += size
             return outstanding
         return None
-
-    def _batch_of(self, number: int) -> WaitingBatch | None:
-        """The batch that waits for a call; None for one that none waits for, or not this one any more."""
-        if not number or number != self._batch:
-            return None
-        with self._lock:
-            if self._waiting is None and self._requests:
-                self._waiting = WaitingBatch(self._requests)
-            return self._waiting
 
     def _control(self, channel: Channel, said: _Repository, data: memoryview) -> None:
         segment = self._settle(channel, said)

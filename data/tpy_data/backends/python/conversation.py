@@ -43,6 +43,7 @@ class Conversation:
         self._process = process
         self._channel = Channel(process.socket)
         self._session = Session(streaming=streaming)
+        self.tokens = process.tokens
 
     @property
     def pid(self) -> int:
@@ -76,6 +77,23 @@ class Conversation:
                 continue
             self._session.apply(frame.kind)
             return frame
+
+    def say_at_once(self, kind: Kind, header: bytes, layout: Layout) -> memoryview:
+        """Send what can be sent without waiting; what is left, for `say_rest`. Raises Closed."""
+        self._session.apply(kind)
+        return self._channel.send_at_once(kind, header, layout.data, layout.data_bytes)
+
+    def say_rest(self, rest: memoryview) -> None:
+        """Send what is left of a message. Raises Closed."""
+        self._channel.send_rest(rest)
+
+    def hear_at_once(self) -> Frame | None:
+        """The next message if it has arrived, and one read brings all of it that is missing. Raises Closed or
+        ProtocolViolation."""
+        frame = self._channel.receive_at_once()
+        if frame is not None:
+            self._session.apply(frame.kind)
+        return frame
 
     def hear_within(self, timeout_s: float) -> Frame:
         """The next message. Raises TimeoutError as well."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tpy.backend import AnswerLater, ExecutionBatch, ExecutionRequest, ExecutionResult, InstanceFailure
-from tpy.errors import Internal
+from tpy.backend import AnswerLater, ExecutionBatch, ExecutionRequest, ExecutionResult, InstanceFailure, Outcome, PhaseTimes
+from tpy.errors import Internal, TpyError
+from tpy.limits import PROMPT_SILENCE_S_MAX
 from tpy.units import NS_PER_S
-from tpy_data.backends.python import translation
+from tpy_data.backends.python import at_once, translation
 from tpy_data.backends.python.answers import Answer, result_of
 from tpy_data.backends.python.call_desk import CallDesk
 from tpy_data.backends.python.conversation import LOST, Conversation, overdue, unhealthy
@@ -31,6 +34,8 @@ class _Result(msgspec.Struct, frozen=True):
     s: tuple[int, int, bool] | None
     r: tuple[int, ...]
     d: tuple[int, ...]
+    t: tuple[int, int, int]
+    """In ns: when it was handed to the model, came back from it, and was said."""
     a: tuple[Answer | int, ...] | str
     """One answer per request, or the number under which it comes later; or why the whole batch failed."""
 
@@ -91,7 +96,7 @@ def _hear_loaded(talk: Conversation, start: WorkerStart, limit_s: float, log: Lo
 
 
 class IsolatedInstance:
-    """One instance in a process of its own (a `ModelInstance`). Everything runs in the instance's thread."""
+    """One instance in a process of its own (a `ModelInstance`, and a `PromptInstance` for what is small)."""
 
     def __init__(
         self,
@@ -103,7 +108,6 @@ class IsolatedInstance:
         execute_limit_s: float | None = None,
     ) -> None:
         self._execute_limit_s = execute_limit_s
-        self._execute_end_ns = 0
         self._checks_readiness = checks_readiness
         self._side = talk.side
         self._talk: Conversation | None = talk
@@ -112,6 +116,18 @@ class IsolatedInstance:
         self._log = log
         self._lender = Lender()
         self._borrower = Borrower(writable=False)
+        self._open: deque[ExecutionBatch] = deque()
+        self._start_ns = 0
+        self._taken_back = 0
+        self._counting = threading.Lock()
+        """Held while `_open` gets shorter or `_taken_back` changes: the thread may finish a run of which others take back."""
+        self._none_over = False
+        """Of what was begun together."""
+        self._rest: memoryview | None = None
+        """Of a message that could not be sent at once."""
+        self._left: Frame | None = None
+        """A message that the Trio thread does not deal with."""
+        self._lost: Exception | None = None
 
     @property
     def has_readiness_check(self) -> bool:
@@ -127,6 +143,26 @@ class IsolatedInstance:
         """The worker's process id, None when there is none any more."""
         return None if self._talk is None else self._talk.pid
 
+    @property
+    def is_prompt(self) -> bool:
+        """As `PromptInstance`. Where time is limited the thread watches over it, which has it after `PROMPT_SILENCE_S_MAX` at the
+        earliest, and after twice that at the latest."""
+        return self._execute_limit_s is None or self._execute_limit_s >= 2 * PROMPT_SILENCE_S_MAX
+
+    @property
+    def open_batches(self) -> int:
+        """As `PromptInstance`."""
+        return len(self._open)
+
+    @property
+    def is_stuck(self) -> bool:
+        """As `PromptInstance`."""
+        return self._left is not None or self._lost is not None or self._rest is not None
+
+    def fileno(self) -> int:
+        """As `PromptInstance`."""
+        return -1 if self._talk is None else self._talk.fileno()
+
     def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
         """Run the batch in the worker.
 
@@ -137,30 +173,95 @@ class IsolatedInstance:
         if talk is None:
             raise InstanceFailure(unhealthy(self._name))
         try:
-            self._send(talk, batch.requests)
-            batch.times.inputs_ready()
-            frame = self._hear(talk)
-            while frame.kind is Kind.IS_CANCELLED:
-                self._answer_cancelled(talk, batch.requests, _decode_index(frame.header))
-                frame = self._hear(talk)
-            talk.side.calls.end_batch()
-            batch.times.outputs_begin()
-            return self._results(talk, frame, len(batch.requests))
+            self._send(talk, batch)
         except LOST as error:
-            how = talk.give_up()
-            self._talk = None
-            self._log("error", f"worker process {talk.pid} {how} ({error})")
-            raise InstanceFailure(unhealthy(self._name)) from error
+            self._lost = error
+        outcomes: list[Outcome] = []
+        self.finish(outcomes.append)
+        if isinstance(outcomes[0], TpyError):
+            raise outcomes[0]
+        return outcomes[0]
+
+    def begin(self, batches: Sequence[ExecutionBatch], slice_ns: int) -> bool:
+        """As `PromptInstance`: false for what takes long to be written down, and for what does not fit into a message."""
+        talk = self._talk
+        if talk is None or not at_once.are_brief(batches):
+            return False
+        layout = Layout()
+        try:
+            text = encode_requests([request for batch in batches for request in batch.requests], layout)
+        except Internal:
+            return False
+        if layout.segment_bytes:
+            return False
+        ahead = len(batches) - 1
+        if ahead and not talk.tokens.give(ahead):
+            return False
+        calls = talk.side.calls.batches
+        for batch in batches:
+            calls.begin(batch.requests)
+        self._open.extend(batches)
+        self._none_over = True
+        header = self._header(text, None, slice_ns)
+        self._start_ns = time.monotonic_ns()
+        try:
+            self._rest = talk.say_at_once(Kind.RUN if ahead else Kind.EXECUTE, header, layout) or None
+        except LOST as error:
+            self._lost = error
+        return True
+
+    def collect(self, take: Callable[[Outcome], None]) -> None:
+        """As `PromptInstance`."""
+        talk = self._talk
+        if talk is None or self.is_stuck:
+            return
+        try:
+            frame = talk.hear_at_once()
+            while frame is not None:
+                if frame.kind is Kind.IS_CANCELLED or not self._take(talk, frame, take, brief=True):
+                    self._left = frame
+                    return
+                frame = talk.hear_buffered()
+        except Exception as error:  # whatever it is, the instance's thread sees to it: the loop must not end
+            self._lost = error
+
+    def take_back(self) -> int:
+        """As `PromptInstance`."""
+        talk = self._talk
+        if talk is None:
+            return 0
+        with self._counting:
+            most = len(self._open) - 1 - self._taken_back
+            count = talk.tokens.take(most) if most > 0 else 0
+            self._taken_back += count
+            return count
+
+    def finish(self, take: Callable[[Outcome], None]) -> None:
+        """As `PromptInstance`."""
+        talk = self._talk
+        if talk is None:
+            raise InstanceFailure(unhealthy(self._name))
+        try:
+            if self._lost is not None:
+                raise self._lost
+            if self._rest is not None:
+                rest, self._rest = self._rest, None
+                talk.say_rest(rest)
+            while self._open:
+                frame, self._left = self._left or self._hear(talk), None
+                if frame.kind is Kind.IS_CANCELLED:
+                    self._answer_cancelled(talk, self._open[0].requests, _decode_index(frame.header))
+                else:
+                    self._take(talk, frame, take)
         except TimeoutError:
             talk.give_up()
             self._talk = None
             raise InstanceFailure(overdue(self._name, self._execute_limit_s)) from None
-
-    def _hear(self, talk: Conversation) -> Frame:
-        """The worker's next word. Raises TimeoutError when `execute` takes longer than it may."""
-        if self._execute_limit_s is None:
-            return talk.hear()
-        return talk.hear_within(max(self._execute_end_ns - time.monotonic_ns(), 0) / NS_PER_S)
+        except Exception as error:
+            how = talk.give_up()
+            self._talk = None
+            self._log("error", f"worker process {talk.pid} {how} ({error})")
+            raise InstanceFailure(unhealthy(self._name)) from error
 
     def close(self) -> None:
         """Finalize the model and end its process; bounded by finalize-timeout-seconds and EXIT_GRACE_S."""
@@ -169,20 +270,34 @@ class IsolatedInstance:
             how = talk.stop(self._settings.finalize_timeout_s)
             self._log("verbose", f"worker process {talk.pid} {how}")
 
-    def _send(self, talk: Conversation, requests: Sequence[ExecutionRequest]) -> None:
+    def _hear(self, talk: Conversation) -> Frame:
+        """The worker's next word. Raises TimeoutError when `execute` takes longer than it may."""
+        if self._execute_limit_s is None:
+            return talk.hear()
+        spent_s = (time.monotonic_ns() - self._start_ns) / NS_PER_S
+        return talk.hear_within(max(self._execute_limit_s - spent_s, 0))
+
+    def _send(self, talk: Conversation, batch: ExecutionBatch) -> None:
         layout = Layout()
-        text = encode_requests(requests, layout)
+        text = encode_requests(batch.requests, layout)
         loan = lend_inputs(self._lender, layout)
-        header = {
-            "s": None if loan is None else (loan.number, loan.size, loan.descriptor >= 0),
-            "r": self._borrower.take_released(),
-            "d": self._lender.take_dropped(),
-            "q": msgspec.Raw(text),
-        }
-        talk.side.calls.begin_batch(requests)
-        if self._execute_limit_s is not None:
-            self._execute_end_ns = time.monotonic_ns() + round(self._execute_limit_s * NS_PER_S)
-        talk.say(Kind.EXECUTE, _encode(header), layout, loan)
+        header = self._header(text, loan, 0)
+        talk.side.calls.batches.begin(batch.requests)
+        self._open.append(batch)
+        self._none_over = True
+        self._start_ns = time.monotonic_ns()
+        talk.say(Kind.EXECUTE, header, layout, loan)
+
+    def _header(self, queue: bytes, loan: Loan | None, slice_ns: int) -> bytes:
+        return _encode(
+            {
+                "s": None if loan is None else (loan.number, loan.size, loan.descriptor >= 0),
+                "r": self._borrower.take_released(),
+                "d": self._lender.take_dropped(),
+                "l": slice_ns,
+                "q": msgspec.Raw(queue),
+            }
+        )
 
     @staticmethod
     def _answer_cancelled(talk: Conversation, requests: Sequence[ExecutionRequest], index: int) -> None:
@@ -190,14 +305,54 @@ class IsolatedInstance:
             raise ProtocolViolation(f"asked for request {index} of {len(requests)}")
         talk.say(Kind.CANCELLED, b"true" if requests[index].is_cancelled() else b"false")
 
-    def _results(self, talk: Conversation, frame: Frame, count: int) -> list[ExecutionResult]:
+    def _take(self, talk: Conversation, frame: Frame, take: Callable[[Outcome], None], *, brief: bool = False) -> bool:
+        """Take what became of the oldest open batch, or that no other is begun. False, with `brief`, when that takes longer.
+        Raises ProtocolViolation or msgspec.DecodeError."""
+        if brief and not at_once.is_brief(frame):
+            return False
+        if frame.kind is Kind.NOT_BEGUN:
+            self._take_not_begun(talk, _decode_index(frame.header))
+            return True
+        count = len(self._open)
+        if count <= self._taken_back or (frame.kind is Kind.RESULT) != (count == 1):
+            raise ProtocolViolation(f"{frame.kind.name} while {count} batches were open, {self._taken_back} of them taken back")
         said = _decode_result(frame.header)
+        if brief and not at_once.are_plain(said.a):
+            return False
+        batch = self._open[0]
+        outcome = self._outcome(talk, frame, said, len(batch.requests))
+        self._set_times(batch.times, said.t)
+        with self._counting:
+            self._open.popleft()
+        self._none_over = False
+        talk.side.calls.batches.end()
+        take(outcome)
+        return True
+
+    def _take_not_begun(self, talk: Conversation, said: int) -> None:
+        with self._counting:
+            count, taken_back = len(self._open), self._taken_back
+            if self._none_over or said != count or count < taken_back:
+                raise ProtocolViolation(f"{said} batches not begun, while {count} were open, {taken_back} of them taken back")
+            talk.tokens.take(count)  # where time was over
+            self._open.clear()
+            self._taken_back = 0
+        talk.side.calls.batches.not_begun(count)
+
+    def _set_times(self, times: PhaseTimes, said: tuple[int, int, int]) -> None:
+        """A worker is believed as far as it says nothing impossible. A batch of a run starts when the one before has ended."""
+        start_ns = self._start_ns
+        times.start_ns = times.start_ns or start_ns
+        times.input_end_ns, times.output_start_ns = said[0], said[1]
+        self._start_ns = times.end_ns = min(max(said[2], start_ns), time.monotonic_ns())
+
+    def _outcome(self, talk: Conversation, frame: Frame, said: _Result, count: int) -> Outcome:
         self._borrower.drop(said.d)
         self._lender.take_back(said.r)
         if isinstance(said.a, str):
             if said.s is not None:
                 raise ProtocolViolation("a segment came with an error")
-            raise Internal(said.a)
+            return Internal(said.a)
         if len(said.a) != count:
             raise ProtocolViolation(f"a result for {len(said.a)} of {count} requests")
         segment: Array | None = None

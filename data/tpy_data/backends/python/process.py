@@ -19,6 +19,7 @@ from tpy.errors import Internal
 from tpy_data.backends.python.environment import Interpreter
 from tpy_data.backends.python.output_lines import LogLine, OutputForwarder
 from tpy_data.backends.python.side_line import SideDesk
+from tpy_data.backends.python.tokens import Tokens
 
 _WORKER = Path(__file__).parent / "worker" / "__main__.py"
 
@@ -63,7 +64,7 @@ def _start(command: list[str], files: tuple[int, ...], host: HostPolicy) -> subp
 
 class WorkerProcess:
     """One worker. `socket` and `side` are the server's ends of its sockets, for the caller to use and to close; then call
-    `end`."""
+    `end`. `tokens` are there until then."""
 
     def __init__(
         self, name: str, interpreter: Interpreter, spawner: Spawner, log: LogLine, *, host: HostPolicy = ANYWHERE
@@ -72,14 +73,16 @@ class WorkerProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         side, their_side = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         records_read, records_write = os.pipe()
+        tokens = Tokens()
         # -B: bytecode in a watched repository would look like a change of the model.
-        files = (theirs.fileno(), records_write, their_side.fileno())
+        files = (theirs.fileno(), records_write, their_side.fileno(), tokens.worker_end)
         command = [interpreter.executable, "-B", str(_WORKER), *map(str, files), str(os.getpid()), name]
         try:
             process = spawner.start(command, files, host)
         except OSError as error:
             ours.close()
             side.close()
+            tokens.close()
             os.close(records_read)
             raise Internal(f"cannot start {interpreter.executable} for '{name}': {error}") from error
         finally:
@@ -89,6 +92,7 @@ class WorkerProcess:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", LIVENESS_CHECK_S, 0))
         self.socket = ours
         self.side = side
+        self.tokens = tokens
         self._process = process
         self._spawner = spawner  # kept: were it collected, its thread would end, and with that this process
         self._exit = os.pidfd_open(process.pid)
@@ -122,6 +126,7 @@ class WorkerProcess:
             os.killpg(self.pid, signal.SIGKILL)
         status = self._process.wait()
         os.close(self._exit)
+        self.tokens.close()
         self._output.close()
         if status < 0:
             with contextlib.suppress(ValueError):

@@ -199,7 +199,7 @@ class StreamingInstance:
             self._failure_text = overdue(self._talk.name, self._execute_limit_s)
             self._talk.cut()
             verdict = self._verdicts.get()  # the pump ends the worker
-        self._talk.side.calls.end_batch()
+        self._talk.side.calls.batches.end()
         if verdict is None:
             raise self._failure()
         if verdict.failure:
@@ -277,7 +277,7 @@ class StreamingInstance:
                 "d": self._lender.take_dropped(),
                 "q": msgspec.Raw(text),
             }
-            self._talk.side.calls.begin_batch(batch.requests)
+            self._talk.side.calls.batches.begin(batch.requests)
             self._talk.say(Kind.EXECUTE, _encode(header), layout, loan)
 
     # The pump

@@ -1,5 +1,5 @@
-"""Starts a worker: `python <this file> <control descriptor> <log descriptor> <side descriptor> <server's process id> <instance>`.
-The name of the instance is there for people who look at processes."""
+"""Starts a worker: `python <this file> <control descriptor> <log descriptor> <side descriptor> <tokens' descriptor>
+<server's process id> <instance>`. The name of the instance is there for people who look at processes."""
 
 import importlib
 import json
@@ -13,7 +13,7 @@ PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """Set the process up, say hello, then hand over to `main.serve`."""
-    control, log, side, server = map(int, sys.argv[1:5])
+    control, log, side, tokens, server = map(int, sys.argv[1:6])
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != folder]
     sys.path.append(os.path.join(folder, "importable"))
@@ -31,7 +31,7 @@ def main() -> None:
         reason = f"{sys.executable} cannot run a worker of the python backend: {type(error).__name__}: {error}"
         channel.send(frames.Kind.FAILED, json.dumps(reason).encode(), [], 0)
         return
-    worker.serve(channel, log, socket.socket(fileno=side))
+    worker.serve(channel, log, socket.socket(fileno=side), socket.socket(fileno=tokens))
 
 
 def die_with(server: int) -> None:

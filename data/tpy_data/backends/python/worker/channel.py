@@ -86,23 +86,34 @@ class Channel:
 
     def receive(self) -> Frame:
         """The next frame. Raises Closed, Stalled (on a socket with a receive timeout) or ProtocolViolation."""
-        while True:
+        while (frame := self._decoder.next_frame()) is None:
+            if not self._read(_CLOSE_ON_EXEC):
+                raise Stalled
+        return frame
+
+    def receive_at_once(self) -> Frame | None:
+        """The next frame, or None: one read without waiting was not enough. Raises Closed or ProtocolViolation."""
+        frame = self._decoder.next_frame()
+        if frame is None and self._read(_CLOSE_ON_EXEC | _AT_ONCE):
             frame = self._decoder.next_frame()
-            if frame is not None:
-                return frame
-            try:
-                size, ancillary, flags, _ = self._socket.recvmsg_into([self._view], _ANCILLARY_BYTES, _CLOSE_ON_EXEC)
-            except BlockingIOError:
-                raise Stalled from None
-            except OSError as error:
-                raise Closed(str(error)) from None
-            if ancillary:
-                self._keep_files(ancillary)
-            if flags & _TRUNCATED or len(self._files) > _FILES_MAX:
-                raise ProtocolViolation("too many files came with a message")
-            if size == 0:
-                raise Closed("end of stream")
-            self._decoder.feed(self._view[:size])
+        return frame
+
+    def _read(self, how: int) -> bool:
+        """False when nothing has come."""
+        try:
+            size, ancillary, flags, _ = self._socket.recvmsg_into([self._view], _ANCILLARY_BYTES, how)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise Closed(str(error)) from None
+        if ancillary:
+            self._keep_files(ancillary)
+        if flags & _TRUNCATED or len(self._files) > _FILES_MAX:
+            raise ProtocolViolation("too many files came with a message")
+        if size == 0:
+            raise Closed("end of stream")
+        self._decoder.feed(self._view[:size])
+        return True
 
     def buffered(self) -> Frame | None:
         """A frame that has arrived already, behind the one received last. Raises ProtocolViolation."""

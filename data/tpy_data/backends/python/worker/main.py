@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -30,6 +31,8 @@ from .streaming import StreamingWorker
 
 LOG_TEXT_MAX = 64 * 1024
 """Characters of one log message; longer ones are cut."""
+
+_AT_ONCE = int(socket.MSG_DONTWAIT)
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 _decoder = json.JSONDecoder()
@@ -60,7 +63,7 @@ class LogPipe:
 class Worker:
     """One model instance behind a channel."""
 
-    def __init__(self, channel: Channel, log: LogPipe, side: SideLine) -> None:
+    def __init__(self, channel: Channel, log: LogPipe, side: SideLine, tokens: socket.socket) -> None:
         self._channel = channel
         self._side = side
         self._calls = CallLine(side)
@@ -76,6 +79,7 @@ class Worker:
         self._batch = 0
         self._late = LateSender(side)
         self._ways_opened = False
+        self._tokens = tokens
 
     def run(self) -> None:
         """Serve until FINALIZE. Raises Closed when the server is gone."""
@@ -89,6 +93,8 @@ class Worker:
             frame = self._channel.receive()
             if frame.kind is Kind.EXECUTE:
                 self._execute(frame)
+            elif frame.kind is Kind.RUN:
+                self._execute_run(frame)
             elif frame.kind is Kind.FINALIZE:
                 self._finalize()
                 return
@@ -136,23 +142,57 @@ class Worker:
 
     def _execute(self, frame: Frame) -> None:
         order = _decode(frame.header)
-        self._borrower.drop(order["d"])
-        self._lender.take_back(order["r"])
-        requests = self._requests(order, frame.data)
-        wanted = [entry[5] for entry in order["q"]]
+        self._execute_batch(order["q"], frame.data, self._segment(order), Kind.RESULT)
+
+    def _execute_run(self, frame: Frame) -> None:
+        """Each request is a batch of its own. None is begun when the time of the run is over, or without its token: the server
+        takes tokens back for those that it does not want to be executed any more."""
+        began_ns = time.monotonic_ns()
+        order = _decode(frame.header)
+        segment, queue, slice_ns = self._segment(order), order["q"], order["l"]
+        last = len(queue) - 1
+        for index, entry in enumerate(queue):
+            if index and (time.monotonic_ns() - began_ns > slice_ns or not self._take_token()):
+                self._say(Kind.NOT_BEGUN, len(queue) - index)
+                return
+            self._execute_batch([entry], frame.data, segment, Kind.RESULT if index == last else Kind.PART)
+
+    def _take_token(self) -> bool:
+        try:
+            return bool(self._tokens.recv(1, _AT_ONCE))
+        except BlockingIOError:
+            return False
+
+    def _segment(self, order: dict[str, Any]) -> Array | None:
+        if order["d"]:
+            self._borrower.drop(order["d"])
+        if order["r"]:
+            self._lender.take_back(order["r"])
+        if order["s"] is None:
+            return None
+        number, size, is_new = order["s"]
+        return self._borrower.borrow(number, size, self._channel.take_file() if is_new else None)
+
+    def _execute_batch(self, queue: list[Any], data: memoryview, segment: Array | None, kind: Kind) -> None:
+        requests = self._requests(queue, data, segment)
+        del segment
+        wanted = [entry[5] for entry in queue]
         layout = Layout()
+        infer_ns = time.monotonic_ns()
         self._ways_opened = False
         try:
             assert self._runner is not None
             self._executed += 1
             self._calls.batch = self._executed
             responses = self._runner.execute(requests)
+            output_ns = time.monotonic_ns()
             if self._ways_opened or None in responses:
                 answers: Any = self._answers(requests, responses, wanted, layout)
             else:
                 answers = [answer_of(response, names, layout) for response, names in zip(responses, wanted, strict=False)]  # type: ignore[arg-type]  # no None
             responses = ()
         except ModelFailure as failure:
+            output_ns = time.monotonic_ns()
             answers = speakable(str(failure))
             layout = Layout()
             if self._ways_opened:
@@ -161,15 +201,11 @@ class Worker:
                 settled.clear()
         self._calls.batch = 0
         del requests
-        self._send_result(answers, layout)
+        self._send_result(kind, answers, layout, infer_ns, output_ns)
 
-    def _requests(self, order: dict[str, Any], data: memoryview) -> list[InferenceRequest]:
-        segment: Array | None = None
-        if order["s"] is not None:
-            number, size, is_new = order["s"]
-            segment = self._borrower.borrow(number, size, self._channel.take_file() if is_new else None)
+    def _requests(self, queue: list[Any], data: memoryview, segment: Array | None) -> list[InferenceRequest]:
         self._batch += 1
-        requests = requests_of(order["q"], data, segment, self._outputs)
+        requests = requests_of(queue, data, segment, self._outputs)
         for index, request in enumerate(requests):
             watch(request, _Cancellation(self, self._batch, index), self._open_way)
         return requests
@@ -205,7 +241,8 @@ class Worker:
                 way.close()
         return answers
 
-    def _send_result(self, answers: Any, layout: Layout) -> None:
+    def _send_result(self, kind: Kind, answers: Any, layout: Layout, infer_ns: int, output_ns: int) -> None:
+        """With the times at which the batch was handed to the model, and came back from it."""
         text = _encode(answers)
         if len(text) > HEADER_BYTES_MAX // 2:
             text = _encode(f"answers with {len(text)} bytes of error texts, parameters and names are too long to be sent")
@@ -220,14 +257,15 @@ class Worker:
         layout.placed.clear()
         segment = None if loan is None else [loan.number, loan.size, loan.descriptor >= 0]
         released, dropped = self._borrower.take_released(), self._lender.take_dropped()
+        when = f'"t":[{infer_ns},{output_ns},{time.monotonic_ns()}]'
         if segment is None and not released and not dropped:
-            header = f'{{"s":null,"r":[],"d":[],"a":{text}}}'
+            header = f'{{"s":null,"r":[],"d":[],{when},"a":{text}}}'
         else:
-            header = f'{_encode({"s": segment, "r": released, "d": dropped})[:-1]},"a":{text}}}'
+            header = f'{_encode({"s": segment, "r": released, "d": dropped})[:-1]},{when},"a":{text}}}'
         with self._speaking:
             self._batch += 1
             file = -1 if loan is None else loan.descriptor
-            self._channel.send(Kind.RESULT, header.encode(), layout.data, layout.data_bytes, file)
+            self._channel.send(kind, header.encode(), layout.data, layout.data_bytes, file)
         if loan is not None:
             loan.sent()
 
@@ -277,10 +315,10 @@ class _Cancellation:
         return self.known
 
 
-def serve(channel: Channel, log_descriptor: int, side: socket.socket) -> None:
+def serve(channel: Channel, log_descriptor: int, side: socket.socket, tokens: socket.socket) -> None:
     """Be a worker until the server says stop or is gone."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper: this is a fresh process
     try:
-        Worker(channel, LogPipe(log_descriptor), SideLine(side)).run()
+        Worker(channel, LogPipe(log_descriptor), SideLine(side), tokens).run()
     except Closed:
         sys.exit(1)

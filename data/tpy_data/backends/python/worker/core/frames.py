@@ -44,6 +44,7 @@ class Kind(enum.IntEnum):
     FINALIZE = 4
     PROGRESS = 5
     ANSWER = 6
+    RUN = 7
     HELLO = 64
     READY = 65
     FAILED = 66
@@ -54,6 +55,8 @@ class Kind(enum.IntEnum):
     CALL = 71
     REPOSITORY = 72
     NOTE = 73
+    PART = 74
+    NOT_BEGUN = 75
 
 
 class Frame(NamedTuple):

@@ -6,6 +6,12 @@
                                              v                v
                                            ENDED <--FINALIZED-- FINALIZING
 
+A RUN is several batches of one request each, executed one after the other:
+
+    IDLE --RUN--> RUNNING --RESULT (of the last one) or NOT_BEGUN (of how many, because it is over before)--> IDLE
+                   |   ^  PART (a result that is not the last), IS_CANCELLED / CANCELLED
+                   +---+
+
 With a decoupled model the worker says RESPONSE at any time from IDLE to FINALIZING, also between batches, and the server PROGRESS
 (what became of responses, which requests nobody waits for); nobody asks IS_CANCELLED then.
 
@@ -31,6 +37,8 @@ class State(enum.Enum):
     EXECUTING = "executing"
     ASKED = "asked"
     """Executing, and the worker waits to hear whether a request was cancelled."""
+    RUNNING = "running"
+    ASKED_RUNNING = "asked while running"
     FINALIZING = "finalizing"
     ENDED = "ended"
     BROKEN = "broken"
@@ -46,6 +54,12 @@ LEGAL_MOVES: Mapping[tuple[State, Kind], State] = MappingProxyType(
         (State.EXECUTING, Kind.IS_CANCELLED): State.ASKED,
         (State.ASKED, Kind.CANCELLED): State.EXECUTING,
         (State.EXECUTING, Kind.RESULT): State.IDLE,
+        (State.IDLE, Kind.RUN): State.RUNNING,
+        (State.RUNNING, Kind.PART): State.RUNNING,
+        (State.RUNNING, Kind.IS_CANCELLED): State.ASKED_RUNNING,
+        (State.ASKED_RUNNING, Kind.CANCELLED): State.RUNNING,
+        (State.RUNNING, Kind.RESULT): State.IDLE,
+        (State.RUNNING, Kind.NOT_BEGUN): State.IDLE,
         (State.IDLE, Kind.FINALIZE): State.FINALIZING,
         (State.FINALIZING, Kind.FINALIZED): State.ENDED,
     }
@@ -54,10 +68,11 @@ LEGAL_MOVES: Mapping[tuple[State, Kind], State] = MappingProxyType(
 
 _ASKING = (Kind.IS_CANCELLED, Kind.CANCELLED)
 _AT_ANY_TIME = (Kind.RESPONSE, Kind.PROGRESS)
+_OF_RUNS = (State.RUNNING, State.ASKED_RUNNING)
 
 STREAMING_MOVES: Mapping[tuple[State, Kind], State] = MappingProxyType(
     {
-        **{move: after for move, after in LEGAL_MOVES.items() if move[1] not in _ASKING},
+        **{move: after for move, after in LEGAL_MOVES.items() if move[1] not in _ASKING and not {move[0], after} & {*_OF_RUNS}},
         **{(state, kind): state for state in (State.IDLE, State.EXECUTING, State.FINALIZING) for kind in _AT_ANY_TIME},
     }
 )
