@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, ModelInstance, PhaseTimes
+from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, ModelInstance, Outcome, PhaseTimes
 from tpy.clock import Clock
 from tpy.errors import Internal, TpyError
 from tpy.limits import RUN_SLICE_NS_MAX
@@ -13,6 +13,9 @@ from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.executor import Worker
 from tpy_data.engine.outputs import flaw_of
 from tpy_data.engine.ticket import Execution, RequestTicket
+
+if TYPE_CHECKING:
+    from tpy_data.engine.prompt_line import PromptLine
 
 _SENT = ExecutionResult()
 """In place of a result of a decoupled model, whose answers go another way."""
@@ -28,6 +31,8 @@ class InstanceSlot(NamedTuple):
     worker: Worker
     worked: Callable[[], None]
     failed: Callable[[str], None]
+    line: PromptLine | None = None
+    """There when its instance is prompt."""
 
 
 class BatchOwner(Protocol):
@@ -67,17 +72,38 @@ class BatchRun:
             results = self.slot.instance.execute(ExecutionBatch(self.tickets, self.times))
             if not results and self.tickets[0].sender is not None:
                 results = [_SENT] * len(self.tickets)
-            self._require_sound(results)
-            self.results = results
+            self.conclude(results)
         except InstanceFailure as failure:
-            self.failure = str(failure)
-            self._fail(Internal(self.failure))
+            self.fail(str(failure))
         except TpyError as error:
-            # Without its traceback, whose frames would keep the batch's tensors alive.
-            self._fail(error.with_traceback(None))
+            self.conclude(error)
         except BaseException as error:  # also sys.exit() in model code, which must end neither this thread nor the server
             self._fail(Internal(self._text(error)))
         self.times.end_ns = self._clock.now_ns()
+
+    def conclude(self, outcome: Outcome) -> None:
+        """This has become of the batch."""
+        if isinstance(outcome, TpyError):
+            # Without its traceback, whose frames would keep the batch's tensors alive.
+            self._fail(outcome.with_traceback(None))
+            return
+        try:
+            self._require_sound(outcome)
+        except Internal as error:
+            self._fail(error.with_traceback(None))
+        else:
+            self.results = outcome
+
+    def fail_now(self, why: str) -> None:
+        """The instance, which was given it with others, has failed with this batch."""
+        self.fail(why)
+        self.times.end_ns = self._clock.now_ns()
+        self.times.start_ns = self.times.start_ns or self.times.end_ns
+
+    def fail(self, why: str) -> None:
+        """The instance has failed with this batch."""
+        self.failure = why
+        self._fail(Internal(why))
 
     def finished(self) -> None:
         """Back on the Trio thread."""

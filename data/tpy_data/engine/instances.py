@@ -20,6 +20,7 @@ from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.executor import Executor, Worker, call, see_through
 from tpy_data.engine.gpu_limits import require_share
 from tpy_data.engine.placing import PlacedInstance
+from tpy_data.engine.prompt_line import PromptLine, open_line
 from tpy_data.engine.rate_limiter import InstanceGate
 from tpy_data.engine.version_engine import VersionEngine
 from tpy_data.engine.warmup import WarmupSample, run_samples
@@ -56,6 +57,7 @@ class SupervisedInstance:
         self._on_change = on_change
         self._worker: Worker | None = None
         self._instance: ModelInstance | None = None
+        self._line: PromptLine | None = None
         self._failures_in_row = 0
         self._failed = trio.Event()
         self._stopping = trio.Event()
@@ -90,8 +92,10 @@ class SupervisedInstance:
         if not self.placed.passive:
             gate = self._recipe.gate
             entry = worker if gate is None else gate.enter(self._number, self.placed, worker)
+            # What must pass a door of the gate's does so in a job.
+            line = self._line = open_line(instance, worker) if entry is worker else None
             self._recipe.engine.add_instance(
-                InstanceSlot(self._number, name, instance, entry, worked=self._worked, failed=self._fail)
+                InstanceSlot(self._number, name, instance, entry, worked=self._worked, failed=self._fail, line=line)
             )
 
     async def supervise(self) -> None:
@@ -165,6 +169,9 @@ class SupervisedInstance:
         worker, instance = self._worker, self._instance
         self._worker = self._instance = None
         self.alive = False
+        if self._line is not None:
+            self._line.close()
+            self._line = None
         if worker is not None and instance is not None:
             try:
                 if self._recipe.gate is not None:

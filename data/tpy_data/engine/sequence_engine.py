@@ -130,8 +130,7 @@ class SequenceEngine(VersionEngine):
         requests = cast("Sequence[SequenceTicket]", tickets)
         self._prepare(requests)
         slot = self._slots[instance]
-        self._batches_running += 1
-        slot.worker.put(BatchRun(slot, list(self._filled(requests[0], places)), self._clock, self))
+        self._give(BatchRun(slot, list(self._filled(requests[0], places)), self._clock, self))
 
     def refuse(self, ticket: Ticket, outcome: Outcome) -> None:
         """Answer a request that got no result."""
@@ -139,6 +138,7 @@ class SequenceEngine(VersionEngine):
         if request.sender is not None and not self._open.drop(request):
             return
         request.abandoned = True
+        self._take_back(request)
         now_ns = self._clock.now_ns()
         if outcome in (Outcome.TIMED_OUT, Outcome.SEQUENCE_TIMED_OUT):
             self.statistics.timed_out(request, now_ns)

@@ -12,10 +12,42 @@ from tpy_data.engine.batch_run import BatchOwner, BatchRun, InstanceSlot
 from tpy_data.engine.ticket import RequestTicket
 
 
+class Run(Protocol):
+    """Batches that an instance was given together. Used on the Trio thread."""
+
+    @property
+    def slot(self) -> InstanceSlot: ...
+    @property
+    def failure(self) -> str | None:
+        """Why the instance can run nothing any more, when it is over."""
+        ...
+
+    @property
+    def brief(self) -> bool:
+        """Whether it ended within its time slice."""
+        ...
+
+    def look(self) -> None:
+        """See what is executed by now; the run may be over with that."""
+        ...
+
+    def take_finished(self) -> list[BatchRun | None]:
+        """What was executed since the last call, in order; None for a request that had ended before its turn."""
+        ...
+
+    def take_waiting(self) -> int:
+        """Have it begin no further request. Returns how many it has not begun, beyond those of earlier calls."""
+        ...
+
+    def holds(self, ticket: RequestTicket) -> bool:
+        """Whether it would execute this request even when that ends before its turn."""
+        ...
+
+
 class RunOwner(BatchOwner, Protocol):
     """Who takes finished runs."""
 
-    def run_finished(self, run: SinglesRun) -> None:
+    def run_finished(self, run: Run) -> None:
         """Called on the Trio thread."""
         ...
 
@@ -58,6 +90,13 @@ class SinglesRun:
             if self.failure is not None or not self.brief:
                 return
             batch = self._next()
+
+    def look(self) -> None:
+        """Nothing to be done: the instance's thread sees to it."""
+
+    def holds(self, ticket: RequestTicket) -> bool:
+        """Whether it would be executed though it has ended: never, the instance's thread looks before it begins."""
+        return False
 
     def finished(self) -> None:
         """Back on the Trio thread."""

@@ -1,5 +1,6 @@
 """VersionEngine: the request path of one model version, from submission to answer. All of it runs on the Trio thread, on the
-caller's stack; the only things that happen elsewhere are `BatchRun.run` and `SinglesRun.run`, in the thread of an instance."""
+caller's stack; the only things that happen elsewhere are `run` of BatchRun, SinglesRun and PromptRun, in the thread of an
+instance."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tpy_data.engine.admission import Admission
 from tpy_data.engine.batch_run import BatchRun, InstanceSlot
 from tpy_data.engine.decoupled import DecoupledRequests
 from tpy_data.engine.outputs import OutputSelection
-from tpy_data.engine.singles_run import SinglesRun
+from tpy_data.engine.singles_run import Run, SinglesRun
 from tpy_data.engine.statistics import VersionStatistics
 from tpy_data.engine.ticket import RequestTicket, ResourceGate
 from tpy_data.schedulers.core import CoreSnapshot, LiveSequence, Outcome, Phase, SchedulerCore, SequenceEnd, Ticket
@@ -62,16 +63,23 @@ class VersionEngine:
         self._open = DecoupledRequests(clock, self._outputs, self.statistics, self)  # also for answers that come later
         self._decoupled = self._open if config.decoupled else None
         self._slots: dict[int, InstanceSlot] = {}
-        self._runs: dict[int, SinglesRun] = {}  # of those instances that have several requests at a time
+        self._runs: dict[int, Run] = {}  # of those instances that have several requests at a time
         self._batches_running = 0
         self._holds = 0
         self._drained: trio.Event | None = None
+        self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
         """Keep deadlines. Runs until cancelled."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._open.run)
-            await self._driver.run()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                for slot in self._slots.values():
+                    self._start(slot)
+                nursery.start_soon(self._open.run)
+                await self._driver.run()
+        finally:
+            self._nursery = None
 
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
         """As `InferenceService.submit`, for this version."""
@@ -101,6 +109,7 @@ class VersionEngine:
             return
         ticket.abandoned = True
         self._driver.cancel(ticket)
+        self._take_back(ticket)
         self.statistics.cancelled(ticket, self._clock.now_ns())
         self._check_drained()
 
@@ -122,11 +131,15 @@ class VersionEngine:
     def add_instance(self, slot: InstanceSlot) -> None:
         """Give work to this instance from now on."""
         self._slots[slot.number] = slot
+        self._start(slot)
         self._driver.add_instance(slot.number)
 
     def remove_instance(self, number: int) -> None:
         """Give it no more work. A batch that it runs is still answered. Absent numbers are fine."""
-        if self._slots.pop(number, None) is not None:
+        slot = self._slots.pop(number, None)
+        if slot is not None:
+            if slot.line is not None:
+                slot.line.close()
             self._driver.remove_instance(number)
 
     def retire_instance(self, number: int, gone: Callable[[], object]) -> None:
@@ -169,16 +182,21 @@ class VersionEngine:
     # What the driver's core decides.
 
     def dispatch(self, instance: int, tickets: Sequence[Ticket], *, singly: bool) -> None:
-        """Hand a batch or a run to the instance's thread."""
+        """Have a batch or a run executed by the instance."""
         slot = self._slots[instance]
-        self._batches_running += 1
         # The driver gives back the tickets that `submit` gave it.
         requests = cast("Sequence[RequestTicket]", tickets)
-        if singly and len(requests) > 1:
-            run = self._runs[instance] = SinglesRun(slot, requests, self._clock, self)
-            slot.worker.put(run)
-        else:
-            slot.worker.put(BatchRun(slot, requests, self._clock, self))
+        if not singly or len(requests) == 1:
+            self._give(BatchRun(slot, requests, self._clock, self))
+            return
+        self._batches_running += 1
+        if slot.line is not None:
+            begun = slot.line.begin([BatchRun(slot, (ticket,), self._clock, self) for ticket in requests], self)
+            if begun is not None:
+                self._runs[instance] = begun
+                return
+        run = self._runs[instance] = SinglesRun(slot, requests, self._clock, self)
+        slot.worker.put(run)
 
     def dispatch_places(self, instance: int, tickets: Sequence[Ticket], places: Sequence[Ticket | None]) -> None:
         """Hand a batch with empty places to the instance's thread."""
@@ -191,12 +209,17 @@ class VersionEngine:
 
     def retired(self, instance: int) -> None:
         """The instance that was to retire has nothing more to do."""
-        del self._slots[instance]
+        slot = self._slots.pop(instance)
+        if slot.line is not None:
+            slot.line.close()
 
     def break_up(self, instance: int) -> None:
         """Answer what is executed of a run, and have what is not begun wait again."""
         run = self._runs.get(instance)
-        if run is not None:
+        if run is None:
+            return
+        run.look()
+        if self._runs.get(instance) is run:
             not_begun = run.take_waiting()
             self._driver.broken_up(instance, executed=self._take_finished(run), not_begun=not_begun)
 
@@ -230,6 +253,7 @@ class VersionEngine:
         if request.sender is not None and not self._open.drop(request):
             return
         request.abandoned = True
+        self._take_back(request)
         if outcome is Outcome.TIMED_OUT:
             self.statistics.timed_out(request, self._clock.now_ns())
         else:
@@ -259,13 +283,30 @@ class VersionEngine:
         self._book(run)
         self._instance_finished(run.slot, run.failure, brief=run.brief)
 
-    def run_finished(self, run: SinglesRun) -> None:
+    def run_finished(self, run: Run) -> None:
         """A run came back from its thread."""
-        del self._runs[run.slot.number]
+        self._runs.pop(run.slot.number, None)
         self._take_finished(run)
         self._instance_finished(run.slot, run.failure, not_begun=run.take_waiting(), brief=run.brief)
 
-    def _take_finished(self, run: SinglesRun) -> int:
+    def _give(self, batch: BatchRun) -> None:
+        """Have the batch executed by its instance, which has nothing to do."""
+        slot = batch.slot
+        self._batches_running += 1
+        if slot.line is None or slot.line.begin([batch], self) is None:
+            slot.worker.put(batch)
+
+    def _start(self, slot: InstanceSlot) -> None:
+        if slot.line is not None and self._nursery is not None:
+            self._nursery.start_soon(slot.line.run, name=slot.name)
+
+    def _take_back(self, ticket: RequestTicket) -> None:
+        """Have a request that has ended not be executed any more, if it was given to an instance that is not at it yet."""
+        for number, run in list(self._runs.items()):
+            if run.holds(ticket):
+                self.break_up(number)
+
+    def _take_finished(self, run: Run) -> int:
         """Book what a run has executed by now; how many of its requests that concerns."""
         if self._decoupled is not None:
             self._decoupled.flush()

@@ -1,0 +1,304 @@
+"""Instances that the Trio thread drives itself: what is given to them is executed once, answered once, and taken back in time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from tests.engine.fakes import RecordingSink, Rig, config, dynamic, instances, request, rig, values
+from tests.engine.prompt_fakes import FakePrompt, PromptBackend
+from tpy.errors import Unavailable
+from tpy.testing.loop_guard import LoopGuard
+from tpy.units import NS_PER_S
+from tpy_data.engine.batch_run import BatchRun
+from tpy_data.engine.executor import Job
+from tpy_data.engine.prompt_line import PromptRun
+from tpy_data.engine.singles_run import SinglesRun
+from tpy_data.engine.virtual_executor import VirtualExecutor
+
+
+def _now_ns() -> int:
+    return round(trio.current_time() * NS_PER_S)
+
+
+class PromptRig:
+    """A data plane with prompt instances; `jobs` are the batches and runs that came to a thread."""
+
+    def __init__(self, plane: Rig, backend: PromptBackend, jobs: list[Job]) -> None:
+        self.plane = plane
+        self.backend = backend
+        self.jobs = jobs
+
+    @property
+    def instance(self) -> FakePrompt:
+        (instance,) = self.backend.prompt
+        return instance
+
+    def submit(self, number: float, **fields: int) -> RecordingSink:
+        return self.plane.submit(request(value=number, **fields))
+
+    async def step(self, count: int = 1) -> None:
+        """The worker goes on, and everybody takes notice."""
+        for _ in range(count):
+            self.instance.step()
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def warm(self) -> None:
+        """Have a run of 4 given next."""
+        for count in (1, 1, 2):
+            sinks = [self.submit(-1) for _ in range(count)]
+            while not all(sink.responses for sink in sinks):
+                await self.step()
+
+
+@asynccontextmanager
+async def prompt_rig(*, count: int = 1, **changes: object) -> AsyncIterator[PromptRig]:
+    jobs: list[Job] = []
+
+    def note(worker: str, job: Job) -> int:
+        if isinstance(job, (BatchRun, SinglesRun, PromptRun)):
+            jobs.append(job)
+        return 0
+
+    async with trio.open_nursery() as nursery:
+        backend = PromptBackend(_now_ns)
+        async with rig(backend=backend, executor=VirtualExecutor(nursery, note)) as plane:
+            await plane.serve(config(instance_group=instances(count), **changes))
+            await trio.testing.wait_all_tasks_blocked()
+            yield PromptRig(plane, backend, jobs)
+        nursery.cancel_scope.cancel()
+
+
+async def test_no_thread_is_needed(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with prompt_rig() as r:
+        await r.warm()
+        sinks = [r.submit(number) for number in range(10)]
+        while not all(sink.responses for sink in sinks):
+            await r.step()
+        assert [values(sink.response) for sink in sinks] == [[number] * 2 for number in range(10)]
+        (statistics,) = r.plane.plane.statistics("m")
+        assert statistics.execution_count == statistics.inference.success.count == 14
+    assert r.jobs == []
+    assert r.backend.begun[4:] == list(range(10)), "in order"
+    assert r.backend.prompt == []
+
+
+async def test_a_silent_instance_is_left_to_its_thread(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with prompt_rig() as r:
+        sink = r.submit(1)
+        await trio.sleep(0.9)
+        assert r.jobs == []
+        await trio.sleep(1.2)
+        assert values(sink.response) == [1, 1]
+        assert len(r.jobs) == 1
+        other = r.submit(2)
+        await r.step()
+        assert values(other.response) == [2, 2], "and the next is not"
+        assert len(r.jobs) == 1
+
+
+async def test_what_the_instance_cannot_do_at_once_is_for_the_thread(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with prompt_rig() as r:
+        r.instance.declines = True
+        assert values(await r.submit(1).wait()) == [1, 1]
+        assert [type(job) for job in r.jobs] == [BatchRun]
+        r.instance.declines = False
+        r.instance.asks = True
+        sink = r.submit(2)
+        r.instance.step()
+        assert values(await sink.wait()) == [2, 2]
+        assert [type(job) for job in r.jobs] == [BatchRun, PromptRun]
+
+
+async def test_a_run_that_is_broken_up_answers_and_gives_back(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with prompt_rig() as r:
+        await r.warm()
+        first = r.submit(0)
+        sinks = [r.submit(number) for number in range(1, 6)]
+        await r.step()
+        assert first.responses
+        await r.step()
+        assert not sinks[0].responses, "the answers of a run leave together"
+        await trio.sleep(0.003)
+        assert values(sinks[0].response) == [1, 1], "unless it takes long"
+        (statistics,) = r.plane.plane.statistics("m")
+        assert statistics.pending_requests == 3
+        assert r.backend.begun[4:] == [0, 1, 2]
+        for _ in range(12):
+            await r.step()
+        assert [values(sink.response) for sink in sinks] == [[number] * 2 for number in range(1, 6)]
+        assert r.backend.begun[4:] == list(range(6))
+
+
+@pytest.mark.parametrize("how", ["cancel", "timeout"])
+async def test_a_request_that_ended_before_its_turn_is_not_executed(
+    how: str, autojump_clock: MockClock, loop_guard: LoopGuard
+) -> None:
+    async with prompt_rig() as r:
+        await r.warm()
+        r.submit(0)
+        sinks = [RecordingSink() for _ in range(4)]
+        handles = [
+            r.plane.plane.inference.submit(
+                request(value=1 + number, timeout_us=1000 if how == "timeout" and number == 2 else 0), sink
+            )
+            for number, sink in enumerate(sinks)
+        ]
+        await r.step()
+        if how == "cancel":
+            handles[2].cancel()
+        else:
+            await trio.sleep(0.0015)
+            assert sinks[2].error == "Unavailable: Request timeout expired"
+        for _ in range(12):
+            await r.step()
+        assert r.backend.begun[4:] == [0, 1, 2, 4]
+        assert [len(sink.responses) for sink in sinks] == [1, 1, how == "timeout", 1]
+
+
+async def test_cancelling_what_was_executed_a_moment_ago_answers_nobody(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    """The break-up that the cancellation asks for finds the whole run executed."""
+    async with prompt_rig() as r:
+        await r.warm()
+        r.submit(0)
+        sinks = [RecordingSink() for _ in range(3)]
+        handles = [r.plane.plane.inference.submit(request(value=1 + number), sink) for number, sink in enumerate(sinks)]
+        await r.step()
+        for _ in range(3):
+            r.instance.step()  # nobody has looked yet
+        handles[2].cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [len(sink.responses) for sink in sinks] == [1, 1, 0]
+        (statistics,) = r.plane.plane.statistics("m")
+        assert (statistics.inference.success.count, statistics.failures.canceled) == (7, 1)
+
+
+async def test_the_death_of_a_worker_costs_what_it_executed(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with prompt_rig() as r:
+        await r.warm()
+        r.submit(0)
+        sinks = [r.submit(number) for number in range(1, 5)]
+        await r.step()
+        r.instance.step()
+        r.instance.die()
+        await trio.testing.wait_all_tasks_blocked()
+        assert values(sinks[0].response) == [1, 1]
+        assert sinks[1].error == "Internal: it died"
+        await trio.sleep(2)  # until there is another
+        for _ in range(4):
+            await r.step()
+        assert [values(sink.response) for sink in sinks[2:]] == [[3, 3], [4, 4]]
+    assert r.backend.begun[4:] == [0, 1, 2, 3, 4]
+
+
+async def test_an_instance_that_goes_ends_its_run_in_its_thread(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with prompt_rig() as r:
+        await r.warm()
+        r.submit(0)
+        sinks = [r.submit(number) for number in range(1, 5)]
+        await r.step()
+        r.plane.want(config(), ())
+        for sink in sinks:
+            await sink.wait()
+        assert [values(sink.response) for sink in sinks] == [[number] * 2 for number in range(1, 5)]
+    assert r.backend.begun[4:] == list(range(5))
+    assert r.backend.prompt == []
+
+
+class Walk:
+    """Random requests, cancellations, steps and deaths of workers; then what must hold."""
+
+    def __init__(self, r: PromptRig, seed: int) -> None:
+        self.r = r
+        self.chance = random.Random(seed)
+        self.sinks: dict[int, RecordingSink] = {}
+        self.handles: dict[int, object] = {}
+        self.cancelled: dict[int, int] = {}
+        """To how many answers there were then."""
+        self.never: set[int] = set()
+        """Cancelled or refused before an instance had begun them."""
+
+    def submit(self) -> None:
+        for _ in range(self.chance.choice((1, 1, 2, 5, 9))):
+            number = len(self.sinks) + 1
+            timeout_us = self.chance.choice((0, 0, 0, 1500))
+            sink = RecordingSink()
+            with suppress(Unavailable):  # no instance is alive
+                self.handles[number] = self.r.plane.plane.inference.submit(request(value=number, timeout_us=timeout_us), sink)
+                self.sinks[number] = sink
+
+    def cancel(self) -> None:
+        live = [number for number, sink in self.sinks.items() if not sink.responses and number not in self.cancelled]
+        if live:
+            number = self.chance.choice(live)
+            if number not in self.r.backend.begun:
+                self.never.add(number)
+            self.cancelled[number] = 0
+            self.handles[number].cancel()  # type: ignore[attr-defined]  # a RequestHandle
+
+    async def act(self) -> None:
+        instances = [instance for instance in self.r.backend.prompt if not instance.dead]
+        chosen = self.chance.choice(instances) if instances else None
+        match self.chance.choices(range(8), (20, 6, 50, 4, 4, 0.5, 30, 4))[0]:
+            case 0:
+                self.submit()
+            case 1:
+                self.cancel()
+            case 2 if chosen is not None:
+                chosen.step()
+            case 3 if chosen is not None:
+                chosen.step(slice_over=True)
+            case 4 if chosen is not None:
+                chosen.asks = bool(chosen.open)
+            case 5 if chosen is not None:
+                chosen.die()
+            case 6:
+                await trio.testing.wait_all_tasks_blocked()
+            case 7:
+                await trio.sleep(self.chance.choice((0.0005, 0.002, 0.01)))
+            case _:
+                pass
+
+    async def settle(self) -> None:
+        with trio.fail_after(600):
+            while not all(sink.responses or number in self.cancelled for number, sink in self.sinks.items()):
+                for instance in list(self.r.backend.prompt):
+                    instance.step()
+                await trio.sleep(0.01)
+
+    def check(self) -> None:
+        backend = self.r.backend
+        assert len(set(backend.begun)) == len(backend.begun), "nothing is executed twice"
+        assert not self.never & {int(value) for value in backend.begun}, "nor when it had ended before its turn"
+        succeeded = 0
+        for number, sink in self.sinks.items():
+            assert len(sink.responses) == (0 if number in self.cancelled else 1)
+            for response in sink.responses:
+                if response.error is None:
+                    assert values(response) == [number] * 2
+                    succeeded += 1
+                else:
+                    assert response.error.reason() in ("Internal: it died", "Unavailable: Request timeout expired")
+        (statistics,) = self.r.plane.plane.statistics("m")
+        assert statistics.pending_requests == 0
+        assert statistics.inference.success.count == succeeded
+        assert statistics.failures.canceled == len(self.cancelled)
+
+
+@pytest.mark.parametrize("batching", ["default", "dynamic"])
+@pytest.mark.parametrize("seed", range(20))
+async def test_random_walks(seed: int, batching: str, autojump_clock: MockClock) -> None:
+    changes = {"dynamic_batching": dynamic()} if batching == "dynamic" else {}
+    async with prompt_rig(count=1 + seed % 3, **changes) as r:
+        walk = Walk(r, seed)
+        for _ in range(300):
+            await walk.act()
+        await walk.settle()
+        walk.check()
+    assert r.backend.prompt == []
