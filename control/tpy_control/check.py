@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from tpy.config import ConfigError, Judge, ModelConfig, Problem, Severity, check_text, normalise, parse_pbtxt
+from tpy.config import ConfigError, Judge, ModelConfig, Problem, Severity, check_members, check_text, normalise, parse_pbtxt
 from tpy.errors import InvalidArgument
 from tpy_control.core.agents import mismatches, required_md5s
 from tpy_control.core.candidate import DUPLICATE_TEXT, components_of, select_versions
@@ -57,12 +57,14 @@ def check_repository(
         if picture is not None:
             seen.append(_read(picture))
     names = Counter(one.picture.location.name for one in seen)
+    configs = {one.picture.location.name: one.config for one in seen if one.config is not None}
     return [
         ModelCheck(
             name=one.picture.location.name,
             repository=one.picture.location.repository,
-            problems=tuple(
-                _problems(disk, one, names, auto_complete=auto_complete, duplicate=not namespacing, judge=judge),
+            problems=(
+                *_problems(disk, one, names, auto_complete=auto_complete, duplicate=not namespacing, judge=judge),
+                *_disagreements(one, names, configs),
             ),
         )
         for one in seen
@@ -132,3 +134,20 @@ def _beyond_the_text(disk: DiskRepositories, seen: _Seen, config: ModelConfig, n
         Problem(path=path, field="model_repository_agents", message=text) for text in mismatches(required, found_md5s)
     )
     return problems
+
+
+def _disagreements(seen: _Seen, names: Counter[str], configs: Mapping[str, ModelConfig]) -> list[Problem]:
+    """What an ensemble and its members contradict each other in. Nothing is said where a member's configuration is still to be
+    completed from its model, or where its name is not unique."""
+    config = seen.config
+    if config is None or config.ensemble_scheduling is None:
+        return []
+    wanted = [step.model_name for step in config.ensemble_scheduling.step]
+    members = [configs[name] for name in wanted if names[name] == 1 and name in configs]
+    if len(members) < len(wanted) or not all(member.input and member.output for member in members):
+        return []
+    try:
+        check_members(msgspec.structs.replace(config, name=seen.picture.location.name), members)
+    except InvalidArgument as error:
+        return [Problem(path=seen.path, field="ensemble_scheduling.step", message=error.message)]
+    return []

@@ -59,6 +59,36 @@ def test_contradictions(tmp_path: Path, config: str, said: str) -> None:
     assert any(said in text for text in texts(tmp_path, "m")), texts(tmp_path, "m")
 
 
+def _tensor(kind: str, name: str, datatype: str = "TYPE_FP32") -> str:
+    return f'{kind} {{ name: "{name}" data_type: {datatype} dims: [ 4 ] }}\n'
+
+
+MEMBER = 'backend: "python"\n' + _tensor("input", "IN") + _tensor("output", "OUT")
+
+
+@pytest.mark.parametrize(
+    ("member", "said"),
+    [
+        (MEMBER, ""),
+        ('backend: "python"', ""),  # its model will say
+        (MEMBER.replace('"IN"', '"IN2"'), "ensemble tensor A is mapping to non-existing input IN in model step"),
+        (MEMBER + _tensor("input", "MORE"), "input MORE in model step is not mapped to any ensemble tensors"),
+        (MEMBER.replace("FP32", "INT8"), "inconsistent data type: TYPE_FP32 is inferred from model m while TYPE_INT8"),
+        (MEMBER.replace("[ 4 ]", "[ 5 ]"), "inconsistent shape: [4] is inferred from model m while [5] is"),
+    ],
+)
+def test_ensembles_and_their_members_agree(tmp_path: Path, member: str, said: str) -> None:
+    """What loading would say of them, as far as the configurations tell."""
+    write(make_model(tmp_path, "step") / "config.pbtxt", member)
+    maps = 'input_map { key: "IN" value: "A" } output_map { key: "OUT" value: "B" }'
+    steps = f'step {{ model_name: "step" model_version: -1 {maps} }}'
+    ensemble = f'platform: "ensemble"\n{_tensor("input", "A")}{_tensor("output", "B")}ensemble_scheduling {{\n{steps} }}\n'
+    write(make_model(tmp_path) / "config.pbtxt", ensemble)
+    found = texts(tmp_path, "m")
+    assert len(found) == bool(said), found
+    assert all(said in text and "ensemble_scheduling.step" in text for text in found), found
+
+
 def test_missing_versions_odd_folders_and_duplicates(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     write(one / "m" / "config.pbtxt", CONFIG)
