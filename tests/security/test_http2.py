@@ -1,4 +1,5 @@
-"""HTTP/2 floods (CVE-2023-44487 and its relatives) and what breaks HTTP/2 servers, on both ports that speak it."""
+"""HTTP/2 floods (CVE-2023-44487, CVE-2025-8671, CVE-2019-9512 and their relatives), on both ports, and
+what breaks HTTP/2 servers."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ CALL = (
     (b"content-type", b"application/grpc"),
     (b"te", b"trailers"),
 )
-_DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PING, _CONTINUATION, _UNKNOWN = 0, 1, 2, 3, 4, 6, 9, 200
+_DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PING, _WINDOW_UPDATE, _CONTINUATION, _UNKNOWN = 0, 1, 2, 3, 4, 6, 8, 9, 200
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -43,6 +44,11 @@ FLOODS = {
     "priorities": lambda _: b"".join(frame(_PRIORITY, 0, stream, b"\0\0\0\0\x10") for stream in range(1, 10_000, 2)),
     "continuations": lambda _: frame(_HEADERS, 0, 1) + frame(_CONTINUATION, 0, 1) * 20_000,
     "empty data": lambda fields: headers(fields, end=False) + frame(_DATA, 0, 1) * 20_000,
+    "window updates": lambda _: frame(_WINDOW_UPDATE, 0, 0, b"\0\0\0\1") * 20_000,
+    "resets that we make": lambda fields: b"".join(
+        headers(fields, stream, end=False) + frame(_WINDOW_UPDATE, 0, stream, bytes(4)) for stream in range(1, 10_000, 2)
+    ),
+    "empty headers": lambda fields: headers(fields, end=False) + frame(_HEADERS, 4, 1) * 20_000,
     "unknown frames": lambda _: frame(_UNKNOWN, 0, 0) * 20_000,
     "streams": lambda fields: b"".join(headers(fields, stream, end=False) for stream in range(1, 10_000, 2)),
     "header bomb": lambda fields: frame(

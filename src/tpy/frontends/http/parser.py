@@ -72,6 +72,7 @@ class RequestParser:
         self._llhttp = httptools.HttpRequestParser(self)
         self._replaying = False
         self._upgrade_with_body = False
+        self._empty_line_bytes = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -90,7 +91,7 @@ class RequestParser:
 
     def feed(self, data: bytes | memoryview) -> None:
         """Take the next bytes of the connection (not while `bulk` is set)."""
-        before, size = self.begun, len(data)
+        before, size, was_idle = self.begun, len(data), self.phase is Phase.IDLE
         while data and self.fatal is None and not self.ended:
             rest: bytes | memoryview = b""
             try:
@@ -103,6 +104,8 @@ class RequestParser:
                 self._explain(error)
             data = rest
         self._count_raw(size if self.begun == before else 0)
+        if was_idle and self.phase is Phase.IDLE and self.begun == before and self.fatal is None:
+            self._count_empty_lines(size)
         if self.phase is Phase.BODY and self._collect is _Collect.BUFFER and self.fatal is None:
             self.bulk = self._buffer[self.body_received :]
 
@@ -148,6 +151,12 @@ class RequestParser:
             if self._raw_bytes - self.body_received > allowed:
                 self.fatal = refusal_reply(HTTPStatus.BAD_REQUEST, "malformed HTTP request: chunk headers are too long")
 
+    def _count_empty_lines(self, count: int) -> None:
+        """Bound what llhttp passes over before a request."""
+        self._empty_line_bytes += count
+        if self._empty_line_bytes > limits.HTTP_HEADER_BYTES_MAX:
+            self.fatal = _headtoo_large_reply()
+
     def _continue_after_upgrade(self) -> None:
         """llhttp leaves the body of a request with an Upgrade header to the new protocol: start it again at the body."""
         if not self._upgrade_with_body:
@@ -165,7 +174,7 @@ class RequestParser:
         if self.ended:
             raise _Stop  # llhttp sees this by itself, but not after an offer to change the protocol
         if not self._replaying:
-            self._raw_bytes = 0
+            self._raw_bytes = self._empty_line_bytes = 0
             self.begun += 1
             self.phase = Phase.HEAD
 
