@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from benchmarks.bench import Bench
-from benchmarks.rows import bls, decoupled, ensemble, memory, onnx, sequences, start, tiny
+from benchmarks.rows import bls, decoupled, ensemble, frontends, memory, onnx, sequences, start, tiny
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -25,6 +25,7 @@ ROWS: tuple[Row, ...] = (
     Row("perf_analyzer", "tiny identity model, HTTP binary, by perf_analyzer", tiny.measure_perf_analyzer),
     Row("grpc", "tiny identity model and 12 MB, gRPC, by perf_analyzer", tiny.measure_grpc),
     Row("cache", "one request again and again, with and without response cache, HTTP binary, by wrk", tiny.measure_cache),
+    Row("frontends", "tiny identity models behind 0, 1, 2 and 4 frontend processes, HTTP and gRPC", frontends.measure),
     Row("decoupled", "a model that sends many small responses, gRPC streaming", decoupled.measure),
     Row("bls", "a model that calls another one k times, HTTP", bls.measure),
     Row("ensemble", "three tiny identity models in a row as an ensemble, HTTP", ensemble.measure),
