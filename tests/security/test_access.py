@@ -9,7 +9,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.chaos.models import write_models
+from tests.chaos.models import FACTOR, write_models
+from tests.e2e.repositories import AFFINE_CONFIG, ModelFolder
 from tests.e2e.server import ServerProcess
 from tpy._proto import message_class
 
@@ -182,7 +183,7 @@ def test_files_of_the_server_are_not_for_clients(attacker: Attacker) -> None:
 @pytest.mark.parametrize("mode", ["none", "poll"])
 def test_models_are_loaded_by_nobody_in_other_modes(tmp_path: Path, mode: str) -> None:
     """The default is none: a public port lets nobody change what is served."""
-    write_models(tmp_path / "models")
+    ModelFolder(tmp_path / "models", "affine").config(AFFINE_CONFIG + "dynamic_batching { }\n").affine(1, FACTOR)
     flags = () if mode == "none" else ("--model-control-mode=poll",)
     with ServerProcess(*flags, repositories=[tmp_path / "models"]) as server:
         attacker = Attacker(server, tmp_path)

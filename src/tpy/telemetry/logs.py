@@ -35,8 +35,9 @@ def escape(text: str) -> str:
     return _one_line(json.dumps(text, ensure_ascii=False))
 
 
-_UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
-"""What JSON leaves alone and is not plain text: more control characters and line ends, and what UTF-8 has no form for."""
+_UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What JSON leaves alone and is not plain text: more control characters and line ends, marks that make a terminal show what
+follows in another order, and what UTF-8 has no form for."""
 
 
 def _one_line(document: str) -> str:
