@@ -6,7 +6,10 @@ from fuzz.cache import targets as cache
 from fuzz.config import targets as config
 from fuzz.control import targets as control
 from fuzz.decoupled import targets as decoupled
+from fuzz.engine import targets as engine
 from fuzz.grpc import targets as grpc
+from fuzz.http import targets as http
+from fuzz.python_worker import targets as worker
 from fuzz.remote import targets as remote
 from fuzz.schedulers import ensemble_targets as ensembles
 from fuzz.schedulers import rate_targets as rates
@@ -38,10 +41,27 @@ TARGETS: tuple[Target, ...] = (
     config.DOCUMENTS,
     config.SPOILED,
     config.CANARY,
+    http.SOUND,
+    http.HOSTILE,
+    http.CANARY,
+    http.BODIES,
+    http.RESPONSES,
     grpc.HOSTILE,
     grpc.CONVERSATION,
     grpc.FRAMING,
     grpc.FRAMING_CANARY,
+    grpc.REQUESTS,
+    grpc.RESPONSES,
+    worker.FRAMES,
+    worker.CANARY,
+    worker.TENSORS,
+    worker.SESSION,
+    worker.WINDOW,
+    worker.WINDOW_CANARY,
+    engine.CIRCLES,
+    engine.CIRCLES_CANARY,
+    engine.DEADLINES,
+    engine.DEADLINES_CANARY,
     remote.PROTOCOL,
     remote.HOSTILE,
     remote.CANARY,

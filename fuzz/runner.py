@@ -15,6 +15,8 @@ from fuzz.chance import Chance, Tape
 from fuzz.shrinker import Shrinker, play
 from fuzz.target import Target, Violation
 
+_SHOWN_CHARACTERS_MAX = 400
+
 
 @dataclass(slots=True)
 class Report:
@@ -146,7 +148,7 @@ def _report_failure(target: Target, history: int, error: Exception, report: Repo
 
 def first_line(error: Exception) -> str:
     """What an error says, in one line."""
-    return (str(error) or type(error).__name__).splitlines()[0]
+    return (str(error) or type(error).__name__).splitlines()[0][:_SHOWN_CHARACTERS_MAX]
 
 
 def print_report(report: Report) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from fuzz.cache.trial import INVARIANT, run_cache, run_flights
 from fuzz.chance import Chance
 from fuzz.target import Target, Violation
-from tpy.messages import DataType, ParameterValue, Tensor
+from fuzz.tensors import random_tensor, same
+from tpy.messages import ParameterValue
 from tpy_data.cache.core.key import KEY_BYTES
 from tpy_data.cache.core.lru import LruCore
 from tpy_data.cache.core.wire import NotAnEntry, read_entry, write_entry
-
-_TYPES = [datatype for datatype in DataType if datatype is not DataType.INVALID]
 
 
 def _response_cache(chance: Chance) -> int:
@@ -42,7 +39,7 @@ def _entry(chance: Chance) -> int:
     parameters = {f"p{index}": chance.choice(values) for index in range(chance.randrange(3))}
     data = write_entry(key, outputs, parameters)
     again = read_entry(data, key)
-    if dict(again.parameters) != parameters or not all(map(_same, again.outputs, outputs)) or len(again.outputs) != len(outputs):
+    if dict(again.parameters) != parameters or not all(map(same, again.outputs, outputs)) or len(again.outputs) != len(outputs):
         raise Violation(f"{outputs} {parameters} became {again}")
     broken = bytearray(data)
     for _ in range(chance.randint(1, 4)):
@@ -57,28 +54,6 @@ def _entry(chance: Chance) -> int:
     except NotAnEntry:
         return 6
     raise Violation("the answer to another request was believed")
-
-
-def random_tensor(chance: Chance, name: str) -> Tensor:
-    """Any datatype, small shapes, empty ones too."""
-    datatype = chance.choice(_TYPES)
-    shape = tuple(chance.choice((0, 1, 2, 3)) for _ in range(chance.randrange(4)))
-    if datatype is DataType.BYTES:
-        array = np.empty(shape, dtype=object)
-        for index in np.ndindex(*shape):
-            array[index] = chance.randbytes(chance.randrange(5))
-        return Tensor(name, datatype, array)
-    size = int(np.prod(shape, dtype=int)) * datatype.itemsize
-    data = bytes(chance.randrange(2) for _ in range(size)) if datatype is DataType.BOOL else chance.randbytes(size)
-    return Tensor(name, datatype, np.frombuffer(data, datatype.numpy).reshape(shape))
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    return (one.name, one.datatype, one.array.shape) == (other.name, other.datatype, other.array.shape) and (
-        one.array.tolist() == other.array.tolist()
-        if one.datatype is DataType.BYTES
-        else one.array.tobytes() == other.array.tobytes()
-    )
 
 
 RULES = ("get", "put", "evict", "forget", "arrive", "give up", "leader gives up", "answer")

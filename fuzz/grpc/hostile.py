@@ -185,11 +185,21 @@ def run(chance: Chance) -> int:
     """One history, whole and cut."""
     rules = random_rules(chance)
     data = history(chance)
+    return _try(rules, data, list(cuts(chance, data)))
+
+
+def attack(data: bytes) -> int:
+    """Any bytes behind a sound beginning, whole and by the byte."""
+    data = codes.PREFACE + frame(codes.SETTINGS, 0, 0, b"") + data
+    return _try(random_rules(Chance(0)), data, [data[at : at + 1] for at in range(len(data))])
+
+
+def _try(rules: Http2Rules, data: bytes, pieces: list[bytes]) -> int:
     whole = Http2Server(rules, 0)
     events, output = _feed(whole, rules, [data])
     _check_order(events, rules)
     cut = Http2Server(rules, 0)
-    cut_events, cut_output = _feed(cut, rules, list(cuts(chance, data)))
+    cut_events, cut_output = _feed(cut, rules, pieces)
     if _meaning(events) != _meaning(cut_events):
         raise Violation(f"other events when cut:\n  {_meaning(events)}\n  {_meaning(cut_events)}")
     if output != cut_output:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from fuzz.grpc import conversation, framing, hostile
+from fuzz.grpc import conversation, framing, hostile, inference
 from fuzz.target import Target
 
-HOSTILE = Target(name="grpc_hostile_frames", invariant=hostile.INVARIANT, run=hostile.run, smoke_examples=5000)
+HOSTILE = Target(
+    name="grpc_hostile_frames", invariant=hostile.INVARIANT, run=hostile.run, smoke_examples=5000, attack=hostile.attack
+)
 CONVERSATION = Target(
     name="grpc_conversation", invariant=conversation.INVARIANT, run=conversation.run, smoke_examples=600, rules=conversation.RULES
 )
@@ -17,3 +19,12 @@ FRAMING_CANARY = Target(
     smoke_examples=100,
     must_fail=True,
 )
+
+REQUESTS = Target(
+    name="grpc_requests",
+    invariant=inference.REQUESTS,
+    run=inference.run_requests,
+    smoke_examples=4000,
+    attack=inference.attack,
+)
+RESPONSES = Target(name="grpc_responses", invariant=inference.RESPONSES, run=inference.run_responses, smoke_examples=4000)

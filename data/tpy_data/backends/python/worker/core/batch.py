@@ -109,7 +109,16 @@ def read(descriptor: Descriptor, data: memoryview, segment: Array | None) -> Arr
     dtype = datatypes.STORAGE_OF_NUMBER.get(number)
     if dtype is None or count * dtype.itemsize != size:
         raise ProtocolViolation(f"tensor '{name}' of type {number} and shape {list(shape)} has {size} bytes")
+    if count == 0:
+        return _empty(name, shape, dtype)
     if where == 0:
-        return np.frombuffer(data, dtype, count, offset).reshape(shape) if count else np.empty(shape, dtype)
+        return np.frombuffer(data, dtype, count, offset).reshape(shape)
     assert isinstance(source, np.ndarray)
     return source[offset : offset + size].view(dtype).reshape(shape)
+
+
+def _empty(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    try:
+        return np.empty(shape, dtype)
+    except ValueError as error:  # an extent beyond what numpy can count, beside one of 0
+        raise ProtocolViolation(f"tensor '{name}' has shape {list(shape)}: {error}") from None

@@ -1,0 +1,1 @@
+"""Fuzzing of the cores of the engine: circles of calls, and deadlines."""

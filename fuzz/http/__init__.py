@@ -1,0 +1,1 @@
+"""Fuzzing of the HTTP frontend: the bytes of requests, and inference bodies."""

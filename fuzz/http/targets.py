@@ -1,0 +1,50 @@
+"""The targets of the HTTP frontend."""
+
+from __future__ import annotations
+
+from fuzz.chance import Chance
+from fuzz.http import bodies, requests
+from fuzz.target import Target
+from tpy.frontends.http.parser import RequestParser
+
+
+class HastyParser(RequestParser):
+    """Wrong on purpose: of a body that comes in several pieces the last one is kept."""
+
+    def on_body(self, piece: bytes) -> None:
+        self._pieces.clear()
+        super().on_body(piece)
+
+
+def _canary(chance: Chance) -> int:
+    return requests.run_sound(chance, HastyParser)
+
+
+SOUND = Target(
+    name="http_requests",
+    invariant="requests that are right are found as they were written, however they are cut",
+    run=requests.run_sound,
+    smoke_examples=4000,
+)
+HOSTILE = Target(
+    name="http_hostile_bytes",
+    invariant=requests.INVARIANT,
+    run=requests.run_hostile,
+    smoke_examples=6000,
+    attack=requests.attack,
+)
+CANARY = Target(
+    name="http_canary",
+    invariant="a parser that loses the beginning of a body is found out",
+    run=_canary,
+    smoke_examples=100,
+    must_fail=True,
+)
+BODIES = Target(
+    name="http_request_bodies",
+    invariant=bodies.REQUESTS,
+    run=bodies.run_requests,
+    smoke_examples=4000,
+    attack=bodies.attack,
+)
+RESPONSES = Target(name="http_response_bodies", invariant=bodies.RESPONSES, run=bodies.run_responses, smoke_examples=4000)

@@ -1,0 +1,167 @@
+"""Who may speak, beside the picture in the documentation; and the window of a decoupled request, seen by both ends at once."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from fuzz.chance import Chance
+from fuzz.target import Violation
+from tpy_data.backends.python.worker.core.frames import Kind, ProtocolViolation
+from tpy_data.backends.python.worker.core.session import Session
+from tpy_data.backends.python.worker.core.windows import BYTES_MAX, RESPONSES_MAX, Receipts, Window
+
+SESSION = (
+    "a conversation goes from loading over batches to its end as the picture says, with and without a decoupled model; whatever"
+    " else is said breaks it off for good, and raises nothing but ProtocolViolation"
+)
+WINDOW = (
+    "both ends know the same of a window but for what is under way: no more is sent than it holds (one response always may be),"
+    " what was taken is told in time that a sender that waits goes on, and in the end nothing is left"
+)
+
+
+class NaiveSession:
+    """The picture, step by step."""
+
+    def __init__(self, *, streaming: bool) -> None:
+        self.streaming = streaming
+        self.broken = False
+        self.said: list[Kind] = []
+
+    def allowed(self) -> set[Kind]:
+        """What may be said next, after what was said."""
+        order = [kind for kind in self.said if kind not in (Kind.RESPONSE, Kind.PROGRESS)]
+        always = {Kind.RESPONSE, Kind.PROGRESS} if self.streaming else set()
+        if self.broken:
+            return set()
+        match order:
+            case []:
+                return {Kind.LOAD}
+            case [Kind.LOAD]:
+                return {Kind.HELLO}
+            case [_, Kind.HELLO]:
+                return {Kind.READY, Kind.FAILED}
+        asks = set() if self.streaming else {Kind.IS_CANCELLED}
+        in_run = next((kind for kind in reversed(order) if kind in (Kind.EXECUTE, Kind.RUN)), None) is Kind.RUN
+        match order[-1]:
+            case Kind.READY | Kind.RESULT | Kind.NOT_BEGUN:
+                return {Kind.EXECUTE, Kind.FINALIZE} | always | (set() if self.streaming else {Kind.RUN})
+            case Kind.EXECUTE | Kind.RUN | Kind.PART | Kind.CANCELLED:
+                return {Kind.RESULT} | always | asks | ({Kind.PART, Kind.NOT_BEGUN} if in_run else set())
+            case Kind.IS_CANCELLED:
+                return {Kind.CANCELLED}
+            case Kind.FINALIZE:
+                return {Kind.FINALIZED} | always
+        return set()
+
+
+def run_session(chance: Chance, session_of: type[Session] = Session) -> int:
+    """Words that may be said, mostly."""
+    streaming = chance.random() < 0.5
+    session, naive = session_of(streaming=streaming), NaiveSession(streaming=streaming)
+    kinds = list(Kind)
+    steps = 0
+    for _ in chance.rounds((50, 60)):
+        steps += 1
+        allowed = naive.allowed()
+        legal = [kind for kind in kinds if kind in allowed and (kind is not Kind.FINALIZE or chance.random() < 0.1)]
+        kind = chance.choice(legal) if legal and chance.random() < 0.985 else chance.choice(kinds)
+        if chance.random() < 0.002:
+            session.break_off()
+            naive.broken = True
+            chance.took("break off")
+            continue
+        try:
+            session.apply(kind)
+        except ProtocolViolation:
+            if kind in allowed:
+                raise Violation(f"{kind.name} after {[each.name for each in naive.said]} was refused") from None
+            naive.broken = True
+            chance.took("violation")
+            continue
+        if kind not in allowed:
+            raise Violation(f"{kind.name} after {[each.name for each in naive.said]} was taken")
+        naive.said.append(kind)
+        chance.took(kind.name)
+    return steps
+
+
+def run_window(chance: Chance, window_of: type[Window] = Window) -> int:
+    """A sender, a receiver, and what is under way between them in both directions."""
+    sender = window_of()
+    receiver = Receipts()
+    under_way: deque[int] = deque()
+    arrived: deque[int] = deque()
+    told: deque[int] = deque()
+    outstanding: deque[int] = deque()
+    sizes = chance.choice(((0, 10), (BYTES_MAX // 3, 5), (BYTES_MAX * 2, 1), (BYTES_MAX // 2, BYTES_MAX)))
+    steps = 0
+    for _ in chance.rounds((50, 200)):
+        steps += 1
+        match chance.choice("ssssrrtth"):
+            case "s":
+                full = len(outstanding) >= RESPONSES_MAX or (bool(outstanding) and sum(outstanding) >= BYTES_MAX)
+                if sender.is_full is not full:
+                    raise Violation(f"full: {sender.is_full}, but {len(outstanding)} of {sum(outstanding)} bytes are out")
+                size = chance.choice(sizes)
+                try:
+                    sender.sent(size)
+                except ProtocolViolation:
+                    if not full:
+                        raise Violation("a response within the window was refused") from None
+                    chance.took("full")
+                    continue
+                if full:
+                    raise Violation("a response beyond the window was sent")
+                outstanding.append(size)
+                under_way.append(size)
+                chance.took("send")
+            case "r" if under_way:
+                size = under_way.popleft()
+                receiver.window.sent(size)
+                arrived.append(size)
+                chance.took("arrive")
+            case "t" if arrived:
+                _take(chance, receiver, arrived, told)
+            case "h" if told:
+                _hear(chance, sender, outstanding, told)
+            case "h":
+                _lie(chance, sender, len(outstanding))
+    while under_way:
+        receiver.window.sent(under_way[0])
+        arrived.append(under_way.popleft())
+    while arrived:
+        _take(chance, receiver, arrived, told)
+    while told:
+        _hear(chance, sender, outstanding, told)
+    if sender.is_full or len(receiver.window):
+        raise Violation(f"all were taken, but the sender waits with {len(outstanding)} out, {len(receiver.window)} are held")
+    return steps
+
+
+def _take(chance: Chance, receiver: Receipts, arrived: deque[int], told: deque[int]) -> None:
+    count = chance.randint(1, len(arrived))
+    for _ in range(count):
+        arrived.popleft()
+    if number := receiver.taken(count):
+        told.append(number)
+        chance.took("tell")
+    chance.took("take")
+
+
+def _hear(chance: Chance, sender: Window, outstanding: deque[int], told: deque[int]) -> None:
+    count = told.popleft()
+    size = sum(outstanding.popleft() for _ in range(count))
+    if sender.taken(count) != size or len(sender) != len(outstanding):
+        raise Violation(f"{count} were taken, of {size} bytes; {len(sender)} are out, expected {len(outstanding)}")
+    chance.took("hear")
+
+
+def _lie(chance: Chance, sender: Window, outstanding: int) -> None:
+    for count in (-1, outstanding + 1):
+        try:
+            sender.taken(count)
+        except ProtocolViolation:
+            continue
+        raise Violation(f"{count} of {outstanding} were believed to be taken")
+    chance.took("lie")
