@@ -204,6 +204,7 @@ async def test_a_client_that_only_finishes_sending_gets_its_answers() -> None:
         (b"GET /v2 HTTP/1.1\r\nHost: t\r\nX: " + b"a" * limits.HTTP_HEADER_BYTES_MAX + b"\r\n\r\n", 431),
         (b"GET /" + b"a" * limits.HTTP_HEADER_BYTES_MAX + b" HTTP/1.1\r\nHost: t\r\n\r\n", 431),
         (b"GET /v2 HTTP/1.1\r\nHost: t\r\nX: " + b"a" * 4 * limits.HTTP_HEADER_BYTES_MAX, 431),
+        (b"\r\n" * limits.HTTP_HEADER_BYTES_MAX, 431),
         (b"POST /v2 HTTP/1.1\r\nHost: t\r\nContent-Length: 99999999999\r\n\r\nabc", 400),
         (b"POST /v2 HTTP/1.1\r\nHost: t\r\nContent-Length: 3\r\nExpect: a miracle\r\n\r\n", 417),
     ],
@@ -422,3 +423,12 @@ async def test_large_json_is_decoded_and_encoded_in_threads() -> None:
             large, small = await client.answer(), await client.answer()
         assert large.document["outputs"][0]["data"] == values  # type: ignore[index]
         assert small.document["id"] == "small"  # type: ignore[index]
+
+
+async def test_empty_lines_before_requests_are_passed_over() -> None:
+    async with running(FakeServices()) as server:
+        client = await server.connect()
+        for _ in range(3):
+            for _ in range(20):
+                await client.send(b"\r\n" * 1000)
+            assert (await client.ask(b"\r\n" + get("/v2"))).status == 200
