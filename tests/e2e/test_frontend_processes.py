@@ -309,3 +309,15 @@ def test_what_cannot_be_served_is_said_at_the_start(tmp_path: Path) -> None:
     with ServerProcess("--frontend-processes=65", repositories=[tmp_path / "models"], expect_exit=1) as server:
         server.process.wait(60)
     assert "--frontend-processes" in server.log
+
+
+def test_a_stop_does_not_wait_for_processes_that_start(tmp_path: Path) -> None:
+    build(tmp_path / "models")
+    server = ServerProcess(
+        "--frontend-processes=2", "--model-control-mode=explicit", "--load-model=floats", repositories=[tmp_path / "models"]
+    )
+    server.start()
+    server.wait_log("desired state of a model changed")
+    assert server.stop() == 0
+    assert "Traceback" not in server.log
+    assert "Started HTTP service" not in server.log

@@ -32,11 +32,13 @@ class Ports(NamedTuple):
 
 
 @asynccontextmanager
-async def open_ports(options: ServerOptions, services: Services, clock: Clock, stop: trio.Event) -> AsyncIterator[Ports]:
-    """Serve the ports for the length of the block. To be left when `stop` is set; then
+async def open_ports(
+    options: ServerOptions, services: Services, clock: Clock, *, stop: trio.Event, give_up: trio.Event
+) -> AsyncIterator[Ports]:
+    """Serve the ports for the length of the block, which begins early when `give_up` is set. To be left when `stop` is set; then
     what is in flight is answered first."""
     if options.frontend_processes and (options.http is not None or options.grpc is not None):
-        async with _in_processes(options, services, stop) as ports:
+        async with _in_processes(options, services, stop, give_up) as ports:
             yield ports
         return
     addresses = {}
@@ -51,7 +53,9 @@ async def open_ports(options: ServerOptions, services: Services, clock: Clock, s
 
 
 @asynccontextmanager
-async def _in_processes(options: ServerOptions, services: Services, stop: trio.Event) -> AsyncIterator[Ports]:
+async def _in_processes(
+    options: ServerOptions, services: Services, stop: trio.Event, give_up: trio.Event
+) -> AsyncIterator[Ports]:
     """The sockets are this process's: connections wait in them while a frontend process is replaced."""
     http, grpc = options.http, options.grpc
     bound: dict[str, tuple[list[socket.socket], BoundAddress]] = {}
@@ -76,7 +80,8 @@ async def _in_processes(options: ServerOptions, services: Services, stop: trio.E
             drain_timeout_s=options.exit_timeout_s,
         )
         async with trio.open_nursery() as nursery:
-            tell = await nursery.start(partial(run_frontend_processes, options.frontend_processes, command, services, stop=stop))
+            run = partial(run_frontend_processes, options.frontend_processes, command, services, stop=stop, give_up=give_up)
+            tell = await nursery.start(run)
             nursery.start_soon(_close_at_stop, [each for sockets, _ in bound.values() for each in sockets], stop)
             yield Ports({name: address for name, (_, address) in bound.items()}, tell)
     finally:

@@ -112,7 +112,7 @@ async def run_server(
                 )
                 control_nursery.start_soon(readiness.follow, store)
                 closing_ports = trio.Event()
-                async with _frontends(options, services, data, clock, closing_ports) as ports:
+                async with _frontends(options, services, data, clock, stop=closing_ports, give_up=stop.asked) as ports:
                     loaded = await _wait_loaded(options, control, registry, stop, announce)
                     if loaded:
                         await ports.tell()
@@ -159,7 +159,7 @@ async def _wait_loaded(
         nursery.start_soon(give_up)
         settled.append(await control.wait_startup_settled())
         nursery.cancel_scope.cancel()
-    if not settled:
+    if not settled or stop.asked.is_set():
         return False
     report = settled[0]
     announce(tables(options, registry, report.entries))
@@ -175,7 +175,7 @@ async def _wait_loaded(
 
 @asynccontextmanager
 async def _frontends(
-    options: ServerOptions, services: Services, data: DataPlane, clock: Clock, stop: trio.Event
+    options: ServerOptions, services: Services, data: DataPlane, clock: Clock, *, stop: trio.Event, give_up: trio.Event
 ) -> AsyncIterator[Ports]:
     """The ports. Leaving the block waits until each has drained; the metrics port goes last."""
     addresses: dict[str, BoundAddress] = {}
@@ -185,7 +185,7 @@ async def _frontends(
             if options.metrics is not None:
                 show = _metrics_page(options.metrics, options, services, data, sampling)
                 addresses["metrics"] = await outer.start(partial(serve_metrics, options.metrics.http, show, stop=drained))
-            async with open_ports(options, services, clock, stop) as ports:
+            async with open_ports(options, services, clock, stop=stop, give_up=give_up) as ports:
                 yield ports._replace(addresses=dict(sorted({**addresses, **ports.addresses}.items())))
             drained.set()
             outer.cancel_scope.deadline = trio.current_time() + 1.0

@@ -64,13 +64,15 @@ async def run_frontend_processes(
     services: Services,
     *,
     stop: trio.Event,
+    give_up: trio.Event,
     task_status: trio.TaskStatus[Tell] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve in `count` processes until `stop` is set and all of them have ended: by themselves when what was in flight has been
     answered, else by SIGKILL, after `command.drain_timeout_s` and a little.
 
-    Started when all of them serve; hands out how to tell them at once, instead of soon, that something has changed. Raises
-    TpyError when one of them cannot serve at the beginning; later ones are tried again. Cancelled: kills them.
+    Started when all of them serve, or `give_up` is set before; hands out how to tell them at once, instead of soon, that
+    something has changed. Raises TpyError when one of them cannot serve at the beginning; later ones are tried again.
+    Cancelled: kills them.
     """
     publisher = Publisher(services)
     await publisher.refresh()
@@ -80,10 +82,22 @@ async def run_frontend_processes(
             slots = [_Slot(number, command, services, publisher, stop) for number in range(count)]
             for slot in slots:
                 keepers.start_soon(slot.keep)
-            for slot in slots:
-                await slot.began.wait()
+            await _wait_began(slots, give_up)
             task_status.started(publisher.tell)
         publishing.cancel_scope.cancel()
+
+
+async def _wait_began(slots: Sequence[_Slot], give_up: trio.Event) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def leave() -> None:
+            await give_up.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(leave)
+        for slot in slots:
+            await slot.began.wait()
+        nursery.cancel_scope.cancel()
 
 
 class _Slot:
