@@ -380,6 +380,18 @@ async def test_the_listing_follows_the_repository(autojump_clock: MockClock, wor
         assert world.index() == []
 
 
+async def test_a_repository_that_cannot_be_read_for_a_while_does_not_end_the_listing(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with world.running():
+        world.source.broken_repositories.add("repo")
+        world.put("m", 1)
+        await trio.sleep(100)
+        world.source.broken_repositories.clear()
+        await trio.sleep(100)
+        assert world.index() == [("m", None, None, "")]
+
+
 async def test_a_stopping_server_refuses(autojump_clock: MockClock, world: World) -> None:
     world.put("m", 1)
     async with world.running() as control:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.control.world import CONFIG, World
 from tpy.errors import InvalidArgument, NotFound, Unavailable
@@ -216,6 +216,31 @@ async def test_a_repository_that_cannot_be_read_says_nothing_about_its_models(au
         world.source.broken_repositories.clear()
         await trio.sleep(17)
         assert [row[0] for row in world.index()] == ["later", "m"]
+
+
+async def test_what_has_changed_in_a_repository_that_cannot_be_read_waits_for_the_next_look(
+    autojump_clock: MockClock, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+    list_models = world.source.list_models
+
+    async def counted() -> Sequence[ModelLocation]:
+        looks.append(trio.current_time())
+        assert len(looks) < 100, "it looks without a pause"
+        return await list_models()
+
+    monkeypatch.setattr(world.source, "list_models", counted)
+    world.put("m", 1)
+    async with world.running("poll"):
+        world.put("m", 2)  # seen, but not yet for long enough
+        await wait_all_tasks_blocked()
+        world.source.broken_repositories.add("repo")
+        looks.clear()
+        await trio.sleep(100)
+        assert len(looks) <= 100 / 15 + 2
+        world.source.broken_repositories.clear()
+        await trio.sleep(32)
+        assert [row[:3] for row in world.index()] == [("m", 2, "READY")]
 
 
 async def test_a_removed_model_is_unloaded_and_leaves_the_index(autojump_clock: MockClock, world: World) -> None:

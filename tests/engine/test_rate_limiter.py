@@ -6,14 +6,17 @@ import random
 from typing import Any
 
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.engine.fakes import RecordingSink, ScriptedBackend, config, dynamic, identity, request, rig, values
 from tests.engine.sequences import of, sequence_backend, sequence_config
-from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
+from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, InstancePlacement
 from tpy.config.model_config import InstanceGroup, InstanceKind, RateLimiter, RateLimiterResource
 from tpy.errors import Unavailable
 from tpy.messages import ModelState
+from tpy_data.engine.executor import Job
+from tpy_data.engine.placing import PlacedInstance
+from tpy_data.engine.rate_limiter import RateLimiter as Limiter
 from tpy_data.schedulers.core.rate_limiter import Supply
 
 ANY = Supply()
@@ -274,3 +277,78 @@ async def test_a_random_history_leaks_no_resource(autojump_clock: MockClock) -> 
             begun_ms = trio.current_time() * 1000
             (at_ms,) = await _all(r.submit(request(model=name)))
             assert at_ms - begun_ms <= 6
+
+
+class StoppedWorker:
+    """Keeps its jobs until the test finishes them."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+
+    def put(self, job: Job) -> None:
+        self.jobs.append(job)
+
+    def close(self) -> None:
+        pass
+
+
+class NotedJob:
+    """A job that notes its end."""
+
+    def __init__(self) -> None:
+        self.over = False
+
+    def begin(self) -> None:
+        pass
+
+    def run(self) -> None:
+        pass
+
+    def finished(self) -> None:
+        self.over = True
+
+
+def _placed(*resources: tuple[str, int]) -> PlacedInstance:
+    placement = InstancePlacement(name="i", group="g", kind=InstanceKind.KIND_CPU, device_id=0)
+    return PlacedInstance(placement, passive=False, limits=group(*resources).rate_limiter)
+
+
+async def test_what_a_closed_version_still_holds_goes_to_who_waits() -> None:
+    limiter = Limiter(ANY)
+    lent: list[tuple[str, int]] = []
+    gates = {}
+    for name in "ab":
+        gate = gates[name] = limiter.open_gate(name)
+        with gate.change([_placed(("R", 1))]):
+            gate.take(lambda number, name=name: lent.append((name, number)))
+            gate.enter(1, _placed(("R", 1)), StoppedWorker())
+            gate.add(1)
+            gate.want(True)
+    limiter.pump()
+    assert lent == [("a", 1)]
+    gates["a"].close()
+    assert lent == [("a", 1), ("b", 1)]
+
+
+async def test_an_instance_leaves_when_the_batches_at_its_door_are_over(autojump_clock: MockClock) -> None:
+    limiter = Limiter(ANY)
+    doors, workers, jobs = [], [], []
+    for name in "ab":
+        gate = limiter.open_gate(name)
+        with gate.change([_placed(("R", 1))]):
+            workers.append(StoppedWorker())
+            doors.append(gate.enter(1, _placed(("R", 1)), workers[-1]))
+            jobs.append(NotedJob())
+            doors[-1].put(jobs[-1])
+    assert [len(worker.jobs) for worker in workers] == [1, 0]
+    assert [gate.keeps_back(1)] == [True]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(gate.leave, 1)
+        await wait_all_tasks_blocked()
+        workers[0].jobs[0].finished()
+        assert jobs[0].over
+        assert len(workers[1].jobs) == 1, "its batch runs before it leaves"
+        await wait_all_tasks_blocked()
+        assert nursery.child_tasks
+        workers[1].jobs[0].finished()
+    assert limiter.used() == {}

@@ -1,12 +1,15 @@
-"""`python -m tests.mutation`: which files, which suites, the report."""
+"""`python -m tests.mutation`: makes the mutants, tries them, reports."""
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
+import os
 import random
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 # Loaded before the first fork; nothing of ours may be, and no plugin of pytest, which wants to load them itself.
@@ -15,95 +18,120 @@ import msgspec  # noqa: F401
 import numpy  # noqa: F401
 import trio  # noqa: F401
 
-from tests.mutation.mutants import Mutant, mutants_of
-from tests.mutation.trial import survives
+from tests.mutation.by_hand import faults
+from tests.mutation.justified import Justified
+from tests.mutation.mutants import Mutant, Place, mutant_of, places_of
+from tests.mutation.report import Report
+from tests.mutation.suites import SUITES, suites_of
+from tests.mutation.trial import ROOT, End, Trial
 
-ROOT = Path(__file__).parents[2]
-
-_SCHEDULERS = "data/tpy_data/schedulers"
-_GRPC = "src/tpy/frontends/grpc/transport/core"
-
-SUITES: dict[str, tuple[str, ...]] = {
-    f"{_SCHEDULERS}/core/sequence_*.py": ("fuzz:sequence_direct", "fuzz:sequence_oldest", "tests/schedulers", "tests/engine"),
-    f"{_SCHEDULERS}/core/idle_times.py": ("fuzz:sequence_direct", "fuzz:sequence_oldest", "tests/schedulers"),
-    f"{_SCHEDULERS}/core/ensemble*.py": ("fuzz:ensemble_graph", "tests/schedulers", "tests/engine"),
-    f"{_SCHEDULERS}/core/rate_limiter.py": ("fuzz:rate_limiter", "tests/schedulers", "tests/engine"),
-    f"{_SCHEDULERS}/core/*.py": ("fuzz:scheduler_default", "fuzz:scheduler_dynamic", "tests/schedulers", "tests/engine"),
-    f"{_SCHEDULERS}/driver.py": ("tests/schedulers", "tests/engine", "tests/simulation"),
-    "data/tpy_data/cache/core/*.py": ("fuzz:response_cache", "fuzz:cache_entry", "tests/engine"),
-    "data/tpy_data/engine/core/*.py": ("tests/unit/test_call_circles.py", "tests/engine", "tests/simulation"),
-    "data/tpy_data/backends/python/worker/core/*.py": ("tests/backends/python",),
-    "control/tpy_control/core/*.py": ("tests/control",),
-    "src/tpy/state/*.py": ("tests/unit/test_state_store.py", "tests/control"),
-    f"{_GRPC}/*.py": (
-        "fuzz:grpc_hostile_frames",
-        "fuzz:grpc_conversation",
-        "fuzz:grpc_framing",
-        "tests/frontends/grpc/transport",
-    ),
-}
-"""The first pattern that fits a file says which suites are to notice; the quick ones come first."""
+Candidate = tuple[Mutant, tuple[str, ...]]
 
 
-def suites_of(path: Path) -> tuple[str, ...]:
-    """Of a file; () when its mutants are not tried."""
-    return next((suites for pattern, suites in SUITES.items() if path.match(pattern)), ())
+def sample(path: Path, per_file: int, seed: int) -> list[Place]:
+    """At most so many faults of a file, the same ones for the same seed; 0: all."""
+    places = places_of((ROOT / path).read_text())
+    if not per_file or len(places) <= per_file:
+        return places
+    return sorted(random.Random(f"{seed}/{path}").sample(places, per_file))
 
 
-def module_of(path: Path) -> str:
-    """The name that the file is imported by."""
-    parts = path.with_suffix("").parts[1:]  # without src, control, data
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+def tried(candidates: Iterable[Candidate], *, seconds: int, jobs: int) -> Iterator[tuple[Mutant, End]]:
+    """Each mutant with its end, as they come."""
+    waiting = iter(candidates)
+    running: list[Trial] = []
+    more = True
+    while more or running:
+        while more and len(running) < jobs:
+            following = next(waiting, None)
+            if following is None:
+                more = False
+                break
+            mutant, suites = following
+            running.append(Trial(mutant, suites, seconds=seconds))
+        for trial in list(running):
+            end = trial.end()
+            if end is not None:
+                running.remove(trial)
+                yield trial.mutant, end
+        time.sleep(0.02)
 
 
-def sample(paths: list[Path], per_file: int, seed: int) -> list[Mutant]:
-    """At most so many mutants of each file, the same ones for the same seed."""
-    chosen = []
-    for path in paths:
-        mutants = mutants_of(str(path), (ROOT / path).read_text())
-        if per_file and len(mutants) > per_file:
-            mutants = sorted(random.Random(f"{seed}/{path}").sample(mutants, per_file), key=lambda mutant: mutant.line)
-        chosen += mutants
-    return chosen
+def unsound(candidates: Iterable[Candidate], *, seconds: int, jobs: int) -> list[str]:
+    """Suites that fail without any mutant, or every mutant would seem to be noticed."""
+    first: dict[tuple[str, ...], str] = {}
+    for mutant, suites in candidates:
+        first.setdefault(suites, mutant.path)
+    sound = [(Mutant(path, 0, " ".join(suites), (ROOT / path).read_text()), suites) for suites, path in first.items()]
+    return [mutant.what for mutant, end in tried(sound, seconds=seconds, jobs=jobs) if end is not End.SURVIVED]
+
+
+def generated(arguments: argparse.Namespace, earlier: dict[str, list[dict[str, str]]] | None) -> list[Candidate]:
+    """The sample that the arguments ask for; or the survivors of an earlier result."""
+    files = [path.relative_to(ROOT) for pattern in SUITES for path in sorted(ROOT.glob(pattern)) if path.name != "__init__.py"]
+    files = [path for path in dict.fromkeys(files) if arguments.only in str(path)]
+    left = None if earlier is None else {(one["file"], one["line"], one["what"]) for one in earlier["survivors"]}
+    candidates = []
+    for path in files:
+        source = (ROOT / path).read_text()
+        lines = source.splitlines()
+        for place in sample(path, 0 if left is not None else arguments.per_file, arguments.seed):
+            if left is None or (str(path), lines[place.line - 1].strip(), place.what) in left:
+                candidates.append((mutant_of(str(path), source, place), suites_of(path)))
+    return candidates
+
+
+def written(arguments: argparse.Namespace) -> list[Candidate]:
+    """Those of by_hand/."""
+    return [(fault.mutant(ROOT), fault.suites) for fault in faults() if arguments.only in f"{fault.name} {fault.file}"]
+
+
+def line_of(mutant: Mutant) -> str:
+    """The text of the line that was changed."""
+    return (ROOT / mutant.path).read_text().splitlines()[mutant.line - 1].strip()
 
 
 def main() -> int:
-    """0: at least `--aim` percent were noticed."""
+    """0: at least `--aim` percent were noticed or are justified."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation")
     parser.add_argument("--per-file", type=int, default=0, help="a sample of so many mutants of each file; 0: all")
-    parser.add_argument("--only", default="", help="only files whose path contains this")
+    parser.add_argument("--only", default="", help="only files whose path, or faults whose name, contains this")
+    parser.add_argument(
+        "--by-hand", action="store_true", help="the faults of concurrency that were written by hand, all to be noticed"
+    )
     parser.add_argument("--seed", type=int, default=0, help="which sample")
-    parser.add_argument("--seconds", type=int, default=120, help="how long one mutant may take; longer counts as noticed")
-    parser.add_argument("--aim", type=int, default=0, help="percent that must be noticed")
+    parser.add_argument(
+        "--seconds", type=int, default=180, help="of the processor that one mutant may take; more counts as killed"
+    )
+    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2), help="how many at once")
+    parser.add_argument("--aim", type=int, default=0, help="percent that must be noticed or justified; by hand: 100")
+    parser.add_argument(
+        "--again", type=Path, help="only the survivors of this result, which --json then has with their new fates"
+    )
+    parser.add_argument("--unchecked", action="store_true", help="do not see first that the suites pass without a mutant")
     parser.add_argument("--json", type=Path, help="where to write the result")
     arguments = parser.parse_args()
-    files = [path.relative_to(ROOT) for pattern in SUITES for path in sorted(ROOT.glob(pattern)) if path.name != "__init__.py"]
-    files = [path for path in dict.fromkeys(files) if arguments.only in str(path)]
-    began = time.monotonic()
-    tried: dict[str, int] = {}
-    survivors: dict[str, list[str]] = {}
-    for suites in dict.fromkeys(suites_of(path) for path in files):
-        # Without a fault they must pass, or every mutant would seem to be noticed.
-        path = next(path for path in files if suites_of(path) == suites)
-        sound = Mutant(str(path), 0, "nothing", (ROOT / path).read_text())
-        if not survives(sound, module_of(path), suites, seconds=arguments.seconds):
-            print(f"the suites of {path} fail without any mutant: {' '.join(suites)}")
-            return 2
-    for mutant in sample(files, arguments.per_file, arguments.seed):
-        path = Path(mutant.path)
-        tried[mutant.path] = tried.get(mutant.path, 0) + 1
-        if survives(mutant, module_of(path), suites_of(path), seconds=arguments.seconds):
-            line = (ROOT / path).read_text().splitlines()[mutant.line - 1].strip()
-            survivors.setdefault(mutant.path, []).append(f"{mutant.line}: {mutant.what}: {line}")
-            print(f"SURVIVED {mutant.path}:{survivors[mutant.path][-1]}", flush=True)
-    total, lived = sum(tried.values()), sum(map(len, survivors.values()))
-    for name, count in tried.items():
-        print(f"{count - len(survivors.get(name, ())):5} of {count:5} noticed  {name}")
-    percent = 100 * (total - lived) / max(total, 1)
-    print(f"{total - lived} of {total} mutants noticed ({percent:.1f} %), {time.monotonic() - began:.0f} s")
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"tried": tried, "survivors": survivors}, indent=1))
-    return 0 if percent >= arguments.aim else 1
+    justified = Justified()
+    outdated = justified.outdated(ROOT)
+    if outdated:
+        print("\n".join(outdated))
+        return 2
+    for folder in ("src", "control", "data"):
+        compileall.compile_dir(ROOT / folder, quiet=2)
+    earlier = json.loads(arguments.again.read_text()) if arguments.again else None
+    candidates = written(arguments) if arguments.by_hand else generated(arguments, earlier)
+    checked = [] if arguments.unchecked else candidates
+    for failing in unsound(checked, seconds=arguments.seconds, jobs=arguments.jobs):
+        print(f"these suites fail without any mutant: {failing}")
+        return 2
+    report = Report(earlier)
+    for mutant, end in tried(candidates, seconds=arguments.seconds, jobs=arguments.jobs):
+        line = line_of(mutant)
+        report.add(mutant, line, end, why=justified.why(mutant, line))
+        if arguments.json:
+            arguments.json.write_text(json.dumps(report.data(), indent=1))  # each time: a long run may be ended
+    print(report.text(by_hand=arguments.by_hand))
+    return 0 if report.percent() >= (100 if arguments.by_hand else arguments.aim) else 1
 
 
 if __name__ == "__main__":

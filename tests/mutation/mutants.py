@@ -1,10 +1,13 @@
-"""Mutants: one small fault each, of the kinds that people make."""
+"""Mutants: one small fault each, of the kinds that people make.
+
+Left out, as no run of a program shows them: annotations (`int | str` is no arithmetic), and the options of a class (`frozen=True`
+forbids what nobody does; a test that tries to would test msgspec)."""
 
 from __future__ import annotations
 
 import ast
-import copy
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -40,17 +43,27 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }
 
 
-def mutants_of(path: str, source: str) -> list[Mutant]:
-    """All mutants of a file, in order. Docstrings, annotations and the texts of errors are left alone."""
+class Place(NamedTuple):
+    """Where a fault can be put: the number of the node in the order of `ast.walk`, and what is made wrong there."""
+
+    line: int
+    what: str
+    node: int
+
+
+def places_of(source: str) -> list[Place]:
+    """All of a file, in order. Docstrings, annotations and the texts of errors are left alone."""
     tree = ast.parse(source)
-    found = []
-    for index, node in enumerate(ast.walk(tree)):
-        for what in _faults(node):
-            changed = copy.deepcopy(tree)
-            target = next(other for place, other in enumerate(ast.walk(changed)) if place == index)
-            _apply(target, what)
-            found.append(Mutant(path, getattr(node, "lineno", 0), what, ast.unparse(ast.fix_missing_locations(changed))))
-    return sorted(found, key=lambda mutant: (mutant.line, mutant.what))
+    unseen = _unseen(tree)
+    nodes = [(number, node) for number, node in enumerate(ast.walk(tree)) if node not in unseen]
+    return sorted(Place(getattr(node, "lineno", 0), what, number) for number, node in nodes for what in _faults(node))
+
+
+def mutant_of(path: str, source: str, place: Place) -> Mutant:
+    """The file with this fault."""
+    tree = ast.parse(source)
+    _apply(next(node for number, node in enumerate(ast.walk(tree)) if number == place.node), place.what)
+    return Mutant(path, place.line, place.what, ast.unparse(ast.fix_missing_locations(tree)))
 
 
 def _faults(node: ast.AST) -> Iterator[str]:
@@ -77,8 +90,21 @@ def _faults(node: ast.AST) -> Iterator[str]:
         yield "break made continue"
 
 
+def _unseen(tree: ast.AST) -> set[ast.AST]:
+    """Annotations, options of classes, and all that is in them."""
+    roots: list[ast.AST] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            roots += node.keywords
+        elif isinstance(node, (ast.arg, ast.AnnAssign)) and node.annotation is not None:
+            roots.append(node.annotation)
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.returns is not None:
+            roots.append(node.returns)
+    return {inner for root in roots for inner in ast.walk(root)}
+
+
 def _is_union(node: ast.BinOp | ast.AugAssign) -> bool:
-    """Whether it is a type, X | None."""
+    """Whether it is the type X | None of an alias."""
     if isinstance(node, ast.AugAssign) or not isinstance(node.op, ast.BitOr):
         return False
     return any(

@@ -1,0 +1,70 @@
+"""Which files are made wrong, and which suites are to notice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_SCHEDULERS = "data/tpy_data/schedulers"
+_ENGINE = "data/tpy_data/engine"
+_WORKER = "data/tpy_data/backends/python/worker"
+_GRPC = "src/tpy/frontends/grpc/transport/core"
+_HTTP = "src/tpy/frontends/http"
+_SEQUENCES = ("fuzz:sequence_direct", "fuzz:sequence_oldest")
+
+SUITES: dict[str, tuple[str, ...]] = {
+    f"{_SCHEDULERS}/core/sequence_*.py": (*_SEQUENCES, "tests/schedulers", "tests/engine"),
+    f"{_SCHEDULERS}/core/idle_times.py": (*_SEQUENCES, "tests/schedulers"),
+    f"{_SCHEDULERS}/core/ensemble*.py": ("fuzz:ensemble_graph", "tests/schedulers", "tests/engine"),
+    f"{_SCHEDULERS}/core/rate_limiter.py": ("fuzz:rate_limiter", "tests/schedulers", "tests/engine"),
+    f"{_SCHEDULERS}/core/contract.py": ("fuzz:scheduler_default", "fuzz:sequence_direct", "tests/schedulers", "tests/engine"),
+    f"{_SCHEDULERS}/core/*.py": ("fuzz:scheduler_default", "fuzz:scheduler_dynamic", "tests/schedulers", "tests/engine"),
+    f"{_SCHEDULERS}/*driver.py": ("tests/schedulers", "tests/engine", "tests/simulation"),
+    "data/tpy_data/cache/core/*.py": ("fuzz:response_cache", "fuzz:cache_entry", "tests/cache", "tests/engine"),
+    f"{_ENGINE}/core/*.py": ("tests/unit/test_call_circles.py", "tests/engine", "tests/simulation"),
+    f"{_ENGINE}/rate_limiter.py": ("tests/engine", "tests/simulation"),
+    f"{_WORKER}/core/*.py": (
+        "tests/backends/python/test_wire.py",
+        "tests/backends/python/test_models.py",
+        "tests/backends/python",
+    ),
+    "control/tpy_control/core/*.py": ("tests/control",),
+    "control/tpy_control/plane.py": ("tests/control", "tests/simulation"),
+    "src/tpy/state/*.py": ("tests/unit/test_state_store.py", "tests/control"),
+    "src/tpy/remote/core/*.py": ("fuzz:remote_protocol", "fuzz:remote_protocol_hostile", "tests/remote"),
+    "src/tpy/frontends/core/*.py": ("tests/frontends/http/test_memory.py", "tests/frontends/grpc/test_memory.py"),
+    f"{_HTTP}/parser.py": ("tests/frontends/http/test_protocol.py", "tests/frontends/http", "tests/security"),
+    f"{_HTTP}/http2_flood.py": ("tests/frontends/http/test_http2_flood.py", "tests/security"),
+    f"{_GRPC}/*.py": (
+        "fuzz:grpc_hostile_frames",
+        "fuzz:grpc_conversation",
+        "fuzz:grpc_framing",
+        "tests/frontends/grpc/transport",
+    ),
+}
+"""The first pattern that fits a file says which suites are to notice; the quick ones come first."""
+
+GROUPS: dict[str, str] = {
+    "schedulers, cores": f"{_SCHEDULERS}/core/*.py",
+    "schedulers, drivers": f"{_SCHEDULERS}/*driver.py",
+    "response cache, core": "data/tpy_data/cache/core/*.py",
+    "engine, core": f"{_ENGINE}/core/*.py",
+    "engine, rate limiter": f"{_ENGINE}/rate_limiter.py",
+    "python worker, core": f"{_WORKER}/core/*.py",
+    "control plane, core": "control/tpy_control/core/*.py",
+    "control plane, driver": "control/tpy_control/plane.py",
+    "store": "src/tpy/state/*.py",
+    "frontend processes, core": "src/tpy/remote/core/*.py",
+    "gRPC transport, core": f"{_GRPC}/*.py",
+    "HTTP: parser, flood, budget": "src/tpy/frontends/*/*.py",
+}
+"""The lines of the report; the first pattern that fits."""
+
+
+def suites_of(path: Path) -> tuple[str, ...]:
+    """Of a file; () when its mutants are not tried."""
+    return next((suites for pattern, suites in SUITES.items() if path.match(pattern)), ())
+
+
+def group_of(path: Path) -> str:
+    """The line of the report that it counts in."""
+    return next(group for group, pattern in GROUPS.items() if path.match(pattern))

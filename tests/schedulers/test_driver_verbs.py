@@ -1,0 +1,222 @@
+"""The driver: every verb feeds the core and performs what it decided before it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tpy.clock import TrioClock
+from tpy_data.schedulers.core.contract import (
+    Action,
+    BreakUp,
+    CoreSnapshot,
+    Dispatch,
+    LiveSequence,
+    Outcome,
+    Refuse,
+    Respond,
+    Retired,
+    SequenceEnd,
+    SequenceEnded,
+    Ticket,
+)
+from tpy_data.schedulers.driver import SchedulerDriver
+
+
+class ScriptedCore:
+    """Notes the verbs and their times, and decides what the test has laid out."""
+
+    def __init__(self) -> None:
+        self.verbs: list[tuple[object, ...]] = []
+        self.decisions: list[list[Action]] = []
+        self.deadline_ns: int | None = None
+
+    def __getattr__(self, verb: str) -> Callable[..., None]:
+        def note(*arguments: object, **named: object) -> None:
+            self.verbs.append((verb, *arguments, *named.items()))
+
+        return note
+
+    def next_deadline_ns(self) -> int | None:
+        return self.deadline_ns
+
+    def take_actions(self) -> list[Action]:
+        return self.decisions.pop(0) if self.decisions else []
+
+    def snapshot(self) -> CoreSnapshot:
+        return CoreSnapshot(queued=1, executing=2, idle_instances=3)
+
+
+class Notebook:
+    """A performer that notes, and calls back at its first action."""
+
+    def __init__(self) -> None:
+        self.performed: list[tuple[object, ...]] = []
+        self.call_back: Callable[[], None] | None = None
+
+    def _note(self, *what: object) -> None:
+        self.performed.append(("begin", *what))
+        call_back, self.call_back = self.call_back, None
+        if call_back is not None:
+            call_back()
+        self.performed.append(("end", *what))
+
+    def dispatch(self, instance: int, tickets: Sequence[Ticket], *, singly: bool) -> None:
+        self._note("dispatch", instance, list(tickets), singly)
+
+    def dispatch_places(self, instance: int, tickets: Sequence[Ticket], places: Sequence[Ticket | None]) -> None:
+        self._note("places", instance, list(tickets), list(places))
+
+    def break_up(self, instance: int) -> None:
+        self._note("break up", instance)
+
+    def respond(self, tickets: Sequence[Ticket]) -> None:
+        self._note("respond", list(tickets))
+
+    def refuse(self, ticket: Ticket, outcome: Outcome) -> None:
+        self._note("refuse", ticket, outcome)
+
+    def sequence_ended(self, sequence: LiveSequence, why: SequenceEnd) -> None:
+        self._note("ended", sequence, why)
+
+    def retired(self, instance: int) -> None:
+        self._note("retired", instance)
+
+    def begun(self) -> list[list[object]]:
+        return [list(rest) for edge, *rest in self.performed if edge == "begin"]
+
+
+def driven() -> tuple[ScriptedCore, Notebook, SchedulerDriver]:
+    core, notebook = ScriptedCore(), Notebook()
+    return core, notebook, SchedulerDriver(core, TrioClock(trio.lowlevel.current_clock()), notebook)
+
+
+TICKET = Ticket()
+VERBS: list[tuple[Callable[[SchedulerDriver], None], tuple[object, ...]]] = [
+    (lambda driver: driver.submit(TICKET), ("submit", TICKET, 0)),
+    (lambda driver: driver.cancel(TICKET), ("cancel", TICKET, 0)),
+    (lambda driver: driver.completed(4), ("completed", 4, 0, ("not_begun", 0), ("brief", False))),
+    (
+        lambda driver: driver.completed(4, not_begun=2, brief=True),
+        ("completed", 4, 0, ("not_begun", 2), ("brief", True)),
+    ),
+    (
+        lambda driver: driver.broken_up(4, executed=1, not_begun=2),
+        ("broken_up", 4, 0, ("executed", 1), ("not_begun", 2)),
+    ),
+    (lambda driver: driver.reschedule(TICKET), ("reschedule", TICKET, 0)),
+    (lambda driver: driver.add_instance(4), ("add_instance", 4, 0)),
+    (lambda driver: driver.remove_instance(4), ("remove_instance", 4, 0)),
+    (lambda driver: driver.retire_instance(4), ("retire_instance", 4, 0)),
+    (lambda driver: driver.refuse_waiting(), ("refuse_waiting", 0)),
+    (lambda driver: driver.stop(), ("stop", 0)),
+]
+
+
+@pytest.mark.parametrize(("verb", "told"), VERBS)
+async def test_each_verb_performs_what_the_core_decided(
+    autojump_clock: MockClock, verb: Callable[[SchedulerDriver], None], told: tuple[object, ...]
+) -> None:
+    core, notebook, driver = driven()
+    core.decisions = [[Retired(9)], [Retired(10)]]
+    verb(driver)
+    assert core.verbs == [told]
+    assert notebook.begun() == [["retired", 9], ["retired", 10]]
+
+
+async def test_each_action_has_its_performer(autojump_clock: MockClock) -> None:
+    core, notebook, driver = driven()
+    sequence = LiveSequence(1)
+    core.decisions = [
+        [
+            Dispatch(1, [TICKET]),
+            Dispatch(2, [TICKET], singly=True),
+            Dispatch(3, [TICKET], slots=[None, TICKET]),
+            Respond([TICKET]),
+            Refuse(TICKET, Outcome.TIMED_OUT),
+            BreakUp(4),
+            SequenceEnded(sequence, SequenceEnd.ENDED),
+            Retired(5),
+        ]
+    ]
+    driver.submit(TICKET)
+    assert notebook.begun() == [
+        ["dispatch", 1, [TICKET], False],
+        ["dispatch", 2, [TICKET], True],
+        ["places", 3, [TICKET], [None, TICKET]],
+        ["respond", [TICKET]],
+        ["refuse", TICKET, Outcome.TIMED_OUT],
+        ["break up", 4],
+        ["ended", sequence, SequenceEnd.ENDED],
+        ["retired", 5],
+    ]
+    assert driver.snapshot() == core.snapshot()
+
+
+async def test_a_verb_inside_of_an_action_is_performed_after_it(autojump_clock: MockClock) -> None:
+    core, notebook, driver = driven()
+    core.decisions = [[Retired(1), Retired(2)], [Retired(3)]]
+    notebook.call_back = driver.stop
+    driver.submit(TICKET)
+    assert [edge[0] for edge in notebook.performed] == ["begin", "end"] * 3
+    assert notebook.begun() == [["retired", 1], ["retired", 2], ["retired", 3]]
+    core.decisions = [[Retired(4)]]
+    driver.stop()  # and it performs as before
+    assert notebook.begun()[-1] == ["retired", 4]
+
+
+async def test_a_performer_that_raises_does_not_stop_the_driver(autojump_clock: MockClock) -> None:
+    core, notebook, driver = driven()
+
+    def fail() -> None:
+        raise RuntimeError("a bug")
+
+    core.decisions = [[Retired(1)]]
+    notebook.call_back = fail
+    with pytest.raises(RuntimeError, match="a bug"):
+        driver.stop()
+    core.decisions = [[Retired(2)]]
+    driver.stop()
+    assert notebook.begun()[-1] == ["retired", 2]
+
+
+async def test_deadlines_are_told_when_they_come_and_time_never_goes_back(autojump_clock: MockClock) -> None:
+    core, notebook, driver = driven()
+    async with trio.open_nursery() as nursery:
+        core.deadline_ns = 5_000_000_000
+        driver.submit(TICKET)
+        nursery.start_soon(driver.run)
+        await trio.sleep(1)
+        core.deadline_ns = 3_000_000_001  # sooner, while the task sleeps
+        driver.submit(TICKET)
+        core.verbs.clear()
+        core.deadline_ns = None
+        core.decisions = [[Retired(7)]]
+        await trio.sleep(5)
+        assert core.verbs == [("advance", 3_000_000_001)]
+        assert notebook.begun() == [["retired", 7]]
+        nursery.cancel_scope.cancel()
+
+
+class Backwards:
+    """A clock that goes back by a nanosecond, as one that is made of floats may seem to."""
+
+    def __init__(self) -> None:
+        self.times_ns = [10, 9, 12, 11]
+
+    def now_ns(self) -> int:
+        return self.times_ns.pop(0)
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+async def test_a_clock_that_goes_back_stands_still_for_the_core() -> None:
+    core = ScriptedCore()
+    driver = SchedulerDriver(core, Backwards(), Notebook())
+    for _ in range(4):
+        driver.stop()
+    assert [verb[1] for verb in core.verbs] == [10, 10, 12, 12]
