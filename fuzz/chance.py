@@ -10,11 +10,15 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsLenAndGetItem
 
 T = TypeVar("T")
 
 _FRACTION = 2**53
+_FEW = 2**32
 _ZEROS_MAX = 100_000
 """Choices behind the end of a tape. A history that wants more of them has no end."""
 
@@ -29,6 +33,23 @@ class Chance(random.Random):
     def rounds(self, counts: Sequence[int]) -> Iterable[int]:
         """The steps of a history, one of `counts` many. The shrinker takes out whole steps."""
         return range(self.choice(counts))
+
+    # The numbers that histories are made of, drawn several times as fast as the standard library does; that these are not evenly
+    # distributed to the last bit does not matter here.
+
+    def choice(self, seq: SupportsLenAndGetItem[T]) -> T:
+        """One of `seq`."""
+        return seq[int(self.random() * len(seq))]
+
+    def randint(self, a: int, b: int) -> int:
+        """A whole number from a to b."""
+        return a + self.randrange(b - a + 1)
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        """A whole number below `start`, or from `start` on below `stop`."""
+        if stop is not None or step != 1 or start > _FEW:
+            return super().randrange(start, stop, step)
+        return int(self.random() * start)
 
     def sample(self, population: Sequence[T], k: int, *, counts: Iterable[int] | None = None) -> list[T]:
         """As random.sample, but never by drawing until another number comes: a tape may give the same one for ever."""
@@ -57,7 +78,7 @@ class Tape(Chance):
     """
 
     def __init__(self, *, seed: int = 0, numbers: Sequence[int] | None = None) -> None:
-        self._source = random.Random(seed)
+        self._source = Chance(seed)
         self._given = numbers
         self.numbers: list[int] = []
         self.spans: list[Span] = []
@@ -68,6 +89,12 @@ class Tape(Chance):
 
     def getrandbits(self, k: int, /) -> int:
         return self._draw(1 << k, None if self._given is not None else self._source.getrandbits(k))
+
+    def choice(self, seq: SupportsLenAndGetItem[T]) -> T:
+        return seq[self._randbelow(len(seq))]
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        return random.Random.randrange(self, start, stop, step)
 
     def _randbelow(self, n: int) -> int:  # where the standard library draws all other numbers from
         return self._draw(n, None if self._given is not None else self._source.randrange(n))

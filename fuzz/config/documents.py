@@ -126,6 +126,10 @@ def spoiled(chance: Chance, text: str) -> str:
     """The text with a few places changed: characters and words gone, doubled, moved, or others put in."""
     for _ in range(chance.choice((1, 1, 2, 5))):
         at = chance.randint(0, len(text))
+        if chance.random() < 0.02:  # what takes long shows in what is long
+            text = (
+                text[:at] + chance.choice((*_FRAGMENTS, "1", "a", "\\", "[{", "1e")) * chance.choice((1000, 10_000)) + text[at:]
+            )
         end = min(len(text), at + chance.choice((0, 1, 1, 5, 30)))
         rule = chance.randrange(4)
         if rule == 0:

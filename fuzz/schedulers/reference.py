@@ -43,6 +43,10 @@ class Decisions:
     retired: set[int] = field(default_factory=set)
 
 
+NOTHING = Decisions()
+"""What most verbs decide."""
+
+
 class ReferenceScheduler:
     """The verbs of SchedulerCore; each returns nothing, `take_decisions` gives what was decided since the last call."""
 

@@ -66,6 +66,10 @@ class SequenceDecisions:
     retired: set[int] = field(default_factory=set)
 
 
+NOTHING = SequenceDecisions()
+"""What most verbs decide."""
+
+
 class SequenceReference:
     """The verbs of SchedulerCore; each returns nothing, `take_decisions` gives what was decided since the last call."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from fuzz.schedulers.sequence_reference import SequenceDecisions, SequenceReference
+from fuzz.schedulers.sequence_reference import NOTHING, SequenceDecisions, SequenceReference
 from fuzz.schedulers.trial import NumberedTicket
 from fuzz.target import Violation
 from tpy.errors import InvalidArgument, Unavailable
@@ -174,22 +174,28 @@ class SequenceTrial:
     ) -> None:
         self.steps.append((self.now_ns, name, argument))
         self.taken[name] += 1
-        refusals: list[str | None] = []
-        for side in (self.reference, self.core):
-            try:
-                call(side)
-                refusals.append(None)
-            except (Unavailable, InvalidArgument) as error:
-                refusals.append(error.reason())
-        if refusals[0] != refusals[1]:
-            raise self._violation(f"{name} should say {refusals[0]!r}, the core says {refusals[1]!r}")
-        if ticket is not None and refusals[0] is not None:
+        should_say: str | None = None
+        refusal: str | None = None
+        try:
+            call(self.reference)
+        except (Unavailable, InvalidArgument) as error:
+            should_say = error.reason()
+        try:
+            call(self.core)
+        except (Unavailable, InvalidArgument) as error:
+            refusal = error.reason()
+        if should_say != refusal:
+            raise self._violation(f"{name} should say {should_say!r}, the core says {refusal!r}")
+        if ticket is not None and refusal is not None:
             self.live.discard(ticket)
         elif ticket is not None:
             self.accepted.append(ticket)
             self._note_sequence(ticket)
         decisions = self._perform()
         expected = self.reference.take_decisions()
+        if decisions == expected:
+            self._check_state()
+            return
         for what in ("dispatched", "responded", "refused", "ended", "retired"):
             should, does = getattr(expected, what), getattr(decisions, what)
             if should != does:
@@ -206,8 +212,11 @@ class SequenceTrial:
 
     def _perform(self) -> SequenceDecisions:
         """Take the core's actions and do to the ledger what they say."""
+        actions = self.core.take_actions()
+        if not actions:
+            return NOTHING
         decisions = SequenceDecisions()
-        for action in self.core.take_actions():
+        for action in actions:
             match action:
                 case Dispatch(instance, tickets, _, places):
                     self._check_given(instance, list(tickets), list(places))
@@ -273,7 +282,8 @@ class SequenceTrial:
     def _check_state(self) -> None:
         reference, core = self.reference, self.core
         queued = executing = 0
-        for entry in reference.entries():
+        entries = reference.entries()
+        for entry in entries:
             queued += entry.phase is Phase.QUEUED
             executing += entry.phase is Phase.EXECUTING and not entry.ended
             if entry.ticket.phase is not (Phase.ENDED if entry.ended else entry.phase):
@@ -285,9 +295,9 @@ class SequenceTrial:
             raise self._violation(f"{snapshot} should be {should}")
         if sequences != len(self._began_by):
             raise self._violation(f"{sequences} sequences are live, but {len(self._began_by)} have begun and not ended")
-        deadline_ns = core.next_deadline_ns()
-        if deadline_ns != reference.next_deadline_ns():
-            raise self._violation(f"next deadline should be {reference.next_deadline_ns()}, is {deadline_ns}")
+        deadline_ns, should_ns = core.next_deadline_ns(), reference.next_deadline_ns()
+        if deadline_ns != should_ns:
+            raise self._violation(f"next deadline should be {should_ns}, is {deadline_ns}")
         if deadline_ns is not None and deadline_ns <= self.now_ns:
             raise self._violation(f"it is {self.now_ns} and the core still waits for {deadline_ns}")
 
