@@ -17,6 +17,7 @@ from tpy.errors import InvalidArgument, Unavailable
 from tpy.limits import CACHE_INLINE_BYTES_MAX
 from tpy.messages import CacheStatistics, DataType, InferenceRequest, SequencePosition, Tensor
 from tpy_data.cache.options import LocalCacheOptions
+from tpy_data.engine import cached_engine
 
 CACHED = config(response_cache=ResponseCache(enable=True))
 VARIABLE = config(
@@ -170,6 +171,15 @@ async def test_who_waits_keeps_its_own_time_limit(autojump_clock: MockClock) -> 
         assert (leader.at_ms, patient.at_ms, counts(r)["executions"], counts(r)["fail"]) == (100, 100, 1, 1)
 
 
+async def test_the_time_limits_of_all_who_wait_are_kept(autojump_clock: MockClock) -> None:
+    async with rig(backend=Counting(), latency_ms=100, cache=LOCAL) as r:
+        await r.serve(CACHED)
+        leader = r.submit()
+        hurried = [r.submit(request(timeout_us=after_ms * 1000)) for after_ms in (60, 30, 45)]
+        await leader.wait()
+        assert [sink.at_ms for sink in hurried] == [60, 30, 45]
+
+
 async def test_when_the_first_runs_out_of_time_the_next_one_leads(autojump_clock: MockClock) -> None:
     async with rig(backend=Counting(), latency_ms=100, cache=LOCAL) as r:
         await r.serve(CACHED)
@@ -224,7 +234,8 @@ async def test_who_has_another_priority_does_not_wait_behind(autojump_clock: Moc
         assert counts(r)["executions"] == 2
 
 
-async def test_large_requests_are_hashed_elsewhere(autojump_clock: MockClock) -> None:
+async def test_large_requests_are_hashed_elsewhere(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cached_engine, "CACHE_JOBS_MAX", 4)  # as many as come here at once; each gives its place back
     large = CACHE_INLINE_BYTES_MAX // 4 + 1
     async with rig(backend=Counting(), latency_ms=10, load_ms=3, cache=LocalCacheOptions(size_bytes=1 << 22)) as r:
         await r.serve(VARIABLE)

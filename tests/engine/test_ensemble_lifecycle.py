@@ -224,3 +224,14 @@ async def test_the_end_of_the_server_finishes_what_is_on_its_way(autojump_clock:
         await serve_all(r, config("a"), config("b"), CHAIN)
         stream = submit(r)
     assert len(stream.errors) == 1
+
+
+async def test_an_ensemble_that_is_gone_is_not_told_of_its_members() -> None:
+    async with rig(backend=MembersBackend()) as r:
+        await serve_all(r, config("a"), config("b"), CHAIN)
+        table = r.plane._table
+        assert table._watchers.keys() == {"a", "b"}
+        r.want(CHAIN, versions=())
+        await wait_all_tasks_blocked()
+        assert state(r) == UNLOADED
+        assert not table._watchers

@@ -7,12 +7,16 @@ from typing import cast
 
 import trio
 
-from tpy.backend import ExecutionRequest, WaitingBatch
+from tpy.backend import Done, ExecutionRequest, WaitingBatch
 from tpy.config.model_config import InstanceGroup, InstanceKind, ModelConfig, RateLimiter, RateLimiterResource, ResponseCache
-from tpy.errors import TpyError
+from tpy.errors import TpyError, Unavailable
+from tpy.limits import CALL_CIRCLE_CHECK_S
 from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest
+from tpy.services import LoadingService
 from tpy_data.cache.options import LocalCacheOptions
 from tpy_data.engine.cached_request import CachedRequest
+from tpy_data.engine.model_calls import EngineCalls, ModelCall
+from tpy_data.schedulers.core import Outcome
 from tpy_data.schedulers.core.rate_limiter import Supply
 
 from .fakes import RecordingSink, config, instances, request, rig, tensor, values
@@ -110,6 +114,69 @@ async def test_readiness_and_a_plane_without_a_repository(autojump_clock: trio.t
         running.plane._calls.unload_model("x", failures.append, unload_dependents=False)
         await trio.testing.wait_all_tasks_blocked()
         assert [str(failure) for failure in failures] == ["this server has no model repository that models could change"] * 2
+
+
+class Repository:
+    """Does with a model what its name says."""
+
+    async def load(self, request: LoadRequest) -> None:
+        if request.model_name == "refused":
+            raise Unavailable("not now")
+        if request.model_name == "bug":
+            raise ZeroDivisionError("a bug")
+        if request.model_name == "slow":
+            await trio.sleep_forever()
+
+    async def unload(self, model_name: str, *, unload_dependents: bool) -> None:
+        await self.load(LoadRequest(model_name=model_name))
+
+
+async def test_every_repository_call_is_answered_once(autojump_clock: trio.testing.MockClock) -> None:
+    answers: list[tuple[str, str]] = []
+
+    def done_for(name: str) -> Done:
+        return lambda error: answers.append((name, "" if error is None else error.reason()))
+
+    async with rig() as running, trio.open_nursery() as nursery:
+        calls = EngineCalls(running.plane.inference)
+        calls.repository = cast(LoadingService, Repository())
+        nursery.start_soon(calls.run)
+        for name in ("fine", "refused", "bug", "slow"):
+            calls.load_model(LoadRequest(model_name=name), done_for(name))
+            calls.unload_model(name, done_for(name), unload_dependents=False)
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(answers) == [
+            *[("bug", "Internal: ZeroDivisionError: a bug")] * 2,
+            *[("fine", "")] * 2,
+            *[("refused", "Unavailable: not now")] * 2,
+        ]
+        nursery.cancel_scope.cancel()
+    assert [answer for answer in answers if answer[0] == "slow"] == [("slow", f"Unavailable: {Outcome.STOPPING.value}")] * 2
+
+
+class CheckedCall:
+    """Counts how often it was looked at."""
+
+    def __init__(self) -> None:
+        self.checks = 0
+
+    def check_circle(self) -> None:
+        self.checks += 1
+
+
+async def test_calls_that_batches_wait_for_are_looked_at_now_and_then(autojump_clock: trio.testing.MockClock) -> None:
+    async with rig() as running:
+        calls = running.plane._calls
+        await trio.sleep(10 * CALL_CIRCLE_CHECK_S)
+        for _ in range(2):
+            call, batch = CheckedCall(), WaitingBatch(())
+            calls.note_waiting(cast(ModelCall, call), batch)
+            await trio.sleep(3.5 * CALL_CIRCLE_CHECK_S)
+            assert call.checks == 3
+            calls.forget_waiting(cast(ModelCall, call), batch)
+            await trio.sleep(10 * CALL_CIRCLE_CHECK_S)
+            assert call.checks == 3
+            assert not calls._calling.is_set(), "nobody looks for what is not there"
 
 
 async def test_a_call_that_waits_for_the_answer_of_its_own_batch_is_refused(autojump_clock: trio.testing.MockClock) -> None:

@@ -103,6 +103,32 @@ async def test_a_given_up_call_goes_on_and_its_result_is_released(caplog: pytest
     worker.close()
 
 
+async def test_a_release_is_seen_through_although_its_owner_is_cancelled() -> None:
+    worker = ThreadExecutor().open_worker("w")
+    begun, go = threading.Event(), threading.Event()
+    released: list[int] = []
+
+    def release() -> None:
+        begun.set()
+        assert go.wait(30)
+        released.append(1)
+
+    scope = trio.CancelScope()
+
+    async def own() -> None:
+        with scope:
+            await see_through(worker, release, grace_s=30)
+        assert released == [1], "it was waited for"
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(own)
+        await trio.to_thread.run_sync(begun.wait)
+        scope.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        go.set()
+    worker.close()
+
+
 async def test_a_pool_has_as_many_threads_as_it_may_and_no_more() -> None:
     worker = ThreadExecutor().open_worker("pool", threads_max=3)
     running = 0

@@ -223,11 +223,13 @@ async def in_memory(
             await client.flush()
             while not client.settled:
                 await client.read()
+        served = [*port.connections]
         yield InMemory(port, client, ended)
         await ours.aclose()
         with trio.fail_after(5):
             await ended.wait()
     assert not port.connections
+    assert not any(connection._exchanges or connection.behind for connection in served)
 
 
 class Running:
