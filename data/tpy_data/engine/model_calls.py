@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -10,7 +11,7 @@ from typing import NamedTuple, cast
 
 import trio
 
-from tpy.backend import CallSink, Done, WaitingBatch
+from tpy.backend import CallSink, Done, LineReader, WaitingBatch
 from tpy.errors import Internal, TpyError, Unavailable, Unsupported
 from tpy.limits import (
     CALL_CIRCLE_CHECK_S,
@@ -51,7 +52,7 @@ class _RepositoryOrder(NamedTuple):
 
 
 class EngineCalls:
-    """Implements tpy.backend.ServerCalls. Make it inside `trio.run`; `run` is a task of the data plane's nursery.
+    """Implements tpy.backend.ServerCalls and LoopCalls. Make it inside `trio.run`; `run` is a task of the data plane's nursery.
 
     `repository` is set by whoever puts the server together, before models are loaded; without it repository calls are refused.
     """
@@ -63,14 +64,19 @@ class EngineCalls:
         self._orders, self._arriving = trio.open_memory_channel[_RepositoryOrder](REPOSITORY_CALLS_WAITING_MAX)
         self._waiting: dict[WaitingBatch, set[ModelCall]] = {}
         self._calling = trio.Event()
+        self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
         """Perform repository calls, and watch calls that take long. Runs until cancelled; repository calls that wait then are
         refused."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch)
-            async for order in self._arriving:
-                nursery.start_soon(self._perform, order)
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._watch)
+                async for order in self._arriving:
+                    nursery.start_soon(self._perform, order)
+        finally:
+            self._nursery = None
 
     def soon(self, function: Callable[[], object]) -> bool:
         """Call `function` on the Trio thread. False when the loop has ended."""
@@ -89,6 +95,18 @@ class EngineCalls:
             sink.refuse(Unavailable(_STOPPING))
         return call
 
+    def infer_now(
+        self, request: InferenceRequest, sink: CallSink, *, streams: bool, waiting: WaitingBatch | None = None
+    ) -> ModelCall:
+        """As `LoopCalls.infer_now`."""
+        call = ModelCall(self, request, sink, streams=streams, waiting=waiting)
+        call.begin()
+        return call
+
+    def watch(self, descriptor: int, reader: LineReader) -> bool:
+        """As `LoopCalls.watch`."""
+        return self.soon(partial(self._begin_watching, descriptor, reader))
+
     def load_model(self, request: LoadRequest, done: Done) -> None:
         """As `ServerCalls.load_model`."""
         self._order(_RepositoryOrder(request, "", False, done))
@@ -103,6 +121,13 @@ class EngineCalls:
             answer(False)
 
     # On the Trio thread
+
+    def _begin_watching(self, descriptor: int, reader: LineReader) -> None:
+        if self._nursery is None:
+            os.close(descriptor)
+            reader.unwatched()
+        else:
+            self._nursery.start_soon(_read_line, descriptor, reader)
 
     def _is_ready(self, model_name: str, version: int | None) -> bool:
         try:
@@ -194,6 +219,16 @@ class EngineCalls:
             if each is waiting:
                 first = batch
         return [] if first is None else find_circle(first, batches, supply)
+
+
+async def _read_line(descriptor: int, reader: LineReader) -> None:
+    try:
+        await trio.lowlevel.wait_readable(descriptor)
+        while reader.ready():
+            await trio.lowlevel.wait_readable(descriptor)
+    finally:
+        os.close(descriptor)
+        reader.unwatched()
 
 
 def _tickets_of(handle: RequestHandle | None) -> Iterator[RequestTicket]:

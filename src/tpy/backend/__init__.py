@@ -29,7 +29,7 @@ from tpy.backend.model_metrics import Metric, MetricFamily, ModelMetrics
 from tpy.backend.prompt_instance import Outcome, PromptInstance
 from tpy.backend.ragged import BATCH_INPUT_RANKS, Batching, batching_of
 from tpy.backend.readiness import ChecksReadiness
-from tpy.backend.server_calls import CallSink, Done, ServerCall, ServerCalls, WaitingBatch
+from tpy.backend.server_calls import CallSink, Done, LineReader, LoopCalls, ServerCall, ServerCalls, WaitingBatch
 
 __all__ = [
     "BATCH_INPUT_RANKS",
@@ -48,7 +48,9 @@ __all__ = [
     "HostPolicy",
     "InstanceFailure",
     "InstancePlacement",
+    "LineReader",
     "LoadedModel",
+    "LoopCalls",
     "Metric",
     "MetricFamily",
     "ModelContext",

@@ -7,7 +7,7 @@ a call arrives, on the Trio thread, at the object that was given with it. That o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tpy.errors import TpyError
 from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest
@@ -78,4 +78,32 @@ class ServerCalls(Protocol):
 
     def is_model_ready(self, model_name: str, version: int | None, answer: Callable[[bool], None]) -> None:
         """Whether the version (None: the newest) would serve a request now; false for what is unknown."""
+        ...
+
+
+class LineReader(Protocol):
+    """Who reads the calls of a model from a descriptor. Used on the Trio thread; must neither block nor raise."""
+
+    def ready(self) -> bool:
+        """Something has come. False: watch no longer."""
+        ...
+
+    def unwatched(self) -> None:
+        """Nobody watches any more."""
+        ...
+
+
+@runtime_checkable
+class LoopCalls(Protocol):
+    """ServerCalls may have this as well: then the Trio thread itself hears what models call, where that needs no other thread."""
+
+    def watch(self, descriptor: int, reader: LineReader) -> bool:
+        """Tell `reader` whenever the descriptor, which is the server's from now on, is readable. Any thread. False when the loop
+        has ended: then nothing was done."""
+        ...
+
+    def infer_now(
+        self, request: InferenceRequest, sink: CallSink, *, streams: bool, waiting: WaitingBatch | None = None
+    ) -> ServerCall:
+        """As `ServerCalls.infer`, on the Trio thread: the request is submitted before this returns, and may be answered."""
         ...

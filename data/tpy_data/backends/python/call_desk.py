@@ -1,9 +1,12 @@
 """CallDesk: the server's end of a worker's call line (worker/call_line.py), and the thread that reads and writes it.
 
     worker                    says CALL and REPOSITORY, and NOTE of what it took and does not want any more
-    pump thread (here)        checks them, hands them to the server; encodes and says an ANSWER that is large
-    Trio thread               says a small ANSWER itself, which spares a switch of threads, and hands others to the pump; it never
-                              waits
+    Trio thread               hears a small CALL, and says a small ANSWER, itself, which spares switches of threads; everything
+                              else it leaves to the pump; it never waits
+    pump thread (here)        hears and says the rest
+
+One of the two hears at a time: the loop, while it watches the line (`_watched`), until it comes to something that is for the
+pump; then the pump, for that and the next messages.
 
 There is a line, and a pump, only for a worker whose model has called. The pump waits for its worker alone: an instance's thread
 and the batches that it runs are never held up by calls.
@@ -16,81 +19,43 @@ import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Sequence
 from functools import partial
 
 import msgspec
 
-from tpy.backend import ServerCall, ServerCalls
+from tpy.backend import LoopCalls, ServerCall, ServerCalls
 from tpy.errors import InvalidArgument, TpyError, Unavailable, Unsupported
 from tpy.limits import MODEL_CALL_BYTES_OUTSTANDING_MAX, MODEL_CALLS_OUTSTANDING_MAX
-from tpy.messages import DataType, InferenceRequest, InferenceResponse
+from tpy.messages import InferenceRequest, InferenceResponse
 from tpy_data.backends.python import translation
+from tpy_data.backends.python.call_messages import (
+    AT_ONCE_BYTES_MAX,
+    AnswerTold,
+    Call,
+    RepositoryCall,
+    decode_call,
+    decode_note,
+    decode_repository,
+    encode,
+    is_small,
+    small_call,
+    told_answer,
+    told_error,
+)
 from tpy_data.backends.python.given_batches import GivenBatches
 from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.worker.channel import Channel, Closed
-from tpy_data.backends.python.worker.core.batch import Array, Descriptor, Layout, read
+from tpy_data.backends.python.worker.core.batch import Array, Layout, read
 from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
 from tpy_data.backends.python.worker.segments import Borrower, Lender, Loan
 
 _UINT64_MAX = (1 << 64) - 1
 
-_AT_ONCE_BYTES_MAX = 16 * 1024
-"""Tensors of an answer that the Trio thread says itself: some microseconds to copy."""
+_HEARD_AT_ONCE_MAX = 8
+"""Calls that the Trio thread makes in one go; more that have come by then are for the pump."""
 
-_AT_ONCE_ELEMENTS_MAX = 64
-"""Of its BYTES tensors, which are written one by one."""
-
-Segment = tuple[int, int, bool]
-_Answer = tuple[int, str, str, Sequence[Descriptor]]
-
-
-class _Request(msgspec.Struct, frozen=True, array_like=True):
-    model: str
-    version: int
-    id: str
-    correlation_id: int | str
-    flags: int
-    timeout_us: int
-    parameters: str
-    outputs: tuple[str, ...]
-    inputs: tuple[Descriptor, ...]
-
-
-class _Call(msgspec.Struct, frozen=True):
-    n: int
-    s: Segment | None
-    r: tuple[int, ...]
-    d: tuple[int, ...]
-    b: int
-    """The number of the batch that waits for it, 0 for none."""
-    m: bool
-    q: _Request
-
-
-class _Repository(msgspec.Struct, frozen=True):
-    n: int
-    s: Segment | None
-    r: tuple[int, ...]
-    d: tuple[int, ...]
-    o: str
-    m: str
-    v: int | None = None
-    u: bool = False
-    c: str = ""
-    f: tuple[Descriptor, ...] = ()
-
-
-class _Note(msgspec.Struct, frozen=True):
-    t: tuple[tuple[int, int], ...]
-    c: tuple[int, ...]
-    r: tuple[int, ...]
-
-
-_decode_call = msgspec.json.Decoder(_Call).decode
-_decode_repository = msgspec.json.Decoder(_Repository).decode
-_decode_note = msgspec.json.Decoder(_Note).decode
-_encode = msgspec.json.Encoder().encode
+_LEFT_IN_A_ROW = 16
+"""Messages that the pump hears before the loop watches again: handing over costs more than what it spares."""
 
 
 class _Outstanding:
@@ -139,6 +104,15 @@ class CallDesk:
         self._bytes = 0
         self._lender = Lender()
         self._borrower = Borrower(writable=False)
+        able: object = server
+        self._loop = able if isinstance(able, LoopCalls) else None
+        self._hearing = threading.Lock()
+        """Held while something is heard, and taken before the others. The Trio thread only tries."""
+        self._watched = False
+        self._for_pump = 0
+        self._left: Frame | None = None
+        """Heard by the Trio thread, and for the pump."""
+        self._broken: Exception | None = None
 
     def open(self, descriptor: int) -> None:
         """The worker's model is about to call over this socket, which is the desk's from now on. Raises ProtocolViolation for a
@@ -166,6 +140,8 @@ class CallDesk:
             self._closed = True
             if self._channel is not None:
                 self._channel.shut_down()
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
         if self._pump is not None and self._pump is not threading.current_thread():
             self._pump.join()
 
@@ -175,7 +151,7 @@ class CallDesk:
 
     def answer(self, outstanding: _Outstanding, said: InferenceResponse | TpyError | bool) -> None:
         """Say this, or have the pump do it. Never waits."""
-        if _is_small(said) and self._speaking.acquire(blocking=False):
+        if is_small(said) and self._speaking.acquire(blocking=False):
             try:
                 if not self._answers and self._rest is None and self._say_at_once(outstanding, said):
                     return
@@ -186,26 +162,58 @@ class CallDesk:
                 self._answers.append((outstanding, said))
                 os.eventfd_write(self._wake, 1)
 
+    # What the loop hears (a `LineReader`)
+
+    def ready(self) -> bool:
+        """As `LineReader`."""
+        channel = self._channel
+        if channel is None or not self._hearing.acquire(blocking=False):
+            return False
+        try:
+            if self._closed:
+                return False
+            frame = channel.receive_at_once()
+            for _ in range(_HEARD_AT_ONCE_MAX):
+                call = None if frame is None else small_call(frame)
+                if frame is None or call is None:
+                    break
+                self._infer(channel, call, frame.data, at_once=True)
+                frame = channel.buffered()
+            self._left = frame
+            return frame is None
+        except Exception as error:  # whatever it is, the pump sees to it: the loop must not end
+            self._broken = error
+            return False
+        finally:
+            self._hearing.release()
+
+    def unwatched(self) -> None:
+        """As `LineReader`."""
+        with self._lock:
+            self._watched = False
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
+
     # The pump
 
     def _run(self) -> None:
         channel = self._channel
         assert channel is not None
-        poller = select.poll()
-        poller.register(channel.fileno(), select.POLLIN)
-        poller.register(self._wake, select.POLLIN)
+        news, all_of_it = select.poll(), select.poll()
+        news.register(self._wake, select.POLLIN)
+        all_of_it.register(self._wake, select.POLLIN)
+        all_of_it.register(channel.fileno(), select.POLLIN)
         why = ""
         try:
             while not self._closed:
-                ready = [descriptor for descriptor, _ in poller.poll()]
+                if self._hears() and self._for_pump <= 0:
+                    self._have_watched(channel)
+                ready = [descriptor for descriptor, _ in (all_of_it if self._hears() else news).poll()]
                 if self._wake in ready:
                     os.eventfd_read(self._wake)
                     self._say_waiting(channel)
-                if channel.fileno() in ready:
-                    frame: Frame | None = channel.receive()
-                    while frame is not None:
-                        self._hear(channel, frame)
-                        frame = channel.buffered()
+                if self._hears():
+                    self._listen(channel, has_come=channel.fileno() in ready)
         except Closed:
             pass
         except (ProtocolViolation, msgspec.MsgspecError) as error:
@@ -216,8 +224,39 @@ class CallDesk:
             self._log("error", why)
         self._shut(channel)
 
+    def _hears(self) -> bool:
+        """Whether it is the pump that hears; the loop's end of it comes at any time."""
+        return not self._watched
+
+    def _have_watched(self, channel: Channel) -> None:
+        """Have the loop hear from now on, if it can."""
+        self._for_pump = _LEFT_IN_A_ROW
+        if self._loop is None:
+            return
+        try:
+            descriptor = os.dup(channel.fileno())
+        except OSError:
+            return  # too many are open
+        self._watched = True
+        if not self._loop.watch(descriptor, self):
+            os.close(descriptor)
+            self._watched = False
+            self._loop = None
+
+    def _listen(self, channel: Channel, *, has_come: bool) -> None:
+        with self._hearing:
+            if self._broken is not None:
+                raise self._broken
+            frame, self._left = self._left or channel.buffered(), None
+            if frame is None and has_come:
+                frame = channel.receive()
+            while frame is not None:
+                self._for_pump -= 1
+                self._hear(channel, frame)
+                frame = channel.buffered()
+
     def _shut(self, channel: Channel) -> None:
-        with self._speaking, self._lock:
+        with self._hearing, self._speaking, self._lock:
             self._closed = True
             os.close(self._wake)
             self._wake = -1
@@ -230,20 +269,20 @@ class CallDesk:
 
     def _hear(self, channel: Channel, frame: Frame) -> None:
         if frame.kind is Kind.CALL:
-            self._infer(channel, _decode_call(frame.header), frame.data)
+            self._infer(channel, decode_call(frame.header), frame.data)
         elif frame.kind is Kind.NOTE:
-            note = _decode_note(frame.header)
+            note = decode_note(frame.header)
             self._lender.take_back(note.r)
             for number, count in note.t:
                 self._take(number, count)
             for number in note.c:
                 self._cancel(number)
         elif frame.kind is Kind.REPOSITORY:
-            self._control(channel, _decode_repository(frame.header), frame.data)
+            self._control(channel, decode_repository(frame.header), frame.data)
         else:
             raise ProtocolViolation(f"unexpected {frame.kind.name}")
 
-    def _settle(self, channel: Channel, said: _Call | _Repository) -> Array | None:
+    def _settle(self, channel: Channel, said: Call | RepositoryCall) -> Array | None:
         """The segment of a message."""
         self._borrower.drop(said.d)
         self._lender.take_back(said.r)
@@ -252,7 +291,8 @@ class CallDesk:
         number, size, is_new = said.s
         return self._borrower.borrow(number, size, channel.take_file() if is_new else None)
 
-    def _infer(self, channel: Channel, said: _Call, data: memoryview) -> None:
+    def _infer(self, channel: Channel, said: Call, data: memoryview, *, at_once: bool = False) -> None:
+        """`at_once`: on the Trio thread."""
         segment = self._settle(channel, said)
         told = said.q
         number = told.correlation_id
@@ -273,7 +313,8 @@ class CallDesk:
             timeout_us=told.timeout_us,
         )
         assert self._server is not None
-        outstanding.call = self._server.infer(request, outstanding, streams=said.m, waiting=self.batches.waiting(said.b))
+        infer = self._loop.infer_now if at_once and self._loop is not None else self._server.infer
+        outstanding.call = infer(request, outstanding, streams=said.m, waiting=self.batches.waiting(said.b))
 
     def _admit(self, number: int, model: str, size: int, *, streams: bool = False) -> _Outstanding | None:
         """Count a call; None when it was refused, which the worker is told."""
@@ -301,7 +342,7 @@ class CallDesk:
             return outstanding
         return None
 
-    def _control(self, channel: Channel, said: _Repository, data: memoryview) -> None:
+    def _control(self, channel: Channel, said: RepositoryCall, data: memoryview) -> None:
         segment = self._settle(channel, said)
         size = sum([descriptor[5] for descriptor in said.f])
         outstanding = self._admit(said.n, said.m, size)
@@ -369,8 +410,8 @@ class CallDesk:
         if self._lender.has_dropped:
             return False  # the pump has more to say than this
         layout = Layout()
-        answer, final = _answer(said, layout)
-        if layout.segment_bytes or layout.data_bytes > _AT_ONCE_BYTES_MAX:
+        answer, final = told_answer(said, layout)
+        if layout.segment_bytes or layout.data_bytes > AT_ONCE_BYTES_MAX:
             return False
         if self._count_said(outstanding, said, final=final):
             header = self._header(outstanding.number, answer, None, final=final)
@@ -386,7 +427,7 @@ class CallDesk:
 
     def _say(self, channel: Channel, outstanding: _Outstanding, said: InferenceResponse | TpyError | bool) -> None:
         layout = Layout()
-        answer, final = _answer(said, layout)
+        answer, final = told_answer(said, layout)
         if not self._count_said(outstanding, said, final=final):
             return
         loan: Loan | None = None
@@ -394,7 +435,7 @@ class CallDesk:
             try:
                 loan = self._lender.lend(layout.placed, layout.segment_bytes)
             except OSError as error:
-                answer = _error(Unavailable(f"no shared memory for {layout.segment_bytes} bytes of outputs: {error}"))
+                answer = told_error(Unavailable(f"no shared memory for {layout.segment_bytes} bytes of outputs: {error}"))
                 layout = Layout()
         header = self._header(outstanding.number, answer, loan, final=final)
         try:
@@ -415,8 +456,8 @@ class CallDesk:
                 outstanding.sent += 1
             return True
 
-    def _header(self, number: int, answer: _Answer, loan: Loan | None, *, final: bool) -> bytes:
-        return _encode(
+    def _header(self, number: int, answer: AnswerTold, loan: Loan | None, *, final: bool) -> bytes:
+        return encode(
             {
                 "n": number,
                 "f": final,
@@ -426,35 +467,3 @@ class CallDesk:
                 "a": answer,
             }
         )
-
-
-def _answer(said: InferenceResponse | TpyError | bool, layout: Layout) -> tuple[_Answer, bool]:
-    """What is said, its tensors laid out, and whether it is the last."""
-    if isinstance(said, bool):
-        return (-1, "", "true" if said else "false", ()), True
-    if isinstance(said, TpyError):
-        return _error(said), True
-    if said.error is not None:
-        return _error(said.error), said.final
-    outputs = [layout.add(each.name, each.datatype.number, translation.storage(each)) for each in said.outputs]
-    return (-1, "", translation.parameters_text(said.parameters), outputs), said.final
-
-
-def _error(error: TpyError) -> _Answer:
-    return translation.code_of(error), error.message, "", ()
-
-
-def _is_small(said: InferenceResponse | TpyError | bool) -> bool:
-    """Whether it takes next to no time to write down."""
-    if not isinstance(said, InferenceResponse):
-        return True
-    size = 0
-    for tensor in said.outputs:
-        array = tensor.array
-        if tensor.datatype is not DataType.BYTES:
-            size += array.nbytes
-        elif array.size > _AT_ONCE_ELEMENTS_MAX:
-            return False
-        else:
-            size += sum([len(element) for element in array.reshape(-1)])
-    return size <= _AT_ONCE_BYTES_MAX
