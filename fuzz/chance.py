@@ -47,9 +47,12 @@ class Chance(random.Random):
 
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
         """A whole number below `start`, or from `start` on below `stop`."""
-        if stop is not None or step != 1 or start > _FEW:
+        if stop is not None or step != 1 or not 0 < start <= _FEW:
             return super().randrange(start, stop, step)
         return int(self.random() * start)
+
+    def _randbelow(self, n: int) -> int:  # where the standard library draws all its other numbers from
+        return int(self.random() * n) if n <= _FEW else self.getrandbits(n.bit_length() + 16) % n
 
     def sample(self, population: Sequence[T], k: int, *, counts: Iterable[int] | None = None) -> list[T]:
         """As random.sample, but never by drawing until another number comes: a tape may give the same one for ever."""
@@ -96,8 +99,8 @@ class Tape(Chance):
     def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
         return random.Random.randrange(self, start, stop, step)
 
-    def _randbelow(self, n: int) -> int:  # where the standard library draws all other numbers from
-        return self._draw(n, None if self._given is not None else self._source.randrange(n))
+    def _randbelow(self, n: int) -> int:
+        return self._draw(n, None if self._given is not None else self._source._randbelow(n))
 
     def rounds(self, counts: Sequence[int]) -> Iterator[int]:
         count_at = len(self.numbers)

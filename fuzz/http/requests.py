@@ -32,6 +32,7 @@ _ODD_FIELDS = (
     b"Transfer-Encoding : chunked",
     b"Connection: close",
     b"Connection: upgrade",
+    b"Connection: close, upgrade",
     b"Upgrade: h2c",
     b"Expect: 100-continue",
     b"Expect: x",
@@ -150,7 +151,8 @@ def hostile_bytes(chance: Chance) -> bytes:
         text, _ = request_bytes(chance)
         if chance.random() < 0.5:
             head, _, rest = text.partition(b"\r\n")
-            text = head + b"\r\n" + chance.choice(_ODD_FIELDS) + b"\r\n" + rest
+            odd = b"".join(field + b"\r\n" for field in chance.sample(_ODD_FIELDS, chance.choice((1, 1, 2, 3))))
+            text = head + b"\r\n" + odd + rest
         pieces.append(text)
     data = b"".join(pieces)
     if chance.random() < 0.5:

@@ -27,6 +27,31 @@ def run_small_numbers_only(chance: Chance) -> int:
 SMALL = Target(name="small", invariant="numbers are small", run=run_small_numbers_only, smoke_examples=1)
 
 
+def draws(chance: Chance) -> list[object]:
+    names = list("abcdefgh")
+    chance.shuffle(names)
+    return [
+        names,
+        chance.random(),
+        chance.choice(names),
+        chance.randint(3, 9),
+        chance.randrange(7),
+        chance.randrange(2, 20, 3),
+        chance.randrange(2**80),
+        chance.sample(names, 3),
+        chance.choices(names, k=3),
+        chance.randbytes(5),
+        chance.getrandbits(70),
+        list(chance.rounds((3, 4))),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_tape_draws_what_its_seed_does(seed: int) -> None:
+    tape = Tape(seed=seed)
+    assert draws(tape) == draws(Chance(seed)) == draws(Tape(numbers=tape.numbers))
+
+
 def test_a_failure_prints_seed_and_replay_command_and_is_written_down(tmp_path: Path) -> None:
     report = run_target(SMALL, seed=7, examples=5, seconds=None, folder=tmp_path)
     assert not report.is_well
