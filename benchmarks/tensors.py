@@ -31,16 +31,26 @@ def json_request(model: str, name: str, values: FloatArray) -> HttpRequest:
 
 def binary_request(model: str, name: str, values: FloatArray, parameters: Mapping[str, bool | int] | None = None) -> HttpRequest:
     """One FP32 input behind the JSON; the outputs come back binary too. `parameters` are the request's others."""
-    entry = {
-        "name": name,
-        "shape": list(values.shape),
-        "datatype": "FP32",
-        "parameters": {"binary_data_size": values.nbytes},
-    }
-    asked = {"inputs": [entry], "parameters": {"binary_data_output": True, **(parameters or {})}}
+    return binary_request_of(model, {name: values}, parameters)
+
+
+def binary_request_of(
+    model: str, tensors: Mapping[str, FloatArray], parameters: Mapping[str, bool | int] | None = None
+) -> HttpRequest:
+    """The same with several FP32 inputs, by name."""
+    entries = [
+        {
+            "name": name,
+            "shape": list(values.shape),
+            "datatype": "FP32",
+            "parameters": {"binary_data_size": values.nbytes},
+        }
+        for name, values in tensors.items()
+    ]
+    asked = {"inputs": entries, "parameters": {"binary_data_output": True, **(parameters or {})}}
     head = json.dumps(asked, separators=(",", ":")).encode()
     headers = {"Content-Type": "application/octet-stream", _HEADER_LENGTH: str(len(head))}
-    return HttpRequest(path=_path(model), headers=headers, body=head + values.tobytes())
+    return HttpRequest(path=_path(model), headers=headers, body=head + b"".join(values.tobytes() for values in tensors.values()))
 
 
 def _path(model: str) -> str:

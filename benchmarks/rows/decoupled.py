@@ -54,6 +54,11 @@ def measure(bench: Bench) -> None:
 def _responses_per_s(server: Server, model: str, streams: int, seconds: int) -> float:
     program = [sys.executable, "-m", "benchmarks.load.stream_counter"]
     said, _ = run_child([*program, str(server.ports.grpc), model, str(RESPONSES), str(streams), str(seconds)])
+    return rate_said(said)
+
+
+def rate_said(said: str) -> float:
+    """Responses per second, from what a counter of responses printed. Raises LoadFailed."""
     found = _SAID.search(said)
     if found is None:
         raise LoadFailed(f"the stream counter said: {said}")

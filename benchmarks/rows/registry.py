@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from benchmarks.bench import Bench
-from benchmarks.rows import bls, decoupled, ensemble, frontends, memory, onnx, sequences, start, tiny
+from benchmarks.rows import batching, bls, decoupled, ensemble, frontends, memory, onnx, sequences, start, stream, tail, tiny
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -23,6 +23,9 @@ ROWS: tuple[Row, ...] = (
     Row("json", "tiny identity model, HTTP JSON, by wrk", tiny.measure_json),
     Row("binary", "tiny identity model, HTTP binary, by wrk", tiny.measure_binary),
     Row("perf_analyzer", "tiny identity model, HTTP binary, by perf_analyzer", tiny.measure_perf_analyzer),
+    Row("large", "identity model and 12 MB, HTTP binary, by our own load generator", tiny.measure_large),
+    Row("tail", "latency at 60 % of each server's own peak, HTTP binary and gRPC, by perf_analyzer", tail.measure),
+    Row("stream", "tiny identity model, one gRPC stream with 1, 16 and 64 requests outstanding", stream.measure),
     Row("grpc", "tiny identity model and 12 MB, gRPC, by perf_analyzer", tiny.measure_grpc),
     Row("cache", "one request again and again, with and without response cache, HTTP binary, by wrk", tiny.measure_cache),
     Row("frontends", "tiny identity models behind 0, 1, 2 and 4 frontend processes, HTTP and gRPC", frontends.measure),
@@ -31,6 +34,11 @@ ROWS: tuple[Row, ...] = (
     Row("ensemble", "three tiny identity models in a row as an ensemble, HTTP", ensemble.measure),
     Row("onnx", "EfficientNet against a plain onnxruntime loop", onnx.measure, needs_models=True),
     Row("sequences", "64 sequences of a voice detector, engine and HTTP, against a plain onnxruntime loop", sequences.measure),
+    Row(
+        "batching",
+        "64 clients of a voice detector with dynamic batching, HTTP, against a plain onnxruntime loop",
+        batching.measure,
+    ),
     Row("memory", "peak memory of one 12 MB tensor, HTTP", memory.measure),
     Row("grpc_memory", "peak memory of one 12 MB tensor, gRPC", memory.measure_grpc),
     Row("start", "start-up time and idle memory", start.measure, needs_models=True),

@@ -55,7 +55,7 @@ MODELS = {"one_by_one": 1, "batched": STREAMS}
 def measure(bench: Bench) -> None:
     """Loop, engine and server in turn, without batches and with them."""
     examples = bench.fresh("speech")
-    file = _build(examples)
+    file = build_detector(examples)
     repository = bench.fresh("sequences")
     states = "".join(_STATE.format(name=name, dims=list(dims)) for name, dims in _STATES.items())
     for model, batch in MODELS.items():
@@ -68,8 +68,8 @@ def measure(bench: Bench) -> None:
             _measure_once(bench, number, file, repository, server)
 
 
-def _build(folder: Path) -> Path:
-    """The model's file, as the example `speech` has it. Raises LoadFailed when its packages are missing."""
+def build_detector(folder: Path) -> Path:
+    """The voice detector's file, as the example `speech` has it. Raises LoadFailed when its packages are missing."""
     command = [sys.executable, str(_EXAMPLES / "build.py"), "speech", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.bench import Bench
 from benchmarks.grpc_exchange import call
 from benchmarks.http_exchange import HttpRequest
-from benchmarks.load import Load, perf_analyzer, wrk
+from benchmarks.load import Load, keep_alive, perf_analyzer, wrk
 from benchmarks.measurement import Measurement
 from benchmarks.servers.models import (
     IDENTITY_INPUT,
@@ -30,6 +30,9 @@ LARGE: FloatArray = np.arange(3_000_000, dtype=np.float32)
 """12 MB."""
 
 BASELINE = "Triton python"
+MLSERVER = "MLServer"
+CASES = (1, 16, 64)
+QUICK_CASES = (1, 16)
 _KEPT = (("python", "plain"), ("cached", "cached"))
 WARM_UP_S = 1
 
@@ -44,8 +47,25 @@ class Contender(msgspec.Struct, frozen=True):
 
 
 def measure_json(bench: Bench) -> None:
-    """HTTP with JSON tensors, wrk."""
-    _measure_wrk(bench, "HTTP JSON, 16 floats", json_request, binary=False)
+    """HTTP with JSON tensors, wrk; and the throughput again as multiples of MLServer's, from the same runs."""
+    row = "HTTP JSON, 16 floats"
+    _measure_wrk(bench, row, json_request, binary=False)
+    for measurement in beside(bench.measurements, row, MLSERVER):
+        bench.note(measurement)
+
+
+def beside(measurements: Sequence[Measurement], row: str, baseline: str) -> list[Measurement]:
+    """The throughputs of a row once more, as a row with another baseline; none where that was not measured. Contenders that the
+    row has only for comparison are left out."""
+    own = [one for one in measurements if one.row == row and one.metric == "throughput"]
+    if all(one.contender != baseline for one in own):
+        return []
+    title = f"{row}, beside {baseline}"
+    return [
+        msgspec.structs.replace(one, row=title, baseline=baseline)
+        for one in own
+        if one.contender == baseline or one.contender.startswith("tpy ")
+    ]
 
 
 def measure_binary(bench: Bench) -> None:
@@ -57,8 +77,24 @@ def measure_perf_analyzer(bench: Bench) -> None:
     """HTTP with binary tensors, perf_analyzer."""
     with fleet(bench) as contenders:
         able = [contender for contender in contenders if contender.binary]
-        cases = bench.effort.cases((1, 16, 32), (16,))
+        cases = bench.effort.cases((1, 16, 32), (1, 16))
         _measure_perf_analyzer(bench, "HTTP binary, 16 floats (perf_analyzer)", "http", able, VALUES, cases)
+
+
+def measure_large(bench: Bench) -> None:
+    """One request of 12 MB at a time, HTTP binary, our own load generator: perf_analyzer needs longer for one than a server."""
+    with fleet(bench) as contenders:
+        able = [contender for contender in contenders if contender.binary]
+        requests = {contender.name: binary_request(contender.model, IDENTITY_INPUT, LARGE) for contender in able}
+        for contender in able:
+            check_identity(contender.server.ports.http, requests[contender.name], LARGE)
+
+        def drive(contender: Contender, connections: int, seconds: int) -> Load:
+            return keep_alive.drive(
+                contender.server.ports.http, requests[contender.name], connections=connections, seconds=seconds
+            )
+
+        _measure_rounds(bench, "HTTP binary, 12 MB in and out", able, (1,), drive, whole_run=True, megabytes=LARGE.nbytes / 1e6)
 
 
 def measure_grpc(bench: Bench) -> None:
@@ -69,7 +105,8 @@ def measure_grpc(bench: Bench) -> None:
         for contender in able:
             for values in (VALUES, LARGE):
                 call(contender.server.ports.grpc, contender.model, IDENTITY_INPUT, values)
-        _measure_perf_analyzer(bench, "gRPC, 16 floats (perf_analyzer)", "grpc", able, VALUES, (1, 16, 64))
+        cases = bench.effort.cases((1, 16, 32, 64), (1, 16))
+        _measure_perf_analyzer(bench, "gRPC, 16 floats (perf_analyzer)", "grpc", able, VALUES, cases)
         _measure_perf_analyzer(bench, "gRPC, 12 MB in and out (perf_analyzer)", "grpc", able, LARGE, (1,))
 
 
@@ -119,7 +156,8 @@ def _measure_perf_analyzer(
             program, port, contender.model, shape=shape, protocol=protocol, concurrency=concurrency, seconds=seconds
         )
 
-    _measure_rounds(bench, row, contenders, cases, drive, whole_run=False)
+    megabytes = values.nbytes / 1e6 if values is LARGE else None
+    _measure_rounds(bench, row, contenders, cases, drive, whole_run=False, megabytes=megabytes)
 
 
 def _measure_wrk(bench: Bench, row: str, build: Callable[[str, str, FloatArray], HttpRequest], *, binary: bool) -> None:
@@ -139,7 +177,7 @@ def _measure_wrk(bench: Bench, row: str, build: Callable[[str, str, FloatArray],
 
         for contender in able:
             drive(contender, 16, WARM_UP_S)
-        _measure_rounds(bench, row, able, (1, 16, 64), drive, whole_run=True)
+        _measure_rounds(bench, row, able, bench.effort.cases(CASES, QUICK_CASES), drive, whole_run=True)
 
 
 def _measure_rounds(
@@ -150,8 +188,10 @@ def _measure_rounds(
     drive: Callable[[Contender, int, int], Load],
     *,
     whole_run: bool,
+    megabytes: float | None = None,
 ) -> None:
-    """Interleaved. CPU time per request only when `whole_run`: when the generator reports every request that it sent."""
+    """Interleaved. CPU time per request only when `whole_run`: when the generator reports every request that it sent. `megabytes`
+    is the size of a request's tensor, where throughput is to be told in MB/s too."""
     for number in bench.rounds():
         for connections in cases:
             for contender in contenders:
@@ -159,6 +199,8 @@ def _measure_rounds(
                 load = drive(contender, connections, bench.effort.seconds)
                 cpu_us = (contender.server.cpu_s() - before_s) / load.answered * 1e6
                 values = [("throughput", "requests/s", load.per_s), ("p99 latency", "ms", load.latency_p99_ms)]
+                if megabytes is not None:
+                    values.append(("data in, and as much out", "MB/s", load.per_s * megabytes))
                 if whole_run:
                     values.append(("CPU of the server's processes", "us/request", cpu_us))
                 for metric, unit, value in values:
@@ -204,5 +246,5 @@ def fleet(bench: Bench) -> Iterator[Sequence[Contender]]:
             repository = bench.fresh("mlserver")
             write_mlserver_identity(repository, "identity")
             server = launch(MlserverPlan(program=bench.peers.mlserver, repository=repository, model="identity"))
-            contenders.append(Contender("MLServer", server, "identity", binary=False))
+            contenders.append(Contender(MLSERVER, server, "identity", binary=False))
         yield contenders

@@ -100,6 +100,37 @@ instance_group [ {{ kind: KIND_CPU count: 1 }} ]
 
 _THREAD = 'parameters { key: "TPY_PYTHON_ISOLATION" value: { string_value: "thread" } }\n'
 
+_PYTHON_ONNX = """\
+import sys
+
+sys.path.append({packages!r})  # behind its own packages, whose numpy it needs
+
+import numpy as np
+import onnxruntime
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        self.session = onnxruntime.InferenceSession({file!r}, options, providers=["CPUExecutionProvider"])
+        self.inputs = [tensor.name for tensor in self.session.get_inputs()]
+        self.outputs = [tensor.name for tensor in self.session.get_outputs()]
+
+    def execute(self, requests):
+        rows = [[pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self.inputs] for request in requests]
+        columns = [np.concatenate(arrays) if len(arrays) > 1 else arrays[0] for arrays in zip(*rows)]
+        results = self.session.run(self.outputs, dict(zip(self.inputs, columns)))
+        responses, begin = [], 0
+        for row in rows:
+            end = begin + len(row[0])
+            tensors = [pb_utils.Tensor(name, result[begin:end]) for name, result in zip(self.outputs, results)]
+            responses.append(pb_utils.InferenceResponse(tensors))
+            begin = end
+        return responses
+"""
+
 _MLSERVER_IDENTITY = f"""\
 from mlserver import MLModel
 from mlserver.codecs import NumpyCodec
@@ -186,4 +217,13 @@ def write_onnx_model(repository: Path, name: str, file: Path, config: str) -> No
     version = repository / name / "1"
     version.mkdir(parents=True)
     shutil.copy(file, version / "model.onnx")
+    (repository / name / "config.pbtxt").write_text(f'name: "{name}"\n{config}')
+
+
+def write_python_onnx_model(repository: Path, name: str, file: Path, config: str, packages: Path) -> None:
+    """A model.py that runs an ONNX file with onnxruntime, one thread, whole batches at a time; `packages` is the folder that has
+    onnxruntime. `config` as in `write_onnx_model`."""
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(_PYTHON_ONNX.format(packages=str(packages), file=str(file)))
     (repository / name / "config.pbtxt").write_text(f'name: "{name}"\n{config}')
