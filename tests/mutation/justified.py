@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,9 +25,11 @@ class Justification(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Justified:
     """All justifications."""
 
-    def __init__(self) -> None:
-        found = msgspec.convert(tomllib.loads(_FILE.read_text()).get("justified", []), list[Justification])
-        self._why = {(one.file, one.line, one.what): one.why for one in found}
+    def __init__(self, known: Sequence[Justification] | None = None) -> None:
+        """Those of the file, unless others are given."""
+        if known is None:
+            known = msgspec.convert(tomllib.loads(_FILE.read_text()).get("justified", []), list[Justification])
+        self._why = {(one.file, one.line, one.what): one.why for one in known}
 
     def why(self, mutant: Mutant, line: str) -> str | None:
         """Why the mutant, whose line has this text, may survive; None: it may not."""

@@ -24,6 +24,7 @@ from tpy_data.schedulers.core.contract import (
     Ticket,
 )
 from tpy_data.schedulers.driver import SchedulerDriver
+from tpy_data.schedulers.gated_driver import GatedDriver
 
 
 class ScriptedCore:
@@ -220,3 +221,80 @@ async def test_a_clock_that_goes_back_stands_still_for_the_core() -> None:
     for _ in range(4):
         driver.stop()
     assert [verb[1] for verb in core.verbs] == [10, 10, 12, 12]
+
+
+class NotedGate:
+    """Lends what it is told to, and notes what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[object, ...]] = []
+        self.taker: Callable[[int], None] | None = None
+
+    def pump(self) -> None:
+        self.heard.append(("pump",))
+
+    def take(self, taker: Callable[[int], None]) -> None:
+        self.taker = taker
+
+    def add(self, number: int) -> None:
+        self.heard.append(("add", number))
+
+    def remove(self, number: int) -> None:
+        self.heard.append(("remove", number))
+
+    def want(self, wanted: bool) -> None:
+        self.heard.append(("want", wanted))
+
+    def release(self, number: int, *, used: bool = True) -> None:
+        self.heard.append(("release", number, used))
+
+
+class PooledScript(ScriptedCore):
+    """Says which instances found no work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle: list[int] = []
+        self.wants = False
+
+    def take_idle(self) -> list[int]:
+        idle, self.idle = self.idle, []
+        return idle
+
+    def wants_instance(self, now_ns: int) -> bool:
+        return self.wants
+
+
+async def test_a_gated_driver_gives_back_what_it_was_lent(autojump_clock: MockClock) -> None:
+    core, gate = PooledScript(), NotedGate()
+    driver = GatedDriver(core, TrioClock(trio.lowlevel.current_clock()), Notebook(), gate)
+
+    def heard() -> list[tuple[object, ...]]:
+        heard, gate.heard = gate.heard, []
+        return heard
+
+    driver.add_instance(1)
+    assert heard() == [("add", 1), ("want", False), ("pump",)]
+    core.wants = True
+    driver.submit(TICKET)
+    assert heard() == [("want", True), ("pump",)]
+    assert gate.taker is not None
+    core.wants = False
+    gate.taker(1)  # and the core gives it work
+    assert heard() == [("want", False), ("pump",)]
+    core.verbs.clear()
+    driver.completed(1)
+    assert [verb[:2] for verb in core.verbs] == [("remove_instance", 1), ("completed", 1)]
+    assert heard() == [("release", 1, True), ("want", False), ("pump",)]
+    core.idle = [1]
+    gate.taker(1)  # and there is no work after all
+    assert heard() == [("release", 1, False), ("want", False), ("pump",)]
+    gate.taker(1)
+    heard()
+    core.verbs.clear()
+    driver.remove_instance(1)  # while it runs: it is given back when that is over
+    driver.remove_instance(1)
+    assert heard() == [("remove", 1), ("want", False), ("pump",)] * 2
+    driver.completed(1)
+    assert [verb[:2] for verb in core.verbs] == [("remove_instance", 1), ("completed", 1)]
+    assert heard() == [("release", 1, True), ("want", False), ("pump",)]
