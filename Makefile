@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup serve demo test check format bench simulate chaos leaks fuzz fuzz-smoke docs clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup serve demo test check format bench simulate chaos leaks fuzz fuzz-smoke mutants docs clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -83,6 +83,12 @@ fuzz-smoke: $(SETUP) ## every fuzz target for a few seconds, and the canary
 
 fuzz: $(SETUP) ## every fuzz target for a minute
 	$(BIN)/python -m fuzz --seconds 60
+
+MUTANTS ?= 5
+
+mutants: $(SETUP) ## put faults into the cores and see whether the tests notice: make mutants MUTANTS=20 for so many of each file
+	$(BIN)/python -m tests.mutation --by-hand
+	$(BIN)/python -m tests.mutation --per-file $(MUTANTS) --aim 95
 
 clean: ## remove what make built
 	rm -rf $(VENV) demo build dist
