@@ -9,7 +9,7 @@ from pathlib import Path
 IDENTITY_INPUT = "INPUT0"
 IDENTITY_OUTPUT = "OUTPUT0"
 
-_PYTHON_IDENTITY = f"""\
+PYTHON_IDENTITY = f"""\
 import triton_python_backend_utils as pb_utils
 
 
@@ -152,7 +152,7 @@ def write_python_identity(repository: Path, name: str, *, in_thread: bool = Fals
     """A model.py that copies FP32 of any length; `in_thread`: tpy runs it inside the server; `cached`: its answers are kept."""
     more = (_THREAD if in_thread else "") + ("response_cache { enable: true }\n" if cached else "")
     version = _write_identity_config(repository, name, "python", more)
-    (version / "model.py").write_text(_PYTHON_IDENTITY)
+    (version / "model.py").write_text(PYTHON_IDENTITY)
 
 
 def write_counting(repository: Path, name: str, *, in_thread: bool = False) -> None:
