@@ -78,11 +78,11 @@ chaos: $(SETUP) ## faults for real: kill workers, fill disks, break files under 
 leaks: $(SETUP) ## 200,000 requests and what is left of them
 	$(BIN)/python -m tests.leaks
 
-fuzz-smoke: $(SETUP) ## every fuzz target for a few seconds, and the canary
+fuzz-smoke: $(SETUP) ## every fuzz target, its corpus first, and the canaries: about a minute
 	$(BIN)/python -m fuzz --smoke
 
-fuzz: $(SETUP) ## every fuzz target for a minute
-	$(BIN)/python -m fuzz --seconds 60
+fuzz: $(SETUP) ## every fuzz target for a minute, on two cores
+	$(BIN)/python -m fuzz --seconds 60 --jobs 2
 
 MUTANTS ?= 5
 

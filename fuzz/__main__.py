@@ -6,7 +6,6 @@ Exit status: 0 all is well, 1 an invariant was broken (or a canary held, or a ru
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,12 +13,12 @@ from pathlib import Path
 
 from fuzz import corpus_file
 from fuzz.guided import run_guided
+from fuzz.jobs import run_jobs
 from fuzz.registry import TARGETS, target_named
 from fuzz.runner import Report, check_rules, print_report, replay_file, run_target
 from fuzz.target import Target
 
 _SECONDS_DEFAULT = 10.0
-_SEEDS_OF_A_JOB = 2**40
 
 
 def _arguments() -> argparse.Namespace:
@@ -105,15 +104,8 @@ def _run(arguments: argparse.Namespace, chosen: Sequence[Target]) -> Iterator[Re
         for target in chosen:
             yield run_target(target, seed=seed, examples=arguments.examples, seconds=seconds)
         return
-    with multiprocessing.get_context("spawn").Pool(arguments.jobs) as pool:
-        for target in chosen:
-            shares = [(target.name, seed + job * _SEEDS_OF_A_JOB, arguments.examples, seconds) for job in range(arguments.jobs)]
-            yield from pool.imap_unordered(_run_share, shares)
-
-
-def _run_share(share: tuple[str, int, int | None, float | None]) -> Report:
-    name, seed, examples, seconds = share
-    return run_target(_named(name), seed=seed, examples=examples, seconds=seconds)
+    for target in chosen:
+        yield from run_jobs(target.name, jobs=arguments.jobs, seed=seed, examples=arguments.examples, seconds=seconds)
 
 
 if __name__ == "__main__":
