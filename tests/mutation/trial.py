@@ -97,7 +97,9 @@ def _try(mutant: Mutant, suites: Sequence[str], folder: Path) -> int:
     folders = [suite for suite in suites if not suite.startswith("fuzz:")]
     if not folders:
         return 0
-    arguments = ["-x", "-q", "-p", "no:cacheprovider", "--basetemp", str(folder / "tmp")]
+    # The fuzz targets import what is a plugin of pytest as well (anyio), whose assertions it cannot rewrite any more.
+    late = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+    arguments = ["-x", "-q", "-p", "no:cacheprovider", "-W", late, "--basetemp", str(folder / "tmp")]
     return int(pytest.main([*arguments, *folders]))  # once: a second call would meet loaded modules
 
 

@@ -105,3 +105,10 @@ async def test_watch_merges_changes_into_the_newest() -> None:
     assert first.observed == {}
     assert second.observed[KEY].state is ModelState.READY
     await watch.aclose()
+
+
+def test_what_is_not_said_is_nothing_special() -> None:
+    version = ObservedVersion(key=KEY, state=ModelState.LOADING)
+    assert (version.reason, version.since_ns, version.config_revision) == ("", 0, 0)
+    assert (version.applied_error, version.refused_revision) == ("", 0)
+    assert desired().auto_complete
