@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import trio
 
@@ -62,22 +64,49 @@ async def test_the_first_response_decides_the_status() -> None:
         request.sink.deliver(word(1, error=InvalidArgument("no"), final=True))
         assert (await read_until(client, b"\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
         assert b'data: {"error":"no"}' in await read_until(client, b"0\r\n\r\n")
+        client = await server.connect()
+        request = await begin(services, client, 2)
+        half = Tensor("OUTPUT0", DataType.FP16, np.zeros((1, 1), np.float16))  # which JSON has no form for
+        request.sink.deliver(InferenceResponse(model_name="flow", model_version=1, outputs=(half,), final=False))
+        assert (await read_until(client, b"\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
+        request.sink.deliver(END)
+        assert b'data: {"error":"sending FP16 data via JSON' in await read_until(client, b"0\r\n\r\n")
 
 
 async def test_a_client_that_leaves_cancels() -> None:
     services = FakeServices()
     async with running(services) as server:
-        for delivered in (0, 1):
+        for count, (delivered, reset) in enumerate(product((0, 1), (True, False)), 1):
             client = await server.connect()
-            request = await begin(services, client, delivered + 1)
+            request = await begin(services, client, count)
             for number in range(delivered):
                 request.sink.deliver(word(number))
                 await read_until(client, b"\n\n")
-            client.stream.socket.setsockopt(1, 13, b"\1\0\0\0\0\0\0\0")  # type: ignore[attr-defined]  # SO_LINGER 0: a reset
+            if reset:
+                client.stream.socket.setsockopt(1, 13, b"\1\0\0\0\0\0\0\0")  # type: ignore[attr-defined]  # SO_LINGER 0
             await trio.aclose_forcefully(client.stream)
             with trio.fail_after(5):
                 await request.ended.wait()
             assert request.cancelled
+
+
+async def test_a_client_that_has_said_all_gets_its_events() -> None:
+    services = FakeServices()
+    async with running(services) as server:
+        for count, delivered in enumerate((0, 1), 1):
+            client = await server.connect()
+            request = await begin(services, client, count)
+            for number in range(delivered):
+                request.sink.deliver(word(number))
+                await read_until(client, b"}\n\n")
+            await client.stream.send_eof()
+            # Probed once, so that one who is gone is seen: before the head, or between events.
+            await read_until(client, b"\r\n:\n\n\r\n" if delivered else b"HTTP/1.1 100 Continue\r\n\r\n")
+            request.sink.deliver(word(7))
+            assert b'"OUTPUT0":7.0' in await read_until(client, b"}\n\n")
+            request.sink.deliver(END)
+            await read_until(client, b"0\r\n\r\n")
+            assert not request.cancelled
 
 
 async def test_a_client_that_does_not_read_pauses_its_request() -> None:

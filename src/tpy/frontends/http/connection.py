@@ -72,7 +72,7 @@ class Http1Connection:
             self._line.begin_stop()
         self._beginning = b""
         self._eof = False
-        self._alone = False
+        self._alone: QuartExchange | None = None
         self._pumping = False
         self._refused = False
         self._owes_continue = False
@@ -296,12 +296,12 @@ class Http1Connection:
         self._line.fill(place, await call.render_in_thread())
 
     def _ask_quart(self, place: Place, request: HttpRequest) -> None:
-        self._alone = True
         exchange = QuartExchange(self._line, place, done=self._end_alone, failed=self._scope.cancel)
+        self._alone = exchange
         self._tasks.spawn(exchange.run, self._port, self._tasks, request, *self._addresses)
 
     def _end_alone(self) -> None:
-        self._alone = False
+        self._alone = None
 
     def _on_progress(self) -> None:
         """An answer has gone out, or the socket takes bytes again (ReplyLine)."""
@@ -323,9 +323,11 @@ class Http1Connection:
         probed = False
         pause_s = _PROBE_PAUSE_S_MIN
         while self._is_busy() and not line.closing:
-            if not probed and len(line) and not line.blocked and not self._alone and line.head_version == "1.1":
-                probed = True
-                line.write([CONTINUE])
+            if not probed and len(line) and not line.blocked and line.head_version == "1.1":
+                probe = CONTINUE if self._alone is None else self._alone.probe()
+                if probe is not None:
+                    probed = True
+                    line.write([probe])
             self._wake = trio.Event()
             with trio.move_on_after(pause_s):
                 await self._wake.wait()

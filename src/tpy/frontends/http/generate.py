@@ -7,6 +7,7 @@ is paused, and with it the model. When the client is gone the task is cancelled,
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
 
 import msgspec
 import trio
@@ -90,9 +91,7 @@ class Responses:
 class EventBody:
     """The events of one request as the pieces of a body: an async iterator. `close` cancels what has not ended."""
 
-    def __init__(
-        self, first: list[InferenceResponse], responses: Responses, encode: Callable[[InferenceResponse], bytes]
-    ) -> None:
+    def __init__(self, first: list[bytes], responses: Responses, encode: Callable[[InferenceResponse], bytes]) -> None:
         self._first = first
         self._responses = responses
         self._encode = encode
@@ -101,10 +100,12 @@ class EventBody:
         return self
 
     async def __anext__(self) -> bytes:
-        lot, self._first = self._first or await self._responses.wait(), []
-        if not lot:
+        events, self._first = self._first, []
+        if not events:
+            events = [self._encode(response) for response in await self._responses.wait()]
+        if not events:
             raise StopAsyncIteration
-        return b"".join([b"data: %b\n\n" % self._encode(response) for response in lot])
+        return b"".join([b"data: %b\n\n" % event for event in events])
 
     def close(self) -> None:
         """Nobody reads any more."""
@@ -133,21 +134,19 @@ class GenerateApi:
     async def generate_stream(self, request: HttpRequest, *, model: str, version: str | None = None) -> StreamReply:
         """Every response as an event. The first one decides the status. Raises TpyError."""
         responses = await self._begin(request, model, version)
+        path = request.path
         try:
             first = await responses.wait()
             if first and first[0].refused and first[0].error is not None:
                 raise first[0].error
+            events = [_event(response, path) for response in first]
         except BaseException:
             responses.cancel()
             raise
-        status = 200
-        if first and first[0].error is not None:
-            status = codec.HTTP_STATUS[first[0].error.code]
-        path = request.path
         return StreamReply(
-            status=status,
+            status=events[0].status if events else 200,
             content_type=EVENT_STREAM_TYPE,
-            body=EventBody(first, responses, lambda response: _event(response, path)),
+            body=EventBody([event.data for event in events], responses, lambda response: _event(response, path).data),
         )
 
     async def _begin(self, request: HttpRequest, model: str, version: str | None) -> Responses:
@@ -186,11 +185,19 @@ def _submitted(
     return responses
 
 
-def _event(response: InferenceResponse, path: str) -> bytes:
-    """The JSON of one event: the response, or its error. Raises nothing."""
+class _Event(NamedTuple):
+    """The JSON of one event, and the status that it has if it is the first."""
+
+    status: int
+    data: bytes
+
+
+def _event(response: InferenceResponse, path: str) -> _Event:
+    """The response, or its error, or why it cannot be written. Raises nothing."""
     try:
-        return codec.encode_generate(response)
+        return _Event(200, codec.encode_generate(response))
     except TpyError as error:
-        return codec.encode_error(error)
+        return _Event(codec.HTTP_STATUS[error.code], codec.encode_error(error))
     except Exception:
-        return b"".join(unexpected_error_reply(path).parts)
+        reply = unexpected_error_reply(path)
+        return _Event(reply.status, b"".join(reply.parts))

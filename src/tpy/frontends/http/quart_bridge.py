@@ -12,11 +12,14 @@ from hypercorn.typing import ConnectionState
 from tpy.errors import Internal
 from tpy.frontends.http.message import HttpRequest, error_reply
 from tpy.frontends.http.port import HttpPort
-from tpy.frontends.http.replies import Piece, Place, ReplyLine, connection_field, render_head
+from tpy.frontends.http.replies import CONTINUE, Piece, Place, ReplyLine, connection_field, render_head
 
 _STREAM_ID = 1
 _BUFFERED_BYTES_MAX = 64 * 1024
 """A response is collected up to this size, so that an ordinary one is one `send`."""
+
+_COMMENT_CHUNK = b"3\r\n:\n\n\r\n"
+"""A comment of an event stream, which readers skip, as one chunk."""
 
 Address = tuple[str, int] | None
 
@@ -36,6 +39,7 @@ class QuartExchange:
         self._head_written = False
         self._chunked = False
         self._streams = False
+        self._events = False
         self._close = False
         self._ended = False
 
@@ -66,6 +70,13 @@ class QuartExchange:
             await self._stream.handle(Body(stream_id=_STREAM_ID, data=bytes(request.body)))
         await self._stream.handle(EndBody(stream_id=_STREAM_ID))
 
+    def probe(self) -> bytes | None:
+        """What can be written now, and means nothing to a peer that is still there: an interim answer before the head, a comment
+        between events. None where there is no such thing."""
+        if not self._head_written:
+            return CONTINUE
+        return _COMMENT_CHUNK if self._events and not self._ended else None
+
     async def _send(self, event: Event) -> None:
         """Take the application's answer, event by event (called by HTTPStream)."""
         match event:
@@ -89,6 +100,9 @@ class QuartExchange:
         sized = b"Content-Length" in names or self._place.head_only
         self._chunked = not sized and self._place.version == "1.1"
         self._streams = not sized
+        self._events = self._chunked and any(
+            name == b"Content-Type" and value.startswith(b"text/event-stream") for name, value in headers
+        )
         self._close = wants_close or not (sized or self._chunked) or self._line.closes_after(self._place)
         headers = [field for field in headers if field[0] != b"Connection"]
         # Bodies of unknown length come over time: each piece, and the head before the first, is written at once.
