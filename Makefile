@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup serve demo test check format bench simulate chaos leaks fuzz fuzz-smoke mutants docs clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup serve demo test check format bench bench-quick bench-growth simulate chaos leaks fuzz fuzz-smoke mutants docs clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -66,6 +66,16 @@ docs: $(SETUP) ## write the generated reference pages
 
 bench: $(DEMO_SETUP) $(VENV)/.tpy-speech-setup ## compare speed and memory with the peers that are installed
 	$(BIN)/python -m benchmarks
+
+bench-quick: $(DEMO_SETUP) $(VENV)/.tpy-speech-setup ## the same, fewer rows and cases: under 3 minutes
+	$(BIN)/python -m benchmarks --quick
+
+$(VENV)/.tpy-bench-setup: pyproject.toml constraints.txt $(SETUP)
+	$(PIP) install -c constraints.txt -e '.[bench]'
+	touch $@
+
+bench-growth: $(VENV)/.tpy-bench-setup ## how cost grows with batches, clients, tensors, models, connections, queues, sequences
+	$(BIN)/python -m benchmarks.growth --plots .bench/plots
 
 SEEDS ?= 300
 

@@ -22,7 +22,7 @@ from benchmarks.load import LoadFailed
 from benchmarks.machine import describe_machine
 from benchmarks.measurement import summarise
 from benchmarks.report import Report, markdown, print_tables, with_results
-from benchmarks.rows.registry import ROWS, Row, rows_named
+from benchmarks.rows.registry import QUICK_ROWS, ROWS, Row, rows_named
 from benchmarks.servers.peers import Peers, find_peers
 from benchmarks.servers.process import ServerFailed
 from benchmarks.tensors import WrongAnswer
@@ -39,8 +39,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Compare the speed and memory of tpy with the peers that are installed."
     )
-    parser.add_argument("--quick", action="store_true", help="one round, one second each, fewer cases: about 4 minutes")
-    parser.add_argument("--rows", metavar="ROW[,ROW]", type=_rows, default=ROWS, help=f"only these rows: {names}")
+    parser.add_argument("--quick", action="store_true", help="one round, one second each, fewer rows and cases: under 3 minutes")
+    parser.add_argument("--rows", metavar="ROW[,ROW]", type=_rows, help=f"only these rows: {names}")
     parser.add_argument("--rounds", type=_positive, metavar="N", help=f"rounds over all contenders (default: {_FULL.rounds})")
     parser.add_argument("--seconds", type=_positive, metavar="S", help=f"for each value (default: {_FULL.seconds})")
     parser.add_argument("--without", metavar="PEER[,PEER]", default="", help="leave out peers: triton, mlserver, perf_analyzer")
@@ -98,12 +98,13 @@ def main() -> int:
     peers = _without(found, arguments.without)
     usual = _QUICK if arguments.quick else _FULL
     effort = Effort(rounds=arguments.rounds or usual.rounds, seconds=arguments.seconds or usual.seconds, quick=usual.quick)
-    if any(row.needs_models for row in arguments.rows):
+    rows = arguments.rows or (QUICK_ROWS if arguments.quick else ROWS)
+    if any(row.needs_models for row in rows):
         _build_models(arguments.models)
     machine = describe_machine(peers)
     with tempfile.TemporaryDirectory(prefix="tpy-bench-") as scratch:
         bench = Bench(effort=effort, peers=peers, folder=Path(scratch), models=arguments.models)
-        succeeded = _measure(bench, arguments.rows)
+        succeeded = _measure(bench, rows)
     report = Report(
         machine=msgspec.structs.replace(machine, load_after=os.getloadavg()[0]),
         rounds=effort.rounds,

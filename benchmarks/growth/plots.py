@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.growth.curves import CURVES, Curve, GrowthReport, series_of
 
-_SIZE_INCHES = (6.0, 3.2)
+_SIZE_INCHES = (6.4, 4.0)
 
 
 def can_draw() -> bool:
@@ -65,7 +65,7 @@ def _draw_one(curve: Curve, series: Mapping[str, Mapping[int, float]], file: Pat
     axes.set_xlabel(curve.x)
     axes.set_ylabel(curve.y)
     axes.set_title(curve.title, loc="left")
-    axes.legend(frameon=False, fontsize=8)
+    figure.legend(loc="outside lower left", frameon=False, fontsize=8)
     figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
 
 

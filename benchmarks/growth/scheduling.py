@@ -22,7 +22,7 @@ from benchmarks.growth.curves import Point
 from benchmarks.load.child import run_child
 from tpy.messages import SequencePosition
 from tpy.units import NS_PER_S
-from tpy_data.schedulers.core.contract import Dispatch, SchedulerCore, Ticket
+from tpy_data.schedulers.core.contract import CoreSnapshot, Dispatch, SchedulerCore, Ticket
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
@@ -114,6 +114,10 @@ class Sequences:
         self._running = self._given()
         for _ in range(live // BATCH + _TURNS):  # every START has run
             self.turn()
+
+    def snapshot(self) -> CoreSnapshot:
+        """What the core counts."""
+        return self._core.snapshot()
 
     def _given(self) -> list[Ticket]:
         actions = self._core.take_actions()

@@ -11,22 +11,24 @@ from benchmarks.rows import batching, bls, decoupled, ensemble, frontends, memor
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A part of the table that can be run alone. `needs_models`: it serves models of the demo repository."""
+    """A part of the table that can be run alone. `needs_models`: it serves models of the demo repository. `quick`: also when in a
+    hurry."""
 
     name: str
     about: str
     measure: Callable[[Bench], None]
     needs_models: bool = False
+    quick: bool = False
 
 
 ROWS: tuple[Row, ...] = (
-    Row("json", "tiny identity model, HTTP JSON, by wrk", tiny.measure_json),
+    Row("json", "tiny identity model, HTTP JSON, by wrk", tiny.measure_json, quick=True),
     Row("binary", "tiny identity model, HTTP binary, by wrk", tiny.measure_binary),
-    Row("perf_analyzer", "tiny identity model, HTTP binary, by perf_analyzer", tiny.measure_perf_analyzer),
-    Row("large", "identity model and 12 MB, HTTP binary, by our own load generator", tiny.measure_large),
-    Row("tail", "latency at 60 % of each server's own peak, HTTP binary and gRPC, by perf_analyzer", tail.measure),
-    Row("stream", "tiny identity model, one gRPC stream with 1, 16 and 64 requests outstanding", stream.measure),
-    Row("grpc", "tiny identity model and 12 MB, gRPC, by perf_analyzer", tiny.measure_grpc),
+    Row("perf_analyzer", "tiny identity model, HTTP binary, by perf_analyzer", tiny.measure_perf_analyzer, quick=True),
+    Row("large", "identity model and 12 MB, HTTP binary, by our own load generator", tiny.measure_large, quick=True),
+    Row("tail", "latency at 60 % of each server's own peak, HTTP binary and gRPC, by perf_analyzer", tail.measure, quick=True),
+    Row("stream", "tiny identity model, one gRPC stream with 1, 16 and 64 requests outstanding", stream.measure, quick=True),
+    Row("grpc", "tiny identity model and 12 MB, gRPC, by perf_analyzer", tiny.measure_grpc, quick=True),
     Row("cache", "one request again and again, with and without response cache, HTTP binary, by wrk", tiny.measure_cache),
     Row("frontends", "tiny identity models behind 0, 1, 2 and 4 frontend processes, HTTP and gRPC", frontends.measure),
     Row("decoupled", "a model that sends many small responses, gRPC streaming", decoupled.measure),
@@ -41,8 +43,10 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("memory", "peak memory of one 12 MB tensor, HTTP", memory.measure),
     Row("grpc_memory", "peak memory of one 12 MB tensor, gRPC", memory.measure_grpc),
-    Row("start", "start-up time and idle memory", start.measure, needs_models=True),
+    Row("start", "start-up time and idle memory", start.measure, needs_models=True, quick=True),
 )
+
+QUICK_ROWS: tuple[Row, ...] = tuple(row for row in ROWS if row.quick)
 
 
 def rows_named(names: str) -> tuple[Row, ...]:

@@ -77,7 +77,7 @@ def measure_perf_analyzer(bench: Bench) -> None:
     """HTTP with binary tensors, perf_analyzer."""
     with fleet(bench) as contenders:
         able = [contender for contender in contenders if contender.binary]
-        cases = bench.effort.cases((1, 16, 32), (1, 16))
+        cases = bench.effort.cases((1, 16, 32), (16,))
         _measure_perf_analyzer(bench, "HTTP binary, 16 floats (perf_analyzer)", "http", able, VALUES, cases)
 
 
@@ -105,7 +105,7 @@ def measure_grpc(bench: Bench) -> None:
         for contender in able:
             for values in (VALUES, LARGE):
                 call(contender.server.ports.grpc, contender.model, IDENTITY_INPUT, values)
-        cases = bench.effort.cases((1, 16, 32, 64), (1, 16))
+        cases = bench.effort.cases((1, 16, 32, 64), (16,))
         _measure_perf_analyzer(bench, "gRPC, 16 floats (perf_analyzer)", "grpc", able, VALUES, cases)
         _measure_perf_analyzer(bench, "gRPC, 12 MB in and out (perf_analyzer)", "grpc", able, LARGE, (1,))
 
