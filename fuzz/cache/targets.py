@@ -57,7 +57,7 @@ def _entry(chance: Chance) -> int:
 
 
 RULES = ("get", "put", "evict", "forget", "arrive", "give up", "leader gives up", "answer")
-RESPONSE_CACHE = Target(name="response_cache", invariant=INVARIANT, run=_response_cache, smoke_examples=10_000, rules=RULES)
+RESPONSE_CACHE = Target(name="response_cache", invariant=INVARIANT, run=_response_cache, smoke_examples=4000, rules=RULES)
 ENTRY = Target(
     name="cache_entry",
     invariant="what is written for Redis reads back the same; anything else raises NotAnEntry or is a sound entry for the key",

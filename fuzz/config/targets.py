@@ -137,7 +137,7 @@ SPOILED = Target(
         " was read can be resolved, normalised and checked; never another exception, and never for long"
     ),
     run=run_spoiled,
-    smoke_examples=2000,
+    smoke_examples=800,
     attack=attack,
 )
 CANARY = Target(

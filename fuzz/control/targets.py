@@ -117,7 +117,7 @@ STORE = Target(
     name="state_store",
     invariant=store_trial.INVARIANT,
     run=run_store,
-    smoke_examples=3000,
+    smoke_examples=1500,
     rules=(
         *(
             f"{before} -> {after}"

@@ -90,7 +90,7 @@ RULES = (
     "cancel",
     "stop",
 )
-DECOUPLED = Target(name="decoupled", invariant=INVARIANT, run=run, smoke_examples=1500, rules=RULES)
+DECOUPLED = Target(name="decoupled", invariant=INVARIANT, run=run, smoke_examples=600, rules=RULES)
 CANARY = Target(
     name="decoupled_canary",
     invariant="a caller that loses a response is found out",

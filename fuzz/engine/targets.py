@@ -46,7 +46,7 @@ DEADLINES = Target(
     name="deadlines",
     invariant=timers.INVARIANT,
     run=timers.run,
-    smoke_examples=4000,
+    smoke_examples=1500,
     rules=("add", "discard", "due", "nothing due"),
 )
 DEADLINES_CANARY = Target(

@@ -44,19 +44,19 @@ CANARY = Target(
     smoke_examples=100,
     must_fail=True,
 )
-TENSORS = Target(name="worker_tensors", invariant=messages.TENSORS, run=messages.run_tensors, smoke_examples=6000)
+TENSORS = Target(name="worker_tensors", invariant=messages.TENSORS, run=messages.run_tensors, smoke_examples=2000)
 SESSION = Target(
     name="worker_session",
     invariant=talk.SESSION,
     run=talk.run_session,
-    smoke_examples=6000,
+    smoke_examples=2000,
     rules=(*(kind.name for kind in Kind if kind not in _NEVER_ON_THIS_LINE), "violation", "break off"),
 )
 WINDOW = Target(
     name="worker_window",
     invariant=talk.WINDOW,
     run=talk.run_window,
-    smoke_examples=6000,
+    smoke_examples=2000,
     rules=("send", "full", "arrive", "take", "tell", "hear", "lie"),
 )
 WINDOW_CANARY = Target(

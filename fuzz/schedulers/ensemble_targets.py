@@ -63,7 +63,7 @@ RULES = (
     End.TIMED_OUT.name,
     End.STOPPING.name,
 )
-GRAPH = Target(name="ensemble_graph", invariant=INVARIANT, run=run_history, smoke_examples=4000, rules=RULES)
+GRAPH = Target(name="ensemble_graph", invariant=INVARIANT, run=run_history, smoke_examples=1500, rules=RULES)
 CANARY = Target(
     name="ensemble_canary", invariant="Wrong on purpose: one place too many.", run=_canary, smoke_examples=60, must_fail=True
 )

@@ -22,7 +22,7 @@ def _canary(chance: Chance) -> int:
 
 
 RULES = ("declare", "refused", "add", "remove", "want", "unwant", "granted", "release", "forget")
-RATE_LIMITER = Target(name="rate_limiter", invariant=INVARIANT, run=run_rates, smoke_examples=5000, rules=RULES)
+RATE_LIMITER = Target(name="rate_limiter", invariant=INVARIANT, run=run_rates, smoke_examples=2000, rules=RULES)
 CANARY = Target(
     name="rate_limiter_canary",
     invariant="a rate limiter that forgets what it gave is found out",

@@ -140,8 +140,8 @@ def _leaky(chance: Chance) -> tuple[SchedulerCore, SequenceOptions]:
     return LeakyCore(options, lambda: OldestBatcher(DynamicOptions())), options
 
 
-DIRECT = Target(name="sequence_direct", invariant=INVARIANT, run=_history_of(_direct), smoke_examples=6000, rules=RULES)
-OLDEST = Target(name="sequence_oldest", invariant=INVARIANT, run=_history_of(_oldest), smoke_examples=6000, rules=RULES)
+DIRECT = Target(name="sequence_direct", invariant=INVARIANT, run=_history_of(_direct), smoke_examples=2000, rules=RULES)
+OLDEST = Target(name="sequence_oldest", invariant=INVARIANT, run=_history_of(_oldest), smoke_examples=2000, rules=RULES)
 CANARY = Target(
     name="sequence_canary",
     invariant="a core that forgets to answer what waits behind a cancelled request is found out",

@@ -126,10 +126,10 @@ DEFAULT = Target(
     name="scheduler_default",
     invariant=INVARIANT,
     run=_history_of(lambda _: (DefaultCore(), DynamicOptions())),
-    smoke_examples=10_000,
+    smoke_examples=4000,
     rules=(*RULES, "broken_up"),
 )
-DYNAMIC = Target(name="scheduler_dynamic", invariant=INVARIANT, run=_history_of(_dynamic), smoke_examples=12_000, rules=RULES)
+DYNAMIC = Target(name="scheduler_dynamic", invariant=INVARIANT, run=_history_of(_dynamic), smoke_examples=4000, rules=RULES)
 CANARY = Target(
     name="canary",
     invariant="a core that never looks at deadlines is found out",
