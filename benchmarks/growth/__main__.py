@@ -41,7 +41,7 @@ def _scheduling(bench: Bench) -> Iterable[Point]:
         yield from scheduling.drive(
             queue=bench.effort.cases(_QUEUE, (10, 1_000, 50_000)),
             sequences=bench.effort.cases(_SEQUENCES, (64, 1_000, 20_000)),
-            seconds=0.2 if bench.effort.quick else 0.5,
+            seconds=0.2 if bench.effort.quick else 0.3,
         )
 
 
@@ -57,7 +57,7 @@ MEASURES: Mapping[str, Callable[[Bench], Iterable[Point]]] = {
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.growth", description="Measure how costs grow with what grows.")
-    parser.add_argument("--quick", action="store_true", help="one round, fewer points: about 2 minutes (else about 10)")
+    parser.add_argument("--quick", action="store_true", help="one round, fewer points: about 2 minutes (else about 12)")
     parser.add_argument("--curves", metavar="CURVE[,CURVE]", help=f"only these: {', '.join(MEASURES)}")
     parser.add_argument("--json", metavar="FILE", type=Path, default=_RESULTS, help="results (default: .bench/growth.json)")
     parser.add_argument("--from-json", metavar="FILE", type=Path, help="measure nothing: write page and plots from these results")
