@@ -159,7 +159,7 @@ class ControlTrial:
             self.take(name, retry=True)
 
     def unload(self, name: str) -> None:
-        self.perform(self.core.unload(ModelId(name), why="test"))
+        self.perform(self.core.unload(ModelId(name), why="test", components=False))
         if name in self.expected:
             self.expected[name] = {}
         self.refused.discard(name)

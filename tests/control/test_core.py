@@ -21,7 +21,7 @@ from tpy.ids import Generation, ModelId, Version
 from tpy.messages import ModelState
 from tpy.state import DesiredModel, DesiredVersion, ModelStateStore, ObservedKey, ObservedVersion, Snapshot
 from tpy_control.core.candidate import select_versions
-from tpy_control.core.index import VersionStatus, is_settled, load_error, statuses, strictly_ready
+from tpy_control.core.index import VersionStatus, index_entries, is_settled, load_error, statuses, strictly_ready
 from tpy_control.core.picture import FileFingerprint, Glance, ModelLocation, assemble, is_passing, version_of
 from tpy_control.core.settling import Settling, Sight
 
@@ -275,3 +275,14 @@ def test_a_dead_version_makes_the_server_unready_until_it_is_back() -> None:
     assert is_settled(halves.snapshot(), desired)
     halves.see(1, 1, R)
     assert strictly_ready(halves.snapshot(), [])
+
+
+def test_the_index_leaves_out_what_is_gone_and_goes_on_behind_it() -> None:
+    halves = Halves()
+    halves.want({1: 1})
+    halves.see(1, 1, L, R)
+    halves.want({})
+    halves.see(1, 1, U)
+    halves.see(1, 1, N, reason="unloaded")
+    entries = index_entries(halves.snapshot(), locations=[ModelLocation("r", "n")], refusals={}, namespacing=False)
+    assert [entry.name for entry in entries] == ["n"], "m was unloaded, and its directory is gone"

@@ -133,7 +133,7 @@ class ControlCore:
         self._refused[refused.id] = refused
         return [Reject(refused.id, refused.reason)]
 
-    def unload(self, model: ModelId, *, why: str, components: bool = False) -> list[Action]:
+    def unload(self, model: ModelId, *, why: str, components: bool) -> list[Action]:
         """Desire no version of a model. With `components`, also of the models that it is made of, unless they were loaded by
         name or another loaded ensemble needs them. Unknown models are fine."""
         actions = self._unload_one(model, why)

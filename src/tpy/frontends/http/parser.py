@@ -60,7 +60,7 @@ class RequestParser:
         self.phase = Phase.IDLE
         self.begun = 0
         """Requests whose first byte was seen."""
-        self.body_received = 0
+        self.body_received: int
         """Bytes of the present body."""
         self.bulk: memoryview | None = None
         self.fatal: HttpReply | None = None

@@ -14,7 +14,7 @@ from tpy.frontends.grpc.transport.core.codes import ConnectionFault
 from tpy.frontends.grpc.transport.core.header_blocks import HeaderReader, HeaderWriter
 from tpy.frontends.grpc.transport.core.header_rules import MalformedHeaders
 from tpy.frontends.grpc.transport.core.request_head import Refused, RequestHead, parse_request_head
-from tpy.limits import GRPC_STATUS_MESSAGE_BYTES_MAX
+from tpy.limits import GRPC_HEADER_BLOCKS_REMEMBERED_MAX, GRPC_STATUS_MESSAGE_BYTES_MAX
 
 Fields = tuple[tuple[bytes, bytes], ...]
 FIELD = st.tuples(st.sampled_from((b"a", b"bb", b":path", b"content-type", b"x-bin")), st.binary(max_size=40))
@@ -72,6 +72,23 @@ def test_table_sizes_that_changed_twice_are_told_as_the_least_and_the_last() -> 
         decoder.max_allowed_table_size = sizes[-1]
         for _ in range(3):
             assert list(decoder.decode(writer.constant(fields))) == [("grpc-status", "0")]
+
+
+def test_a_table_size_is_told_once_and_not_again() -> None:
+    writer = HeaderWriter()
+    writer.limit_table(100)
+    fields = ((b":status", b"200"),)
+    assert [writer.constant(fields) for _ in range(3)] == [b"\x3f\x45\x88", b"\x88", b"\x88"]
+
+
+def test_only_so_many_blocks_are_remembered() -> None:
+    writer = HeaderWriter()
+    blocks: list[Fields] = [((b":status", b"200"),) * number for number in range(1, GRPC_HEADER_BLOCKS_REMEMBERED_MAX + 6)]
+    first = [writer.constant(fields) for fields in blocks]
+    again = [writer.constant(fields) for fields in blocks]
+    assert first == again
+    remembered = [one is other for one, other in zip(first, again, strict=True)]
+    assert remembered == [True] * GRPC_HEADER_BLOCKS_REMEMBERED_MAX + [False] * 5
 
 
 def test_what_varies_stays_out_of_the_table() -> None:

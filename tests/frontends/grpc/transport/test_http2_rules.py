@@ -384,6 +384,18 @@ def test_a_block_in_many_pieces() -> None:
     assert isinstance(begun, RequestBegan)
     assert begun.head.metadata == (("x", "y" * 300),)
     assert ended == DataArrived(stream_id=1, data=memoryview(b""), ended=True)
+    peer.send(peer.request(3))
+    assert peer.begun() == [1, 3], "the block is over: other frames may come"
+
+
+def test_how_long_a_frame_of_headers_may_be() -> None:
+    """As long as the longest block, with priority and all padding; a longer one is not even read."""
+    for excess, text in ((0, "header list too large"), (1, "a frame of type 1 with 33030 bytes")):
+        peer = Peer(header_bytes_max=16 * KIB)
+        block = b"\x88" * (32 * KIB + excess)
+        flags = codes.END_HEADERS | codes.PADDED | codes.WITH_PRIORITY
+        ended = peer.send(frame(codes.HEADERS, flags, 1, b"\xff" + bytes(5) + block + bytes(255)))
+        assert ended == [ConnectionEnded(code=Http2Code.ENHANCE_YOUR_CALM, text=text)]
 
 
 def test_pings_are_answered_with_what_they_carry() -> None:

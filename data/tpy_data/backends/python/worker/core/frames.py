@@ -34,6 +34,7 @@ class ProtocolViolation(Exception):
     """The peer sent what no peer of ours sends."""
 
 
+@enum.unique
 class Kind(enum.IntEnum):
     """What a frame says. Below 64 the server speaks, from 64 on the worker. The calls of models to the server (CALL, REPOSITORY,
     NOTE, and ANSWER to them) go over a line of their own."""

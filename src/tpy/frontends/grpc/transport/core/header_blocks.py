@@ -104,12 +104,11 @@ class HeaderWriter:
         """Headers that occur again and again: kept in the peer's table."""
         known = self._known.get(headers)
         if known is None:
-            resized = bool(self._encoder.table_size_changes)
             known = self._encoder.encode(headers)
-            if self._table.changes != self._changes:
+            if self._table.changes != self._changes:  # also by a new size, which only this block tells
                 self._changes = self._table.changes
                 self._known.clear()
-            elif not resized and len(self._known) < GRPC_HEADER_BLOCKS_REMEMBERED_MAX:
+            elif len(self._known) < GRPC_HEADER_BLOCKS_REMEMBERED_MAX:
                 self._known[headers] = known
         return known
 
