@@ -80,12 +80,16 @@ class QuartExchange:
     async def _send(self, event: Event) -> None:
         """Take the application's answer, event by event (called by HTTPStream)."""
         match event:
+            case Response() if event.status_code == 500 and not any(name == b"content-type" for name, _ in event.headers):
+                # Hypercorn's own: the application went without a word, by a failure or because the server ends now.
+                self._break_off()
             case Response() if event.status_code >= 200:
                 self._begin(event)
             case Body():
                 await self._add(event.data)
             case EndBody():
-                self._end()
+                if not self._ended:
+                    self._end()
             case StreamClosed():
                 if not self._ended:
                     self._break_off()
@@ -136,7 +140,7 @@ class QuartExchange:
     def _break_off(self) -> None:
         self._ended = True
         self._done()
-        if self._head_written:
+        if self._head_written or self._line.stopping:
             self._failed()
         else:
             self._line.fill(self._place, error_reply(Internal("unexpected error in the server, its log has the details")))
