@@ -10,6 +10,7 @@ from fuzz.chance import Chance
 from fuzz.schedulers.ensemble_targets import run_history
 from tpy.errors import Unavailable
 from tpy.limits import ENSEMBLE_FRAMES_MAX, ENSEMBLE_PLANS_MAX, ENSEMBLE_STEP_WAIT_NS_MAX
+from tpy_data.schedulers.core.contract import Phase
 from tpy_data.schedulers.core.ensemble import Deliver, End, EnsembleCore, EnsembleRun, PauseStep, ResumeStep, StartStep, StepRun
 from tpy_data.schedulers.core.ensemble_graph import EnsembleGraph, GraphStep
 
@@ -32,6 +33,7 @@ def test_a_step_begins_beyond_its_bound_when_it_has_waited_long_enough() -> None
     first, second = EnsembleRun(), EnsembleRun()
     core.submit(first, CHAIN.plan(), ["x"], 0)
     core.submit(second, CHAIN.plan(), ["y"], 5)
+    assert first.phase is second.phase is Phase.EXECUTING
     assert len(begun(core)) == 1
     assert core.next_deadline_ns() == 5 + ENSEMBLE_STEP_WAIT_NS_MAX
     core.advance(4 + ENSEMBLE_STEP_WAIT_NS_MAX)
@@ -57,6 +59,13 @@ def test_a_fast_producer_is_paused_while_much_of_it_is_under_way() -> None:
         )
     core.responded(steps[0], ["out"], 0, final=True)
     assert ResumeStep(producer) in core.take_actions()
+
+
+def test_a_plan_knows_how_often_each_tensor_is_taken() -> None:
+    """By each step that reads it, and by the answer: nothing is kept longer than that."""
+    graph = EnsembleGraph([GraphStep((0,), (1,)), GraphStep((1,), (2,))], inputs=[0], outputs=[1, 2], tensor_count=3)
+    assert graph.plan().uses == (1, 2, 1)
+    assert graph.plan([1]).uses == (1, 1, 0)
 
 
 def test_one_that_can_go_no_further_says_so() -> None:

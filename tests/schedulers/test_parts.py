@@ -170,7 +170,7 @@ def test_what_is_offered_already_is_no_news() -> None:
 
 
 def test_a_sequence_may_be_idle_for_a_second() -> None:
-    assert SequenceOptions().idle_ns_max == 1_000_000_000
+    assert SequenceOptions(slots=1).idle_ns_max == 1_000_000_000
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class SequenceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model_name: str = ""
-    slots: int = 1
+    slots: int
     idle_ns_max: int = SEQUENCE_IDLE_US_DEFAULT * NS_PER_US
     iterative: bool = False
     strategy: DirectOptions | DynamicOptions = DirectOptions()
