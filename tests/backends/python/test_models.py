@@ -307,6 +307,10 @@ def test_texts_that_are_no_unicode_still_arrive(make: Serve) -> None:
         class TritonPythonModel:
             def execute(self, requests):
                 pb_utils.Logger.log_info("\\udcff")
+                if requests[0].request_id() == "name":
+                    return [pb_utils.InferenceResponse([pb_utils.Tensor("\\udcff", given(requests[0]))])]
+                if requests[0].request_id() == "parameters":
+                    return [pb_utils.InferenceResponse([tensor(given(requests[0]))], parameters={"\\udcff": "\\udcff"})]
                 if requests[0].request_id():
                     return [pb_utils.InferenceResponse(error=pb_utils.TritonError("half \\udcff"))]
                 raise ValueError("half \\udcff")
@@ -316,6 +320,9 @@ def test_texts_that_are_no_unicode_still_arrive(make: Serve) -> None:
     error = served.run(request(id="own"))[0].error
     assert error is not None
     assert error.message == "half ?"
+    with pytest.raises(Internal, match=r"Tensor name '\\udcff' is not valid Unicode\."):
+        served.run(request(id="name"))
+    assert served.run(request(id="parameters"))[0].parameters == {"?": "?"}
 
 
 LOAD_FAILURES = {

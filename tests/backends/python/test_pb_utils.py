@@ -47,6 +47,8 @@ def test_tensors_keep_what_they_are_given() -> None:
     assert pb_utils.Tensor("x", array.T).as_numpy().flags.c_contiguous
     assert pb_utils.Tensor("x", np.array([b"ab", b"c"])).as_numpy().dtype == "S2"
     assert pb_utils.Tensor("x", np.array(["é", 1], object)).triton_dtype() == 13
+    masked = np.ma.masked_array([1, 2], mask=[False, True])
+    assert type(pb_utils.Tensor("x", masked).as_numpy()) is np.ndarray
 
 
 @pytest.mark.parametrize("array", [np.array(["text"]), np.zeros(1, "datetime64[s]"), np.zeros(1, complex), np.zeros(1, ">i4")])
@@ -71,6 +73,9 @@ def test_wrong_arguments() -> None:
     for parameters, text in (({"a": 1.5}, "values to have type bool/int/str, found"), ({1: 1}, "keys to have type str, found")):
         with pytest.raises(pb_utils.TritonModelException, match=f"Expect parameters {text} type <class '"):
             pb_utils.InferenceRequest(parameters=parameters)
+    with pytest.raises(pb_utils.TritonModelException, match=r"^Tensor name '\\udcff' is not valid Unicode\.$"):
+        pb_utils.Tensor("\udcff", np.zeros(1))
+    assert pb_utils.Tensor("é", np.zeros(1)).name() == "é"
     with pytest.raises(pb_utils.TritonModelException, match="Correlation ID must be integer or string"):
         pb_utils.InferenceRequest(correlation_id=1.5)
 

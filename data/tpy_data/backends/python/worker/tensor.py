@@ -26,7 +26,8 @@ class Tensor:
             raise TritonModelException("NumPy dtype is not supported.")
         self._name = name
         self._number = number
-        contiguous = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+        plain = array if type(array) is np.ndarray else np.asarray(array)  # a masked array's mask says nothing to a server
+        contiguous = plain if plain.flags.c_contiguous else np.ascontiguousarray(plain)
         self._array = contiguous.view(np.uint16) if number == datatypes.BF16 else contiguous
 
     def name(self) -> str:
@@ -94,3 +95,8 @@ def storage_of(tensor: Tensor) -> tuple[str, int, np.ndarray[Any, Any]]:
 def _check_name(name: str) -> None:
     if not name:
         raise TritonModelException("Tensor name cannot be an empty string.")
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise TritonModelException(f"Tensor name {name!a} is not valid Unicode.") from None
