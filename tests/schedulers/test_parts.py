@@ -6,6 +6,7 @@ import pytest
 
 from tpy.config.model_config import ModelConfig, SequenceBatching, StrategyDirect
 from tpy.errors import InvalidArgument, InvariantViolation
+from tpy_data.schedulers.core.batch_forming import BatchForming
 from tpy_data.schedulers.core.contract import Dispatch, Respond, Ticket
 from tpy_data.schedulers.core.deadlines import Deadlines
 from tpy_data.schedulers.core.dynamic import DynamicCore
@@ -34,6 +35,20 @@ def test_a_new_ticket_asks_for_nothing_special() -> None:
     ticket = Ticket()
     assert (ticket.batch_size, ticket.priority, ticket.timeout_ns, ticket.deadline_ns) == (1, 0, 0, None)
     assert (ticket.queued_ns, ticket.ready_ns, ticket.arrival) == (0, 0, 0)
+
+
+# Batches that form
+
+
+@pytest.mark.parametrize(
+    ("sizes", "at_once", "later"),
+    [((1,), 0, 1), ((1, 1, 1), 2, 3), ((3, 1), 1, 2)],
+)
+def test_the_shortest_delay_is_one(sizes: tuple[int, ...], at_once: int, later: int) -> None:
+    """Of a nanosecond: a batch waits for company, or goes in a preferred size, until it is over."""
+    forming = BatchForming(DynamicOptions(batch_size_max=8, preferred=frozenset({2}), queue_delay_ns_max=1))
+    forming.look([Ticket(batch_size=size) for size in sizes])
+    assert (forming.ready_count(0), forming.ready_count(1)) == (at_once, later)
 
 
 # Deadlines
