@@ -135,6 +135,10 @@ class _Slot:
                 await self._stop.wait()
             pause_s = min(2 * pause_s, REMOTE_RESTART_BACKOFF_S_MAX)
 
+    def _is_essential(self) -> bool:
+        """Whether the server does not start without the present process: the first one, unless the server is stopping."""
+        return not self.began.is_set() and not self._stop.is_set()
+
     async def _run_one(self) -> str:
         """One process from start to end; says how it ended. Raises TpyError when it was the first and could not serve."""
         try:
@@ -149,7 +153,7 @@ class _Slot:
                 finally:
                     await _end(process, wire, grace_s)
         except OSError as error:  # no descriptors, processes or memory left
-            if not self.began.is_set():
+            if self._is_essential():
                 raise Unavailable(f"cannot start a frontend process: {error}") from error
             return f"cannot be started: {error}"
         return why or _exit_text(process.returncode)
@@ -174,11 +178,11 @@ class _Slot:
         if broken or session is None:
             return f"conversation failed: {broken}"
         if session.failure is not None:
-            if not self.began.is_set():
+            if self._is_essential():
                 raise session.failure
             return session.failure.message
         if not session.ready.is_set():
-            if not self.began.is_set() and not self._stop.is_set():
+            if self._is_essential():
                 raise Unavailable("a frontend process ended before it served, its messages are above")
             return "ended before it served"
         return ""
