@@ -23,7 +23,9 @@ def _command() -> FrontendCommand:
 
 async def test_one_that_cannot_start_ends_the_start() -> None:
     run = partial(run_frontend_processes, 1, _command(), FakeServices(), stop=trio.Event(), give_up=trio.Event())
-    with pytest.RaisesGroup(pytest.RaisesExc(Unavailable, match="a frontend process ended before it served"), flatten_subgroups=True):
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(Unavailable, match="a frontend process ended before it served"), flatten_subgroups=True
+    ):
         await run()
 
 
