@@ -44,6 +44,12 @@ SUITES: dict[str, tuple[str, ...]] = {
         "tests/frontends/http",
         "tests/security",
     ),
+    f"{_HTTP}/codec/*.py": (
+        "fuzz:http_request_bodies",
+        "fuzz:http_response_bodies",
+        "tests/frontends/codec",
+        "tests/frontends/http/test_generate.py",
+    ),
     f"{_HTTP}/http2_flood.py": ("tests/frontends/http/test_http2_flood.py", "tests/security"),
     f"{_GRPC}/*.py": (
         "fuzz:grpc_hostile_frames",
@@ -66,6 +72,7 @@ GROUPS: dict[str, str] = {
     "store": "src/tpy/state/*.py",
     "frontend processes, core": "src/tpy/remote/core/*.py",
     "gRPC transport, core": f"{_GRPC}/*.py",
+    "HTTP codec": f"{_HTTP}/codec/*.py",
     "HTTP: parser, flood, budget": "src/tpy/frontends/*/*.py",
 }
 """The lines of the report; the first pattern that fits."""

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpy.errors import InvalidArgument, Unsupported
+from tpy.errors import ErrorCode, InvalidArgument, Unsupported
 from tpy.frontends.http.codec import parse_header_length, parse_infer
 from tpy.frontends.http.codec.document import load_document
+from tpy.frontends.http.codec.generate import parse_generate
+from tpy.frontends.http.codec.parameters import RequestParameters, read_parameters
+from tpy.frontends.http.codec.status import HTTP_STATUS
 from tpy.messages import DataType, InferenceRequest, SequencePosition
 
 from .exchanges import describe
@@ -46,6 +49,12 @@ def test_fields_reach_the_request() -> None:
     assert request.parameters == {"mine": "header", "half": 0.5, "h": "v"}
     assert request.requested_outputs == ("B", "A")
     assert not plan.choice("A").binary
+
+
+def test_a_request_without_parameters_asks_for_nothing_special() -> None:
+    assert RequestParameters() == read_parameters({})
+    none = read_parameters({})
+    assert (none.priority, none.timeout_us, none.sequence, none.binary_output, none.own) == (0, 0, None, False, {})
 
 
 @pytest.mark.parametrize("nothing", [0, ""])
@@ -182,6 +191,24 @@ def test_header_length() -> None:
     assert parse_header_length(None, 10) is None
     assert parse_header_length(b"0", 10) == 0
     assert parse_header_length(b"10", 10) == 10
-    for value in (b"11", b"-1"):
+    for value in (b"11", b"-1", b"2147483647", b"-2147483648"):
         with pytest.raises(InvalidArgument, match=r"inference header size should be in range \(0, 10\), got: "):
             parse_header_length(value, 10)
+
+
+def test_the_shape_of_what_generate_brings() -> None:
+    """The innermost variable dimension takes what the fixed ones leave; without one the count must fit."""
+    inputs = [["FLEXIBLE", "FP32", [-1, 2]], ["FIXED", "FP32", [2, 2]], ["OTHER", "FP32", [3]]]
+    model = describe("m", {"max_batch_size": 0, "inputs": inputs, "labels": []})
+    body = json.dumps({"FLEXIBLE": [1, 2, 3, 4, 5, 6], "FIXED": [1, 2, 3, 4], "mine": 5}).encode()
+    request = parse_generate(body, description=model, version=None, received_ns=0)
+    assert {tensor.name: tensor.array.shape for tensor in request.inputs} == {"FLEXIBLE": (3, 2), "FIXED": (2, 2)}
+    assert request.parameters == {"mine": 5}
+    for wrong in ({"FLEXIBLE": [1, 2, 3]}, {"OTHER": [1, 2]}):
+        with pytest.raises(InvalidArgument, match="can not convert input"):
+            parse_generate(json.dumps(wrong).encode(), description=model, version=None, received_ns=0)
+
+
+def test_the_status_of_each_error() -> None:
+    other = {"INTERNAL": 500, "NOT_FOUND": 404, "UNAVAILABLE": 503, "UNSUPPORTED": 501, "FORBIDDEN": 403}
+    assert {code.name: status for code, status in HTTP_STATUS.items()} == {code.name: 400 for code in ErrorCode} | other
