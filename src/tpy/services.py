@@ -60,7 +60,7 @@ class InferenceService(Protocol):
         """The version that a request for it would get (None: the newest ready one).
 
         Raises NotFound (unknown model, no available versions, version not loaded) or Unavailable (version not at ready
-        state), with Triton's texts (triton.md 1.3.1, 1 to 4); InvalidArgument for an ambiguous name under namespacing.
+        state), with Triton's texts; InvalidArgument for an ambiguous name under namespacing.
         """
         ...
 
@@ -76,7 +76,7 @@ class InferenceService(Protocol):
         """Check the request against its model, queue it, and start it if an instance is free, all before returning.
 
         Refusals at the door (unknown model, wrong shape, queue full, shutting down) are raised here and not delivered; the
-        sink is then never called. Texts as triton.md 1.3.1, 29 to 50. Everything later arrives at the sink.
+        sink is then never called. Texts are Triton's. Everything later arrives at the sink.
 
         Where the engine is in another process it is asked after the return: such a refusal arrives at the sink, as a final
         response with the error and `refused`. What is sent to the caller is the same either way.
@@ -125,8 +125,7 @@ class DiagnosticsService(Protocol):
         ...
 
     async def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
-        """Statistics of all models ("") or one; sorted by name, then version. Raises InvalidArgument for an unknown one
-        (triton.md 1.3.1, 63 and 64)."""
+        """Statistics of all models ("") or one; sorted by name, then version. Raises InvalidArgument for an unknown one."""
         ...
 
     def log_settings(self) -> LogSettings:
@@ -139,7 +138,7 @@ class DiagnosticsService(Protocol):
 
 
 class SharedMemoryService(Protocol):
-    """Client shared memory. Disabled unless --allow-client-shm; then every call raises Unsupported (text 71)."""
+    """Client shared memory. Disabled unless --allow-client-shm; then every call raises Unsupported."""
 
     def require_enabled(self) -> None:
         """Raise Unsupported unless client shared memory is on."""

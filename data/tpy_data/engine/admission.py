@@ -4,7 +4,7 @@
 Triton's checks one by one to say what. Triton keeps a request's inputs in a hash map whose order is, in practice, the reverse of
 the order in which they came; which of several faults is reported depends on it, so the checks go backwards too.
 
-Source: Triton core, request normalisation (triton.md 1.3.1, 29 to 39), asked of the real server case by case.
+Source: Triton core, request normalisation, asked of the real server case by case.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """SequenceAdmission: is this a request that a sequence model can run, and with which control tensors? Pure.
 
-What any model checks comes first; then what Triton's sequence batcher checks, in its order, with its texts (triton.md 1.3.1, 47,
-49 and 51). Whether the sequence is known (48) is the scheduler's to say.
+What any model checks comes first; then what Triton's sequence batcher checks, in its order, with its texts. Whether the
+sequence is known is the scheduler's to say.
 """
 
 from __future__ import annotations

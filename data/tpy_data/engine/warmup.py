@@ -1,4 +1,4 @@
-"""Warmup: the requests of `model_warmup`, and running them on a fresh instance (triton.md 4.8). Blocking; runs in threads."""
+"""Warmup: the requests of `model_warmup`, and running them on a fresh instance. Blocking; runs in threads."""
 
 from __future__ import annotations
 

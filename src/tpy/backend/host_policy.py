@@ -1,4 +1,4 @@
-"""Host policies: which CPU cores and which memory node the threads of an instance use (`--host-policy`, triton.md 4.8).
+"""Host policies: which CPU cores and which memory node the threads of an instance use (`--host-policy`).
 
 The engine binds the thread of each instance before anything of the instance is made in it; threads and processes that are started
 from there inherit it. A backend needs `bound` only where it starts threads or processes elsewhere on behalf of an instance.

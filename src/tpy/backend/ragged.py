@@ -3,7 +3,7 @@
 `batching_of` gives a backend the way its model's batches are gathered and scattered, chosen once, at load: models that have
 nothing of this keep the plain one.
 
-Source: Triton's backend library, whose onnxruntime and tensorrt backends gather so (triton.md 4.3).
+Source: Triton's backend library, whose onnxruntime and tensorrt backends gather so.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The flags of `tpy serve`: one table, from which parser, help, environment variables and the reference page are made.
 
-Spellings and defaults are Triton's (triton.md section 8). Every flag of Triton's is known and has a standing:
+Spellings and defaults are Triton's. Every flag of Triton's is known and has a standing:
 
 * HONOURED: does what Triton's does.
 * IGNORED: has no meaning here (a thread pool that we do not have, say): accepted, and a warning says so.

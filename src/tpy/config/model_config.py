@@ -3,7 +3,7 @@
 Field names, numbers of enums and defaults are the proto's; repeated fields are tuples, an unset sub-message is None, an unset
 oneof member is None. Map fields are read-only mappings. `tpy.config` converts between these, config.pbtxt, and JSON.
 
-Source: Triton Inference Server, model_config.proto (facts in triton.md section 3).
+Source: Triton Inference Server, model_config.proto of version 2.73.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""BYTES elements on the wire: each is its length (4 bytes, little-endian) and then its bytes, row-major (triton.md 1.8)."""
+"""BYTES elements on the wire: each is its length (4 bytes, little-endian) and then its bytes, row-major."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The classification extension: an output as its best classes instead of its values (triton.md 1.14)."""
+"""The classification extension: an output as its best classes instead of its values."""
 
 from __future__ import annotations
 

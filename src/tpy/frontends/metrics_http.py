@@ -1,4 +1,4 @@
-"""The metrics port: Prometheus text at /metrics (triton.md 1.2, last row). Knows HTTP, not which metrics there are."""
+"""The metrics port: Prometheus text at /metrics. Knows HTTP, not which metrics there are."""
 
 from __future__ import annotations
 

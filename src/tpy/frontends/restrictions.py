@@ -20,7 +20,7 @@ API_CATEGORIES = (
     "trace",
     "logging",
 )
-"""What --http-restricted-api and --grpc-restricted-protocol can name (triton.md 1.9)."""
+"""What --http-restricted-api and --grpc-restricted-protocol can name."""
 
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

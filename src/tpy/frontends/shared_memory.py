@@ -9,5 +9,5 @@ from tpy.errors import Unsupported
 
 
 def refuse_shared_memory() -> NoReturn:
-    """Raise Unsupported (text 71): an input or output names a shared memory region."""
+    """Raise Unsupported: an input or output names a shared memory region."""
     raise Unsupported("Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.")

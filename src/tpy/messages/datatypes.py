@@ -1,4 +1,4 @@
-"""The type table: API word, configuration word and number, numpy dtype, bytes per element (triton.md 3.3).
+"""The type table: API word, configuration word and number, numpy dtype, bytes per element.
 
 Source: KServe v2 protocol, "Tensor Data Types"; Triton's model_config.proto, enum DataType.
 """

@@ -4,7 +4,7 @@ A record's message is constant text; what varies goes into `extra={"context": {.
 behind it. Verbose records are level DEBUG with `extra={"verbose": n}` (n >= 1, 1 when absent) and show when
 `log_verbose_level` >= n. Messages are escaped, so no request or model name can forge a line.
 
-Source: Triton's logging extension; line formats from triton_logging (triton.md 7.4). `json` is ours.
+Source: Triton's logging extension; line formats from triton_logging. `json` is ours.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class LogController:
         self._handler.setFormatter(formatter)
 
     def update(self, settings: LogSettings) -> None:
-        """Change settings on behalf of a client. Raises with Triton's texts (triton.md 1.3.1, 76 and 77)."""
+        """Change settings on behalf of a client. Raises with Triton's texts."""
         if settings.log_file != self._settings.log_file:
             raise Unsupported("log file location can not be updated through network protocol")
         if settings.log_format not in LOG_FORMATS:

@@ -1,4 +1,4 @@
-"""Prometheus metrics with Triton's family names and labels (triton.md 7.1), text format 0.0.4.
+"""Prometheus metrics with Triton's family names and labels, text format 0.0.4.
 
 Families are declared once, in FAMILIES, and computed from statistics when somebody asks: the hot path never touches a metric.
 prometheus-client is not used for writing because it appends `_total` to counters, and dashboards for Triton expect the bare name.

@@ -1,4 +1,4 @@
-"""Auto-completion: what Triton's onnxruntime backend fills in from the model (triton.md 3.5)."""
+"""Auto-completion: what Triton's onnxruntime backend fills in from the model."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class MetadataPolicy:
             raise InvalidArgument(f"--grpc-header-forward-pattern is not a regular expression: {error}") from None
 
     def require(self, api: str, metadata: Metadata) -> None:
-        """Raise Forbidden (text 28) unless a call with this metadata may use `api`."""
+        """Raise Forbidden unless a call with this metadata may use `api`."""
         key = self._keys.get(api)
         # Keys arrive in lower case, whatever the flag says.
         if key is not None and not any(name == key[0].lower() and value == key[1] for name, value in metadata):
@@ -34,7 +34,7 @@ class MetadataPolicy:
 
     def forwarded(self, metadata: Metadata) -> dict[str, str] | None:
         """The metadata that become request parameters; None when nothing is forwarded. Binary ones never are: a parameter is
-        text. Raises InvalidArgument (text 27) for one that would take the place of a parameter with a meaning."""
+        text. Raises InvalidArgument for one that would take the place of a parameter with a meaning."""
         if self._forward is None:
             return None
         forwarded: dict[str, str] = {}

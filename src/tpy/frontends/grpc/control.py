@@ -1,4 +1,4 @@
-"""Every method of GRPCInferenceService but inference: from request to response, by asking the services (triton.md 2.1)."""
+"""Every method of GRPCInferenceService but inference: from request to response, by asking the services."""
 
 from __future__ import annotations
 
@@ -295,7 +295,7 @@ CONVERSIONS: Final = {f"{_SERVICE}RepositoryModelLoad": _model_load_request}
 
 
 def _load_request(message: pb.RepositoryModelLoadRequest) -> LoadRequest:
-    """The load call in `message`. Raises InvalidArgument (text 61) for a parameter that is none or has another type."""
+    """The load call in `message`. Raises InvalidArgument for a parameter that is none or has another type."""
     config: str | None = None
     files: dict[str, bytes] = {}
     size = 0
@@ -317,7 +317,7 @@ def _load_request(message: pb.RepositoryModelLoadRequest) -> LoadRequest:
 
 
 def _changed(settings: LogSettings, changes: dict[str, pb.LogSettingsRequestSettingValue]) -> LogSettings:
-    """`settings` with `changes` applied; unknown ones change nothing, as in Triton. Raises Unsupported (text 76) for a log file
+    """`settings` with `changes` applied; unknown ones change nothing, as in Triton. Raises Unsupported for a log file
     and InvalidArgument for a wrong type."""
     if "log_file" in changes:
         raise Unsupported("log file location can not be updated through network protocol")

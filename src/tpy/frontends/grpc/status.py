@@ -1,4 +1,4 @@
-"""ErrorCode to gRPC status (triton.md 2.4)."""
+"""ErrorCode to gRPC status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ModelStreamInfer: many requests and their responses on one call (triton.md 2.3).
+"""ModelStreamInfer: many requests and their responses on one call.
 
 A request becomes a turn, which is the sink for its responses. Responses of ordinary models leave in the order of their requests,
 those of decoupled models as they come. What may leave is sent at once while the client takes it, else by a task that waits. A

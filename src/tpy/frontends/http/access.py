@@ -27,14 +27,14 @@ class HeaderPolicy:
             raise InvalidArgument(f"--http-header-forward-pattern is not a regular expression: {error}") from None
 
     def require(self, api: str, fields: Mapping[bytes, bytes]) -> None:
-        """Raise Forbidden (text 28) unless a request with these header fields may use `api`."""
+        """Raise Forbidden unless a request with these header fields may use `api`."""
         key = self._keys.get(api)
         if key is not None and not hmac.compare_digest(fields.get(key[1], b""), key[2]):
             raise Forbidden(f"This API is restricted, expecting header '{key[0]}'")
 
     def forwarded(self, headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str] | None:
         """The headers that become request parameters, by name as sent; None when nothing is forwarded. Raises InvalidArgument
-        (text 27) for one that would take the place of a parameter with a meaning."""
+        for one that would take the place of a parameter with a meaning."""
         if self._forward is None:
             return None
         forwarded: dict[str, str] = {}

@@ -64,7 +64,7 @@ class _QuartInference:
 
 
 def create_app(endpoint: InferEndpoint) -> QuartTrio:
-    """The application with all routes of triton.md 1.2."""
+    """The application with all routes of Triton's HTTP port."""
     app = bare_app()
     routes = _Routes(app, gate=endpoint.gate, policy=endpoint.policy, max_input_size=endpoint.max_input_size)
     control = ControlApi(endpoint.services, threads=endpoint.threads)

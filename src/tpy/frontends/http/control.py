@@ -1,4 +1,4 @@
-"""Every route but inference: from the parts of a request to the reply, by asking the services (triton.md 1.2).
+"""Every route but inference: from the parts of a request to the reply, by asking the services.
 
 Bodies follow Triton member by member. Methods raise TpyError; statuses are the caller's business.
 """
@@ -262,7 +262,7 @@ def _parameters(document: Json) -> Json:
 
 
 def _load_request(model: str, body: Body) -> LoadRequest:
-    """The load call in `body`. Raises InvalidArgument: text 61 for a key that is none, and for content that is not base64."""
+    """The load call in `body`. Raises InvalidArgument for a key that is none, and for content that is not base64."""
     config: str | None = None
     files: dict[str, bytes] = {}
     size = 0
@@ -286,7 +286,7 @@ def _load_request(model: str, body: Body) -> LoadRequest:
 
 
 def _changed(settings: LogSettings, changes: Json) -> LogSettings:
-    """`settings` with `changes` applied; null and unknown members change nothing, as in Triton. Raises Unsupported (text 76) for
+    """`settings` with `changes` applied; null and unknown members change nothing, as in Triton. Raises Unsupported for
     a log file and InvalidArgument for a wrong type."""
     values = {key: value for key, value in changes.items() if value is not None}
     if "log_file" in values:

@@ -69,7 +69,7 @@ def match_infer(request: HttpRequest) -> re.Match[str] | None:
 
 
 def parse_version(text: str | None) -> int | None:
-    """The version of a URL (digits). Raises InvalidArgument (text 5) for one that no folder can have."""
+    """The version of a URL (digits). Raises InvalidArgument for one that no folder can have."""
     if text is None:
         return None
     if len(text) > len(str(_VERSION_MAX)) or int(text) > _VERSION_MAX:

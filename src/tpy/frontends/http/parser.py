@@ -325,7 +325,7 @@ def _headtoo_large_reply() -> HttpReply:
 
 
 def too_large_reply(size: int, limit: int) -> HttpReply:
-    """The refusal of a body of `size` bytes (text 23)."""
+    """The refusal of a body of `size` bytes."""
     return refusal_reply(
         HTTPStatus.BAD_REQUEST,
         f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "

@@ -1,4 +1,4 @@
-"""Typed contents: the elements of an input in a repeated field of its own type instead of as raw bytes (triton.md 2.2)."""
+"""Typed contents: the elements of an input in a repeated field of its own type instead of as raw bytes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_contents(
 ) -> np.ndarray[Any, Any]:
     """The array of `shape` in an inference.InferTensorContents. Integers are cut to the width of `datatype`, as Triton does.
 
-    Raises InvalidArgument for elements in another type's field (text 80) and for another number of them than `shape` needs.
+    Raises InvalidArgument for elements in another type's field and for another number of them than `shape` needs.
     """
     given: tuple[Any, str] | None = None
     for field, word, datatypes in _FIELDS:

@@ -1,4 +1,4 @@
-"""The `parameters` of a request: those with a meaning to the server, and the caller's own (triton.md 2.2)."""
+"""The `parameters` of a request: those with a meaning to the server, and the caller's own."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NONE = RequestParameters()
 
 
 def read_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
-    """`parameters` holds inference.InferParameter messages. Raises InvalidArgument (text 25, and one for each wrong type),
+    """`parameters` holds inference.InferParameter messages. Raises InvalidArgument (one for each wrong type),
     Unsupported for a sequence id that is too long."""
     known: dict[str, Any] = {}
     own: dict[str, ParameterValue] = {}

@@ -1,4 +1,4 @@
-"""ModelInferRequest to InferenceRequest (triton.md 2.2)."""
+"""ModelInferRequest to InferenceRequest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LEADING_NUMBER = re.compile(r"\s*([+-]?[0-9]+)", re.ASCII)
 def parse_version(text: str) -> int | None:
     """The version of a request; "" means the newest: None. Like Triton, takes the number that the text begins with.
 
-    Raises InvalidArgument (text 5) for a text that begins with none, and for a version that no folder can have.
+    Raises InvalidArgument for a text that begins with none, and for a version that no folder can have.
     """
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""InferenceResponse to the pieces of a ModelInferResponse or ModelStreamInferResponse (triton.md 2.2 and 2.3).
+"""InferenceResponse to the pieces of a ModelInferResponse or ModelStreamInferResponse.
 
 Tensors always travel as raw contents. A small message is one piece; in a large one the tensors are pieces of their own, views
 over the arrays.

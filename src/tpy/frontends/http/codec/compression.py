@@ -1,4 +1,4 @@
-"""Content codings of HTTP bodies: gzip and deflate, both ways (triton.md 1.9)."""
+"""Content codings of HTTP bodies: gzip and deflate, both ways."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OURS: tuple[Encoding, ...] = ("identity", "gzip", "deflate")
 def decompress(body: bytes | bytearray | memoryview, encoding: str, limit: int) -> bytearray:
     """`body` without its `Content-Encoding`; never more than `limit` bytes are produced.
 
-    Raises Unsupported for another coding (text 21; the caller adds `Accept-Encoding: gzip, deflate` to the answer),
+    Raises Unsupported for another coding (the caller adds `Accept-Encoding: gzip, deflate` to the answer),
     InvalidArgument for a body that is empty, corrupt, cut off, or larger than `limit` when decompressed.
     """
     coding = encoding.strip().lower()

@@ -1,4 +1,4 @@
-"""Reads a JSON document and the members of its objects, refusing in Triton's words (triton.md 1.3.1, 6 to 10).
+"""Reads a JSON document and the members of its objects, refusing in Triton's words.
 
 Triton reports wrong and missing members as internal errors (500); they are the caller's fault, so here they are
 InvalidArgument (400) with the same text.

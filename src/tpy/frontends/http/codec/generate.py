@@ -1,4 +1,4 @@
-"""The JSON of generate and generate_stream (triton.md 1.10): fields to tensors and parameters, and back."""
+"""The JSON of generate and generate_stream: fields to tensors and parameters, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `inputs` of a request: each from its JSON data or from its blob behind the JSON (triton.md 1.6 and 1.8)."""
+"""The `inputs` of a request: each from its JSON data or from its blob behind the JSON."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class InputReader:
         self._request_id = request_id
 
     def read(self, inputs: list[object]) -> tuple[Tensor, ...]:
-        """All inputs in their order. Raises InvalidArgument, also for bytes that no input claims (text 19)."""
+        """All inputs in their order. Raises InvalidArgument, also for bytes that no input claims."""
         tensors: list[Tensor] = []
         names = set()
         for item in inputs:
@@ -105,7 +105,7 @@ class InputReader:
 
 def _source(item: object) -> tuple[bool, object]:
     """Whether the input has JSON data, else its `binary_data_size`. Raises InvalidArgument unless it has exactly one source
-    (text 15), Unsupported when that is shared memory."""
+    , Unsupported when that is shared memory."""
     if type(item) is not dict:
         _refuse_sources([])
     has_data = "data" in item

@@ -1,4 +1,4 @@
-"""Tensor data in JSON to arrays: flat or nested, row-major, with exact type checks (triton.md 1.6).
+"""Tensor data in JSON to arrays: flat or nested, row-major, with exact type checks.
 
 The common case makes no Python-level loop over the elements. Whatever it refuses is walked once more, element by element, to
 say what is wrong first, as Triton's reader would; that also accepts unevenly nested data, of which only the count must be right.
@@ -59,8 +59,8 @@ _FEW = 256
 def read_json_data(data: list[object], datatype: DataType, count: int, *, tensor: str) -> np.ndarray[Any, Any]:
     """The `count` (at least 1) elements in `data` as a one-dimensional array of `datatype`. BYTES elements come as UTF-8.
 
-    Raises InvalidArgument for elements of another type (texts 8 and 13), integers and FP32 values out of the type's range,
-    another number of elements (text 11), nesting deeper than JSON_DEPTH_MAX; BrokenElements for another number of BYTES ones.
+    Raises InvalidArgument for elements of another type, integers and FP32 values out of the type's range,
+    another number of elements, nesting deeper than JSON_DEPTH_MAX; BrokenElements for another number of BYTES ones.
     Nothing is allocated for `count`.
     """
     if datatype in (DataType.FP16, DataType.BF16):

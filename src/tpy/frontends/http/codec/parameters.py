@@ -1,4 +1,4 @@
-"""The `parameters` of a request: those with a meaning to the server, and the caller's own (triton.md 1.6)."""
+"""The `parameters` of a request: those with a meaning to the server, and the caller's own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NONE = RequestParameters()
 
 
 def read_parameters(value: object) -> RequestParameters:
-    """The parameters in the JSON value `value`. Raises InvalidArgument (texts 25 and 26, and one for each wrong type),
+    """The parameters in the JSON value `value`. Raises InvalidArgument (one for each wrong type),
     Unsupported for a sequence id that is too long."""
     if type(value) is not dict:
         raise InvalidArgument("failed to get request params.: attempt to get members for non-object")
@@ -57,7 +57,7 @@ def read_parameters(value: object) -> RequestParameters:
 
 
 def own_value(key: str, value: object) -> ParameterValue:
-    """A parameter for the model. Raises InvalidArgument (text 26) for a list, an object or null."""
+    """A parameter for the model. Raises InvalidArgument for a list, an object or null."""
     if isinstance(value, str | bool | float):
         return value
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""The raw binary request: a body that is nothing but the only input's data (triton.md 1.8)."""
+"""The raw binary request: a body that is nothing but the only input's data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_raw_input(body: bytes | bytearray | memoryview, description: ModelDescr
     """The model's only input, its shape deduced: batch 1, and one variable dimension from the size of `body`.
 
     Raises InvalidArgument when the model has several inputs, several variable dimensions, a BYTES input that is not one
-    element (texts 40 to 42), or when `body` has another size than the shape needs.
+    element, or when `body` has another size than the shape needs.
     """
     if len(description.inputs) != 1:
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Reads an inference request: JSON, JSON with blobs behind it, or one raw blob (triton.md 1.6 and 1.8)."""
+"""Reads an inference request: JSON, JSON with blobs behind it, or one raw blob."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NUMBER = re.compile(rb"[ \t]*([+-]?[0-9]+)[ \t]*")
 def parse_header_length(value: bytes | None, body_length: int) -> int | None:
     """The number in `Inference-Header-Content-Length`, None without the header. `body_length` counts decompressed bytes.
 
-    Raises InvalidArgument unless it is a number (text 17) between 0 and `body_length` (text 16).
+    Raises InvalidArgument unless it is a number between 0 and `body_length`.
     """
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""Writes an inference response (triton.md 1.7 and 1.8) and error bodies."""
+"""Writes an inference response and error bodies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class EncodedInfer(msgspec.Struct, frozen=True, kw_only=True):
 def encode_infer(response: InferenceResponse, plan: OutputPlan, description: ModelDescription) -> EncodedInfer:
     """The body for `response`.
 
-    Raises its `error` when it has one; InvalidArgument for outputs that JSON cannot carry (FP16 and BF16: text 14; BYTES that
+    Raises its `error` when it has one; InvalidArgument for outputs that JSON cannot carry (FP16 and BF16; BYTES that
     are not UTF-8) and for classification of types without an order.
     """
     if response.error is not None:

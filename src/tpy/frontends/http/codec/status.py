@@ -1,4 +1,4 @@
-"""ErrorCode to HTTP status (triton.md 1.3).
+"""ErrorCode to HTTP status.
 
 Triton answers 500 for a request whose JSON has the wrong types or lacks a member, because its JSON reader reports them as
 internal errors. They are the caller's fault, so our parser raises InvalidArgument for them and they are 400 here.
