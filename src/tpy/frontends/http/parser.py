@@ -20,6 +20,7 @@ import numpy as np
 from tpy import limits
 from tpy.echo import echo
 from tpy.frontends.http.message import HttpReply, HttpRequest, fields_of, refusal_reply, split_target
+from tpy.frontends.http.repeated_head import RepeatedHead
 
 _SMALL_BODY_BYTES_MAX = 64 * 1024
 """Bodies up to this size are kept as the pieces that llhttp gives; larger ones have one buffer from the start."""
@@ -73,6 +74,7 @@ class RequestParser:
         self._replaying = False
         self._upgrade_with_body = False
         self._empty_line_bytes = 0
+        self._repeated = RepeatedHead()
         self._reset()
 
     def _reset(self) -> None:
@@ -92,6 +94,13 @@ class RequestParser:
     def feed(self, data: bytes | memoryview) -> None:
         """Take the next bytes of the connection (not while `bulk` is set)."""
         before, size, was_idle = self.begun, len(data), self.phase is Phase.IDLE
+        if was_idle and self.fatal is None and not self.ended and not self._empty_line_bytes:
+            request = self._repeated.again(data)
+            if request is not None:
+                self.begun += 1
+                self.complete.append(request)
+                return
+        whole: bytes | memoryview = data
         while data and self.fatal is None and not self.ended:
             rest: bytes | memoryview = b""
             try:
@@ -108,6 +117,8 @@ class RequestParser:
             self._count_empty_lines(size)
         if self.phase is Phase.BODY and self._collect is _Collect.BUFFER and self.fatal is None:
             self.bulk = self._buffer[self.body_received :]
+        elif was_idle and self.phase is Phase.IDLE and self.begun == before + 1 and self.complete:
+            self._repeated.remember(self.complete[-1], whole)
 
     def bulk_received(self, count: int) -> None:
         """`count` bytes were written to the beginning of `bulk`."""

@@ -1,0 +1,56 @@
+"""RepeatedHead: what a connection's last request line and headers came to, for the next request that begins with the same bytes.
+
+Clients send the same head with each request of a kind. Such a request needs no parsing: the same bytes mean the same.
+"""
+
+from __future__ import annotations
+
+from tpy.frontends.http.message import HttpRequest
+
+_HEAD_BYTES_MAX = 1024
+"""What a silent connection may hold of its last request."""
+
+
+class RepeatedHead:
+    """One connection's. `remember` requests that were taken as they came, `again` for what comes next."""
+
+    __slots__ = ("_head", "_request", "_size")
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._size = 0
+        self._request: HttpRequest | None = None
+
+    def remember(self, request: HttpRequest, data: bytes | memoryview) -> None:
+        """`data` is all that came in one piece, from before the beginning of `request` to behind its end."""
+        self._request = None
+        size = len(data) - len(request.body)
+        if size > _HEAD_BYTES_MAX or not request.keep_alive or request.refusal is not None:
+            return
+        head = bytes(data[:size])
+        # Else there is more than the head and the body in it: chunks, or empty lines in front or behind.
+        if head.find(b"\r\n\r\n") + 4 != size:
+            return
+        self._head, self._size, self._request = head, len(data), _without_body(request)
+
+    def again(self, data: bytes | memoryview) -> HttpRequest | None:
+        """The request in `data`, when that is one with the same head, whole and nothing else."""
+        request, head = self._request, self._head
+        if request is None or len(data) != self._size or data[: len(head)] != head:
+            return None
+        again = _without_body(request)
+        again.body = bytes(data[len(head) :])
+        return again
+
+
+def _without_body(request: HttpRequest) -> HttpRequest:
+    """A new one that shares its parts, which nobody changes."""
+    return HttpRequest(
+        method=request.method,
+        target=request.target,
+        path=request.path,
+        version=request.version,
+        headers=request.headers,
+        fields=request.fields,
+        keep_alive=request.keep_alive,
+    )
