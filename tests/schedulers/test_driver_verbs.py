@@ -298,3 +298,7 @@ async def test_a_gated_driver_gives_back_what_it_was_lent(autojump_clock: MockCl
     driver.completed(1)
     assert [verb[:2] for verb in core.verbs] == [("remove_instance", 1), ("completed", 1)]
     assert heard() == [("release", 1, True), ("want", False), ("pump",)]
+    core.verbs.clear()
+    driver.add_instance(2)
+    driver.remove_instance(2)  # the core never had it
+    assert "remove_instance" not in [verb[0] for verb in core.verbs]
