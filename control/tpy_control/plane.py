@@ -231,10 +231,12 @@ class Plane:
             _log.warning("a model repository cannot be read", extra={"context": {"reason": error.message}})
             return False
         groups = self._groups(self.locations)
+        single = [places[0] for places in groups.values() if len(places) == 1]
+        glances = dict(zip(single, await self.source.glances(single), strict=True))
         ensembles: list[Candidate] = []
         for model in sorted(groups.keys() | self._settling.models()):
             places = groups.get(model, ())
-            glance = await self.source.glance(places[0]) if len(places) == 1 else None
+            glance = glances[places[0]] if len(places) == 1 else None
             if len(places) == 1 and glance is None:
                 places = ()
             if self._settling.look(model, Sight(places, glance), now_ns):

@@ -85,7 +85,7 @@ async def test_a_picture_shows_what_is_there(tmp_path: Path) -> None:
     assert [file.path for file in picture.shared] == ["labels.txt"]
     assert (picture.config_path, picture.config_text) == ("config.pbtxt", CONFIG)
     assert picture.shared[0].digest == hashlib.blake2b(b"cat").hexdigest()
-    assert await DiskSource((tmp_path,)).glance(picture.location) == picture.glance
+    assert await DiskSource((tmp_path,)).glances([picture.location]) == [picture.glance]
 
 
 async def test_a_named_configuration_and_its_fallback(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_what_is_not_there_has_no_picture(tmp_path: Path) -> None:
     assert await picture_of(tmp_path) is None
     write(tmp_path / "m")
     assert await picture_of(tmp_path) is None
-    assert await DiskSource((tmp_path,)).glance(ModelLocation(str(tmp_path), "m")) is None
+    assert await DiskSource((tmp_path,)).glances([ModelLocation(str(tmp_path), "m")]) == [None]
 
 
 async def test_a_configuration_that_is_no_text_is_an_error_of_its_model(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ async def test_a_directory_that_cannot_be_listed_is_an_error_of_its_model(
     picture = await picture_of(tmp_path)
     assert picture is not None
     assert picture.error == f"cannot read {tmp_path}/m/1: Permission denied"
-    glance = await DiskSource((tmp_path,)).glance(picture.location)
+    [glance] = await DiskSource((tmp_path,)).glances([picture.location])
     assert glance == picture.glance
 
 
@@ -288,7 +288,7 @@ async def test_a_disk_that_hangs_can_be_left(tmp_path: Path, monkeypatch: pytest
         if look == "list_models":
             await source.list_models()
         elif look == "glance":
-            await source.glance(ModelLocation(str(tmp_path), "m"))
+            await source.glances([ModelLocation(str(tmp_path), "m")])
         else:
             await source.picture(ModelLocation(str(tmp_path), "m"), config_name="")
     assert scope.cancelled_caught

@@ -10,6 +10,7 @@ _WORKER = "data/tpy_data/backends/python/worker"
 _GRPC = "src/tpy/frontends/grpc/transport/core"
 _HTTP = "src/tpy/frontends/http"
 _SEQUENCES = ("fuzz:sequence_direct", "fuzz:sequence_oldest")
+_HTTP_BYTES = ("fuzz:http_requests", "fuzz:http_hostile_bytes", "tests/frontends/http/test_protocol.py")
 
 SUITES: dict[str, tuple[str, ...]] = {
     f"{_SCHEDULERS}/core/sequence_*.py": (*_SEQUENCES, "tests/schedulers", "tests/engine"),
@@ -37,13 +38,8 @@ SUITES: dict[str, tuple[str, ...]] = {
     "src/tpy/state/*.py": ("fuzz:state_store", "tests/unit/test_state_store.py", "tests/control"),
     "src/tpy/remote/core/*.py": ("fuzz:remote_protocol", "fuzz:remote_protocol_hostile", "tests/remote"),
     "src/tpy/frontends/core/*.py": ("tests/frontends/http/test_memory.py", "tests/frontends/grpc/test_memory.py"),
-    f"{_HTTP}/parser.py": (
-        "fuzz:http_requests",
-        "fuzz:http_hostile_bytes",
-        "tests/frontends/http/test_protocol.py",
-        "tests/frontends/http",
-        "tests/security",
-    ),
+    f"{_HTTP}/parser.py": (*_HTTP_BYTES, "tests/frontends/http", "tests/security"),
+    f"{_HTTP}/repeated_head.py": (*_HTTP_BYTES, "tests/frontends/http/test_memory.py"),
     f"{_HTTP}/codec/*.py": (
         "fuzz:http_request_bodies",
         "fuzz:http_response_bodies",

@@ -284,7 +284,7 @@ async def test_a_gated_driver_gives_back_what_it_was_lent(autojump_clock: MockCl
     assert heard() == [("want", False), ("pump",)]
     core.verbs.clear()
     driver.completed(1)
-    assert [verb[:2] for verb in core.verbs] == [("remove_instance", 1), ("completed", 1)]
+    assert core.verbs == [("remove_instance", 1, 0), ("completed", 1, 0, ("not_begun", 0), ("brief", False))]
     assert heard() == [("release", 1, True), ("want", False), ("pump",)]
     core.idle = [1]
     gate.taker(1)  # and there is no work after all
@@ -295,10 +295,27 @@ async def test_a_gated_driver_gives_back_what_it_was_lent(autojump_clock: MockCl
     driver.remove_instance(1)  # while it runs: it is given back when that is over
     driver.remove_instance(1)
     assert heard() == [("remove", 1), ("want", False), ("pump",)] * 2
+    assert [verb[:2] for verb in core.verbs] == [("remove_instance", 1)]
     driver.completed(1)
     assert [verb[:2] for verb in core.verbs] == [("remove_instance", 1), ("completed", 1)]
     assert heard() == [("release", 1, True), ("want", False), ("pump",)]
     core.verbs.clear()
     driver.add_instance(2)
     driver.remove_instance(2)  # the core never had it
+    assert "remove_instance" not in [verb[0] for verb in core.verbs]
+
+
+async def test_an_instance_that_found_no_work_goes_back_before_it_leaves(autojump_clock: MockClock) -> None:
+    core, gate, notebook = PooledScript(), NotedGate(), Notebook()
+    driver = GatedDriver(core, TrioClock(trio.lowlevel.current_clock()), notebook, gate)
+
+    def leave() -> None:
+        core.idle = [1]
+        driver.remove_instance(1)
+
+    core.decisions = [[Retired(9)]]
+    notebook.call_back = leave
+    assert gate.taker is not None
+    gate.taker(1)
+    assert gate.heard[:2] == [("release", 1, False), ("remove", 1)]
     assert "remove_instance" not in [verb[0] for verb in core.verbs]

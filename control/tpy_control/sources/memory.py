@@ -73,10 +73,10 @@ class MemorySource:
                 raise Unavailable(f"failed to stat file {repository}: made to fail")
         return sorted(self._models)
 
-    async def glance(self, location: ModelLocation) -> Glance | None:
-        """As the picture's."""
-        picture = await self.picture(location, config_name="")
-        return None if picture is None else picture.glance
+    async def glances(self, locations: Sequence[ModelLocation]) -> Sequence[Glance | None]:
+        """As the pictures'."""
+        pictures = [await self.picture(location, config_name="") for location in locations]
+        return [None if picture is None else picture.glance for picture in pictures]
 
     async def picture(self, location: ModelLocation, *, config_name: str) -> ModelPicture | None:
         """All files with digests."""

@@ -19,8 +19,9 @@ class RepositorySource(Protocol):
         nothing is known, and in particular not that its models are gone."""
         ...
 
-    async def glance(self, location: ModelLocation) -> Glance | None:
-        """A cheap look; None where there is no such directory. Equals the `glance` of a picture taken at the same moment."""
+    async def glances(self, locations: Sequence[ModelLocation]) -> Sequence[Glance | None]:
+        """A cheap look at each; None where there is no such directory. Equals the `glance` of a picture taken at the same
+        moment."""
         ...
 
     async def picture(self, location: ModelLocation, *, config_name: str) -> ModelPicture | None:
