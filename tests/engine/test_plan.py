@@ -57,6 +57,10 @@ def test_one_step_at_a_time() -> None:
     assert actions(desired({2: 1}), copy(1, 1, serving), copy(2, 1, serving)) == [("Unload", 1, 1)]
     assert actions(desired({}), copy(1, 1, serving)) == [("Unload", 1, 1)]
     assert actions(desired({}), copy(1, 1, Phase.UNLOADED)) == [], "to be seen as unloaded"
+    assert actions(desired({}), copy(1, 1, Phase.UNLOADED), copy(1, 2, Phase.UNLOADED)) == [("Forget", 1, 1)]
+    assert actions(desired({}), copy(1, 1, Phase.UNLOADED), copy(1, 2, Phase.FAILED)) == [("Forget", 1, 2)]
+    assert actions(desired({}), copy(1, 1, Phase.UNLOADED), copy(1, 2, Phase.STOPPING)) == [("Forget", 1, 1)]
+    assert actions(desired({1: 2}), copy(1, 1, Phase.UNLOADED), copy(1, 2, Phase.FAILED)) == [("Forget", 1, 1)]
     assert actions(desired({}), copy(1, 1, Phase.FAILED)) == [("Forget", 1, 1)]
     assert actions(None, copy(1, 1, Phase.UNLOADED)) == [("Forget", 1, 1)]
     assert actions(desired({1: 1}, revision=2), copy(1, 1, serving)) == [("Resize", 1, 1)]
@@ -135,6 +139,9 @@ class World(RuleBasedStateMachine):
                 assert isinstance(action, Forget)
                 assert there.phase in (Phase.FAILED, Phase.UNLOADED)
                 del self.there[action.key]
+        if self.want is not None:
+            unloaded = {which.version for which, there in before.items() if there.phase is Phase.UNLOADED}
+            assert unloaded <= {which.version for which in self.there}, "what was unloaded is still to be seen"
         return self.there != before
 
     def check_may_go(self, gone: ObservedKey) -> None:

@@ -12,13 +12,13 @@ Rules:
 * A failed load is not tried again until its generation changes.
 * A serving version whose configuration has a newer revision in the same generation is resized; once per revision.
 * An ended copy that is desired no more is forgotten when its load had failed, when its model is gone, or when another copy of
-  its version is there; else it stays, to be seen as "unloaded".
+  its version stays; else it stays, to be seen as "unloaded". Of several that could, the newest does.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -104,7 +104,7 @@ def _plan_model(model: DesiredModel | None, there: Mapping[ObservedKey, Running]
         if copy.phase in (Phase.LOADING, Phase.WAITING, Phase.SERVING):
             if copy.phase is not Phase.SERVING or _may_go(key, wanted, there, all_serve=all_serve):
                 yield Unload(key)
-        elif copy.phase is Phase.FAILED or (copy.phase is Phase.UNLOADED and (model is None or any(_copies(key, there)))):
+        elif copy.phase is Phase.FAILED or (copy.phase is Phase.UNLOADED and (model is None or _is_outlived(key, wanted, there))):
             yield Forget(key)
 
 
@@ -135,6 +135,12 @@ def _may_go(
     return copy is not None and copy.phase is Phase.SERVING
 
 
-def _copies(key: ObservedKey, there: Mapping[ObservedKey, Running]) -> Iterator[Running]:
-    """Other copies of the same version."""
-    return (copy for other, copy in there.items() if other.version == key.version and other != key)
+def _is_outlived(key: ObservedKey, wanted: Container[ObservedKey], there: Mapping[ObservedKey, Running]) -> bool:
+    """Whether another copy of the same version is there that is not forgotten with this one."""
+    return any(
+        other in wanted
+        or copy.phase not in (Phase.FAILED, Phase.UNLOADED)
+        or (copy.phase is Phase.UNLOADED and other.generation > key.generation)
+        for other, copy in there.items()
+        if other.version == key.version and other != key
+    )
