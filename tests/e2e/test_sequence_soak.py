@@ -316,16 +316,30 @@ def _moments(sequences: int, kills: int) -> Iterator[int]:
 
 
 def _all_slots_are_free(server: ServerProcess, model: str, slots: int) -> bool:
-    """Whether as many sequences as there are slots can begin at once: one without a slot is refused before others are idle."""
+    """Whether as many sequences as there are slots can live at once: one without a slot is refused before others are idle."""
     steps = [Step(model, f"probe {number}", 1, True, False, 1) for number in range(slots)]
     steps += [step._replace(start=False, end=True) for step in steps]
     messages = [_message(step, number) for number, step in enumerate(steps)]
     for message in messages:
         message.parameters["timeout"].int64_param = IDLE_MS * 1000 // 2
+    all_begun = threading.Event()
+
+    def requests() -> Iterator[pb.ModelInferRequest]:
+        yield from messages[:slots]
+        all_begun.wait()
+        yield from messages[slots:]
+
+    errors: list[str] = []
     with grpc.insecure_channel(server.grpc) as channel:
         stub = tritonclient.grpc.service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        answers = list(stub.ModelStreamInfer(iter(messages), timeout=60))
-    return not any(answer.error_message for answer in answers)
+        try:
+            for number, answer in enumerate(stub.ModelStreamInfer(requests(), timeout=60), 1):
+                errors.append(answer.error_message)
+                if number == slots:
+                    all_begun.set()
+        finally:
+            all_begun.set()
+    return not any(errors)
 
 
 def _sums(server: ServerProcess, model: str) -> dict[str, float]:
