@@ -35,7 +35,7 @@ _QUICK = Effort(rounds=1, seconds=1, quick=True)
 
 
 def _arguments() -> argparse.Namespace:
-    names = ", ".join(f"{row.name} ({row.about})" for row in ROWS)
+    names = ", ".join(f"{row.name} ({row.about})" for row in ROWS).replace("%", "%%")  # argparse formats it
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Compare the speed and memory of tpy with the peers that are installed."
     )
