@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 import trio
@@ -27,6 +27,9 @@ from tpy_control.sources.protocol import RepositorySource
 _log = logging.getLogger(__name__)
 
 ALL_MODELS = ("*",)
+
+_LOOKS_AT_ONCE = 50
+"""The way to a thread and back costs more than the look at one model."""
 
 
 class StartupReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,19 +234,28 @@ class Plane:
             _log.warning("a model repository cannot be read", extra={"context": {"reason": error.message}})
             return False
         groups = self._groups(self.locations)
+        models = sorted(groups.keys() | self._settling.models())
+        ensembles: list[Candidate] = []
+        for first in range(0, len(models), _LOOKS_AT_ONCE):
+            await self._look_at(
+                {model: groups.get(model, ()) for model in models[first : first + _LOOKS_AT_ONCE]}, now_ns, ensembles
+            )
+        for candidate in ensembles:
+            self.use(candidate, why="file change")
+        return True
+
+    async def _look_at(
+        self, groups: Mapping[ModelId, tuple[ModelLocation, ...]], now_ns: int, ensembles: list[Candidate]
+    ) -> None:
+        """Look at some models: one way to a thread and back for all of them, and no long step of the loop."""
         single = [places[0] for places in groups.values() if len(places) == 1]
         glances = dict(zip(single, await self.source.glances(single), strict=True))
-        ensembles: list[Candidate] = []
-        for model in sorted(groups.keys() | self._settling.models()):
-            places = groups.get(model, ())
+        for model, places in groups.items():
             glance = glances[places[0]] if len(places) == 1 else None
             if len(places) == 1 and glance is None:
                 places = ()
             if self._settling.look(model, Sight(places, glance), now_ns):
                 await self._take(model, places, why="file change", hold=ensembles)
-        for candidate in ensembles:
-            self.use(candidate, why="file change")
-        return True
 
     async def _take(
         self,

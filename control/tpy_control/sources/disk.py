@@ -39,7 +39,6 @@ BACKENDS_FOLDER = "backends"
 _WATCH_DEBOUNCE_MS = 400  # groups the events of one copy; the look that follows costs a stat per file
 _WATCH_STEP_MS = 50
 _READ_BYTES = 1024 * 1024
-_GLANCES_AT_ONCE = 50
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -148,11 +147,8 @@ class DiskSource:
         return await _look(self._disk.list_models)
 
     async def glances(self, locations: Sequence[ModelLocation]) -> Sequence[Glance | None]:
-        """As DiskRepositories, for some models at a time: the way to a thread and back costs more than a look."""
-        glances: list[Glance | None] = []
-        for first in range(0, len(locations), _GLANCES_AT_ONCE):
-            glances += await _look(self._disk.glances, locations[first : first + _GLANCES_AT_ONCE])
-        return glances
+        """As DiskRepositories."""
+        return await _look(self._disk.glances, locations)
 
     async def picture(self, location: ModelLocation, *, config_name: str) -> ModelPicture | None:
         """As DiskRepositories."""
