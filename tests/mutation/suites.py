@@ -39,7 +39,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "src/tpy/remote/core/*.py": ("fuzz:remote_protocol", "fuzz:remote_protocol_hostile", "tests/remote"),
     "src/tpy/frontends/core/*.py": ("tests/frontends/http/test_memory.py", "tests/frontends/grpc/test_memory.py"),
     f"{_HTTP}/parser.py": (*_HTTP_BYTES, "tests/frontends/http", "tests/security"),
-    f"{_HTTP}/repeated_head.py": (*_HTTP_BYTES, "tests/frontends/http/test_memory.py"),
+    f"{_HTTP}/repeated_head.py": (*_HTTP_BYTES, "tests/frontends/http/test_repeated_head.py"),
     f"{_HTTP}/codec/*.py": (
         "fuzz:http_request_bodies",
         "fuzz:http_response_bodies",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tpy.frontends.http.message import HttpRequest
 
+_END = b"\r\n\r\n"
 _HEAD_BYTES_MAX = 1024
 """What a silent connection may hold of its last request."""
 
@@ -14,29 +15,29 @@ _HEAD_BYTES_MAX = 1024
 class RepeatedHead:
     """One connection's. `remember` requests that were taken as they came, `again` for what comes next."""
 
-    __slots__ = ("_head", "_request", "_size")
+    __slots__ = ("_last",)
 
     def __init__(self) -> None:
-        self._head = b""
-        self._size = 0
-        self._request: HttpRequest | None = None
+        self._last: tuple[bytes, int, HttpRequest] | None = None
+        """The head, the size of the whole request, and that without its body."""
 
     def remember(self, request: HttpRequest, data: bytes | memoryview) -> None:
         """`data` is all that came in one piece, from before the beginning of `request` to behind its end."""
-        self._request = None
+        self._last = None
         size = len(data) - len(request.body)
         if size > _HEAD_BYTES_MAX or not request.keep_alive or request.refusal is not None:
             return
         head = bytes(data[:size])
         # Else there is more than the head and the body in it: chunks, or empty lines in front or behind.
-        if head.find(b"\r\n\r\n") + 4 != size:
-            return
-        self._head, self._size, self._request = head, len(data), _without_body(request)
+        if head.find(_END) + len(_END) == size:
+            self._last = head, len(data), _without_body(request)
 
     def again(self, data: bytes | memoryview) -> HttpRequest | None:
         """The request in `data`, when that is one with the same head, whole and nothing else."""
-        request, head = self._request, self._head
-        if request is None or len(data) != self._size or data[: len(head)] != head:
+        if self._last is None:
+            return None
+        head, size, request = self._last
+        if len(data) != size or data[: len(head)] != head:
             return None
         again = _without_body(request)
         again.body = bytes(data[len(head) :])
