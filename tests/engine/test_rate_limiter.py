@@ -352,3 +352,18 @@ async def test_an_instance_leaves_when_the_batches_at_its_door_are_over(autojump
         assert nursery.child_tasks
         workers[1].jobs[0].finished()
     assert limiter.used() == {}
+
+
+async def test_an_instance_waits_for_the_batch_that_runs_before_it_leaves(autojump_clock: MockClock) -> None:
+    gate, worker = Limiter(ANY).open_gate("a"), StoppedWorker()
+    with gate.change([_placed(("R", 1))]):
+        door = gate.enter(1, _placed(("R", 1)), worker)
+    door.put(NotedJob())
+    door.put(NotedJob())
+    assert not gate.keeps_back(1), "what waits behind a batch that runs is not kept back"
+    worker.jobs[0].finished()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(gate.leave, 1)
+        await wait_all_tasks_blocked()
+        assert nursery.child_tasks
+        worker.jobs[1].finished()
