@@ -31,6 +31,7 @@ from tpy_data.backends.python.worker.core.frames import (
     encode,
 )
 from tpy_data.backends.python.worker.core.session import LEGAL_MOVES, Session, State
+from tpy_data.backends.python.worker.core.windows import BYTES_MAX, Receipts
 from tpy_data.backends.python.worker.segments import SEGMENT_BYTES_MIN, Borrower, Lender
 
 frames = st.tuples(
@@ -79,6 +80,17 @@ def test_a_wrong_prefix_is_refused_before_the_rest_comes(prefix: tuple[int, ...]
     decoder.feed(struct.pack("<HBBIII", *prefix))
     with pytest.raises(ProtocolViolation, match=text):
         decoder.next_frame()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"), [([BYTES_MAX // 2], [1]), ([BYTES_MAX // 2 - 1, 1], [0, 2]), ([1] * 32, [0] * 31 + [32])]
+)
+def test_what_was_taken_is_told_from_half_a_window_on(sizes: list[int], told: list[int]) -> None:
+    receipts = Receipts()
+    for _ in range(2):
+        for size in sizes:
+            receipts.window.sent(size)
+        assert [receipts.taken(1) for _ in sizes] == told
 
 
 @pytest.mark.parametrize("state", State)
