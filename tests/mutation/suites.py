@@ -37,7 +37,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "control/tpy_control/plane.py": ("tests/control", "tests/simulation"),
     "src/tpy/state/*.py": ("fuzz:state_store", "tests/unit/test_state_store.py", "tests/control"),
     "src/tpy/remote/core/*.py": ("fuzz:remote_protocol", "fuzz:remote_protocol_hostile", "tests/remote"),
-    "src/tpy/frontends/core/*.py": ("tests/frontends/http/test_memory.py", "tests/frontends/grpc/test_memory.py"),
+    "src/tpy/frontends/core/*.py": ("tests/frontends/grpc/transport/test_timing.py", "tests/frontends/grpc/transport"),
     f"{_HTTP}/parser.py": (*_HTTP_BYTES, "tests/frontends/http", "tests/security"),
     f"{_HTTP}/repeated_head.py": (*_HTTP_BYTES, "tests/frontends/http/test_repeated_head.py"),
     f"{_HTTP}/codec/*.py": (

@@ -62,6 +62,22 @@ def test_the_server_speaks_first_and_says_what_it_allows() -> None:
     assert (second.stream_id, second.window_increment) == (0, 64 * MIB - 65535)
 
 
+def test_a_window_of_the_usual_size_is_not_widened() -> None:
+    (only,) = Peer(greeted=False, connection_window=codes.WINDOW_DEFAULT).frames()
+    assert isinstance(only, SettingsFrame)
+
+
+def test_the_rest_of_a_frame_for_a_stream_that_is_gone_is_passed_over() -> None:
+    peer = Peer()
+    whole = data(1, message(b"x" * 100), end=True)
+    peer.send(peer.headers(1), whole[:50])
+    peer.server.reset(1, Http2Code.CANCEL)
+    before = len(peer.events)
+    peer.send(whole[50:], peer.request(3))
+    assert [event.stream_id for event in peer.events[before:] if isinstance(event, DataArrived)] == [3]
+    assert peer.ended_with() is None
+
+
 def test_settings_are_acknowledged() -> None:
     peer = Peer(greeted=False)
     peer.frames()

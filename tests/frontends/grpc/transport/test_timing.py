@@ -162,3 +162,11 @@ def test_a_budget_is_refilled_by_time_and_by_refunds() -> None:
     assert [budget.spend(10 * NS_PER_S) for _ in range(4)] == [True, True, True, False]
     budget.refund(100)
     assert [budget.spend(10 * NS_PER_S) for _ in range(4)] == [True, True, True, False]
+
+
+def test_a_budget_earns_from_its_beginning_on_and_whole_tokens_only() -> None:
+    budget = Budget(1, 10, 7 * NS_PER_S)
+    assert [budget.spend(7 * NS_PER_S) for _ in range(2)] == [True, False]
+    assert not budget.spend(7 * NS_PER_S + NS_PER_S // 10 - 1)
+    assert budget.spend(7 * NS_PER_S + NS_PER_S // 10)
+    assert not budget.spend(7 * NS_PER_S + NS_PER_S // 10)
