@@ -46,7 +46,7 @@ $(addprefix serve-,$(EXAMPLES)): serve-%: $(VENV)/.tpy-%-setup
 	$(BIN)/python docs/examples/build.py $* demo/$*
 	$(BIN)/tpy serve --model-repository demo/$*
 
-test: $(DEMO_SETUP) $(EXAMPLES_SETUP) ## run all tests
+test: $(DEMO_SETUP) $(EXAMPLES_SETUP) $(VENV)/.tpy-bench-setup ## run all tests
 	$(BIN)/python -m pytest
 
 check: $(SETUP) ## formatting, lint, types, import directions, generated files
