@@ -198,8 +198,9 @@ def _pieces(chance: random.Random, data: bytes) -> Iterable[bytes]:
 
 def _compare(data: bytes, cut: object) -> int:
     assert callable(cut)
-    whole = feed([data], RequestParser(max_input_size=_BODY_BYTES_MAX))
-    _compare_repeated(data)
+    parser = RequestParser(max_input_size=_BODY_BYTES_MAX)
+    whole = feed([data], parser)
+    _compare_again(data, parser, whole)
     other = feed(cut(data), RequestParser(max_input_size=_BODY_BYTES_MAX))
     if _sizes_matter(data):
         return 1
@@ -208,13 +209,9 @@ def _compare(data: bytes, cut: object) -> int:
     return 1 + len(whole.requests)
 
 
-def _compare_repeated(data: bytes) -> None:
-    """The same bytes twice in a row, each in one piece: what the first half came to must not change what the second comes to."""
-    if len(data) > _REPEATED_BYTES_MAX:
-        return
-    parser = RequestParser(max_input_size=_BODY_BYTES_MAX)
-    first = feed([data], parser)
-    if first.fatal is not None or first.ended or parser.phase is not Phase.IDLE or parser.bulk is not None:
+def _compare_again(data: bytes, parser: RequestParser, first: Outcome) -> None:
+    """The same bytes once more, in one piece: what they came to before must not change what they come to now."""
+    if len(data) > _REPEATED_BYTES_MAX or parser.fatal is not None or parser.ended or parser.phase is not Phase.IDLE:
         return
     second = feed([data], parser)
     if second != first:
