@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -50,6 +50,24 @@ class Bench:
         self.measurements.append(measurement)
         one = measurement
         self.say(f"{one.row}, {one.case}, {one.contender}, round {one.round}: {one.metric} {one.value:,.2f} {one.unit}".rstrip())
+
+    def note_each(
+        self, values: Iterable[tuple[str, str, float]], *, row: str, case: str, contender: str, baseline: str, number: int
+    ) -> None:
+        """Keep several values (metric, unit, value) of one contender in one case and round."""
+        for metric, unit, value in values:
+            self.note(
+                Measurement(
+                    row=row,
+                    case=case,
+                    metric=metric,
+                    unit=unit,
+                    contender=contender,
+                    baseline=baseline,
+                    round=number,
+                    value=value,
+                )
+            )
 
     def say(self, text: str) -> None:
         """Tell whoever waits, on standard error."""

@@ -7,8 +7,6 @@ answers at most 1 / (its CPU time per request), N frontend processes N / (theirs
 from __future__ import annotations
 
 import contextlib
-import http.client
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,11 +16,11 @@ from benchmarks import processes
 from benchmarks.bench import Bench
 from benchmarks.grpc_exchange import call
 from benchmarks.load import Load, perf_analyzer, wrk
-from benchmarks.measurement import Measurement
 from benchmarks.rows.tiny import VALUES
 from benchmarks.servers.models import IDENTITY_INPUT, write_builtin_identity, write_python_identity
 from benchmarks.servers.plans import TpyPlan
-from benchmarks.servers.process import HOST, Server, running
+from benchmarks.servers.process import Server, running
+from benchmarks.servers.statistics import answered
 from benchmarks.tensors import json_request
 
 ROW = "frontend processes, 16 floats, 16 connections"
@@ -72,40 +70,18 @@ def measure(bench: Bench) -> None:
 def _measure_one(bench: Bench, contender: _Contender, model: str, drive: Drive, *, case: str, number: int) -> None:
     server = contender.server
     frontends = [pid for pid in server.family() if _MODULE in _command(pid)]
-    before = _answered(server, model), processes.cpu_s([server.pid]), processes.cpu_s(frontends)
+    before = answered(server, model), processes.cpu_s([server.pid]), processes.cpu_s(frontends)
     load = drive(server, model, bench.effort.seconds)
-    after = _answered(server, model), processes.cpu_s([server.pid]), processes.cpu_s(frontends)
-    answered = after[0] - before[0]
-    engine_us, frontends_us = ((late - early) / answered * 1e6 for late, early in zip(after[1:], before[1:], strict=True))
+    after = answered(server, model), processes.cpu_s([server.pid]), processes.cpu_s(frontends)
+    count = after[0] - before[0]
+    engine_us, frontends_us = ((late - early) / count * 1e6 for late, early in zip(after[1:], before[1:], strict=True))
     values = (
         ("throughput", "requests/s", load.per_s),
         ("p99 latency", "ms", load.latency_p99_ms),
         ("CPU of the server's process", "us/request", engine_us),
         ("CPU of the frontend processes", "us/request", frontends_us),
     )
-    for metric, unit, value in values:
-        bench.note(
-            Measurement(
-                row=ROW,
-                case=case,
-                metric=metric,
-                unit=unit,
-                contender=contender.name,
-                baseline=BASELINE,
-                round=number,
-                value=value,
-            )
-        )
-
-
-def _answered(server: Server, model: str) -> int:
-    """How many requests the model has answered. A load generator does not report those before and after what it measures."""
-    connection = http.client.HTTPConnection(HOST, server.ports.http)
-    with contextlib.closing(connection):
-        connection.request("GET", f"/v2/models/{model}/stats")
-        statistics = json.loads(connection.getresponse().read())
-    count: int = statistics["model_stats"][0]["inference_stats"]["success"]["count"]
-    return count
+    bench.note_each(values, row=ROW, case=case, contender=contender.name, baseline=BASELINE, number=number)
 
 
 def _command(pid: int) -> bytes:

@@ -6,7 +6,6 @@ import sys
 
 from benchmarks.bench import Bench
 from benchmarks.load.child import run_child
-from benchmarks.measurement import Measurement
 from benchmarks.rows.decoupled import rate_said
 from benchmarks.rows.tiny import BASELINE, Contender, fleet
 from benchmarks.servers.models import IDENTITY_INPUT
@@ -30,19 +29,14 @@ def measure(bench: Bench) -> None:
                         ("throughput", "requests/s", per_s),
                         ("CPU of the server's processes", "us/request", cpu_us),
                     )
-                    for metric, unit, value in values:
-                        bench.note(
-                            Measurement(
-                                row=ROW,
-                                case=f"{outstanding} request{'s' * (outstanding > 1)} outstanding",
-                                metric=metric,
-                                unit=unit,
-                                contender=contender.name,
-                                baseline=BASELINE,
-                                round=number,
-                                value=value,
-                            )
-                        )
+                    bench.note_each(
+                        values,
+                        row=ROW,
+                        case=f"{outstanding} request{'s' * (outstanding > 1)} outstanding",
+                        contender=contender.name,
+                        baseline=BASELINE,
+                        number=number,
+                    )
 
 
 def _responses_per_s(contender: Contender, outstanding: int, seconds: int) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from benchmarks.bench import Bench
 from benchmarks.grpc_exchange import call
 from benchmarks.load import Load, perf_analyzer
-from benchmarks.measurement import Measurement
 from benchmarks.rows.tiny import BASELINE, VALUES, Contender, fleet
 from benchmarks.servers.models import IDENTITY_INPUT
 from benchmarks.servers.peers import PerfAnalyzer
@@ -63,16 +62,4 @@ def _measure_one(bench: Bench, program: PerfAnalyzer, contender: Contender, prot
         (f"peak, {PEAK_CONCURRENCY} at a time", "requests/s", peak.per_s),
         ("reached of the rate", "%", load.per_s / rate * 100),
     )
-    for metric, unit, value in values:
-        bench.note(
-            Measurement(
-                row=ROW,
-                case=_TITLES[protocol],
-                metric=metric,
-                unit=unit,
-                contender=contender.name,
-                baseline=BASELINE,
-                round=number,
-                value=value,
-            )
-        )
+    bench.note_each(values, row=ROW, case=_TITLES[protocol], contender=contender.name, baseline=BASELINE, number=number)

@@ -203,19 +203,14 @@ def _measure_rounds(
                     values.append(("data in, and as much out", "MB/s", load.per_s * megabytes))
                 if whole_run:
                     values.append(("CPU of the server's processes", "us/request", cpu_us))
-                for metric, unit, value in values:
-                    bench.note(
-                        Measurement(
-                            row=row,
-                            case=f"{connections} connection{'s' * (connections > 1)}",
-                            metric=metric,
-                            unit=unit,
-                            contender=contender.name,
-                            baseline=BASELINE,
-                            round=number,
-                            value=value,
-                        )
-                    )
+                bench.note_each(
+                    values,
+                    row=row,
+                    case=f"{connections} connection{'s' * (connections > 1)}",
+                    contender=contender.name,
+                    baseline=BASELINE,
+                    number=number,
+                )
 
 
 @contextlib.contextmanager
