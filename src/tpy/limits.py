@@ -131,6 +131,16 @@ RUN_SLICE_NS_MAX: Final = 500_000
 """How long an instance goes on with such a run before it gives back what it has not begun: several times what handing over
 costs, also where each request goes through a worker process, and a delay of the first answers that clients hardly notice."""
 
+OVERLAP_REQUESTS_MIN: Final = 8
+"""Requests in a batch from which on it is looked for whether half as many would let server and instance work at the same time. With
+fewer there is little to gain."""
+
+OVERLAP_STEPS_MIN: Final = 4
+"""How often in a row the server must have seen that it would."""
+
+OVERLAP_BATCHES_MAX: Final = 500
+"""Batches after which it looks again. What it sees meanwhile is four rounds of whole batches at most, one in a hundred."""
+
 PROMPT_SILENCE_S_MAX: Final = 1.0
 """How long the Trio thread waits for an instance that has a process of its own, before a thread does, which also looks whether
 that process still lives."""
@@ -162,6 +172,9 @@ GRPC_STREAMS_PER_CONNECTION_MAX: Final = 1024
 
 GRPC_STREAM_SEND_BYTES_MAX: Final = 1 * MIB
 """Response messages queued on one stream before its sender waits: keeps a fast reader busy, and bounds what a slow one costs."""
+
+GRPC_STREAM_MESSAGES_PER_TURN_MAX: Final = 16
+"""Messages of one stream that its handler takes before others have their turn: a millisecond of small requests."""
 
 GRPC_STATUS_MESSAGE_BYTES_MAX: Final = 6 * KIB
 """The encoded text of a status: with the other trailers below the 8 KiB from which gRPC's clients begin to refuse them."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import trio
 from grpclib.const import Status
 
 from tpy.errors import InvariantViolation
 from tpy.frontends.grpc.transport import StreamCall, StreamHandler
-from tpy.limits import GRPC_STREAM_SEND_BYTES_MAX
+from tpy.limits import GRPC_STREAM_MESSAGES_PER_TURN_MAX, GRPC_STREAM_SEND_BYTES_MAX
 from tpy.units import KIB, MIB
 
 from .harness import PATH, Client, echo_stream, in_memory
@@ -53,6 +55,33 @@ async def test_many_messages_in_one_piece_and_one_in_many() -> None:
             await client.send(stream_id, big[at : at + 100], end=at + 100 >= len(big))
         reply = await client.answer(stream_id)
         assert reply.messages == [*(b"%d" % number for number in range(100)), bytes(range(256)) * 20]
+
+
+async def test_what_arrives_together_is_taken_in_few_turns_of_the_loop_and_others_have_theirs() -> None:
+    turns = 0
+    taken_in: list[int] = []
+
+    async def neighbour() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async def take(call: StreamCall) -> None:
+        while await call.receive_message() is not None:
+            taken_in.append(turns)
+
+    count = 3 * GRPC_STREAM_MESSAGES_PER_TURN_MAX
+    async with in_memory({PATH: StreamHandler(take)}) as served, trio.open_nursery() as nursery:
+        nursery.start_soon(neighbour)
+        stream_id = await served.client.begin()
+        await served.client.send(stream_id, b"".join(message(b"%d" % number) for number in range(count)), end=True)
+        assert (await served.client.answer(stream_id)).status == 0
+        nursery.cancel_scope.cancel()
+    assert len(taken_in) == count
+    together = Counter(taken_in)
+    assert len(together) <= 5  # three, where it begins with a turn of its own, and no other task comes in between
+    assert max(together.values()) <= 2 * GRPC_STREAM_MESSAGES_PER_TURN_MAX
 
 
 async def test_a_handler_may_answer_before_it_reads() -> None:

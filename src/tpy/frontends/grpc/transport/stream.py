@@ -13,14 +13,25 @@ from tpy.frontends.grpc.transport.core.answers import Fields, response_headers, 
 from tpy.frontends.grpc.transport.core.framing import PREFIX_BYTES, FramingFault, Message, MessageReader, prefix
 from tpy.frontends.grpc.transport.core.request_head import RequestHead
 from tpy.frontends.grpc.transport.exchange import CallState, Exchange, Link, flatten, guard
-from tpy.limits import GRPC_STREAM_SEND_BYTES_MAX
+from tpy.limits import GRPC_STREAM_MESSAGES_PER_TURN_MAX, GRPC_STREAM_SEND_BYTES_MAX
 
 
 class StreamExchange(Exchange):
     """Implements StreamCall. Back-pressure: what has arrived and was not taken is not credited to the client's window, except
     for a message that is under way while none waits; `send_message` waits for the queue of the stream."""
 
-    __slots__ = ("_arrived", "_begun", "_debt", "_encoding", "_half_closed", "_reader", "_receivers", "_scope", "_senders")
+    __slots__ = (
+        "_arrived",
+        "_begun",
+        "_debt",
+        "_encoding",
+        "_half_closed",
+        "_reader",
+        "_receivers",
+        "_scope",
+        "_senders",
+        "_taken",
+    )
 
     def __init__(self, link: Link, stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
         super().__init__(link, stream_id, head, deadline_ns)
@@ -28,6 +39,8 @@ class StreamExchange(Exchange):
         self._arrived: deque[Message] = deque()
         self._debt = 0
         """Bytes that have arrived and are not credited."""
+        self._taken = 0
+        """Messages since others had their turn."""
         self._half_closed = False
         self._begun = False
         self._encoding = link.codec.reply_encoding(head.reply_encoding)
@@ -74,8 +87,15 @@ class StreamExchange(Exchange):
             if self._half_closed or self.state is not CallState.OPEN:
                 await trio.lowlevel.checkpoint()
                 return None
+            self._taken = 0
             await self._receivers.park()
-        await trio.lowlevel.checkpoint()
+        # What has arrived together is taken together: a turn of the loop for each would cost more than the message.
+        self._taken += 1
+        if self._taken <= GRPC_STREAM_MESSAGES_PER_TURN_MAX:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            self._taken = 1
+            await trio.lowlevel.checkpoint()
         compressed, message = self._arrived.popleft()
         if self.state is CallState.OPEN:
             self._pay(min(self._debt, PREFIX_BYTES + len(message)) if self._arrived else self._debt)
