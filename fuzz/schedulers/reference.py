@@ -14,6 +14,7 @@ from tpy.errors import Unavailable
 from tpy.limits import RUN_HELD_NS_MAX, RUN_REQUESTS_MAX
 from tpy_data.schedulers.core.contract import Outcome, Phase, Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
+from tpy_data.schedulers.core.overlap import OverlapTerms
 
 
 @dataclass(kw_only=True, eq=False, slots=True)
@@ -30,6 +31,18 @@ class Entry:
     queue_ns: int = 0
     phase: Phase = Phase.QUEUED
     delayed: bool = False
+
+
+@dataclass(slots=True)
+class Given:
+    """A batch of the only instance. What is known when it is over: when that was, how long the instance says that it took (0: it
+    does not say), and how many waited then."""
+
+    count: int
+    began_ns: int = 0
+    over_ns: int | None = None
+    took_ns: int = 0
+    waiting: int = 0
 
 
 @dataclass(slots=True)
@@ -61,6 +74,8 @@ class ReferenceScheduler:
         self.leaving: set[int] = set()
         self.arrivals = 0
         self.given_back: set[Ticket] = set()
+        self.history: list[Given] = []  # since the only instance is the only one
+        self.halved = 0
         self.stopped = False
         self.decisions = Decisions()
 
@@ -71,6 +86,7 @@ class ReferenceScheduler:
     def add_instance(self, instance: int, now_ns: int) -> None:
         self.idle.append(instance)
         self.run_lengths[instance] = 1
+        self.history = []
         self.settle(now_ns)
 
     def remove_instance(self, instance: int, now_ns: int) -> None:
@@ -78,6 +94,7 @@ class ReferenceScheduler:
             self.idle.remove(instance)
         else:
             self.leaving.add(instance)
+        self.history = []
         self.settle(now_ns)
 
     def retire_instance(self, instance: int, now_ns: int) -> None:
@@ -130,7 +147,7 @@ class ReferenceScheduler:
         self.entries = [entry for entry in self.entries if entry.ticket is not ticket]
         self.settle(now_ns)
 
-    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False) -> None:
+    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
         self.runs_since_ns.pop(instance, None)
         self.refuse_what_is_over(now_ns)
         given = self.running.pop(instance)
@@ -147,6 +164,11 @@ class ReferenceScheduler:
         else:
             self.idle.append(instance)
         self.refuse_when_stopped()
+        if self.options.overlap is not None and self.idle == [instance] and not self.running:
+            if not self.history or self.history[-1].over_ns is not None:
+                self.history.append(Given(len(given)))  # it became the only one while it ran this
+            last = self.history[-1]
+            last.over_ns, last.took_ns, last.waiting = now_ns, took_ns, len(self.in_queue())
         self.settle(now_ns)
 
     def broken_up(self, instance: int, now_ns: int, *, executed: int, not_begun: int) -> None:
@@ -251,7 +273,60 @@ class ReferenceScheduler:
     def batch_to_send(self, now_ns: int) -> list[Entry]:
         queue = self.in_queue()
         count = batch_to_send([entry.ticket for entry in queue], [entry.ready_ns for entry in queue], self.options, now_ns)
+        if self.options.overlap is not None and count > 0 and len(self.idle) == 1 and not self.running:
+            share = count
+            if is_halved(self.history, self.options.overlap):
+                open_max = max(given.count + given.waiting for given in self.history[-2:])
+                if open_max >= self.options.overlap.requests_min:
+                    share = min(count, math.ceil(open_max / 2))
+            self.halved += share < count
+            count = share
+            self.history.append(Given(count, now_ns))
         return queue[:count]
+
+
+def is_halved(history: list[Given], terms: OverlapTerms) -> bool:
+    """Whether the batch after these is to be halved, found by looking through all of them. All are over."""
+    begin = 0
+    while True:
+        step = last_step(history, begin, terms)
+        if step is None:
+            return False
+        begin = step + terms.batches_max  # the last that is halved, and the first that is looked at again
+        if begin >= len(history):
+            return True
+
+
+def last_step(history: list[Given], begin: int, terms: OverlapTerms) -> int | None:
+    """The place of the large batch with which the steps from `begin` on are enough in a row."""
+    steps = 0
+    place = begin
+    while place < len(history):
+        large = history[place]
+        if large.count < terms.requests_min or 2 * large.waiting >= large.count:
+            place += 1
+            continue
+        latest_ns = time_over(large) + 4 * large.took_ns
+        after = place + 1
+        while after < len(history) and history[after].count < large.count / 2 and time_over(history[after]) <= latest_ns:
+            after += 1
+        if after == len(history):
+            return None
+        took_ns = [given.took_ns for given in history[place + 1 : after] if given.took_ns > 0]
+        gap_ns = history[after].began_ns - time_over(large)
+        is_step = (
+            history[after].count >= large.count / 2 and gap_ns <= 4 * large.took_ns and took_ns and gap_ns > 2 * min(took_ns)
+        )
+        steps = steps + 1 if is_step else 0
+        if steps == terms.steps_min:
+            return after
+        place = after
+    return None
+
+
+def time_over(given: Given) -> int:
+    assert given.over_ns is not None
+    return given.over_ns
 
 
 def batch_to_send(queue: list[Ticket], ready_ns: list[int], options: DynamicOptions, now_ns: int) -> int:

@@ -160,7 +160,7 @@ class SequenceReference:
         if any(entry.ticket is ticket and not entry.ended for entry in self.entries()):
             self.given_back.add(ticket)
 
-    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False) -> None:
+    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
         self.expire(now_ns)
         done = self.running.pop(instance)
         gone = instance in self.removed

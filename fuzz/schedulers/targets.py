@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fuzz.chance import Chance
-from fuzz.schedulers.trial import INVARIANT, Trial
+from fuzz.schedulers.trial import HALVED, INVARIANT, Trial
 from fuzz.target import Target
 from tpy.config.model_config import TimeoutAction
 from tpy.limits import RUN_HELD_NS_MAX
@@ -13,8 +13,10 @@ from tpy_data.schedulers.core.contract import Outcome, SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
+from tpy_data.schedulers.core.overlap import OverlapTerms
 
 STEPS = (50, 60, 70)
+TIMES_TAKEN_NS = (0, 1, 1, 2, 4, 12)
 VERBS = (
     "submit",
     "cancel",
@@ -35,10 +37,19 @@ def random_options(chance: Chance) -> DynamicOptions:
     batch_size_max = chance.choice((1, 2, 4, 8))
     sizes = range(1, batch_size_max + 1)
     level_count = chance.choice((1, 1, 2, 3))
+    overlap = None
+    preferred = frozenset(chance.sample(sizes, min(len(sizes), chance.choice((1, 1, 2)))))
+    queue_delay_ns_max = chance.choice((0, 0, 3, 10))
+    if chance.random() < 0.3:
+        overlap = OverlapTerms(
+            requests_min=chance.choice((2, 2, 3)), steps_min=chance.choice((1, 1, 2)), batches_max=chance.choice((1, 3, 6))
+        )
+        batch_size_max, queue_delay_ns_max = chance.choice((4, 8)), 0
+        preferred = frozenset({batch_size_max})
     return DynamicOptions(
         batch_size_max=batch_size_max,
-        preferred=frozenset(chance.sample(sizes, min(len(sizes), chance.choice((1, 1, 2))))),
-        queue_delay_ns_max=chance.choice((0, 0, 3, 10)),
+        preferred=preferred,
+        queue_delay_ns_max=queue_delay_ns_max,
         preserve_ordering=chance.random() < 0.3,
         levels=tuple(
             QueueRules(
@@ -50,22 +61,33 @@ def random_options(chance: Chance) -> DynamicOptions:
             for _ in range(level_count)
         ),
         default_level=chance.randrange(level_count),
+        overlap=overlap,
     )
 
 
 def run_history(chance: Chance, core: SchedulerCore, options: DynamicOptions) -> int:
     """Drive a trial through a random history; returns its number of steps."""
     trial = Trial(core, options, runs=isinstance(core, DefaultCore), taken=chance.taken)
-    for _ in range(chance.randrange(4)):
+    for _ in range(chance.randrange(4) if options.overlap is None else 1):
         trial.add_instance()
     for _ in chance.rounds(STEPS):
         if chance.random() < 0.5:
             trial.now_ns += chance.choice((1, 1, 1, 2, 2, 4, 4, 12, 12, RUN_HELD_NS_MAX))
-        _random_rule(chance, trial)
+        if options.overlap is not None and chance.random() < 0.9:
+            _answer_and_ask(chance, trial)
+        else:
+            _random_rule(chance, trial)
     if chance.random() < 0.3:
         trial.stop()
     trial.finish()
     return len(trial.steps)
+
+
+def _answer_and_ask(chance: Chance, trial: Trial) -> None:
+    """What falls into step: a batch is over, and requests come."""
+    if trial.busy:
+        trial.complete(chance.choice(list(trial.busy)), took_ns=chance.choice(TIMES_TAKEN_NS))
+    trial.submit_alike(chance.choice((0, 1, 2, 3, 5)))
 
 
 def _random_rule(chance: Chance, trial: Trial) -> None:
@@ -79,7 +101,12 @@ def _random_rule(chance: Chance, trial: Trial) -> None:
             deadline_in_ns=chance.choice((None, None, None, 0, 3, 7)),
         )
     elif rule < 0.7 and trial.busy:
-        trial.complete(chance.choice(list(trial.busy)), not_begun=chance.choice((0, 0, 0, 1, 3)), brief=chance.random() < 0.8)
+        trial.complete(
+            chance.choice(list(trial.busy)),
+            not_begun=chance.choice((0, 0, 0, 1, 3)),
+            brief=chance.random() < 0.8,
+            took_ns=chance.choice(TIMES_TAKEN_NS),
+        )
     elif rule < 0.74 and (runs := [run for run in trial.busy.values() if run]):
         trial.reschedule(chance.choice(runs)[0])
     elif rule < 0.79 and trial.live:
@@ -129,7 +156,13 @@ DEFAULT = Target(
     smoke_examples=4000,
     rules=(*RULES, "broken_up"),
 )
-DYNAMIC = Target(name="scheduler_dynamic", invariant=INVARIANT, run=_history_of(_dynamic), smoke_examples=4000, rules=RULES)
+DYNAMIC = Target(
+    name="scheduler_dynamic",
+    invariant=INVARIANT,
+    run=_history_of(_dynamic),
+    smoke_examples=4000,
+    rules=(*RULES, HALVED),
+)
 CANARY = Target(
     name="canary",
     invariant="a core that never looks at deadlines is found out",

@@ -20,6 +20,9 @@ INVARIANT = (
     "keeps its place; counts are exact; cancelling at any moment changes none of this"
 )
 
+HALVED = "halved"
+"""Among the rules that a history takes: a batch held half of what waited."""
+
 
 class NumberedTicket(Ticket):
     """A ticket that prints as its number, for histories."""
@@ -116,14 +119,19 @@ class Trial:
         if ticket.phase is not Phase.ENDED:
             raise self._violation(f"{ticket} was cancelled and is {ticket.phase}")
 
-    def complete(self, instance: int, *, not_begun: int = 0, brief: bool = True) -> None:
+    def submit_alike(self, count: int) -> None:
+        """So many requests of one row that go together."""
+        for _ in range(count):
+            self.submit(batch_size=1, signature="a", priority=0, timeout_ns=0, deadline_in_ns=None)
+
+    def complete(self, instance: int, *, not_begun: int = 0, brief: bool = True, took_ns: int = 0) -> None:
         """`not_begun` is cut to what the instance can have."""
         given = self.busy.pop(instance)
         not_begun = min(not_begun, len(given) - 1) if self.runs and given else 0
         self._verb(
-            lambda side: side.completed(instance, self.now_ns, not_begun=not_begun, brief=brief),
+            lambda side: side.completed(instance, self.now_ns, not_begun=not_begun, brief=brief, took_ns=took_ns),
             "completed",
-            (instance, not_begun, brief),
+            (instance, not_begun, brief, took_ns),
         )
 
     def advance(self) -> None:
@@ -198,6 +206,9 @@ class Trial:
             else:
                 self.accepted.append(ticket)
                 self._note_deadline(ticket)
+        if self.reference.halved:
+            self.reference.halved = 0
+            self.taken[HALVED] += 1
         decisions = self._perform()
         self._check_decisions(self.reference.take_decisions(), decisions)
         self._check_state()

@@ -132,8 +132,8 @@ RUN_SLICE_NS_MAX: Final = 500_000
 costs, also where each request goes through a worker process, and a delay of the first answers that clients hardly notice."""
 
 OVERLAP_REQUESTS_MIN: Final = 8
-"""Requests in a batch from which on it is looked for whether half as many would let server and instance work at the same time. With
-fewer there is little to gain."""
+"""Requests in a batch from which on it is looked for whether half as many would let server and instance work at the same time.
+With fewer there is little to gain."""
 
 OVERLAP_STEPS_MIN: Final = 4
 """How often in a row the server must have seen that it would."""

@@ -108,6 +108,22 @@ async def test_a_batch_waits_its_delay_and_no_longer(autojump_clock: MockClock, 
         assert [len(batch.requests) for batch in r.backend.batches] == [2]
 
 
+@pytest.mark.parametrize(("preferred", "halves"), [((), True), ((4, 16), False)])
+async def test_clients_that_fall_into_step_get_half_of_them_at_a_time(
+    autojump_clock: MockClock, loop_guard: LoopGuard, preferred: tuple[int, ...], halves: bool
+) -> None:
+    """What a batch takes comes from the instance to the rule that decides that: 10 ms of 35 between two large ones."""
+    async with rig(latency_ms=10) as r:
+        await r.serve(config(max_batch_size=16, dynamic_batching=dynamic(preferred_batch_size=preferred)))
+        for _ in range(8):
+            for sink in [r.submit() for _ in range(17)]:
+                await sink.wait()
+            await trio.sleep(0.025)
+        sizes = [len(batch.requests) for batch in r.backend.batches]
+        whole = [1, 16] * 8
+        assert sizes == ([1, 16] * 5 + [1, 9, 7] * 3 if halves else whole)
+
+
 async def test_cancelling_one_of_a_batch_leaves_the_others(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
     async with rig(latency_ms=100) as r:
         await r.serve(config(dynamic_batching=dynamic(10, preferred_batch_size=(3,))))

@@ -18,6 +18,7 @@ from tpy_data.schedulers.core import make_core
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules, dynamic_options
+from tpy_data.schedulers.core.overlap import OverlapTerms
 
 
 def test_a_model_without_a_scheduling_block_gets_the_default_core() -> None:
@@ -59,7 +60,24 @@ def test_what_is_not_offered_is_refused_by_name(config: ModelConfig, named: str)
 
 def test_nothing_configured_means_full_batches_at_once() -> None:
     config = ModelConfig(max_batch_size=8, dynamic_batching=DynamicBatching())
-    assert dynamic_options(config) == DynamicOptions(batch_size_max=8, preferred=frozenset({8}))
+    assert dynamic_options(config) == DynamicOptions(batch_size_max=8, preferred=frozenset({8}), overlap=OverlapTerms())
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "is_on"),
+    [
+        (DynamicBatching(), True),
+        (DynamicBatching(preferred_batch_size=(8,)), True),  # which is the default
+        (DynamicBatching(preserve_ordering=True, priority_levels=2, default_priority_level=1), True),
+        (DynamicBatching(preferred_batch_size=(4,)), False),
+        (DynamicBatching(preferred_batch_size=(4, 8)), False),
+        (DynamicBatching(max_queue_delay_microseconds=1), False),
+        (DynamicBatching(preferred_batch_size=(8,), max_queue_delay_microseconds=1), False),
+    ],
+)
+def test_half_may_be_left_only_where_no_size_is_preferred_and_nothing_waits(dynamic: DynamicBatching, is_on: bool) -> None:
+    overlap = dynamic_options(ModelConfig(max_batch_size=8, dynamic_batching=dynamic)).overlap
+    assert overlap == (OverlapTerms() if is_on else None)
 
 
 def test_a_model_that_does_not_batch_runs_requests_one_by_one() -> None:

@@ -99,10 +99,10 @@ TICKET = Ticket()
 VERBS: list[tuple[Callable[[SchedulerDriver], None], tuple[object, ...]]] = [
     (lambda driver: driver.submit(TICKET), ("submit", TICKET, 0)),
     (lambda driver: driver.cancel(TICKET), ("cancel", TICKET, 0)),
-    (lambda driver: driver.completed(4), ("completed", 4, 0, ("not_begun", 0), ("brief", False))),
+    (lambda driver: driver.completed(4), ("completed", 4, 0, ("not_begun", 0), ("brief", False), ("took_ns", 0))),
     (
-        lambda driver: driver.completed(4, not_begun=2, brief=True),
-        ("completed", 4, 0, ("not_begun", 2), ("brief", True)),
+        lambda driver: driver.completed(4, not_begun=2, brief=True, took_ns=5),
+        ("completed", 4, 0, ("not_begun", 2), ("brief", True), ("took_ns", 5)),
     ),
     (
         lambda driver: driver.broken_up(4, executed=1, not_begun=2),
@@ -283,8 +283,8 @@ async def test_a_gated_driver_gives_back_what_it_was_lent(autojump_clock: MockCl
     gate.taker(1)  # and the core gives it work
     assert heard() == [("want", False), ("pump",)]
     core.verbs.clear()
-    driver.completed(1)
-    assert core.verbs == [("remove_instance", 1, 0), ("completed", 1, 0, ("not_begun", 0), ("brief", False))]
+    driver.completed(1, took_ns=3)
+    assert core.verbs == [("remove_instance", 1, 0), ("completed", 1, 0, ("not_begun", 0), ("brief", False), ("took_ns", 3))]
     assert heard() == [("release", 1, True), ("want", False), ("pump",)]
     core.idle = [1]
     gate.taker(1)  # and there is no work after all

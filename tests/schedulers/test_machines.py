@@ -16,6 +16,7 @@ from tpy_data.schedulers.core.contract import SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
+from tpy_data.schedulers.core.overlap import OverlapTerms
 
 BATCH_SIZE_MAX = 8
 NO_TIME_PASSES = 0
@@ -27,19 +28,26 @@ rules_of_a_level = st.builds(
     allow_timeout_override=st.booleans(),
     queue_size_max=st.sampled_from((0, 2, 5)),
 )
+overlap_terms = st.builds(
+    OverlapTerms, requests_min=st.integers(2, 3), steps_min=st.integers(1, 2), batches_max=st.integers(1, 4)
+)
 
 
 @st.composite
 def dynamic_options(draw: st.DrawFn) -> DynamicOptions:
     batch_size_max = draw(st.integers(1, BATCH_SIZE_MAX))
     levels = draw(st.lists(rules_of_a_level, min_size=1, max_size=3))
+    preferred = draw(st.frozensets(st.integers(1, batch_size_max), min_size=1, max_size=2))
+    queue_delay_ns_max = draw(st.sampled_from((0, 3, 10)))
+    takes_what_waits = preferred == {batch_size_max} and queue_delay_ns_max == 0
     return DynamicOptions(
         batch_size_max=batch_size_max,
-        preferred=draw(st.frozensets(st.integers(1, batch_size_max), min_size=1, max_size=2)),
-        queue_delay_ns_max=draw(st.sampled_from((0, 3, 10))),
+        preferred=preferred,
+        queue_delay_ns_max=queue_delay_ns_max,
         preserve_ordering=draw(st.booleans()),
         levels=tuple(levels),
         default_level=draw(st.integers(0, len(levels) - 1)),
+        overlap=draw(st.none() | overlap_terms) if takes_what_waits else None,
     )
 
 
@@ -75,8 +83,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(2, 6))
     def submit_many_alike(self, count: int) -> None:
-        for _ in range(count):
-            self.submit(1, "a", 0, 0, None)
+        self.running.submit_alike(count)
 
     @precondition(lambda self: self.trial and self.trial.accepted)
     @rule(data=st.data())
@@ -84,9 +91,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.running.cancel(data.draw(st.sampled_from(self.running.accepted)))
 
     @precondition(lambda self: self.trial and self.trial.busy)
-    @rule(data=st.data(), not_begun=st.sampled_from((0, 0, 1, 3)), brief=st.booleans())
-    def complete(self, data: st.DataObject, not_begun: int, brief: bool) -> None:
-        self.running.complete(data.draw(st.sampled_from(sorted(self.running.busy))), not_begun=not_begun, brief=brief)
+    @rule(data=st.data(), not_begun=st.sampled_from((0, 0, 1, 3)), brief=st.booleans(), took_ns=st.sampled_from((0, 1, 2, 12)))
+    def complete(self, data: st.DataObject, not_begun: int, brief: bool, took_ns: int) -> None:
+        instance = data.draw(st.sampled_from(sorted(self.running.busy)))
+        self.running.complete(instance, not_begun=not_begun, brief=brief, took_ns=took_ns)
 
     @rule(elapsed_ns=st.sampled_from((1, 2, 4, 12, RUN_HELD_NS_MAX)))
     def pass_time(self, elapsed_ns: int) -> None:

@@ -110,9 +110,14 @@ class BatchRun:
         self._owner.batch_finished(self)
 
     @property
+    def took_ns(self) -> int:
+        """How long the instance was at it, once it is over."""
+        return self.times.end_ns - self.times.start_ns
+
+    @property
     def brief(self) -> bool:
         """Whether it took so little that several such should run for one hand-over."""
-        return self.times.end_ns - self.times.start_ns <= RUN_SLICE_NS_MAX
+        return self.took_ns <= RUN_SLICE_NS_MAX
 
     def execution(self) -> Execution:
         """The times of a finished batch. What the backend did not say counts as inference."""

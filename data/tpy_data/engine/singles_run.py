@@ -27,6 +27,11 @@ class Run(Protocol):
         """Whether it ended within its time slice."""
         ...
 
+    @property
+    def took_ns(self) -> int:
+        """How long the instance was at what it has executed, when it is over."""
+        ...
+
     def look(self) -> None:
         """See what is executed by now; the run may be over with that."""
         ...
@@ -60,12 +65,13 @@ class SinglesRun:
     deque's operations are atomic. `failure` is as a BatchRun's. `brief`: it ended within its time slice.
     """
 
-    __slots__ = ("_clock", "_current", "_finished", "_owner", "_waiting", "brief", "failure", "slot")
+    __slots__ = ("_clock", "_current", "_finished", "_owner", "_waiting", "brief", "failure", "slot", "took_ns")
 
     def __init__(self, slot: InstanceSlot, tickets: Sequence[RequestTicket], clock: Clock, owner: RunOwner) -> None:
         self.slot = slot
         self.failure: str | None = None
         self.brief = False
+        self.took_ns = 0
         self._clock = clock
         self._owner = owner
         self._waiting = deque(tickets)
@@ -81,12 +87,13 @@ class SinglesRun:
         batch, self._current = self._current, None
         if batch is None:
             return
-        slice_end_ns = batch.times.start_ns + RUN_SLICE_NS_MAX
+        start_ns = batch.times.start_ns
         while batch is not None:
             batch.run()
             self._finished.append(batch)
             self.failure = batch.failure
-            self.brief = batch.times.end_ns <= slice_end_ns
+            self.took_ns = batch.times.end_ns - start_ns
+            self.brief = self.took_ns <= RUN_SLICE_NS_MAX
             if self.failure is not None or not self.brief:
                 return
             batch = self._next()

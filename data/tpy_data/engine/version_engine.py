@@ -281,13 +281,14 @@ class VersionEngine:
         if self._decoupled is not None:
             self._decoupled.flush()
         self._book(run)
-        self._instance_finished(run.slot, run.failure, brief=run.brief)
+        self._instance_finished(run.slot, run.failure, brief=run.brief, took_ns=run.took_ns)
 
     def run_finished(self, run: Run) -> None:
         """A run came back from its thread."""
         self._runs.pop(run.slot.number, None)
         self._take_finished(run)
-        self._instance_finished(run.slot, run.failure, not_begun=run.take_waiting(), brief=run.brief)
+        not_begun = run.take_waiting()
+        self._instance_finished(run.slot, run.failure, not_begun=not_begun, brief=run.brief, took_ns=run.took_ns)
 
     def _give(self, batch: BatchRun) -> None:
         """Have the batch executed by its instance, which has nothing to do."""
@@ -329,14 +330,16 @@ class VersionEngine:
         if self._decoupled is not None:
             self._decoupled.batch_finished(run.tickets)
 
-    def _instance_finished(self, slot: InstanceSlot, failure: str | None, *, not_begun: int = 0, brief: bool) -> None:
+    def _instance_finished(
+        self, slot: InstanceSlot, failure: str | None, *, not_begun: int = 0, brief: bool, took_ns: int
+    ) -> None:
         self._batches_running -= 1
         if failure is None:
             slot.worked()
         else:
             # Before `completed`, or the core would give the dead instance its next batch.
             self.remove_instance(slot.number)
-        self._driver.completed(slot.number, not_begun=not_begun, brief=brief)
+        self._driver.completed(slot.number, not_begun=not_begun, brief=brief, took_ns=took_ns)
         if failure is not None:
             slot.failed(failure)
         if self._drained is not None:

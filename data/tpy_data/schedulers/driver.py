@@ -87,9 +87,10 @@ class SchedulerDriver:
         self._core.cancel(ticket, self._now())
         self._perform()
 
-    def completed(self, instance: int, *, not_begun: int = 0, brief: bool = False) -> None:
-        """The batch or run on this instance is over, the last `not_begun` tickets excepted; `brief`: in its time slice."""
-        self._core.completed(instance, self._now(), not_begun=not_begun, brief=brief)
+    def completed(self, instance: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
+        """The batch or run on this instance is over, the last `not_begun` tickets excepted; `brief`: in its time slice,
+        `took_ns`: in so long."""
+        self._core.completed(instance, self._now(), not_begun=not_begun, brief=brief, took_ns=took_ns)
         self._perform()
 
     def broken_up(self, instance: int, *, executed: int, not_begun: int) -> None:

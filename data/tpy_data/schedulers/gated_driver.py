@@ -79,12 +79,12 @@ class GatedDriver(SchedulerDriver):
             self._core.remove_instance(instance, self._now())
         self._perform()
 
-    def completed(self, instance: int, *, not_begun: int = 0, brief: bool = False) -> None:
+    def completed(self, instance: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
         """The batch on this instance is over."""
         now_ns = self._now()
         if instance not in self._leaving:
             self._core.remove_instance(instance, now_ns)  # or it would be given its next batch
-        self._core.completed(instance, now_ns, not_begun=not_begun, brief=brief)
+        self._core.completed(instance, now_ns, not_begun=not_begun, brief=brief, took_ns=took_ns)
         self._leaving.discard(instance)
         self._lent.remove(instance)
         self._gate.release(instance)

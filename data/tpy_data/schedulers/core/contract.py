@@ -224,10 +224,11 @@ class SchedulerCore(Protocol):
         """Forget the ticket: it gets no action any more; if it is executing its result is dropped. No-op when ENDED."""
         ...
 
-    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False) -> None:
+    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
         """The batch or run on this instance is over (whether it succeeded is not the core's business); the instance is idle.
 
         The last `not_begun` tickets of the run were not executed: they wait again. `brief`: it took at most RUN_SLICE_NS_MAX.
+        `took_ns`: how long the instance was at a batch, 0 = nobody says.
         """
         ...
 

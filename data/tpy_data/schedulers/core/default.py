@@ -104,7 +104,7 @@ class DefaultCore:
             self._leave(ticket)
         self._expire(now_ns)
 
-    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False) -> None:
+    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
         """The instance is over with its tickets, and takes the next ones."""
         tickets = self._pool.finish(instance)
         begun = len(tickets) - not_begun

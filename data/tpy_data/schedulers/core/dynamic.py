@@ -12,6 +12,7 @@ from tpy_data.schedulers.core.contract import Action, CoreSnapshot, Dispatch, Ou
 from tpy_data.schedulers.core.deadlines import Deadlines
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 from tpy_data.schedulers.core.instances import InstancePool
+from tpy_data.schedulers.core.overlap import OverlapRule
 from tpy_data.schedulers.core.priority_queue import PriorityQueue, QueueLevel
 
 
@@ -29,6 +30,8 @@ class DynamicCore:
       back (DELAY) a ticket that still waits, and never touches one that runs.
 
     A verb called at or after a limit treats it as passed before it does anything else; `cancel` forgets its ticket first.
+
+    Where the model neither prefers sizes nor waits for company, an only instance may be given half of what waits (OverlapRule).
     """
 
     __slots__ = (
@@ -38,6 +41,8 @@ class DynamicCore:
         "_forming",
         "_given_back",
         "_order",
+        "_overlap",
+        "_overlap_terms",
         "_pool",
         "_queue",
         "_queue_timeouts",
@@ -48,6 +53,8 @@ class DynamicCore:
         self._queue = PriorityQueue(options)
         self._forming = BatchForming(options)
         self._order = ArrivalOrder() if options.preserve_ordering else None
+        self._overlap_terms = options.overlap
+        self._overlap: OverlapRule | None = None
         self._pool = InstancePool()
         self._deadlines = Deadlines()
         self._queue_timeouts = Deadlines()
@@ -60,12 +67,14 @@ class DynamicCore:
         """A new idle instance."""
         self._expire(now_ns)
         self._pool.add(instance)
+        self._watch_anew()
         self._dispatch(now_ns)
 
     def remove_instance(self, instance: int, now_ns: int) -> None:
         """The instance takes no new batch."""
         self._expire(now_ns)
         self._pool.remove(instance)
+        self._watch_anew()
         self._dispatch(now_ns)
 
     def retire_instance(self, instance: int, now_ns: int) -> None:
@@ -105,7 +114,7 @@ class DynamicCore:
         self._dispatch(now_ns)
         self._release()
 
-    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False) -> None:
+    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
         """The batch is over; those of its tickets that have not ended get their answers, now or in their turn."""
         invariant(not_begun == 0, "a batch was executed in part")
         self._expire(now_ns)
@@ -120,6 +129,10 @@ class DynamicCore:
             for ticket in live:
                 ticket.phase = Phase.EXECUTED
             self._release()
+        if self._overlap is None:
+            self._watch_anew()  # one that was leaving may be gone now
+        else:
+            self._overlap.ended(len(tickets), self._queue.count, took_ns, now_ns)
         self._dispatch(now_ns)
 
     def broken_up(self, instance: int, now_ns: int, *, executed: int, not_begun: int) -> None:
@@ -226,15 +239,22 @@ class DynamicCore:
             else:
                 self._enqueue(ticket, self._queue.level_of(ticket), None, now_ns)
 
+    def _watch_anew(self) -> None:
+        """The instances are not those of before: what the rule saw says nothing of them, and it is for an only one."""
+        terms = self._overlap_terms
+        self._overlap = OverlapRule(terms) if terms is not None and self._pool.has_only_one else None
+
     def _dispatch(self, now_ns: int) -> None:
         """Send batches while an instance is idle and one is worth sending."""
-        queue, forming = self._queue, self._forming
+        queue, forming, overlap = self._queue, self._forming, self._overlap
         while queue.count and self._pool.idle:
             if not forming.looked:
                 forming.look(queue.in_order())
             count = forming.ready_count(now_ns)
             if count == 0:
                 return
+            if overlap is not None:
+                count = overlap.share_of(count)
             tickets = forming.tickets[:count]
             forming.reset()
             for ticket in tickets:
@@ -242,6 +262,8 @@ class DynamicCore:
                 self._queue_timeouts.discard(ticket)
                 ticket.phase = Phase.EXECUTING
             self._executing += count
+            if overlap is not None:
+                overlap.began(count, now_ns)
             self._actions.append(Dispatch(self._pool.start(tickets), tickets))
         if forming.looked:
             forming.reset()

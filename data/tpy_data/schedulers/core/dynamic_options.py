@@ -8,6 +8,7 @@ from tpy.config.model_config import ModelConfig, QueuePolicy, TimeoutAction
 from tpy.errors import Unsupported, invariant
 from tpy.limits import PRIORITY_LEVELS_MAX
 from tpy.units import NS_PER_US
+from tpy_data.schedulers.core.overlap import OverlapTerms
 
 
 class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +42,8 @@ class DynamicOptions(msgspec.Struct, frozen=True, kw_only=True):
     * `queue_delay_ns_max`: how long the oldest request may wait for company, 0 = not at all.
     * `levels`: the rules of priority levels 1, 2, ...; one entry when the model has no levels.
     * `default_level`: index into `levels` for requests that name no valid level.
+    * `overlap`: when to leave half of what waits for the next batch; None: never. Only where no size is preferred to the largest
+      and nothing waits for company.
     """
 
     batch_size_max: int = 1
@@ -49,6 +52,7 @@ class DynamicOptions(msgspec.Struct, frozen=True, kw_only=True):
     preserve_ordering: bool = False
     levels: tuple[QueueRules, ...] = (QueueRules(),)
     default_level: int = 0
+    overlap: OverlapTerms | None = None
 
 
 def dynamic_options(config: ModelConfig) -> DynamicOptions:
@@ -76,13 +80,16 @@ def dynamic_options(config: ModelConfig) -> DynamicOptions:
         levels = tuple(own.get(level, default_rules) for level in range(1, level_count + 1))
         default_level = dynamic.default_priority_level - 1
         invariant(0 <= default_level < level_count, f"default_priority_level of model '{config.name}' was not validated")
+    preferred = frozenset(dynamic.preferred_batch_size) or frozenset({batch_size_max})
+    takes_what_waits = preferred == {batch_size_max} and dynamic.max_queue_delay_microseconds == 0
     return DynamicOptions(
         batch_size_max=batch_size_max,
-        preferred=frozenset(dynamic.preferred_batch_size) or frozenset({batch_size_max}),
+        preferred=preferred,
         queue_delay_ns_max=dynamic.max_queue_delay_microseconds * NS_PER_US,
         preserve_ordering=dynamic.preserve_ordering,
         levels=levels,
         default_level=default_level,
+        overlap=OverlapTerms() if takes_what_waits else None,
     )
 
 

@@ -47,6 +47,11 @@ class InstancePool:
         """How many there are, without those that leave."""
         return len(self.idle) + len(self._running) - len(self._leaving)
 
+    @property
+    def has_only_one(self) -> bool:
+        """Whether there is a single instance, and it stays."""
+        return len(self.idle) + len(self._running) == 1 and not self._leaving
+
     def start(self, tickets: Sequence[Ticket]) -> int:
         """Give the tickets to the instance that has been idle longest; returns its number."""
         instance = self.idle.popleft()

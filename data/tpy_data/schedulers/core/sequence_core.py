@@ -165,7 +165,7 @@ class SequenceCore:
             invariant(ticket.phase is Phase.EXECUTING, "a ticket was given back that is not executing")
             self._given_back.add(ticket)
 
-    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False) -> None:
+    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
         """The batch is over; its tickets get their answers, and the next ones of their sequences may run."""
         invariant(not_begun == 0, "a batch was executed in part")
         self._expire(now_ns)
