@@ -115,6 +115,47 @@ def test_batches_that_follow_one_another_are_no_step() -> None:
     assert {watched.batch(8, waiting=8, took_ns=100) for _ in range(20)} == {8}
 
 
+def test_a_batch_that_leaves_half_as_many_waiting_is_no_large_one() -> None:
+    watched = Watched()
+    counts: list[int] = []
+    for _ in range(20):
+        counts.append(watched.batch(8, waiting=4, took_ns=100))
+        watched.batch(1, waiting=8, took_ns=10, after_ns=90)
+    assert set(counts) == {8}
+
+
+def test_a_gap_that_is_too_long_when_it_ends_is_no_step() -> None:
+    watched = Watched()
+    counts: list[int] = []
+    for _ in range(20):
+        counts.append(watched.batch(15, waiting=1, took_ns=100))
+        watched.batch(1, waiting=0, took_ns=10)
+        watched.now_ns += 391
+    assert set(counts) == {15}
+
+
+def test_a_batch_of_half_as_many_ends_the_gap() -> None:
+    watched = Watched()
+    for count in (16, 8, 4, 4):
+        watched.step(count)
+    assert watched.rule.share_of(4) < 4
+
+
+@pytest.mark.parametrize(
+    ("short_ns", "halves"), [((50, 10, 60), True), ((0, 10, 0), True), ((60, 60), False), ((0, 60, 0), False)]
+)
+def test_of_several_small_batches_the_shortest_that_is_known_counts(short_ns: tuple[int, ...], halves: bool) -> None:
+    """The gap is of 120 ns."""
+    watched = Watched()
+    for _ in range(3):
+        watched.batch(15, waiting=1, took_ns=100)
+        for took_ns in short_ns:
+            watched.batch(1, waiting=1, took_ns=took_ns)
+        watched.now_ns += 120 - sum(short_ns)
+    watched.batch(15, waiting=1, took_ns=100)
+    assert (watched.rule.share_of(15) < 15) is halves
+
+
 def test_with_fewer_than_are_worth_looking_at_nothing_is_halved() -> None:
     watched = halving()
     assert [watched.batch(count, waiting=0, took_ns=50) for count in (3, 3, 3, 4, 4)] == [3, 3, 3, 4, 2]

@@ -13,7 +13,7 @@ import msgspec
 from tpy.limits import OVERLAP_BATCHES_MAX, OVERLAP_REQUESTS_MIN, OVERLAP_STEPS_MIN
 
 _LONG_GAP = 4
-"""A gap of more than so many times the large batch is not the server's but the clients': the instance is mostly idle."""
+"""So many large batches long a gap may be: in a longer one the instance waits for clients rather than for the server."""
 
 
 class OverlapTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +25,29 @@ class OverlapTerms(msgspec.Struct, frozen=True, kw_only=True):
     requests_min: int = OVERLAP_REQUESTS_MIN
     steps_min: int = OVERLAP_STEPS_MIN
     batches_max: int = OVERLAP_BATCHES_MAX
+
+
+class _Gap:
+    """From the end of a large batch, of so many requests and of so long, to the beginning of the next.
+
+    `short_ns`: what the quickest batch meanwhile took; 0: there was none that says it.
+    """
+
+    __slots__ = ("_since_ns", "large", "large_ns", "short_ns")
+
+    def __init__(self, large: int, large_ns: int, since_ns: int) -> None:
+        self.large = large
+        self.large_ns = large_ns
+        self.short_ns = 0
+        self._since_ns = since_ns
+
+    def is_too_long(self, now_ns: int) -> bool:
+        """Whether it is rather the clients' than the server's."""
+        return now_ns - self._since_ns > _LONG_GAP * self.large_ns
+
+    def is_worth_it(self, now_ns: int) -> bool:
+        """Whether it is the server's, and clearly longer than what it costs to have none."""
+        return 0 < 2 * self.short_ns < now_ns - self._since_ns and not self.is_too_long(now_ns)
 
 
 class OverlapRule:
@@ -39,7 +62,7 @@ class OverlapRule:
     Half is of what was open (waited or was executed) at the end of one of the last two batches, which is when most is.
     """
 
-    __slots__ = ("_batches_left", "_large", "_large_ns", "_open", "_open_before", "_short_ns", "_since_ns", "_steps", "_terms")
+    __slots__ = ("_batches_left", "_gap", "_open", "_open_before", "_steps", "_terms")
 
     def __init__(self, terms: OverlapTerms) -> None:
         self._terms = terms
@@ -47,10 +70,7 @@ class OverlapRule:
         self._open_before = 0
         self._batches_left = 0
         self._steps = 0
-        self._large = 0
-        self._large_ns = 0
-        self._since_ns = 0
-        self._short_ns = 0
+        self._gap: _Gap | None = None
 
     def share_of(self, count: int) -> int:
         """How many of `count` requests, which could go together now, the instance should take."""
@@ -63,27 +83,24 @@ class OverlapRule:
         """The instance was given a batch of so many."""
         if self._batches_left > 0:
             self._batches_left -= 1
-        elif self._large > 0 and 2 * count >= self._large:
-            self._close(now_ns)
+        elif self._gap is not None and 2 * count >= self._gap.large:
+            self._steps = self._steps + 1 if self._gap.is_worth_it(now_ns) else 0
+            self._gap = None
+            if self._steps >= self._terms.steps_min:
+                self._steps = 0
+                self._batches_left = self._terms.batches_max
 
     def ended(self, count: int, waiting: int, took_ns: int, now_ns: int) -> None:
         """A batch of so many is over, of which the instance says that it took so long (0: it does not say), and so many wait."""
         self._open_before, self._open = self._open, count + waiting
         if self._batches_left > 0:
             return
-        if self._large > 0 and now_ns - self._since_ns > _LONG_GAP * self._large_ns:
-            self._large = self._steps = 0
-        if self._large > 0:
-            if took_ns > 0 and (took_ns < self._short_ns or self._short_ns == 0):
-                self._short_ns = took_ns
-        elif count >= self._terms.requests_min and 2 * waiting < count:
-            self._large, self._large_ns, self._since_ns, self._short_ns = count, took_ns, now_ns, 0
-
-    def _close(self, now_ns: int) -> None:
-        gap_ns = now_ns - self._since_ns
-        in_step = 0 < 2 * self._short_ns < gap_ns <= _LONG_GAP * self._large_ns
-        self._large = 0
-        self._steps = self._steps + 1 if in_step else 0
-        if self._steps >= self._terms.steps_min:
+        gap = self._gap
+        if gap is not None and gap.is_too_long(now_ns):
+            gap = self._gap = None
             self._steps = 0
-            self._batches_left = self._terms.batches_max
+        if gap is not None:
+            if took_ns > 0 and (took_ns < gap.short_ns or gap.short_ns == 0):
+                gap.short_ns = took_ns
+        elif count >= self._terms.requests_min and 2 * waiting < count:
+            self._gap = _Gap(count, took_ns, now_ns)
