@@ -274,31 +274,50 @@ class ReferenceScheduler:
         queue = self.in_queue()
         count = batch_to_send([entry.ticket for entry in queue], [entry.ready_ns for entry in queue], self.options, now_ns)
         if self.options.overlap is not None and count > 0 and len(self.idle) == 1 and not self.running:
-            share = count
-            if is_halved(self.history, self.options.overlap):
-                open_max = max(given.count + given.waiting for given in self.history[-2:])
-                if open_max >= self.options.overlap.requests_min:
-                    share = min(count, math.ceil(open_max / 2))
+            share = share_of(count, self.history, self.options.overlap)
             self.halved += share < count
             count = share
             self.history.append(Given(count, now_ns))
         return queue[:count]
 
 
-def is_halved(history: list[Given], terms: OverlapTerms) -> bool:
-    """Whether the batch after these is to be halved, found by looking through all of them. All are over."""
+def share_of(count: int, history: list[Given], terms: OverlapTerms) -> int:
+    """How many of so many the batch after these is to have, found by looking through all of them. All are over."""
     begin = 0
-    while True:
+    share = count
+    while begin < len(history):
         step = last_step(history, begin, terms)
         if step is None:
-            return False
-        begin = step + terms.batches_max  # the last that is halved, and the first that is looked at again
-        if begin >= len(history):
-            return True
+            return count
+        large, after = step
+        failed = failed_trial(history, large, after, terms)
+        if failed is None:
+            open_max = max(given.count + given.waiting for given in history[-2:])
+            share = min(count, math.ceil(open_max / 2)) if open_max >= terms.requests_min else count
+        else:
+            since_ns = time_over(history[-1]) - time_over(history[failed])
+            share = 1 if since_ns < history[after].began_ns - time_over(history[large]) else count
+        # The last that is halved, or not after the trial, is the first that is looked at again.
+        begin = (after if failed is None else failed) + terms.batches_max
+    return share
 
 
-def last_step(history: list[Given], begin: int, terms: OverlapTerms) -> int | None:
-    """The place of the large batch with which the steps from `begin` on are enough in a row."""
+def failed_trial(history: list[Given], large: int, after: int, terms: OverlapTerms) -> int | None:
+    """The place of the batch with which it is seen that halving does not pay, after the gap between these two."""
+    tried = [
+        place
+        for place in range(after, min(after + terms.batches_max, len(history)))
+        if history[place].took_ns > 0 and history[place].count >= history[large].count / 4
+    ][: terms.trial_batches]
+    if len(tried) < terms.trial_batches:
+        return None
+    gap_ns = history[after].began_ns - time_over(history[large])
+    more_ns = 2 * min(history[place].took_ns for place in tried) - history[large].took_ns
+    return tried[-1] if more_ns >= gap_ns else None
+
+
+def last_step(history: list[Given], begin: int, terms: OverlapTerms) -> tuple[int, int] | None:
+    """The places of the large batches around the gap with which the steps from `begin` on are enough in a row."""
     steps = 0
     place = begin
     while place < len(history):
@@ -319,7 +338,7 @@ def last_step(history: list[Given], begin: int, terms: OverlapTerms) -> int | No
         )
         steps = steps + 1 if is_step else 0
         if steps == terms.steps_min:
-            return after
+            return place, after
         place = after
     return None
 

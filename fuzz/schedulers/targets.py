@@ -42,7 +42,10 @@ def random_options(chance: Chance) -> DynamicOptions:
     queue_delay_ns_max = chance.choice((0, 0, 3, 10))
     if chance.random() < 0.3:
         overlap = OverlapTerms(
-            requests_min=chance.choice((2, 2, 3)), steps_min=chance.choice((1, 1, 2)), batches_max=chance.choice((1, 3, 6))
+            requests_min=chance.choice((2, 2, 3)),
+            steps_min=chance.choice((1, 1, 2)),
+            batches_max=chance.choice((1, 3, 6)),
+            trial_batches=chance.choice((1, 1, 2, 3)),
         )
         batch_size_max, queue_delay_ns_max = chance.choice((4, 8)), 0
         preferred = frozenset({batch_size_max})

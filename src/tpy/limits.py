@@ -141,6 +141,10 @@ OVERLAP_STEPS_MIN: Final = 4
 OVERLAP_BATCHES_MAX: Final = 500
 """Batches after which it looks again. What it sees meanwhile is four rounds of whole batches at most, one in a hundred."""
 
+OVERLAP_TRIAL_BATCHES: Final = 8
+"""Halved batches of which the quickest says what half costs. Few, as a model that takes as long for half as for all pays for
+them, and enough for one that nothing disturbed."""
+
 PROMPT_SILENCE_S_MAX: Final = 1.0
 """How long the Trio thread waits for an instance that has a process of its own, before a thread does, which also looks whether
 that process still lives."""

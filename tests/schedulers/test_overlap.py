@@ -15,6 +15,7 @@ from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
 from tpy_data.schedulers.core.overlap import OverlapRule, OverlapTerms
 
 TERMS = OverlapTerms(requests_min=4, steps_min=3, batches_max=5)
+TRIAL = OverlapTerms(requests_min=4, steps_min=3, batches_max=5, trial_batches=2)
 
 
 class Watched:
@@ -175,6 +176,87 @@ def test_a_gap_that_was_given_up_begins_the_count_anew() -> None:
     assert [watched.step() for _ in range(5)] == [15, 15, 15, 15, 8]
 
 
+# the trial
+
+HALF, ONE, ALL = 8, 1, 16
+"""What a rule gives of 16 that wait and were open."""
+
+
+def begin_to_halve(watched: Watched, *, large_ns: int = 100, gap_ns: int = 100) -> None:
+    """See gaps behind batches of 16 often enough. Of the batch that ends the last of them nobody says what it took."""
+    for _ in range(TRIAL.steps_min):
+        assert watched.step(16, large_ns=large_ns, gap_ns=gap_ns) == ALL
+    assert watched.batch(16, waiting=0, took_ns=0) == ALL
+
+
+def tried(*took_ns: int, large_ns: int = 100, gap_ns: int = 100, count: int = 8) -> Watched:
+    """A rule that has begun to halve and then seen such batches of at most `count` be over."""
+    watched = Watched(TRIAL)
+    begin_to_halve(watched, large_ns=large_ns, gap_ns=gap_ns)
+    for one_ns in took_ns:
+        watched.batch(count, waiting=16 - count, took_ns=one_ns)
+    return watched
+
+
+@pytest.mark.parametrize(("large_ns", "gap_ns", "half_ns"), [(100, 100, 100), (40, 100, 70), (100, 42, 71), (200, 30, 115)])
+def test_two_halves_that_take_as_long_as_batch_and_gap_end_it(large_ns: int, gap_ns: int, half_ns: int) -> None:
+    assert tried(half_ns, half_ns, large_ns=large_ns, gap_ns=gap_ns).rule.share_of(16) == ONE
+    assert tried(half_ns - 1, half_ns - 1, large_ns=large_ns, gap_ns=gap_ns).rule.share_of(16) == HALF
+
+
+def test_a_model_whose_time_is_that_of_its_rows_goes_on() -> None:
+    """300 us and 50 for each."""
+    assert tried(700, 700, large_ns=1100, gap_ns=1200).rule.share_of(16) == HALF
+
+
+@pytest.mark.parametrize(
+    ("took_ns", "part"),
+    [
+        ((300,), HALF),  # half of the trial
+        ((300, 99), HALF),
+        ((99, 300), HALF),
+        ((300, 300), ONE),
+        ((300, 300, 50), ONE),
+        ((50, 300, 300, 300), HALF),  # there is one trial
+        ((0, 300), HALF),
+        ((0, 300, 300), ONE),
+        ((300, 0, 99), HALF),
+    ],
+)
+def test_the_quickest_of_the_first_that_say_what_they_took_counts(took_ns: tuple[int, ...], part: int) -> None:
+    assert tried(*took_ns).rule.share_of(16) == part
+
+
+@pytest.mark.parametrize(("count", "part"), [(3, HALF), (4, ONE)])
+def test_a_batch_of_less_than_a_quarter_says_nothing_of_half(count: int, part: int) -> None:
+    assert tried(300, 300, count=count).rule.share_of(16) == part
+
+
+def test_after_a_trial_that_failed_single_ones_go_for_as_long_as_the_gap_was() -> None:
+    watched = tried(300, 300, gap_ns=120)
+    assert [watched.batch(16, waiting=0, took_ns=took_ns) for took_ns in (60, 59, 1, 300, 300)] == [ONE, ONE, ONE, ALL, ALL]
+
+
+@pytest.mark.parametrize(("batches", "steps"), [(TRIAL.batches_max - 1, 4), (TRIAL.batches_max - 2, 5)])
+def test_after_a_trial_that_failed_it_looks_again_after_so_many_batches(batches: int, steps: int) -> None:
+    """The last of them is the first that is looked at: the large one of a step, or the small one."""
+    watched = tried(300, 300)
+    assert [watched.batch(16, waiting=16, took_ns=100) for _ in range(batches)] == [ONE] + [ALL] * (batches - 1)
+    assert [watched.step(16) for _ in range(steps)] == [ALL] * steps
+    assert watched.step(16) < ALL
+
+
+def test_the_next_halving_has_a_trial_of_its_own() -> None:
+    watched = tried(50, 50)
+    for _ in range(TRIAL.batches_max - 2):
+        assert watched.batch(8, waiting=8, took_ns=50) == HALF
+    watched.batch(4, waiting=4, took_ns=50)
+    begin_to_halve(watched)
+    for _ in range(TRIAL.trial_batches):
+        assert watched.batch(8, waiting=8, took_ns=300) == HALF
+    assert watched.rule.share_of(16) == ONE
+
+
 # in the core
 
 
@@ -315,18 +397,28 @@ def test_an_instance_that_is_lent_for_one_batch_at_a_time_is_never_halved() -> N
 
 class ClosedLoop:
     """In virtual time: clients that ask again when they have their answer, a server's loop that needs `request_us` for each
-    answer and the next request, one at a time, and a model that needs `batch_us` + n * `row_us` for n of them.
+    answer and the next request, one at a time, and a model that needs `batch_us` + n * `row_us` for n of them, or `single_us` for
+    one.
 
     The loop sees that a batch is over when it has done `turn` of them, or all that there are.
     """
 
     def __init__(
-        self, *, clients: int, batch_us: int, row_us: int, request_us: int, turn: int = 1000, jitter: float = 0.0
+        self,
+        *,
+        clients: int,
+        batch_us: int,
+        row_us: int,
+        request_us: int,
+        single_us: int | None = None,
+        turn: int = 1000,
+        jitter: float = 0.0,
     ) -> None:
         self.clients = clients
         self.batch_us = batch_us
         self.row_us = row_us
         self.request_us = request_us
+        self.single_us = batch_us + row_us if single_us is None else single_us
         self.turn = turn
         self.jitter = jitter
 
@@ -349,12 +441,15 @@ class ClosedLoop:
                 core.completed(0, now_ns, took_ns=took_ns)
             for action in core.take_actions():
                 if isinstance(action, Dispatch):
-                    took_ns = self._lasts_ns(self.batch_us + self.row_us * len(action.tickets), chance)
+                    took_ns = self._lasts_ns(self._model_us(len(action.tickets)), chance)
                     ends_ns = now_ns + took_ns
                 elif isinstance(action, Respond):
                     asking += len(action.tickets)
                     answered += len(action.tickets)
         return answered * 1e9 / now_ns
+
+    def _model_us(self, count: int) -> int:
+        return self.single_us if count == 1 else self.batch_us + self.row_us * count
 
     def _lasts_ns(self, time_us: int, chance: Random) -> int:
         return int(time_us * NS_PER_US * (1 + self.jitter * chance.random()))
@@ -364,6 +459,18 @@ class ClosedLoop:
 def test_both_work_at_the_same_time(jitter: float) -> None:
     loop = ClosedLoop(clients=64, batch_us=300, row_us=50, request_us=80, jitter=jitter)
     assert loop.rows_per_s(OverlapTerms(), 10_000) >= 1.2 * loop.rows_per_s(None, 10_000)
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.2])
+@pytest.mark.parametrize("turn", [8, 1000])
+@pytest.mark.parametrize(("clients", "request_us"), [(16, 150), (16, 400), (64, 50), (64, 80), (64, 150), (64, 300)])
+def test_a_model_of_a_fixed_shape_that_is_quick_with_one_pays_for_the_trials_only(
+    clients: int, request_us: int, turn: int, jitter: float
+) -> None:
+    loop = ClosedLoop(
+        clients=clients, batch_us=20_000, row_us=0, single_us=1_000, request_us=request_us, turn=turn, jitter=jitter
+    )
+    assert loop.rows_per_s(OverlapTerms(), 10_000) >= 0.95 * loop.rows_per_s(None, 10_000)
 
 
 @settings(max_examples=60, deadline=None, database=None)

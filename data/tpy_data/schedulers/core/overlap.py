@@ -3,14 +3,17 @@
 The clients of a busy model fall into step. All of them wait for one batch; while that computes, the server has nothing to do;
 then the answers go out and the next requests come in, while the instance executes the few that happen to be there. Two batches in
 turn, each of half the requests, let both work at the same time, and cost the time that a batch takes whatever it holds once more.
-So the rule watches for the step, and what it costs, and halves only where that is clearly less.
+So the rule watches for the step, and what it costs, and halves only where that is clearly less. What half a batch costs is not
+known before it was tried, so the first that are halved are a trial.
 """
 
 from __future__ import annotations
 
+from enum import Enum, auto
+
 import msgspec
 
-from tpy.limits import OVERLAP_BATCHES_MAX, OVERLAP_REQUESTS_MIN, OVERLAP_STEPS_MIN
+from tpy.limits import OVERLAP_BATCHES_MAX, OVERLAP_REQUESTS_MIN, OVERLAP_STEPS_MIN, OVERLAP_TRIAL_BATCHES
 
 _LONG_GAP = 4
 """So many large batches long a gap may be: in a longer one the instance waits for clients rather than for the server."""
@@ -19,12 +22,14 @@ _LONG_GAP = 4
 class OverlapTerms(msgspec.Struct, frozen=True, kw_only=True):
     """* `requests_min`: a batch of fewer requests is not worth looking at.
     * `steps_min`: how often in a row the step must be seen.
-    * `batches_max`: so many batches are halved before the rule looks again.
+    * `batches_max`: so many batches are halved, or not after a trial that failed, before the rule looks again.
+    * `trial_batches`: of so many that are halved the quickest says whether to go on.
     """
 
     requests_min: int = OVERLAP_REQUESTS_MIN
     steps_min: int = OVERLAP_STEPS_MIN
     batches_max: int = OVERLAP_BATCHES_MAX
+    trial_batches: int = OVERLAP_TRIAL_BATCHES
 
 
 class _Gap:
@@ -33,21 +38,67 @@ class _Gap:
     `short_ns`: what the quickest batch meanwhile took; 0: there was none that says it.
     """
 
-    __slots__ = ("_since_ns", "large", "large_ns", "short_ns")
+    __slots__ = ("large", "large_ns", "short_ns", "since_ns")
 
     def __init__(self, large: int, large_ns: int, since_ns: int) -> None:
         self.large = large
         self.large_ns = large_ns
         self.short_ns = 0
-        self._since_ns = since_ns
+        self.since_ns = since_ns
 
     def is_too_long(self, now_ns: int) -> bool:
         """Whether it is rather the clients' than the server's."""
-        return now_ns - self._since_ns > _LONG_GAP * self.large_ns
+        return now_ns - self.since_ns > _LONG_GAP * self.large_ns
 
     def is_worth_it(self, now_ns: int) -> bool:
         """Whether it is the server's, and clearly longer than what it costs to have none."""
-        return 0 < 2 * self.short_ns < now_ns - self._since_ns and not self.is_too_long(now_ns)
+        return 0 < 2 * self.short_ns < now_ns - self.since_ns and not self.is_too_long(now_ns)
+
+
+class _Part(Enum):
+    """How much of what waits goes."""
+
+    HALF = auto()
+    ONE = auto()
+    ALL = auto()
+
+
+class _Halving:
+    """From the end of the last gap until the rule looks again: batches are halved, unless that turns out not to pay.
+
+    The trial is the first batches that hold at least a quarter of what the large one did. Where twice what the quickest of them
+    took is the large one's time and the gap together, or more, the instance is no sooner done than it would be with gaps.
+    Clients in two halves would stay so for ever, as one is at work while the other comes back. So then single requests go for as
+    long as the gap was, while the others gather, and after that all that wait.
+    """
+
+    __slots__ = ("_gap", "_gap_ns", "_gathered_ns", "_terms", "_took_ns", "batches_left", "part")
+
+    def __init__(self, gap: _Gap, gap_ns: int, terms: OverlapTerms) -> None:
+        self._gap = gap
+        self._gap_ns = gap_ns
+        self._gathered_ns = 0
+        self._terms = terms
+        self._took_ns: list[int] = []
+        self.batches_left = terms.batches_max
+        self.part = _Part.HALF
+
+    def ended(self, count: int, took_ns: int, now_ns: int) -> None:
+        """A batch of so many is over, of which the instance says that it took so long."""
+        if self.part is _Part.ONE and now_ns >= self._gathered_ns:
+            self.part = _Part.ALL
+        elif self._fails_with(count, took_ns):
+            self.part = _Part.ONE
+            self._gathered_ns = now_ns + self._gap_ns
+            self.batches_left = self._terms.batches_max
+
+    def _fails_with(self, count: int, took_ns: int) -> bool:
+        """Whether this is the last batch of the trial, and halving does not pay."""
+        if took_ns == 0 or 4 * count < self._gap.large:
+            return False
+        self._took_ns.append(took_ns)
+        is_last = len(self._took_ns) == self._terms.trial_batches
+        return is_last and 2 * min(self._took_ns) >= self._gap.large_ns + self._gap_ns
 
 
 class OverlapRule:
@@ -59,41 +110,48 @@ class OverlapRule:
     2 * short < gap; two, because both are measured on a machine that does other things too. A gap that gets too long is given
     up, or fewer clients than there were would be compared with the batches of many for ever.
 
+    A model may be quick with next to nothing and slow with half: that is found out by trying (_Halving).
+
     Half is of what was open (waited or was executed) at the end of one of the last two batches, which is when most is.
     """
 
-    __slots__ = ("_batches_left", "_gap", "_open", "_open_before", "_steps", "_terms")
+    __slots__ = ("_gap", "_halving", "_open", "_open_before", "_steps", "_terms")
 
     def __init__(self, terms: OverlapTerms) -> None:
         self._terms = terms
         self._open = 0
         self._open_before = 0
-        self._batches_left = 0
         self._steps = 0
         self._gap: _Gap | None = None
+        self._halving: _Halving | None = None
 
     def share_of(self, count: int) -> int:
         """How many of `count` requests, which could go together now, the instance should take."""
-        if self._batches_left == 0:
-            return count
+        part = _Part.ALL if self._halving is None else self._halving.part
+        if part is not _Part.HALF:
+            return count if part is _Part.ALL else 1
         most = max(self._open, self._open_before)
         return count if most < self._terms.requests_min else min(count, -(-most // 2))
 
     def began(self, count: int, now_ns: int) -> None:
         """The instance was given a batch of so many."""
-        if self._batches_left > 0:
-            self._batches_left -= 1
-        elif self._gap is not None and 2 * count >= self._gap.large:
-            self._steps = self._steps + 1 if self._gap.is_worth_it(now_ns) else 0
+        gap, halving = self._gap, self._halving
+        if halving is not None:
+            halving.batches_left -= 1
+            if halving.batches_left == 0:
+                self._halving = None
+        elif gap is not None and 2 * count >= gap.large:
+            self._steps = self._steps + 1 if gap.is_worth_it(now_ns) else 0
             self._gap = None
             if self._steps >= self._terms.steps_min:
                 self._steps = 0
-                self._batches_left = self._terms.batches_max
+                self._halving = _Halving(gap, now_ns - gap.since_ns, self._terms)
 
     def ended(self, count: int, waiting: int, took_ns: int, now_ns: int) -> None:
         """A batch of so many is over, of which the instance says that it took so long (0: it does not say), and so many wait."""
         self._open_before, self._open = self._open, count + waiting
-        if self._batches_left > 0:
+        if self._halving is not None:
+            self._halving.ended(count, took_ns, now_ns)
             return
         gap = self._gap
         if gap is not None and gap.is_too_long(now_ns):
