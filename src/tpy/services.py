@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tpy.config import ModelConfig
+from tpy.deliveries import Deliveries
 from tpy.messages import (
     IndexEntry,
     InferenceRequest,
@@ -155,9 +156,10 @@ class ReadinessService(Protocol):
 
 
 class Services:
-    """The services together, as a frontend receives them. Without `readiness` a frontend that reports changes has to poll."""
+    """The services together, as a frontend receives them. Without `readiness` a frontend that reports changes has to poll.
+    `deliveries` says which responses come together; without, each stands alone."""
 
-    __slots__ = ("diagnostics", "inference", "readiness", "repository", "shared_memory")
+    __slots__ = ("deliveries", "diagnostics", "inference", "readiness", "repository", "shared_memory")
 
     def __init__(
         self,
@@ -167,9 +169,11 @@ class Services:
         diagnostics: DiagnosticsService,
         shared_memory: SharedMemoryService,
         readiness: ReadinessService | None = None,
+        deliveries: Deliveries | None = None,
     ) -> None:
         self.inference = inference
         self.repository = repository
         self.diagnostics = diagnostics
         self.shared_memory = shared_memory
         self.readiness = readiness
+        self.deliveries = deliveries or Deliveries()

@@ -10,6 +10,7 @@ import msgspec
 import trio
 
 from tpy.clock import Clock
+from tpy.deliveries import Deliveries
 from tpy.echo import echo
 from tpy.errors import InvalidArgument
 from tpy.ids import ModelId
@@ -55,7 +56,7 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class DataPlane:
     """`inference` is the InferenceService for frontends. `stop_accepting` may be called before the context is left, so that
-    requests are refused while frontends close their connections."""
+    requests are refused while frontends close their connections. `deliveries` are the blocks in which requests are answered."""
 
     def __init__(self, inference: EngineInference, plant: Plant, metrics: CustomMetrics, calls: EngineCalls) -> None:
         self.inference = inference
@@ -63,6 +64,7 @@ class DataPlane:
         self._metrics = metrics
         self._table = plant.table
         self._cache = plant.cache
+        self.deliveries = plant.deliveries
 
     def use_repository(self, repository: LoadingService) -> None:
         """Have models that load and unload others do it there; before this is called they are refused."""
@@ -145,6 +147,7 @@ async def open_data_plane(
         table=table,
         writer=writer,
         clock=clock,
+        deliveries=Deliveries(),
         load_retries=options.load_retries,
         cache=open_cache(options.cache, executor, clock),
         limiter=None if options.rate_limit is None else RateLimiter(options.rate_limit),

@@ -12,6 +12,7 @@ from typing import Protocol, cast
 
 from tpy.backend import AnswerLater, ExecutionResult
 from tpy.clock import Alarm, Clock
+from tpy.deliveries import Deliveries
 from tpy.errors import Internal, TpyError
 from tpy.messages import Tensor
 from tpy_data.engine.outputs import OutputSelection
@@ -55,13 +56,20 @@ class RequestEnds(Protocol):
 class DecoupledRequests:
     """See the module. `run` is a task of the version's."""
 
-    def __init__(self, clock: Clock, outputs: OutputSelection, statistics: VersionStatistics, ends: RequestEnds) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        deliveries: Deliveries,
+        outputs: OutputSelection,
+        statistics: VersionStatistics,
+        ends: RequestEnds,
+    ) -> None:
         self.responses = ResponseCounters()
         self._clock = clock
         self._outputs = outputs
         self._statistics = statistics
         self._ends = ends
-        self._hand_off = HandOff(self, clock)
+        self._hand_off = HandOff(self, clock, deliveries)
         self._open: dict[RequestTicket, None] = {}
         self._deadlines = Deadlines()
         self._alarm = Alarm(clock)

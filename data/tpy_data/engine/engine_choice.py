@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from tpy.clock import Clock
+from tpy.deliveries import Deliveries
 from tpy.state import ObservedKey
 from tpy_data.engine.loading import LoadedVersion
 from tpy_data.engine.rate_limiter import InstanceGate
@@ -17,20 +18,25 @@ from tpy_data.schedulers.gated_driver import GatedDriver, PooledCore
 
 
 def executing_engine(
-    key: ObservedKey, loaded: LoadedVersion, sequences: SequencePeers, clock: Clock, gate: InstanceGate | None = None
+    key: ObservedKey,
+    loaded: LoadedVersion,
+    sequences: SequencePeers,
+    clock: Clock,
+    deliveries: Deliveries,
+    gate: InstanceGate | None = None,
 ) -> VersionEngine:
     """The engine that executes requests on instances: that of sequence models, or of any other. `gate` None: nothing is rate
     limited. With one, batches of sequences wait at the door of their instance, because a sequence does not change it."""
     if loaded.config.sequence_batching is not None:
-        sequence_engine = SequenceEngine(key.model, key.version, loaded, sequences, clock)
+        sequence_engine = SequenceEngine(key.model, key.version, loaded, sequences, clock, deliveries)
         sequence_engine.gate = gate
         return sequence_engine
     if gate is None:
-        return VersionEngine(loaded.config, key.version, loaded.core, clock)
+        return VersionEngine(loaded.config, key.version, loaded.core, clock, deliveries=deliveries)
 
     def gated(core: SchedulerCore, clock: Clock, performer: Performer) -> SchedulerDriver:
         return GatedDriver(cast(PooledCore, core), clock, performer, gate)
 
-    engine = VersionEngine(loaded.config, key.version, loaded.core, clock, make_driver=gated)
+    engine = VersionEngine(loaded.config, key.version, loaded.core, clock, make_driver=gated, deliveries=deliveries)
     engine.gate = gate
     return engine

@@ -18,6 +18,7 @@ import trio
 
 from tpy.backend import ExecutionResult
 from tpy.clock import Clock
+from tpy.deliveries import Deliveries
 from tpy.errors import Internal, InvariantViolation
 from tpy.limits import DECOUPLED_RESPONSE_BYTES_WAITING_MAX, DECOUPLED_RESPONSES_WAITING_MAX
 from tpy_data.engine.outputs import flaw_of
@@ -47,10 +48,11 @@ class StreamOwner(Protocol):
 class HandOff:
     """The way to the Trio thread for all responses of a model version. Make it on the Trio thread."""
 
-    __slots__ = ("_awake", "_owner", "_queue", "_token", "clock")
+    __slots__ = ("_awake", "_deliveries", "_owner", "_queue", "_token", "clock")
 
-    def __init__(self, owner: StreamOwner, clock: Clock) -> None:
+    def __init__(self, owner: StreamOwner, clock: Clock, deliveries: Deliveries) -> None:
         self.clock = clock
+        self._deliveries = deliveries
         self._owner = owner
         self._token = trio.lowlevel.current_trio_token()
         self._queue: deque[tuple[ResponseStream, Sent]] = deque()
@@ -72,14 +74,15 @@ class HandOff:
         self._awake = False
         queue, take = self._queue, self._owner.take
         taken: dict[ResponseStream, list[Sent]] = {}
-        for _ in range(len(queue)):
-            stream, sent = queue.popleft()
-            if stream.over:
-                continue
-            held = len(stream.held)
-            take(stream, sent)
-            if len(stream.held) == held:
-                taken.setdefault(stream, []).append(sent)
+        with self._deliveries:
+            for _ in range(len(queue)):
+                stream, sent = queue.popleft()
+                if stream.over:
+                    continue
+                held = len(stream.held)
+                take(stream, sent)
+                if len(stream.held) == held:
+                    taken.setdefault(stream, []).append(sent)
         for stream, items in taken.items():
             stream.free(items)
 

@@ -12,6 +12,7 @@ from typing import cast
 
 from tpy.backend import AnswerLater, SequenceState
 from tpy.clock import Clock
+from tpy.deliveries import Deliveries
 from tpy.echo import request_prefix
 from tpy.errors import Cancelled, InvalidArgument, Unavailable
 from tpy.ids import ModelId
@@ -36,9 +37,17 @@ class SequenceEngine(VersionEngine):
     On `LiveSequence.state` it hangs the SequenceState of models with implicit state, from the first execution of the sequence on.
     """
 
-    def __init__(self, model: ModelId, version: int, loaded: LoadedVersion, peers: SequencePeers, clock: Clock) -> None:
+    def __init__(
+        self,
+        model: ModelId,
+        version: int,
+        loaded: LoadedVersion,
+        peers: SequencePeers,
+        clock: Clock,
+        deliveries: Deliveries | None = None,
+    ) -> None:
         config, states = loaded.config, loaded.states
-        super().__init__(config, version, loaded.core, clock)
+        super().__init__(config, version, loaded.core, clock, deliveries=deliveries)
         batching = config.sequence_batching
         self.description = loaded.description
         self._model = model

@@ -13,6 +13,7 @@ import trio
 from tpy.backend import AnswerLater, ExecutionResult
 from tpy.clock import Clock
 from tpy.config import ModelConfig
+from tpy.deliveries import Deliveries
 from tpy.echo import request_prefix
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable, invariant
 from tpy.messages import InferenceRequest, InferenceResponse, ResponseStatistics, Tensor
@@ -51,16 +52,20 @@ class VersionEngine:
         clock: Clock,
         *,
         make_driver: Callable[[SchedulerCore, Clock, Performer], SchedulerDriver] = SchedulerDriver,
+        deliveries: Deliveries | None = None,
     ) -> None:
         self.statistics = VersionStatistics()
         self.gate: ResourceGate | None = None  # set by who makes it, where instances are rate limited
         self._name = config.name
         self._version = version
         self._clock = clock
+        self._deliveries = deliveries or Deliveries()
         self._admission = Admission(config)
         self._outputs = OutputSelection(config)
         self._driver = make_driver(core, clock, self)
-        self._open = DecoupledRequests(clock, self._outputs, self.statistics, self)  # also for answers that come later
+        self._open = DecoupledRequests(
+            clock, self._deliveries, self._outputs, self.statistics, self
+        )  # also for answers that come later
         self._decoupled = self._open if config.decoupled else None
         self._slots: dict[int, InstanceSlot] = {}
         self._runs: dict[int, Run] = {}  # of those instances that have several requests at a time
@@ -278,17 +283,19 @@ class VersionEngine:
 
     def batch_finished(self, run: BatchRun) -> None:
         """A batch came back from its thread."""
-        if self._decoupled is not None:
-            self._decoupled.flush()
-        self._book(run)
-        self._instance_finished(run.slot, run.failure, brief=run.brief, took_ns=run.took_ns)
+        with self._deliveries:
+            if self._decoupled is not None:
+                self._decoupled.flush()
+            self._book(run)
+            self._instance_finished(run.slot, run.failure, brief=run.brief, took_ns=run.took_ns)
 
     def run_finished(self, run: Run) -> None:
         """A run came back from its thread."""
-        self._runs.pop(run.slot.number, None)
-        self._take_finished(run)
-        not_begun = run.take_waiting()
-        self._instance_finished(run.slot, run.failure, not_begun=not_begun, brief=run.brief, took_ns=run.took_ns)
+        with self._deliveries:
+            self._runs.pop(run.slot.number, None)
+            self._take_finished(run)
+            not_begun = run.take_waiting()
+            self._instance_finished(run.slot, run.failure, not_begun=not_begun, brief=run.brief, took_ns=run.took_ns)
 
     def _give(self, batch: BatchRun) -> None:
         """Have the batch executed by its instance, which has nothing to do."""

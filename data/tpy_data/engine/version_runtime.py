@@ -14,6 +14,7 @@ import trio
 from tpy.backend import ChecksReadiness
 from tpy.clock import Clock
 from tpy.config import ModelConfig
+from tpy.deliveries import Deliveries
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.ids import ModelId, Version
 from tpy.limits import INSTANCE_CLOSE_S_MAX, LOAD_SLOW_S
@@ -43,7 +44,7 @@ class Plant(NamedTuple):
     """What all versions of a data plane share. `loaders` run load and auto-complete, `unloaders` release: apart, so that loads
     that hang do not keep anything from being unloaded. A failed load is tried
     again `load_retries` times. `cache` None: no answers are kept; `limiter` None:
-    nothing is rate limited."""
+    nothing is rate limited. In `deliveries` everything is answered."""
 
     loader: Loader
     loaders: Worker
@@ -52,6 +53,7 @@ class Plant(NamedTuple):
     table: ServingTable
     writer: ObservedWriter
     clock: Clock
+    deliveries: Deliveries
     load_retries: int = 0
     cache: CacheAccess | None = None
     limiter: RateLimiter | None = None
@@ -187,7 +189,9 @@ class VersionRuntime:
         gate = self._gate = None if self._plant.limiter is None else self._plant.limiter.open_gate(self.key)
         try:
             async with trio.open_nursery() as nursery:
-                executing = executing_engine(self.key, loaded, self._plant.table.sequences, self._plant.clock, gate)
+                executing = executing_engine(
+                    self.key, loaded, self._plant.table.sequences, self._plant.clock, self._plant.deliveries, gate
+                )
                 self._engine = engine = with_cache(executing, self.key, loaded, self._plant.cache)
                 recipe = InstanceRecipe(loaded.model, loaded.samples, self._plant.executor, executing, gate)
                 self._instances = instances = InstanceSet(recipe, nursery, self._on_instances_changed)

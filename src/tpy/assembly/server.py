@@ -109,6 +109,7 @@ async def run_server(
                     diagnostics=Diagnostics(data, logs, server_id=options.server_id),
                     shared_memory=NoSharedMemory(),
                     readiness=readiness,
+                    deliveries=data.deliveries,
                 )
                 control_nursery.start_soon(readiness.follow, store)
                 closing_ports = trio.Event()

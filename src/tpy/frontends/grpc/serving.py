@@ -39,5 +39,13 @@ async def serve_grpc_services(
     """
     async with trio.open_nursery() as calls:
         handlers = create_handlers(service_options, services, clock, nursery=calls, stop=stop)
-        await serve_grpc(options, handlers, clock, stop=stop, inherited=inherited, task_status=task_status)
+        await serve_grpc(
+            options,
+            handlers,
+            clock,
+            deliveries=services.deliveries,
+            stop=stop,
+            inherited=inherited,
+            task_status=task_status,
+        )
         calls.cancel_scope.cancel()

@@ -3,7 +3,8 @@
 Tasks, all in the nursery that `run_connection` opens: the reader, which also serves unary calls and writes what they answer at
 once; the writer, which writes everything else, woken at most once in each turn of the loop, so that whatever is answered in one
 turn leaves in one `send`; the timer, one for all deadlines of the connection; a task for each stream call's handler, and one for
-each large message that is compressed or decompressed.
+each large message that is compressed or decompressed. What the engine answers together is written then and there, in one `send`,
+without waiting for the writer's turn.
 
 The end: the peer leaves, breaks a rule, does not answer a ping; or the connection drains (GOAWAY, the calls in flight, then the
 end). Calls that are open then are cancelled.
@@ -98,7 +99,9 @@ class Connection:
     # Link
 
     def wake(self) -> None:
-        if not self._in_turn and self._writer:
+        if self._in_turn or not self._writer:
+            return
+        if not self._port.deliveries.afterwards(self._write_now):
             self._writer.unpark_all()
 
     def forget(self, stream_id: int) -> None:
@@ -204,6 +207,17 @@ class Connection:
     def _is_over(self) -> bool:
         """Whether nothing more will be written once the output is."""
         return self.server.is_closed or self.server.is_drained
+
+    def _write_now(self) -> None:
+        """Write what has been put together; the writer sees to what the peer does not take, and to a peer that is gone."""
+        try:
+            if not self._unsent:
+                self._send_nowait()
+        except GONE:
+            self._writer.unpark_all()
+            return
+        if self._unsent or self.server.has_output or self._is_over:
+            self._writer.unpark_all()
 
     def _send_nowait(self) -> None:
         pieces = self.server.take_output()

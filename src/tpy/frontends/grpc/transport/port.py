@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpy.clock import Clock
+from tpy.deliveries import Deliveries
 from tpy.errors import InvalidArgument
 from tpy.frontends.grpc.transport.call import Handlers
 from tpy.frontends.grpc.transport.compression import MessageCodec
@@ -21,11 +22,12 @@ class GrpcPort:
     """Options in the units of the cores, and the connections that are open. Raises InvalidArgument for options that cannot be
     served."""
 
-    def __init__(self, options: GrpcOptions, handlers: Handlers, clock: Clock) -> None:
+    def __init__(self, options: GrpcOptions, handlers: Handlers, clock: Clock, deliveries: Deliveries | None = None) -> None:
         _check(options)
         self.options = options
         self.handlers = handlers
         self.clock = clock
+        self.deliveries = deliveries or Deliveries()
         self.codec = MessageCodec(options.compression, options.max_receive_bytes)
         self.age_ns = _ns(options.max_connection_age_s)
         self.age_grace_ns = _ns(options.max_connection_age_grace_s)

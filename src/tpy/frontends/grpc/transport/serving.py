@@ -18,6 +18,7 @@ from functools import partial
 import trio
 
 from tpy.clock import Clock
+from tpy.deliveries import Deliveries
 from tpy.frontends.grpc.transport.call import Handlers
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.options import GrpcOptions
@@ -36,6 +37,7 @@ async def serve_grpc(
     handlers: Handlers,
     clock: Clock,
     *,
+    deliveries: Deliveries | None = None,
     stop: trio.Event,
     inherited: Sequence[socket.socket] = (),
     task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
@@ -44,12 +46,13 @@ async def serve_grpc(
     left is cancelled then).
 
     From `stop` on no connection is accepted, every connection gets a GOAWAY, and only calls that were under way to us when it
-    was sent are still begun. Listens on `inherited` when there are any, whose address belongs to whoever made them, else on that
-    of the options. Reports the bound address as soon as connections are accepted. Raises Unavailable when the address
-    cannot be bound and InvalidArgument for options that cannot be served. Cancelled: stops at once, calls are cancelled.
+    was sent are still begun. What is answered on a connection in one block of `deliveries` leaves in one piece. Listens on
+    `inherited` when there are any, whose address belongs to whoever made them, else on that of the options. Reports the bound
+    address as soon as connections are accepted. Raises Unavailable when the address cannot be bound and InvalidArgument for
+    options that cannot be served. Cancelled: stops at once, calls are cancelled.
     """
     tls = tls_context(options)
-    port = GrpcPort(options, handlers, clock)
+    port = GrpcPort(options, handlers, clock, deliveries)
     sockets = inherited or await listen(options.address, options.port, reuse_port=options.reuse_port)
     address = address_of(sockets[0])
     try:

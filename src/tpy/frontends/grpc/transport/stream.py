@@ -99,7 +99,8 @@ class StreamExchange(Exchange):
         compressed, message = self._arrived.popleft()
         if self.state is CallState.OPEN:
             self._pay(min(self._debt, PREFIX_BYTES + len(message)) if self._arrived else self._debt)
-            self._link.wake()
+            if self._link.server.has_output:
+                self._link.wake()
         if not compressed:
             return message
         try:
