@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -123,6 +123,9 @@ class Worker:
 
     def put(self, job: Job) -> None:
         self.jobs.append(job)
+
+    def tell(self, call: Callable[[], None]) -> None:
+        call()
 
     def close(self) -> None:
         pass

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tpy.config.model_config import TimeoutAction
 from tpy.errors import Unavailable
-from tpy.limits import RUN_HELD_NS_MAX, RUN_REQUESTS_MAX
+from tpy.limits import RUN_HELD_NS_MAX, RUN_REQUESTS_MAX, RUN_SLICE_NS_MAX, STEADY_RUN_REQUESTS_MAX
 from tpy_data.schedulers.core.contract import Outcome, Phase, Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
 from tpy_data.schedulers.core.overlap import OverlapTerms
@@ -49,7 +49,8 @@ class Given:
 class Decisions:
     """What one verb decides. Only the orders that are promised are kept: refusals are a set."""
 
-    dispatched: list[tuple[int, list[Ticket]]] = field(default_factory=list)
+    dispatched: list[tuple[int, list[Ticket], bool]] = field(default_factory=list)
+    """Instance, tickets, whether the run is steady."""
     responded: list[Ticket] = field(default_factory=list)
     refused: set[tuple[Ticket, Outcome]] = field(default_factory=set)
     broken: set[int] = field(default_factory=set)
@@ -68,6 +69,9 @@ class ReferenceScheduler:
         self.runs = runs
         self.run_lengths: dict[int, int] = {}
         self.runs_since_ns: dict[int, int] = {}  # runs of several tickets that were not broken up
+        self.able: set[int] = set()  # to have steady runs
+        self.slow: set[int] = set()  # whose last request took more than a time slice
+        self.steady: set[int] = set()  # that have a steady run of several tickets that was not broken up
         self.entries: list[Entry] = []  # in order of arrival
         self.idle: list[int] = []  # the longest idle first
         self.running: dict[int, list[Entry]] = {}
@@ -83,11 +87,14 @@ class ReferenceScheduler:
         decisions, self.decisions = self.decisions, Decisions()
         return decisions
 
-    def add_instance(self, instance: int, now_ns: int) -> None:
+    def add_instance(self, instance: int, now_ns: int, *, steady: bool = False) -> None:
         self.idle.append(instance)
         self.run_lengths[instance] = 1
+        if steady:
+            self.able.add(instance)
         self.history = []
         self.settle(now_ns)
+        self.break_up_steady()
 
     def remove_instance(self, instance: int, now_ns: int) -> None:
         if instance in self.idle:
@@ -96,6 +103,11 @@ class ReferenceScheduler:
             self.leaving.add(instance)
         self.history = []
         self.settle(now_ns)
+        self.break_up_steady()
+
+    def break_up_steady(self) -> None:
+        self.decisions.broken |= self.steady
+        self.steady = set()
 
     def retire_instance(self, instance: int, now_ns: int) -> None:
         self.remove_instance(instance, now_ns)
@@ -149,6 +161,10 @@ class ReferenceScheduler:
 
     def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
         self.runs_since_ns.pop(instance, None)
+        self.steady.discard(instance)
+        self.slow.discard(instance)
+        if took_ns > RUN_SLICE_NS_MAX:
+            self.slow.add(instance)
         self.refuse_what_is_over(now_ns)
         given = self.running.pop(instance)
         begun = len(given) - not_begun
@@ -179,6 +195,8 @@ class ReferenceScheduler:
         for entry in given[begun:]:
             entry.phase = Phase.QUEUED
         self.running[instance] = given[executed:begun]
+        if len(self.running[instance]) < 2:
+            self.steady.discard(instance)
         self.refuse_when_stopped()
         self.settle(now_ns)
 
@@ -207,6 +225,7 @@ class ReferenceScheduler:
         self.stopped = True
         self.refuse_when_stopped()
         self.settle(now_ns)
+        self.break_up_steady()
 
     def refuse_when_stopped(self) -> None:
         if self.stopped:
@@ -231,12 +250,15 @@ class ReferenceScheduler:
         self.refuse_what_is_over(now_ns)
         while self.idle and (batch := self.run_to_give() if self.runs else self.batch_to_send(now_ns)):
             instance = self.idle.pop(0)
-            if self.runs and len(batch) > 1:
+            steady = self.runs and self.may_be_steady(instance) and len(batch) > 1
+            if steady:
+                self.steady.add(instance)
+            elif self.runs and len(batch) > 1:
                 self.runs_since_ns[instance] = now_ns
             self.running[instance] = batch
             for entry in batch:
                 entry.phase = Phase.EXECUTING
-            self.decisions.dispatched.append((instance, [entry.ticket for entry in batch]))
+            self.decisions.dispatched.append((instance, [entry.ticket for entry in batch], steady))
         for entry in list(self.entries):
             if entry.phase is Phase.EXECUTED:
                 self.entries.remove(entry)
@@ -266,9 +288,22 @@ class ReferenceScheduler:
     def run_to_give(self) -> list[Entry]:
         """The first entries of the queue, as many as the next instance may have."""
         queue = self.in_queue()
-        members = len(self.idle) + len(self.running) - len(self.leaving)
-        share = math.ceil(len(queue) / members)
+        if self.may_be_steady(self.idle[0]) and len(queue) > 1:
+            return queue[:STEADY_RUN_REQUESTS_MAX]
+        share = math.ceil(len(queue) / self.members())
         return queue[: min(share, self.run_lengths[self.idle[0]])]
+
+    def at_hand(self) -> int:
+        """How many are given to an instance that it does not execute yet, as far as anybody was told."""
+        return sum(entry in self.entries for instance in self.steady for entry in self.running[instance][1:])
+
+    def members(self) -> int:
+        return len(set(self.idle) | (set(self.running) - self.leaving))
+
+    def may_be_steady(self, instance: int) -> bool:
+        """Whether it is slow, the only one that does not leave, and able to."""
+        alone = not (set(self.idle) | (set(self.running) - self.leaving)) - {instance}
+        return alone and instance in self.slow & self.able
 
     def batch_to_send(self, now_ns: int) -> list[Entry]:
         queue = self.in_queue()

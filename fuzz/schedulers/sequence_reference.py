@@ -92,7 +92,7 @@ class SequenceReference:
 
     # verbs
 
-    def add_instance(self, instance: int, now_ns: int) -> None:
+    def add_instance(self, instance: int, now_ns: int, *, steady: bool = False) -> None:
         self.expire(now_ns)
         self.instances.append(instance)
         self.go_on(now_ns)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fuzz.chance import Chance
-from fuzz.schedulers.trial import HALVED, INVARIANT, Trial
+from fuzz.schedulers.trial import HALVED, INVARIANT, PROGRESSED, Trial
 from fuzz.target import Target
 from tpy.config.model_config import TimeoutAction
-from tpy.limits import RUN_HELD_NS_MAX
+from tpy.limits import RUN_HELD_NS_MAX, RUN_SLICE_NS_MAX
 from tpy_data.schedulers.core.contract import Outcome, SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
@@ -17,6 +17,7 @@ from tpy_data.schedulers.core.overlap import OverlapTerms
 
 STEPS = (50, 60, 70)
 TIMES_TAKEN_NS = (0, 1, 1, 2, 4, 12)
+SLOW_NS = RUN_SLICE_NS_MAX + 1
 VERBS = (
     "submit",
     "cancel",
@@ -71,12 +72,13 @@ def random_options(chance: Chance) -> DynamicOptions:
 def run_history(chance: Chance, core: SchedulerCore, options: DynamicOptions) -> int:
     """Drive a trial through a random history; returns its number of steps."""
     trial = Trial(core, options, runs=isinstance(core, DefaultCore), taken=chance.taken)
-    for _ in range(chance.randrange(4) if options.overlap is None else 1):
-        trial.add_instance()
+    alone = options.overlap is not None or (trial.runs and chance.random() < 0.3)
+    for _ in range(1 if alone else chance.randrange(4)):
+        trial.add_instance(steady=trial.runs and chance.random() < 0.7)
     for _ in chance.rounds(STEPS):
         if chance.random() < 0.5:
             trial.now_ns += chance.choice((1, 1, 1, 2, 2, 4, 4, 12, 12, RUN_HELD_NS_MAX))
-        if options.overlap is not None and chance.random() < 0.9:
+        if alone and chance.random() < 0.9:
             _answer_and_ask(chance, trial)
         else:
             _random_rule(chance, trial)
@@ -87,10 +89,22 @@ def run_history(chance: Chance, core: SchedulerCore, options: DynamicOptions) ->
 
 
 def _answer_and_ask(chance: Chance, trial: Trial) -> None:
-    """What falls into step: a batch is over, and requests come."""
-    if trial.busy:
-        trial.complete(chance.choice(list(trial.busy)), took_ns=chance.choice(TIMES_TAKEN_NS))
+    """What falls into step, or keeps an instance at work: something is over, and requests come."""
+    if trial.steady and chance.random() < 0.6:
+        trial.progress(chance.choice(sorted(trial.steady)), chance.choice((1, 1, 2)))
+    elif trial.busy:
+        _complete(chance, trial)
     trial.submit_alike(chance.choice((0, 1, 2, 3, 5)))
+
+
+def _complete(chance: Chance, trial: Trial) -> None:
+    instance = chance.choice(list(trial.busy))
+    if not trial.runs:
+        trial.complete(instance, took_ns=chance.choice(TIMES_TAKEN_NS))
+    elif chance.random() < 0.4:
+        trial.complete(instance, not_begun=chance.choice((0, 0, 0, 1, 3)), brief=False, took_ns=SLOW_NS)
+    else:
+        trial.complete(instance, not_begun=chance.choice((0, 0, 0, 1, 3)), brief=chance.random() < 0.8, took_ns=1)
 
 
 def _random_rule(chance: Chance, trial: Trial) -> None:
@@ -104,12 +118,7 @@ def _random_rule(chance: Chance, trial: Trial) -> None:
             deadline_in_ns=chance.choice((None, None, None, 0, 3, 7)),
         )
     elif rule < 0.7 and trial.busy:
-        trial.complete(
-            chance.choice(list(trial.busy)),
-            not_begun=chance.choice((0, 0, 0, 1, 3)),
-            brief=chance.random() < 0.8,
-            took_ns=chance.choice(TIMES_TAKEN_NS),
-        )
+        _complete(chance, trial)
     elif rule < 0.74 and (runs := [run for run in trial.busy.values() if run]):
         trial.reschedule(chance.choice(runs)[0])
     elif rule < 0.79 and trial.live:
@@ -125,7 +134,7 @@ def _random_rule(chance: Chance, trial: Trial) -> None:
     elif rule < 0.97 and trial.members:
         trial.retire_instance(chance.choice(trial.members))
     elif rule < 0.99:
-        trial.add_instance()
+        trial.add_instance(steady=trial.runs and chance.random() < 0.7)
     elif rule < 0.995:
         trial.refuse_waiting()
     else:
@@ -157,7 +166,7 @@ DEFAULT = Target(
     invariant=INVARIANT,
     run=_history_of(lambda _: (DefaultCore(), DynamicOptions())),
     smoke_examples=4000,
-    rules=(*RULES, "broken_up"),
+    rules=(*RULES, "broken_up", PROGRESSED),
 )
 DYNAMIC = Target(
     name="scheduler_dynamic",

@@ -23,6 +23,9 @@ INVARIANT = (
 HALVED = "halved"
 """Among the rules that a history takes: a batch held half of what waited."""
 
+PROGRESSED = "progressed"
+"""A steady run said what was over."""
+
 
 class NumberedTicket(Ticket):
     """A ticket that prints as its number, for histories."""
@@ -71,17 +74,19 @@ class Trial:
         self.busy: dict[int, list[Ticket]] = {}
         """What each instance runs, as far as the core was not told that it is over."""
         self.members: list[int] = []
+        self.steady: set[int] = set()
+        """Instances with a steady run of which more than one ticket is not over."""
         self.submitted = 0
         self.instances = 0
         self.steps: list[tuple[object, ...]] = []
 
     # rules
 
-    def add_instance(self) -> None:
+    def add_instance(self, *, steady: bool = False) -> None:
         instance = self.instances
         self.instances += 1
         self.members.append(instance)
-        self._verb(lambda side: side.add_instance(instance, self.now_ns), "add_instance", instance)
+        self._verb(lambda side: side.add_instance(instance, self.now_ns, steady=steady), "add_instance", (instance, steady))
 
     def remove_instance(self, instance: int) -> None:
         self.members.remove(instance)
@@ -127,11 +132,23 @@ class Trial:
     def complete(self, instance: int, *, not_begun: int = 0, brief: bool = True, took_ns: int = 0) -> None:
         """`not_begun` is cut to what the instance can have."""
         given = self.busy.pop(instance)
+        self.steady.discard(instance)
         not_begun = min(not_begun, len(given) - 1) if self.runs and given else 0
         self._verb(
             lambda side: side.completed(instance, self.now_ns, not_begun=not_begun, brief=brief, took_ns=took_ns),
             "completed",
             (instance, not_begun, brief, took_ns),
+        )
+
+    def progress(self, instance: int, executed: int = 1) -> None:
+        """The first requests of a steady run are over, and the next was begun. `executed` is cut to what can be."""
+        executed = min(executed, len(self.busy[instance]) - 1)
+        del self.busy[instance][:executed]
+        if len(self.busy[instance]) == 1:
+            self.steady.discard(instance)
+        self.taken[PROGRESSED] += 1
+        self._verb(
+            lambda side: side.broken_up(instance, self.now_ns, executed=executed, not_begun=0), PROGRESSED, (instance, executed)
         )
 
     def advance(self) -> None:
@@ -150,6 +167,7 @@ class Trial:
         executed = len(self.steps) % (len(given) + 1)
         begun = min(executed + 1, len(given))
         self.busy[instance] = given[executed:begun]
+        self.steady.discard(instance)
         not_begun = len(given) - begun
         self._verb(
             lambda side: side.broken_up(instance, self.now_ns, executed=executed, not_begun=not_begun),
@@ -229,12 +247,14 @@ class Trial:
         decisions = Decisions()
         for action in actions:
             match action:
-                case Dispatch(instance, tickets, singly):
+                case Dispatch(instance, tickets, singly, steady=steady):
                     if singly is not self.runs:
                         raise self._violation(f"{tickets} were given as {'a run' if singly else 'a batch'}")
                     self._check_given(instance, list(tickets))
                     self.busy[instance] = list(tickets)
-                    decisions.dispatched.append((instance, list(tickets)))
+                    if steady:
+                        self.steady.add(instance)
+                    decisions.dispatched.append((instance, list(tickets), steady))
                 case BreakUp(instance):
                     if len(self.busy.get(instance, ())) < 2 or instance in decisions.broken:
                         raise self._violation(f"instance {instance} has no run to break up")
@@ -302,6 +322,8 @@ class Trial:
             executing += entry.phase is Phase.EXECUTING
             if entry.ticket.phase is not entry.phase:
                 raise self._violation(f"{entry.ticket} should be {entry.phase}, is {entry.ticket.phase}")
+        at_hand = reference.at_hand()
+        queued, executing = queued + at_hand, executing - at_hand
         snapshot = core.snapshot()
         if (snapshot.queued, snapshot.executing, snapshot.idle_instances) != (queued, executing, len(reference.idle)):
             raise self._violation(f"{snapshot}, but {queued} wait, {executing} run, {len(reference.idle)} instances are idle")

@@ -152,6 +152,9 @@ that process still lives."""
 RUN_HELD_NS_MAX: Final = 2_000_000
 """When one request of a run takes long, how late the answers of those before it may be for that. Looking sooner costs more."""
 
+STEADY_RUN_REQUESTS_MAX: Final = 4
+"""Requests at hand for the only instance of a slow model: of as many, it waits for the server after the last only."""
+
 INSTANCES_OF_GROUP_MAX: Final = 4096
 """`count` of an instance group: beyond any machine, stops a typo from starting threads until memory ends."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 import trio.testing
@@ -10,10 +11,13 @@ from trio.testing import MockClock
 
 from tests.engine.fakes import RecordingSink, ScriptedBackend, config, identity, request, rig, values
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
+from tpy.limits import RUN_SLICE_NS_MAX
 from tpy.testing.loop_guard import LoopGuard
-from tpy_data.engine.batch_run import BatchRun
+from tpy.units import NS_PER_MS
+from tpy_data.engine.batch_run import BatchRun, InstanceSlot
 from tpy_data.engine.executor import Job, ThreadExecutor
 from tpy_data.engine.singles_run import SinglesRun
+from tpy_data.engine.ticket import RequestTicket
 from tpy_data.engine.virtual_executor import VirtualExecutor
 
 
@@ -153,3 +157,141 @@ async def test_a_request_that_nobody_waits_for_is_passed_over(
         (statistics,) = r.plane.statistics("m")
         assert statistics.failures.canceled == len(gone)
         assert statistics.execution_count == 7 - len(gone)
+
+
+async def test_a_slow_instance_goes_on_with_what_it_has_at_hand_and_each_answer_leaves_at_once(
+    autojump_clock: MockClock, loop_guard: LoopGuard
+) -> None:
+    given: list[Job] = []
+
+    def note(worker: str, job: Job) -> int:
+        if not isinstance(job, (BatchRun, SinglesRun)):
+            return 0
+        given.append(job)
+        return 10 * NS_PER_MS
+
+    async with trio.open_nursery() as nursery, rig(executor=VirtualExecutor(nursery, note)) as r:
+        await r.serve(config())
+        sinks = [r.submit(request(value=number)) for number in range(9)]
+        for number, sink in enumerate(sinks):
+            assert values(await sink.wait()) == [number] * 2
+            assert sink.at_ms == 10 * (number + 1)
+        nursery.cancel_scope.cancel()
+    assert len(dict.fromkeys(given)) == 3, "one alone, and two runs of four"
+
+
+@pytest.mark.parametrize(("steady", "executed", "told"), [(True, 4, 3), (False, 1, 0)])
+def test_the_thread_of_an_instance_with_a_steady_run_goes_on_when_its_time_is_over(
+    steady: bool, executed: int, told: int
+) -> None:
+    clock, worker, owner = StepClock(), ToldWorker(), Owner()
+
+    class Slow:
+        def execute(self, batch: ExecutionBatch) -> list[ExecutionResult]:
+            clock.ns += RUN_SLICE_NS_MAX + 1
+            return identity(batch)
+
+        def close(self) -> None:
+            pass
+
+    slot = InstanceSlot(0, "m_0", Slow(), worker, lambda: None, lambda why: None)
+    tickets = [RequestTicket(request(), {}, batch_size=1, signature=None, sink=RecordingSink(), owner=owner) for _ in range(4)]
+    run = SinglesRun(slot, tickets, clock, owner, steady=steady)
+    run.begin()
+    run.run()
+    assert len(run.take_finished()) == executed
+    assert run.take_waiting() == 4 - executed
+    assert (len(worker.told), run.brief, run.took_ns) == (told, False, RUN_SLICE_NS_MAX + 1)
+    for call in worker.told:
+        call()
+    assert owner.progressed == [run] * told
+
+
+class StepClock:
+    """Stands still unless it is told to go on."""
+
+    ns = 0
+
+    def now_ns(self) -> int:
+        return self.ns
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+class ToldWorker:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Callable[[], None]] = []
+
+    def put(self, job: Job) -> None:
+        raise AssertionError("nothing is put here")
+
+    def tell(self, call: Callable[[], None]) -> None:
+        self.told.append(call)
+
+    def close(self) -> None:
+        pass
+
+
+class Owner:
+    """Notes which runs went on."""
+
+    def __init__(self) -> None:
+        self.progressed: list[object] = []
+
+    def run_progressed(self, run: object) -> None:
+        self.progressed.append(run)
+
+
+async def test_an_instance_that_dies_in_a_steady_run_loses_only_what_it_executed(
+    autojump_clock: MockClock, loop_guard: LoopGuard
+) -> None:
+    def die_at_2(batch: ExecutionBatch) -> list[ExecutionResult]:
+        if batch.requests[0].inputs["IN"].array[0, 0] == 2:
+            raise InstanceFailure("it died")
+        return identity(batch)
+
+    async with rig(backend=ScriptedBackend(die_at_2), latency_ms=10) as r:
+        await r.serve(config())
+        sinks = [r.submit(request(value=number)) for number in range(6)]
+        for number, sink in enumerate(sinks):
+            await sink.wait()
+            if number == 2:
+                assert sink.error == "Internal: it died"
+            else:
+                assert values(sink.response) == [number] * 2
+    executed = [batch.requests[0].inputs["IN"].array[0, 0] for batch in r.backend.batches]
+    assert executed == list(range(6)), "each once, in order"
+
+
+async def test_a_request_at_hand_that_nobody_waits_for_or_that_is_late_is_passed_over(
+    autojump_clock: MockClock, loop_guard: LoopGuard
+) -> None:
+    async with rig(latency_ms=10) as r:
+        await r.serve(config())
+        sinks = [RecordingSink() for _ in range(5)]
+        late = {3: {"timeout_us": 15_000}}
+        handles = [
+            r.plane.inference.submit(request(value=number, **late.get(number, {})), sink) for number, sink in enumerate(sinks)
+        ]
+        await sinks[0].wait()
+        handles[2].cancel()
+        for number in (1, 3, 4):
+            await sinks[number].wait()
+        assert sinks[3].error is not None
+        assert sinks[3].at_ms == 15
+        assert sinks[4].at_ms == 30
+    executed = [batch.requests[0].inputs["IN"].array[0, 0] for batch in r.backend.batches]
+    assert executed == [0, 1, 4]
+
+
+async def test_unloading_lets_a_steady_run_come_to_its_end(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with rig(latency_ms=10) as r:
+        await r.serve(config())
+        sinks = [r.submit(request(value=number)) for number in range(5)]
+        await sinks[0].wait()
+        r.want(config(), ())
+        for number, sink in enumerate(sinks):
+            assert values(await sink.wait()) == [number] * 2

@@ -65,8 +65,8 @@ class Notebook:
             call_back()
         self.performed.append(("end", *what))
 
-    def dispatch(self, instance: int, tickets: Sequence[Ticket], *, singly: bool) -> None:
-        self._note("dispatch", instance, list(tickets), singly)
+    def dispatch(self, instance: int, tickets: Sequence[Ticket], *, singly: bool, steady: bool = False) -> None:
+        self._note("dispatch", instance, list(tickets), singly, *(["steady"] if steady else []))
 
     def dispatch_places(self, instance: int, tickets: Sequence[Ticket], places: Sequence[Ticket | None]) -> None:
         self._note("places", instance, list(tickets), list(places))
@@ -109,7 +109,8 @@ VERBS: list[tuple[Callable[[SchedulerDriver], None], tuple[object, ...]]] = [
         ("broken_up", 4, 0, ("executed", 1), ("not_begun", 2)),
     ),
     (lambda driver: driver.reschedule(TICKET), ("reschedule", TICKET, 0)),
-    (lambda driver: driver.add_instance(4), ("add_instance", 4, 0)),
+    (lambda driver: driver.add_instance(4), ("add_instance", 4, 0, ("steady", False))),
+    (lambda driver: driver.add_instance(4, steady=True), ("add_instance", 4, 0, ("steady", True))),
     (lambda driver: driver.remove_instance(4), ("remove_instance", 4, 0)),
     (lambda driver: driver.retire_instance(4), ("retire_instance", 4, 0)),
     (lambda driver: driver.refuse_waiting(), ("refuse_waiting", 0)),

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from fuzz.schedulers.trial import Trial
 from tpy.config.model_config import TimeoutAction
-from tpy.limits import RUN_HELD_NS_MAX
+from tpy.limits import RUN_HELD_NS_MAX, RUN_SLICE_NS_MAX
 from tpy_data.schedulers.core.contract import SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
@@ -20,6 +20,7 @@ from tpy_data.schedulers.core.overlap import OverlapTerms
 
 BATCH_SIZE_MAX = 8
 NO_TIME_PASSES = 0
+TIMES_TAKEN_NS = (0, 1, 2, 12, RUN_SLICE_NS_MAX + 1)
 
 rules_of_a_level = st.builds(
     QueueRules,
@@ -58,7 +59,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def begin(self, core: SchedulerCore, options: DynamicOptions, *, runs: bool = False) -> None:
         self.trial = Trial(core, options, runs=runs)
-        self.trial.add_instance()
+        self.trial.add_instance(steady=runs)
 
     @property
     def running(self) -> Trial:
@@ -91,7 +92,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.running.cancel(data.draw(st.sampled_from(self.running.accepted)))
 
     @precondition(lambda self: self.trial and self.trial.busy)
-    @rule(data=st.data(), not_begun=st.sampled_from((0, 0, 1, 3)), brief=st.booleans(), took_ns=st.sampled_from((0, 1, 2, 12)))
+    @rule(data=st.data(), not_begun=st.sampled_from((0, 0, 1, 3)), brief=st.booleans(), took_ns=st.sampled_from(TIMES_TAKEN_NS))
     def complete(self, data: st.DataObject, not_begun: int, brief: bool, took_ns: int) -> None:
         instance = data.draw(st.sampled_from(sorted(self.running.busy)))
         self.running.complete(instance, not_begun=not_begun, brief=brief, took_ns=took_ns)
@@ -108,9 +109,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     def advance_to_deadline(self) -> None:
         self.running.advance_to_deadline()
 
+    @precondition(lambda self: self.trial and self.trial.steady)
+    @rule(data=st.data(), executed=st.integers(1, 3))
+    def progress(self, data: st.DataObject, executed: int) -> None:
+        self.running.progress(data.draw(st.sampled_from(sorted(self.running.steady))), executed)
+
     @rule()
     def add_instance(self) -> None:
-        self.running.add_instance()
+        self.running.add_instance(steady=self.running.runs)
 
     @precondition(lambda self: self.trial and self.trial.members)
     @rule(data=st.data())

@@ -7,6 +7,7 @@ one `TrioToken.run_sync_soon`: two hand-offs, whatever it did.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
@@ -42,10 +43,14 @@ class Job(Protocol):
 
 
 class Worker(Protocol):
-    """Runs jobs. Used from the Trio thread."""
+    """Runs jobs. Used from the Trio thread, but for `tell`."""
 
     def put(self, job: Job) -> None:
         """Run `job` after those that were put before."""
+        ...
+
+    def tell(self, call: Callable[[], None]) -> None:
+        """Have `call` called on the Trio thread. For jobs, in the middle of their `run`."""
         ...
 
     def close(self) -> None:
@@ -91,6 +96,11 @@ class ThreadWorker:
             self._threads += 1
             threading.Thread(target=self._work, name=name, daemon=True).start()
         self._jobs.put(job)
+
+    def tell(self, call: Callable[[], None]) -> None:
+        """As `Worker.tell`: before `finished` of the job that says so."""
+        with contextlib.suppress(trio.RunFinishedError):  # the loop has ended: nobody is there to hear it
+            self._token.run_sync_soon(call)
 
     def close(self) -> None:
         """Each thread ends when it comes to its end mark."""

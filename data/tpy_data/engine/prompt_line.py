@@ -202,14 +202,14 @@ class PromptRun:
     @property
     def brief(self) -> bool:
         """Whether it ended within its time slice, by the instance's times."""
-        return self._taken > 0 and self.took_ns <= RUN_SLICE_NS_MAX
+        if not self._taken:
+            return False
+        return self._batches[self._taken - 1].times.end_ns - self._batches[0].times.start_ns <= RUN_SLICE_NS_MAX
 
     @property
     def took_ns(self) -> int:
         """As a SinglesRun's, by the instance's times."""
-        if not self._taken:
-            return 0
-        return self._batches[self._taken - 1].times.end_ns - self._batches[0].times.start_ns
+        return self._batches[self._taken - 1].took_ns if self._taken else 0
 
     def _fail(self, why: str) -> None:
         self.failure = why

@@ -190,6 +190,10 @@ class Door:
         self._core.want(self._key)
         self._pump()
 
+    def tell(self, call: Callable[[], None]) -> None:
+        """As `Worker.tell`."""
+        self._worker.tell(call)
+
     @property
     def keeps_back(self) -> bool:
         """Whether a job waits, and none runs."""

@@ -129,10 +129,10 @@ class SequenceEngine(VersionEngine):
 
     # What the driver's core decides.
 
-    def dispatch(self, instance: int, tickets: Sequence[Ticket], *, singly: bool) -> None:
+    def dispatch(self, instance: int, tickets: Sequence[Ticket], *, singly: bool, steady: bool = False) -> None:
         """Hand a batch or a run to the instance's thread."""
         self._prepare(cast("Sequence[SequenceTicket]", tickets))
-        super().dispatch(instance, tickets, singly=singly)
+        super().dispatch(instance, tickets, singly=singly, steady=steady)
 
     def dispatch_places(self, instance: int, tickets: Sequence[Ticket], places: Sequence[Ticket | None]) -> None:
         """Hand a batch with empty places to the instance's thread."""

@@ -29,7 +29,7 @@ class Run(Protocol):
 
     @property
     def took_ns(self) -> int:
-        """How long the instance was at what it has executed, when it is over."""
+        """How long the instance was at the last batch that it executed, when it is over."""
         ...
 
     def look(self) -> None:
@@ -56,22 +56,43 @@ class RunOwner(BatchOwner, Protocol):
         """Called on the Trio thread."""
         ...
 
+    def run_progressed(self, run: Run) -> None:
+        """A request of a steady run is over, another one was begun. Called on the Trio thread; the run may be over by then."""
+        ...
+
 
 class SinglesRun:
     """The job that goes to the instance's thread and comes back. It ends when all was executed, when its time is over, or when
     the instance has failed.
 
     Both threads take tickets from `_waiting`, the instance's from the front, Trio's from the back, and each is taken once: a
-    deque's operations are atomic. `failure` is as a BatchRun's. `brief`: it ended within its time slice.
+    deque's operations are atomic. `failure` is as a BatchRun's. `brief`: it ended within its time slice. One that is `steady`
+    goes on when its time is over, and tells its owner what is over meanwhile.
     """
 
-    __slots__ = ("_clock", "_current", "_finished", "_owner", "_waiting", "brief", "failure", "slot", "took_ns")
+    __slots__ = (
+        "_clock",
+        "_current",
+        "_finished",
+        "_owner",
+        "_slice_end_ns",
+        "_waiting",
+        "brief",
+        "failure",
+        "slot",
+        "steady",
+        "took_ns",
+    )
 
-    def __init__(self, slot: InstanceSlot, tickets: Sequence[RequestTicket], clock: Clock, owner: RunOwner) -> None:
+    def __init__(
+        self, slot: InstanceSlot, tickets: Sequence[RequestTicket], clock: Clock, owner: RunOwner, *, steady: bool = False
+    ) -> None:
         self.slot = slot
         self.failure: str | None = None
         self.brief = False
         self.took_ns = 0
+        self.steady = steady
+        self._slice_end_ns = 0
         self._clock = clock
         self._owner = owner
         self._waiting = deque(tickets)
@@ -80,23 +101,33 @@ class SinglesRun:
 
     def begin(self) -> None:
         """The instance's thread turns to this run."""
-        self._current = self._next()
+        batch = self._current = self._next()
+        if batch is not None:
+            self._slice_end_ns = batch.times.start_ns + RUN_SLICE_NS_MAX
 
     def run(self) -> None:
         """Execute one request after the other."""
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """Execute the next request. Whether there is another one, which was begun."""
         batch, self._current = self._current, None
         if batch is None:
-            return
-        start_ns = batch.times.start_ns
-        while batch is not None:
-            batch.run()
-            self._finished.append(batch)
-            self.failure = batch.failure
-            self.took_ns = batch.times.end_ns - start_ns
-            self.brief = self.took_ns <= RUN_SLICE_NS_MAX
-            if self.failure is not None or not self.brief:
-                return
-            batch = self._next()
+            return False
+        batch.run()
+        self._finished.append(batch)
+        self.failure = batch.failure
+        self.took_ns = batch.took_ns
+        self.brief = batch.times.end_ns <= self._slice_end_ns
+        if self.failure is not None or not (self.brief or self.steady):
+            return False
+        self._current = self._next()
+        if self._current is None:
+            return False
+        if not self.brief:
+            self.slot.worker.tell(self._progressed)
+        return True
 
     def look(self) -> None:
         """Nothing to be done: the instance's thread sees to it."""
@@ -122,6 +153,9 @@ class SinglesRun:
                 count += 1
         except IndexError:
             return count
+
+    def _progressed(self) -> None:
+        self._owner.run_progressed(self)
 
     def _next(self) -> BatchRun | None:
         try:

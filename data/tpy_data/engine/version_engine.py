@@ -137,7 +137,8 @@ class VersionEngine:
         """Give work to this instance from now on."""
         self._slots[slot.number] = slot
         self._start(slot)
-        self._driver.add_instance(slot.number)
+        # A worker process would have to be told to go on, and to say what is over; its line knows nothing of that.
+        self._driver.add_instance(slot.number, steady=slot.line is None)
 
     def remove_instance(self, number: int) -> None:
         """Give it no more work. A batch that it runs is still answered. Absent numbers are fine."""
@@ -186,7 +187,7 @@ class VersionEngine:
 
     # What the driver's core decides.
 
-    def dispatch(self, instance: int, tickets: Sequence[Ticket], *, singly: bool) -> None:
+    def dispatch(self, instance: int, tickets: Sequence[Ticket], *, singly: bool, steady: bool = False) -> None:
         """Have a batch or a run executed by the instance."""
         slot = self._slots[instance]
         # The driver gives back the tickets that `submit` gave it.
@@ -200,7 +201,7 @@ class VersionEngine:
             if begun is not None:
                 self._runs[instance] = begun
                 return
-        run = self._runs[instance] = SinglesRun(slot, requests, self._clock, self)
+        run = self._runs[instance] = SinglesRun(slot, requests, self._clock, self, steady=steady)
         slot.worker.put(run)
 
     def dispatch_places(self, instance: int, tickets: Sequence[Ticket], places: Sequence[Ticket | None]) -> None:
@@ -288,6 +289,16 @@ class VersionEngine:
                 self._decoupled.flush()
             self._book(run)
             self._instance_finished(run.slot, run.failure, brief=run.brief, took_ns=run.took_ns)
+
+    def run_progressed(self, run: Run) -> None:
+        """Requests of a steady run are over that is not."""
+        number = run.slot.number
+        if self._runs.get(number) is not run:
+            return  # it is over by now
+        with self._deliveries:
+            executed = self._take_finished(run)
+            if executed:
+                self._driver.broken_up(number, executed=executed, not_begun=0)
 
     def run_finished(self, run: Run) -> None:
         """A run came back from its thread."""

@@ -26,8 +26,8 @@ class Performer(Protocol):
     """Does what a core decided. Called on the Trio thread; must neither block nor raise. It may call the driver's verbs: they
     only feed the core then, and what follows is performed after the action at hand."""
 
-    def dispatch(self, instance: int, tickets: Sequence[Ticket], *, singly: bool) -> None:
-        """Run these tickets on this instance, as one batch or as a run of batches of one."""
+    def dispatch(self, instance: int, tickets: Sequence[Ticket], *, singly: bool, steady: bool = False) -> None:
+        """Run these tickets on this instance, as one batch or as a run of batches of one, which may be a steady one."""
         ...
 
     def dispatch_places(self, instance: int, tickets: Sequence[Ticket], places: Sequence[Ticket | None]) -> None:
@@ -103,9 +103,9 @@ class SchedulerDriver:
         self._core.reschedule(ticket, self._now())
         self._perform()
 
-    def add_instance(self, instance: int) -> None:
-        """A new idle instance."""
-        self._core.add_instance(instance, self._now())
+    def add_instance(self, instance: int, *, steady: bool = False) -> None:
+        """A new idle instance. `steady`: it may be given steady runs."""
+        self._core.add_instance(instance, self._now(), steady=steady)
         self._perform()
 
     def remove_instance(self, instance: int) -> None:
@@ -153,7 +153,7 @@ class SchedulerDriver:
                         if action.slots:
                             performer.dispatch_places(action.instance, action.tickets, action.slots)
                         else:
-                            performer.dispatch(action.instance, action.tickets, singly=action.singly)
+                            performer.dispatch(action.instance, action.tickets, singly=action.singly, steady=action.steady)
                     elif isinstance(action, Respond):
                         performer.respond(action.tickets)
                     elif isinstance(action, Refuse):

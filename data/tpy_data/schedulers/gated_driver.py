@@ -65,8 +65,9 @@ class GatedDriver(SchedulerDriver):
         self._leaving: set[int] = set()
         gate.take(self._take)
 
-    def add_instance(self, instance: int) -> None:
-        """A new idle instance."""
+    def add_instance(self, instance: int, *, steady: bool = False) -> None:
+        """A new idle instance. It is lent for one batch or run at a time, and gets no steady ones: others may have a better claim
+        to what it holds."""
         self._gate.add(instance)
         self._perform()
 

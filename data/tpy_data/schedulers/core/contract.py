@@ -139,7 +139,8 @@ class Dispatch(msgspec.Struct, frozen=True):
     """Run these tickets on this instance; the driver calls `completed(instance, ...)` when that is over.
 
     They are one batch; or, `singly`, a run: one batch for each ticket, one after the other, in this order. A run stops when
-    RUN_SLICE_NS_MAX is over, before the next ticket; and a ticket that has ended before its turn is passed over.
+    RUN_SLICE_NS_MAX is over, before the next ticket; and a ticket that has ended before its turn is passed over. A `steady` run
+    does not stop; whenever a ticket of it has taken so long, `broken_up` says what is over, with nothing not begun.
 
     `slots`, when there are any, are the places of the batch from the first to the last that is taken, each with its ticket or
     empty (None); then `tickets` are the same without the empty ones. The model sees an empty place as a request that is not
@@ -150,6 +151,7 @@ class Dispatch(msgspec.Struct, frozen=True):
     tickets: Sequence[Ticket]
     singly: bool = False
     slots: Sequence[Ticket | None] = ()
+    steady: bool = False
 
 
 class BreakUp(msgspec.Struct, frozen=True):
@@ -189,8 +191,8 @@ Action = Dispatch | BreakUp | Respond | Refuse | SequenceEnded | Retired
 
 
 class CoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts at one moment. `queued` are waiting, `executing` run (each counts requests, not rows). `sequences` are live, in
-    slots or waiting for one."""
+    """Counts at one moment. `queued` are waiting, those among them that are at hand in a steady run, `executing` run (each counts
+    requests, not rows). `sequences` are live, in slots or waiting for one."""
 
     queued: int
     executing: int
@@ -201,8 +203,8 @@ class CoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 class SchedulerCore(Protocol):
     """The verbs. Instances are small integers that the driver gives out."""
 
-    def add_instance(self, instance: int, now_ns: int) -> None:
-        """A new idle instance."""
+    def add_instance(self, instance: int, now_ns: int, *, steady: bool = False) -> None:
+        """A new idle instance. `steady`: it may be given steady runs."""
         ...
 
     def remove_instance(self, instance: int, now_ns: int) -> None:
@@ -228,7 +230,7 @@ class SchedulerCore(Protocol):
         """The batch or run on this instance is over (whether it succeeded is not the core's business); the instance is idle.
 
         The last `not_begun` tickets of the run were not executed: they wait again. `brief`: it took at most RUN_SLICE_NS_MAX.
-        `took_ns`: how long the instance was at a batch, 0 = nobody says.
+        `took_ns`: how long the instance was at the batch, of a run at the last that it executed; 0 = nobody says.
         """
         ...
 

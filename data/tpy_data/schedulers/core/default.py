@@ -41,7 +41,9 @@ class DefaultCore:
 
     When requests wait, an instance that is quick is given several at a time, to be executed one after the other: otherwise
     handing over takes longer than what is handed over. It gives back what it does not come to soon, and that waits again, in
-    its old place. Until then those requests count as executing; their limits hold in any case.
+    its old place. Until then those requests count as executing; their limits hold in any case. A slow instance that is the only
+    one gets several too, so that it need not wait for the next: it gives nothing back unless it is asked to, which happens when
+    another one comes, when it goes itself, and on `stop`.
 
     Priorities, queue limits and queue policies belong to dynamic batching and have no effect here, as in Triton. Unlike in
     Triton, a request's timeout and deadline are kept: it is refused when the first of them is reached, in the queue or while it
@@ -61,18 +63,20 @@ class DefaultCore:
         self._given_back: set[Ticket] = set()
         self._stopped = False
 
-    def add_instance(self, instance: int, now_ns: int) -> None:
+    def add_instance(self, instance: int, now_ns: int, *, steady: bool = False) -> None:
         """A new idle instance; takes the oldest waiting ticket at once."""
         self._expire(now_ns)
         self._pool.add(instance)
-        self._ahead.add(instance)
+        self._ahead.add(instance, steady=steady)
         self._run_waiting(now_ns)
+        self._break_up_steady()
 
     def remove_instance(self, instance: int, now_ns: int) -> None:
         """The instance takes no new ticket."""
         self._expire(now_ns)
         self._pool.remove(instance)
         self._ahead.forget(instance)
+        self._break_up_steady()
 
     def retire_instance(self, instance: int, now_ns: int) -> None:
         """The same, and that is all: nothing ties requests to an instance."""
@@ -109,7 +113,7 @@ class DefaultCore:
         tickets = self._pool.finish(instance)
         begun = len(tickets) - not_begun
         invariant(begun >= 0, f"instance {instance} gave back more tickets than it was given")
-        self._ahead.completed(instance, begun=begun, whole=not not_begun, brief=brief)
+        self._ahead.completed(instance, begun=begun, whole=not not_begun, brief=brief, took_ns=took_ns)
         self._expire(now_ns)
         self._over(tickets[:begun])
         if not_begun:
@@ -121,6 +125,7 @@ class DefaultCore:
         """The instance is over with some of its tickets, and gives some back."""
         self._expire(now_ns)
         done, returned = self._pool.shorten(instance, executed, not_begun)
+        self._ahead.shortened(instance, len(self._pool.tickets_of(instance)))
         self._over(done)
         self._return(returned)
         if self._waiting:
@@ -154,6 +159,7 @@ class DefaultCore:
         self._stopped = True
         self._expire(now_ns)
         self._refuse_waiting(Outcome.STOPPING)
+        self._break_up_steady()
 
     def wants_instance(self, now_ns: int) -> bool:
         """Whether one more idle instance would be given work now."""
@@ -174,7 +180,14 @@ class DefaultCore:
 
     def snapshot(self) -> CoreSnapshot:
         """Counts; a running ticket that was refused or cancelled is not counted any more."""
-        return CoreSnapshot(queued=len(self._waiting), executing=self._executing, idle_instances=len(self._pool.idle))
+        at_hand = sum(
+            [ticket.phase is Phase.EXECUTING for instance in self._ahead.steady for ticket in self._pool.tickets_of(instance)[1:]]
+        )
+        return CoreSnapshot(
+            queued=len(self._waiting) + at_hand,
+            executing=self._executing - at_hand,
+            idle_instances=len(self._pool.idle),
+        )
 
     def _expire(self, now_ns: int) -> None:
         while (ticket := self._deadlines.pop_due(now_ns)) is not None:
@@ -245,17 +258,21 @@ class DefaultCore:
         waiting, pool = self._waiting, self._pool
         while waiting and pool.idle:
             instance = pool.idle[0]
-            count = self._ahead.length(instance, len(waiting), pool.members)
+            count, steady = self._ahead.length(instance, len(waiting), pool.members)
             if count > 1:
-                self._ahead.started(instance, now_ns)
-            self._run(tuple([waiting.popitem(last=False)[0] for _ in range(count)]))
+                self._ahead.started(instance, now_ns, steady=steady)
+            self._run(tuple([waiting.popitem(last=False)[0] for _ in range(count)]), steady=steady)
 
-    def _run(self, tickets: tuple[Ticket, ...]) -> None:
+    def _break_up_steady(self) -> None:
+        """Things have changed for those who have steady runs: what they have not begun waits again."""
+        self._actions.extend([BreakUp(instance) for instance in self._ahead.take_steady()])
+
+    def _run(self, tickets: tuple[Ticket, ...], *, steady: bool = False) -> None:
         """Give the tickets to the instance that has been idle longest."""
         for ticket in tickets:
             ticket.phase = Phase.EXECUTING
         self._executing += len(tickets)
-        self._actions.append(Dispatch(self._pool.start(tickets), tickets, singly=True))
+        self._actions.append(Dispatch(self._pool.start(tickets), tickets, singly=True, steady=steady))
 
     def _leave(self, ticket: Ticket) -> None:
         """Take the ticket out of the place it is in."""

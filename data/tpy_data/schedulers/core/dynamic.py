@@ -63,7 +63,7 @@ class DynamicCore:
         self._given_back: set[Ticket] = set()
         self._stopped = False
 
-    def add_instance(self, instance: int, now_ns: int) -> None:
+    def add_instance(self, instance: int, now_ns: int, *, steady: bool = False) -> None:
         """A new idle instance."""
         self._expire(now_ns)
         self._pool.add(instance)

@@ -58,6 +58,10 @@ class InstancePool:
         self._running[instance] = tickets
         return instance
 
+    def tickets_of(self, instance: int) -> Sequence[Ticket]:
+        """What it was given and is not over, as far as is known."""
+        return self._running.get(instance, ())
+
     def shorten(self, instance: int, executed: int, not_begun: int) -> tuple[Sequence[Ticket], Sequence[Ticket]]:
         """Take the first `executed` and the last `not_begun` of its tickets from an instance; it keeps the others."""
         tickets = self._running.get(instance, ())
