@@ -34,6 +34,7 @@ class FakePrompt:
         self.name = name
         self.open: deque[ExecutionBatch] = deque()
         self.tokens = 0
+        self.endless = False
         self.taken_back = 0
         self.at_work = False
         self.dead = False
@@ -64,6 +65,7 @@ class FakePrompt:
         self.open.extend(batches)
         self.unsaid.extend(batches)
         self.tokens = len(batches) - 1
+        self.endless = slice_ns > 10**15
         self._start()
         self.is_stuck = self.dead
         return True
@@ -82,7 +84,7 @@ class FakePrompt:
         self.at_work = False
         if not self.unsaid:
             return
-        if slice_over or not self.tokens:
+        if (slice_over and not self.endless) or not self.tokens:
             self._say(len(self.unsaid))
             self.unsaid.clear()
             self.tokens = 0
@@ -125,6 +127,7 @@ class FakePrompt:
             times = self.open.popleft().times
             self._now_ns += 1
             times.start_ns, times.input_end_ns, times.output_start_ns, times.end_ns = [self.backend.now_ns()] * 4
+            times.start_ns -= self.backend.took_ns
             take(said)
 
     def take_back(self) -> int:
@@ -170,6 +173,8 @@ class PromptBackend(ScriptedBackend):
         self.now_ns = now_ns
         self.prompt: list[FakePrompt] = []
         self.begun: list[float] = []
+        self.took_ns = 0
+        """What each batch is said to have taken."""
 
     def load(self, context: ModelContext) -> LoadedModel:
         self.on_load(context)

@@ -15,7 +15,7 @@ from tests.engine.fakes import RecordingSink, Rig, config, dynamic, instances, r
 from tests.engine.prompt_fakes import FakePrompt, PromptBackend
 from tpy.errors import Unavailable
 from tpy.testing.loop_guard import LoopGuard
-from tpy.units import NS_PER_S
+from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.engine.batch_run import BatchRun
 from tpy_data.engine.executor import Job
 from tpy_data.engine.prompt_line import PromptRun
@@ -211,6 +211,61 @@ async def test_an_instance_that_goes_ends_its_run_in_its_thread(autojump_clock: 
     assert r.backend.prompt == []
 
 
+async def slow_run(r: PromptRig) -> list[RecordingSink]:
+    """A steady run of 4 at work, and two requests that wait."""
+    r.backend.took_ns = NS_PER_MS
+    first = r.submit(0)
+    sinks = [r.submit(number) for number in range(1, 7)]
+    await r.step()
+    assert values(first.response) == [0, 0]
+    return sinks
+
+
+async def test_a_slow_instance_goes_on_and_each_answer_leaves_at_once(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with prompt_rig() as r:
+        sinks = await slow_run(r)
+        for number in range(4):
+            (statistics,) = r.plane.plane.statistics("m")
+            assert statistics.pending_requests == 5 - number
+            assert r.backend.begun == list(range(number + 2)), "the next is begun before anybody was asked"
+            r.instance.step(slice_over=True)
+            await trio.testing.wait_all_tasks_blocked()
+            assert [len(sink.responses) for sink in sinks] == [1] * (number + 1) + [0] * (5 - number)
+        for _ in range(2):
+            await r.step()
+        assert [values(sink.response) for sink in sinks] == [[number] * 2 for number in range(1, 7)]
+        assert not r.jobs
+
+
+async def test_a_slow_instance_that_is_silent_for_long_still_answers_one_by_one(
+    autojump_clock: MockClock, loop_guard: LoopGuard
+) -> None:
+    async with prompt_rig() as r:
+        sinks = await slow_run(r)
+        await trio.sleep(3)
+        (job,) = r.jobs
+        assert isinstance(job, PromptRun)
+        for sink in sinks[:4]:
+            await sink.wait()
+        for _ in range(2):
+            await r.step()
+        assert [values(sink.response) for sink in sinks] == [[number] * 2 for number in range(1, 7)]
+        assert r.backend.begun == list(range(7))
+
+
+async def test_a_request_at_hand_that_was_cancelled_is_not_executed(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with prompt_rig() as r:
+        r.backend.took_ns = NS_PER_MS
+        sinks = [RecordingSink() for _ in range(6)]
+        handles = [r.plane.plane.inference.submit(request(value=number), sink) for number, sink in enumerate(sinks)]
+        await r.step()
+        handles[3].cancel()
+        for _ in range(5):
+            await r.step()
+        assert r.backend.begun == [0, 1, 2, 4, 5]
+        assert [len(sink.responses) for sink in sinks] == [1, 1, 1, 0, 1, 1]
+
+
 class Walk:
     """Random requests, cancellations, steps and deaths of workers; then what must hold."""
 
@@ -296,6 +351,7 @@ class Walk:
 async def test_random_walks(seed: int, batching: str, autojump_clock: MockClock) -> None:
     changes = {"dynamic_batching": dynamic()} if batching == "dynamic" else {}
     async with prompt_rig(count=1 + seed % 3, **changes) as r:
+        r.backend.took_ns = (0, NS_PER_MS)[seed // 3 % 2]
         walk = Walk(r, seed)
         for _ in range(300):
             await walk.act()

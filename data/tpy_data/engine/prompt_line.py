@@ -23,6 +23,9 @@ from tpy_data.engine.ticket import RequestTicket
 
 _log = logging.getLogger(__name__)
 
+_ENDLESS_NS = 1 << 62
+"""The time slice of steady runs."""
+
 
 def open_line(instance: ModelInstance, worker: Worker) -> PromptLine | None:
     """The line to an instance that nobody uses yet, whose thread `worker` is; None for one that is not prompt."""
@@ -76,19 +79,20 @@ class PromptLine:
             self._closed = True
             os.close(self._descriptor)
 
-    def begin(self, batches: Sequence[BatchRun], owner: RunOwner) -> PromptRun | None:
+    def begin(self, batches: Sequence[BatchRun], owner: RunOwner, *, steady: bool = False) -> PromptRun | None:
         """Have these executed, one after the other, or None: they are for the thread."""
+        slice_ns = _ENDLESS_NS if steady else RUN_SLICE_NS_MAX
         instance = self._instance
         if not self._reading or self._scope.cancel_called:
             return None
         try:
-            if not instance.begin([ExecutionBatch(batch.tickets, batch.times) for batch in batches], RUN_SLICE_NS_MAX):
+            if not instance.begin([ExecutionBatch(batch.tickets, batch.times) for batch in batches], slice_ns):
                 return None
         except Exception as error:
             if not instance.open_batches:
                 return None  # whatever it is, execute will say it
             _log.exception("an instance could not begin a batch", extra={"context": {"error": exception_text(error)}})
-        run = self._run = PromptRun(instance, batches, self, owner)
+        run = self._run = PromptRun(instance, batches, self, owner, steady=steady)
         self._runs_begun += 1
         if instance.is_stuck:
             self._hand_over(run)
@@ -109,6 +113,8 @@ class PromptLine:
         elif not instance.open_batches:
             self._run = None
             run.finished()
+        elif run.steady:
+            run.progressed()
 
     def _hand_over(self, run: PromptRun) -> None:
         self._run = None
@@ -139,14 +145,35 @@ class PromptLine:
 
 
 class PromptRun:
-    """Batches that were begun, and a Job for the instance's thread when it must see to the rest of them. `failure` and
-    `brief` are as a SinglesRun's."""
+    """Batches that were begun, and a Job for the instance's thread when it must see to the rest of them. `failure`, `brief` and
+    `steady` are as a SinglesRun's."""
 
-    __slots__ = ("_batches", "_finished", "_instance", "_line", "_over", "_owner", "_returned", "_taken", "failure", "slot")
+    __slots__ = (
+        "_batches",
+        "_finished",
+        "_instance",
+        "_line",
+        "_over",
+        "_owner",
+        "_returned",
+        "_taken",
+        "failure",
+        "slot",
+        "steady",
+    )
 
-    def __init__(self, instance: PromptInstance, batches: Sequence[BatchRun], line: PromptLine, owner: RunOwner) -> None:
+    def __init__(
+        self,
+        instance: PromptInstance,
+        batches: Sequence[BatchRun],
+        line: PromptLine,
+        owner: RunOwner,
+        *,
+        steady: bool = False,
+    ) -> None:
         self.slot = batches[0].slot
         self.failure: str | None = None
+        self.steady = steady
         self._instance = instance
         self._batches = batches
         self._line = line
@@ -169,11 +196,15 @@ class PromptRun:
     def run(self) -> None:
         """In the instance's thread: wait for the rest."""
         try:
-            self._instance.finish(self.take)
+            self._instance.finish(self._take_and_tell if self.steady else self.take)
         except InstanceFailure as failure:
             self._fail(str(failure))
         except BaseException as error:
             self._fail(f"Failed to process the request(s) for model '{self.slot.name}', message: {exception_text(error)}")
+
+    def progressed(self) -> None:
+        """On the Trio thread: some of it is over."""
+        self._owner.run_progressed(self)
 
     def finished(self) -> None:
         """On the Trio thread: it is over."""
@@ -210,6 +241,10 @@ class PromptRun:
     def took_ns(self) -> int:
         """As a SinglesRun's, by the instance's times."""
         return self._batches[self._taken - 1].took_ns if self._taken else 0
+
+    def _take_and_tell(self, outcome: Outcome) -> None:
+        self.take(outcome)
+        self.slot.worker.tell(self.progressed)
 
     def _fail(self, why: str) -> None:
         self.failure = why

@@ -137,8 +137,7 @@ class VersionEngine:
         """Give work to this instance from now on."""
         self._slots[slot.number] = slot
         self._start(slot)
-        # A worker process would have to be told to go on, and to say what is over; its line knows nothing of that.
-        self._driver.add_instance(slot.number, steady=slot.line is None)
+        self._driver.add_instance(slot.number, steady=True)
 
     def remove_instance(self, number: int) -> None:
         """Give it no more work. A batch that it runs is still answered. Absent numbers are fine."""
@@ -197,7 +196,8 @@ class VersionEngine:
             return
         self._batches_running += 1
         if slot.line is not None:
-            begun = slot.line.begin([BatchRun(slot, (ticket,), self._clock, self) for ticket in requests], self)
+            batches = [BatchRun(slot, (ticket,), self._clock, self) for ticket in requests]
+            begun = slot.line.begin(batches, self, steady=steady)
             if begun is not None:
                 self._runs[instance] = begun
                 return
