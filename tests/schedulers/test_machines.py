@@ -30,7 +30,11 @@ rules_of_a_level = st.builds(
     queue_size_max=st.sampled_from((0, 2, 5)),
 )
 overlap_terms = st.builds(
-    OverlapTerms, requests_min=st.integers(2, 3), steps_min=st.integers(1, 2), batches_max=st.integers(1, 4)
+    OverlapTerms,
+    requests_min=st.integers(2, 3),
+    steps_min=st.integers(1, 2),
+    batches_max=st.integers(1, 4),
+    trial_batches=st.integers(1, 2),
 )
 
 
