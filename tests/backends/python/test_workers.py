@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -339,3 +340,24 @@ def test_texts_that_are_too_long_fail_their_batch_only(make: Serve) -> None:
     with pytest.raises(Internal, match=r"^answers with \d+ bytes of error texts, parameters and names are too long to be sent$"):
         served.run(request(id="long"))
     served.output()
+
+
+def test_shared_memory_goes_with_the_worker_that_had_it(make: Serve) -> None:
+    """And not when the garbage collector comes by: what failed refers to the instance."""
+    served = make(COPY)
+    large = np.zeros(1_000_000, np.float32)
+    gc.disable()
+    try:
+        before = _mapped()
+        served.output(request(large))
+        assert _mapped() > before
+        os.kill(served.python.pid, signal.SIGKILL)
+        with pytest.raises(InstanceFailure):
+            served.output(request(large))
+        assert _mapped() == before
+    finally:
+        gc.enable()
+
+
+def _mapped() -> int:
+    return Path("/proc/self/maps").read_text().count("memfd:tpy-tensors")

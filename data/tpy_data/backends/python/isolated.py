@@ -255,11 +255,11 @@ class IsolatedInstance:
                     self._take(talk, frame, take)
         except TimeoutError:
             talk.give_up()
-            self._talk = None
+            self._let_go()
             raise InstanceFailure(overdue(self._name, self._execute_limit_s)) from None
         except Exception as error:
             how = talk.give_up()
-            self._talk = None
+            self._let_go()
             self._log("error", f"worker process {talk.pid} {how} ({error})")
             raise InstanceFailure(unhealthy(self._name)) from error
 
@@ -269,6 +269,12 @@ class IsolatedInstance:
             talk, self._talk = self._talk, None
             how = talk.stop(self._settings.finalize_timeout_s)
             self._log("verbose", f"worker process {talk.pid} {how}")
+
+    def _let_go(self) -> None:
+        """The worker is gone. What failed refers to this instance through its traceback, so that without this the shared memory
+        would stay until the garbage collector comes by; what was borrowed stays as long as somebody looks at it."""
+        self._talk = self._lost = self._left = self._rest = None
+        self._lender, self._borrower = Lender(), Borrower(writable=False)
 
     def _hear(self, talk: Conversation) -> Frame:
         """The worker's next word. Raises TimeoutError when `execute` takes longer than it may."""
