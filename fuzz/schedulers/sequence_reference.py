@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fuzz.schedulers.reference import batch_to_send
+from fuzz.schedulers.reference import Given, batch_to_send, share_of
 from tpy.errors import InvalidArgument, Unavailable
 from tpy_data.schedulers.core.contract import Outcome, Phase, SequenceEnd, Ticket
 from tpy_data.schedulers.core.sequence_options import DirectOptions, SequenceOptions
@@ -80,6 +80,8 @@ class SequenceReference:
         self.retiring: set[int] = set()
         self.removed: set[int] = set()
         self.running: dict[int, list[Entry]] = {}
+        self.histories: dict[int, list[Given]] = {}  # of instances whose batches may be halved
+        self.halved = 0
         self.given_back: set[Ticket] = set()
         self.lost: set[int | str] = set()
         self.turns = self.submissions = self.ages = self.made_up = 0
@@ -184,6 +186,9 @@ class SequenceReference:
             self.have_turn(entry.chain, now_ns)
             if entry.chain.first() is None:
                 entry.chain.idle_since_ns = now_ns
+        if instance in self.histories:
+            last = self.histories[instance][-1]
+            last.over_ns, last.took_ns, last.waiting = now_ns, took_ns, len(self.ready(instance))
         self.go_on(now_ns)
 
     def advance(self, now_ns: int) -> None:
@@ -371,6 +376,12 @@ class SequenceReference:
             return [], []
         if not isinstance(strategy, DirectOptions):
             count = batch_to_send([one.ticket for one in ready], [one.ready_ns for one in ready], strategy, now_ns)
+            if count > 0 and strategy.overlap is not None:
+                history = self.histories.setdefault(instance, [])
+                share = share_of(count, history, strategy.overlap)
+                self.halved += share < count
+                count = share
+                history.append(Given(count, now_ns))
             return ready[:count], []
         oldest = min(ready, key=lambda entry: entry.age)
         waited_ns = now_ns - min(entry.ready_ns for entry in ready)

@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 from fuzz.chance import Chance
 from fuzz.schedulers.sequence_trial import INVARIANT, SequenceTrial
-from fuzz.schedulers.targets import VERBS
+from fuzz.schedulers.targets import TIMES_TAKEN_NS, VERBS
+from fuzz.schedulers.trial import HALVED
 from fuzz.target import Target
 from tpy.messages import SequencePosition
 from tpy_data.schedulers.core.contract import Action, Outcome, Refuse, SchedulerCore, SequenceEnd, Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 from tpy_data.schedulers.core.factory import sequence_core
+from tpy_data.schedulers.core.overlap import OverlapTerms
 from tpy_data.schedulers.core.sequence_core import SequenceCore
 from tpy_data.schedulers.core.sequence_oldest import OldestBatcher
 from tpy_data.schedulers.core.sequence_options import DirectOptions, SequenceOptions
@@ -28,6 +30,11 @@ def direct_options(chance: Chance) -> SequenceOptions:
 
 def oldest_options(chance: Chance) -> SequenceOptions:
     """Small numbers, so that limits are met often."""
+    if chance.random() < 0.3:
+        terms = OverlapTerms(
+            requests_min=2, steps_min=1, batches_max=chance.choice((1, 3, 6)), trial_batches=chance.choice((1, 2))
+        )
+        return _options(chance, 6, DynamicOptions(batch_size_max=6, preferred=frozenset({6}), overlap=terms))
     batch_size_max = chance.choice((1, 2, 4))
     strategy = DynamicOptions(
         batch_size_max=batch_size_max,
@@ -52,16 +59,28 @@ def _options(chance: Chance, slots: int, strategy: DirectOptions | DynamicOption
 def run_history(chance: Chance, core: SchedulerCore, options: SequenceOptions) -> int:
     """Drive a trial through a random history; returns its number of steps."""
     trial = SequenceTrial(core, options, taken=chance.taken)
-    for _ in range(chance.choice((0, 1, 1, 2))):
+    in_step = isinstance(options.strategy, DynamicOptions) and options.strategy.overlap is not None
+    for _ in range(1 if in_step else chance.choice((0, 1, 1, 2))):
         trial.add_instance()
     for _ in chance.rounds((50, 60, 70)):
         if chance.random() < 0.4:
             trial.now_ns += chance.choice((1, 1, 1, 2, 2, 4, 12))
-        _random_rule(chance, trial)
+        if in_step and chance.random() < 0.9:
+            _answer_and_ask(chance, trial)
+        else:
+            _random_rule(chance, trial)
     if chance.random() < 0.2:
         trial.stop()
     trial.finish()
     return len(trial.steps)
+
+
+def _answer_and_ask(chance: Chance, trial: SequenceTrial) -> None:
+    """What falls into step: a batch is over, and sequences go on, or begin."""
+    if trial.busy:
+        trial.complete(chance.choice(list(trial.busy)), took_ns=chance.choice(TIMES_TAKEN_NS))
+    for id in chance.sample(range(1, 7), chance.choice((0, 1, 3, 5, 6))):
+        trial.submit(SequencePosition(correlation_id=id, start=trial.reference.open_chain(id) is None))
 
 
 def _random_rule(chance: Chance, trial: SequenceTrial) -> None:
@@ -75,7 +94,7 @@ def _random_rule(chance: Chance, trial: SequenceTrial) -> None:
             deadline_in_ns=chance.choice((None,) * 6 + (0, 3, 7)),
         )
     elif rule < 0.7 and trial.busy:
-        trial.complete(chance.choice(list(trial.busy)))
+        trial.complete(chance.choice(list(trial.busy)), took_ns=chance.choice(TIMES_TAKEN_NS))
     elif rule < 0.76 and trial.busy:
         trial.reschedule(chance.choice(chance.choice(list(trial.busy.values()))))
     elif rule < 0.81 and trial.live:
@@ -141,7 +160,9 @@ def _leaky(chance: Chance) -> tuple[SchedulerCore, SequenceOptions]:
 
 
 DIRECT = Target(name="sequence_direct", invariant=INVARIANT, run=_history_of(_direct), smoke_examples=2000, rules=RULES)
-OLDEST = Target(name="sequence_oldest", invariant=INVARIANT, run=_history_of(_oldest), smoke_examples=2000, rules=RULES)
+OLDEST = Target(
+    name="sequence_oldest", invariant=INVARIANT, run=_history_of(_oldest), smoke_examples=2000, rules=(*RULES, HALVED)
+)
 CANARY = Target(
     name="sequence_canary",
     invariant="a core that forgets to answer what waits behind a cancelled request is found out",

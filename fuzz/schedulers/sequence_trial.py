@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from fuzz.schedulers.sequence_reference import NOTHING, SequenceDecisions, SequenceReference
-from fuzz.schedulers.trial import NumberedTicket
+from fuzz.schedulers.trial import HALVED, NumberedTicket
 from fuzz.target import Violation
 from tpy.errors import InvalidArgument, Unavailable
 from tpy.messages import SequencePosition
@@ -111,11 +111,14 @@ class SequenceTrial:
     def reschedule(self, ticket: Ticket) -> None:
         self._verb(lambda side: side.reschedule(ticket, self.now_ns), "reschedule", ticket)
 
-    def complete(self, instance: int) -> None:
+    def complete(self, instance: int, *, took_ns: int = 0) -> None:
         for ticket in self.busy.pop(instance):
             if ticket in self.reference.given_back and ticket.live is not None:
                 self._last_begun[ticket.live] -= 1  # it may begin once more
-        self._verb(lambda side: side.completed(instance, self.now_ns), "completed", instance)
+        self._verb(lambda side: side.completed(instance, self.now_ns, took_ns=took_ns), "completed", (instance, took_ns))
+        if self.reference.halved:
+            self.reference.halved = 0
+            self.taken[HALVED] += 1
 
     def advance(self) -> None:
         self._verb(lambda side: side.advance(self.now_ns), "advance", None)

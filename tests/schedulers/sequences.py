@@ -69,9 +69,9 @@ class Play:
         """What instances were given; other decisions are forgotten."""
         return [list(action.tickets) for action in self.actions() if isinstance(action, Dispatch)]
 
-    def complete(self, instance: int = 0) -> list[list[Ticket]]:
+    def complete(self, instance: int = 0, *, took_ns: int = 0) -> list[list[Ticket]]:
         """The batches that this starts."""
-        self.core.completed(instance, self.now_ns)
+        self.core.completed(instance, self.now_ns, took_ns=took_ns)
         return self.batches()
 
     def complete_all(self) -> None:

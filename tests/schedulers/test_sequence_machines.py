@@ -13,17 +13,31 @@ from fuzz.schedulers.sequence_trial import SequenceTrial
 from tpy.messages import SequencePosition
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 from tpy_data.schedulers.core.factory import sequence_core
+from tpy_data.schedulers.core.overlap import OverlapTerms
 from tpy_data.schedulers.core.sequence_options import DirectOptions, SequenceOptions
 
 SLOTS_MAX = 4
 
 direct = st.builds(DirectOptions, queue_delay_ns_max=st.sampled_from((0, 3, 10)), ready_min=st.integers(0, SLOTS_MAX))
-oldest = st.builds(
+with_preferences = st.builds(
     DynamicOptions,
     batch_size_max=st.just(SLOTS_MAX),
     preferred=st.frozensets(st.integers(1, SLOTS_MAX), min_size=1, max_size=2),
     queue_delay_ns_max=st.sampled_from((0, 3, 10)),
 )
+halving = st.builds(
+    DynamicOptions,
+    batch_size_max=st.just(SLOTS_MAX),
+    preferred=st.just(frozenset({SLOTS_MAX})),
+    overlap=st.builds(
+        OverlapTerms,
+        requests_min=st.just(2),
+        steps_min=st.just(1),
+        batches_max=st.integers(1, 4),
+        trial_batches=st.integers(1, 2),
+    ),
+)
+oldest = with_preferences | halving
 positions = st.builds(
     SequencePosition, correlation_id=st.sampled_from((1, 2, 3, 4, "1", 0)), start=st.booleans(), end=st.booleans()
 )
@@ -80,12 +94,12 @@ class SequenceMachine(RuleBasedStateMachine):
         self.running.cancel(data.draw(st.sampled_from(self.running.accepted)))
 
     @precondition(lambda self: self.trial and self.trial.busy)
-    @rule(data=st.data(), rescheduled=st.integers(0, 2))
-    def complete(self, data: st.DataObject, rescheduled: int) -> None:
+    @rule(data=st.data(), rescheduled=st.integers(0, 2), took_ns=st.sampled_from((0, 1, 2, 12)))
+    def complete(self, data: st.DataObject, rescheduled: int, took_ns: int) -> None:
         instance = data.draw(st.sampled_from(sorted(self.running.busy)))
         for ticket in self.running.busy[instance][:rescheduled]:
             self.running.reschedule(ticket)
-        self.running.complete(instance)
+        self.running.complete(instance, took_ns=took_ns)
 
     @rule(elapsed_ns=st.sampled_from((1, 2, 4, 12)))
     def pass_time(self, elapsed_ns: int) -> None:

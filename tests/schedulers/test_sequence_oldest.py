@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.schedulers.sequences import Play, options_of
 from tpy_data.schedulers.core.contract import Dispatch
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
+from tpy_data.schedulers.core.overlap import OverlapTerms
 from tpy_data.schedulers.core.sequence_options import SequenceOptions
 
 
@@ -81,3 +82,24 @@ def test_a_withdrawn_request_does_not_go_into_the_batch_that_was_being_formed() 
     play.core.cancel(a, 0)
     play.actions()
     assert play.advance_to(50) == [Dispatch(0, [b])]
+
+
+def test_sequences_that_fall_into_step_are_served_in_halves() -> None:
+    """All of them send their next request when they have the answer; see OverlapRule."""
+    terms = OverlapTerms(requests_min=4, steps_min=2, batches_max=9)
+    play = Play(options_of(8, strategy=DynamicOptions(batch_size_max=8, preferred=frozenset({8}), overlap=terms)))
+    play.ticket(9, "S")
+    play.actions()
+    others = range(1, 8)
+    play.tickets(*others)
+    assert [len(batch) for batch in play.complete(took_ns=10)] == [7]
+    sizes = []
+    for _ in range(3):
+        # The large batch is over; the one that was left behind is executed while the others come again.
+        play.ticket(9)
+        play.now_ns += 100
+        assert [len(batch) for batch in play.complete(took_ns=100)] == [1]
+        play.tickets(*others, flags="")
+        play.now_ns += 100
+        sizes += [len(batch) for batch in play.complete(took_ns=10)]
+    assert sizes == [7, 7, 4]

@@ -7,6 +7,7 @@ import pytest
 from tpy.config.model_config import ModelConfig, SequenceBatching, StrategyDirect, StrategyOldest
 from tpy_data.schedulers.core import make_core
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
+from tpy_data.schedulers.core.overlap import OverlapTerms
 from tpy_data.schedulers.core.sequence_core import SequenceCore
 from tpy_data.schedulers.core.sequence_options import DirectOptions, SequenceOptions, sequence_options
 
@@ -59,7 +60,21 @@ def test_oldest_has_slots_of_its_own_and_a_dynamic_batcher() -> None:
 def test_oldest_without_numbers_fills_whole_batches() -> None:
     options = sequence_options(config_of(SequenceBatching(oldest=StrategyOldest())))
     assert options.slots == 8
-    assert options.strategy == DynamicOptions(batch_size_max=8, preferred=frozenset({8}))
+    assert options.strategy == DynamicOptions(batch_size_max=8, preferred=frozenset({8}), overlap=OverlapTerms())
+
+
+@pytest.mark.parametrize(
+    ("oldest", "halves"),
+    [
+        (StrategyOldest(preferred_batch_size=(8,)), True),
+        (StrategyOldest(preferred_batch_size=(4, 8)), False),
+        (StrategyOldest(max_queue_delay_microseconds=1), False),
+    ],
+)
+def test_batches_may_be_halved_where_nobody_named_sizes_or_a_delay(oldest: StrategyOldest, halves: bool) -> None:
+    strategy = sequence_options(config_of(SequenceBatching(oldest=oldest))).strategy
+    assert isinstance(strategy, DynamicOptions)
+    assert (strategy.overlap is not None) is halves
 
 
 def test_slots_that_nobody_uses_cost_nothing() -> None:

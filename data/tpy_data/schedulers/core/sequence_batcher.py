@@ -30,6 +30,10 @@ class SlotBatcher(Protocol):
         """Take out the next batch, when the instance is idle; None: nothing is to be run yet."""
         ...
 
+    def ended(self, count: int, took_ns: int, now_ns: int) -> None:
+        """A batch of so many is over, of which the instance says that it took so long (0: it does not say)."""
+        ...
+
     def due_ns(self) -> int | None:
         """After `take` gave None: when it gives a batch even if nothing else is offered; None: nothing was offered."""
         ...

@@ -189,6 +189,7 @@ class SequenceCore:
             del self._instances[instance]
         for ticket in tickets:
             self._after_execution(_sequence_of(ticket), member, now_ns)
+        member.batcher.ended(len(tickets), took_ns, now_ns)
         self._stirred[instance] = None
         self._dispatch(now_ns)
 

@@ -59,6 +59,9 @@ class DirectBatcher:
             tickets.append(ticket)
         return SlotBatch(tickets, places)
 
+    def ended(self, count: int, took_ns: int, now_ns: int) -> None:
+        """Nothing follows from it."""
+
     def due_ns(self) -> int | None:
         """When the oldest has waited long enough."""
         oldest = self._oldest_ticket()

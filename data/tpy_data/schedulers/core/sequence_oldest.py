@@ -7,20 +7,23 @@ from collections import OrderedDict
 from tpy_data.schedulers.core.batch_forming import BatchForming
 from tpy_data.schedulers.core.contract import Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
+from tpy_data.schedulers.core.overlap import OverlapRule
 from tpy_data.schedulers.core.sequence_batcher import SlotBatch
 
 
 class OldestBatcher:
     """A queue in the order in which requests became ready; a batch takes from its front what goes together.
 
-    `max_queue_delay_microseconds` counts from when a request became ready, that is when its predecessor was over.
+    `max_queue_delay_microseconds` counts from when a request became ready, that is when its predecessor was over. Where nobody named
+    sizes or a delay, batches may be halved (OverlapRule): what can be ready for one instance is in its sequences, whatever others do.
     """
 
-    __slots__ = ("_forming", "_queue")
+    __slots__ = ("_forming", "_overlap", "_queue")
 
     def __init__(self, options: DynamicOptions) -> None:
         self._queue: OrderedDict[Ticket, None] = OrderedDict()
         self._forming = BatchForming(options)
+        self._overlap = None if options.overlap is None else OverlapRule(options.overlap)
 
     def offer(self, ticket: Ticket, slot: int, now_ns: int) -> None:
         """Queue the ticket."""
@@ -42,11 +45,19 @@ class OldestBatcher:
         count = forming.ready_count(now_ns) if forming.tickets else 0
         if count == 0:
             return None
+        if self._overlap is not None:
+            count = self._overlap.share_of(count)
+            self._overlap.began(count, now_ns)
         tickets = forming.tickets[:count]
         forming.reset()
         for ticket in tickets:
             del queue[ticket]
         return SlotBatch(tickets)
+
+    def ended(self, count: int, took_ns: int, now_ns: int) -> None:
+        """A batch of so many is over."""
+        if self._overlap is not None:
+            self._overlap.ended(count, len(self._queue), took_ns, now_ns)
 
     def due_ns(self) -> int | None:
         """When the oldest has waited long enough for company."""
