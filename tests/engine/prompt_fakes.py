@@ -17,11 +17,13 @@ from tpy.backend import (
     ModelInstance,
     Outcome,
 )
+from tpy_data.engine.batch_run import BatchRun
 
 
-def first_value(batch: ExecutionBatch) -> float:
+def first_value(batch: ExecutionBatch | BatchRun) -> float:
     """What its first request is known by."""
-    return float(batch.requests[0].inputs["IN"].array.ravel()[0])
+    requests = batch.requests if isinstance(batch, ExecutionBatch) else batch.tickets
+    return float(requests[0].inputs["IN"].array.ravel()[0])
 
 
 class FakePrompt:
@@ -41,6 +43,8 @@ class FakePrompt:
         self.declines = False
         self.asks = False
         """The next thing that it says is for the thread."""
+        self.asks_then = False
+        """What it says after the next thing is for the thread."""
         self.said: deque[Outcome | int] = deque()
         """What became of batches; or how many are not begun."""
         self.unsaid: deque[ExecutionBatch] = deque()
@@ -108,7 +112,8 @@ class FakePrompt:
             self.is_stuck = True
             return
         self._hear(take)
-        self.is_stuck = self.dead
+        self.is_stuck = self.dead or self.asks_then
+        self.asks_then = False
 
     def _readable(self) -> bool:
         try:

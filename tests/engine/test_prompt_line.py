@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 import trio
@@ -12,7 +13,8 @@ import trio.testing
 from trio.testing import MockClock
 
 from tests.engine.fakes import RecordingSink, Rig, config, dynamic, instances, request, rig, values
-from tests.engine.prompt_fakes import FakePrompt, PromptBackend
+from tests.engine.prompt_fakes import FakePrompt, PromptBackend, first_value
+from tpy.backend import Outcome
 from tpy.errors import Unavailable
 from tpy.testing.loop_guard import LoopGuard
 from tpy.units import NS_PER_MS, NS_PER_S
@@ -242,15 +244,59 @@ async def test_a_slow_instance_that_is_silent_for_long_still_answers_one_by_one(
 ) -> None:
     async with prompt_rig() as r:
         sinks = await slow_run(r)
-        await trio.sleep(3)
-        (job,) = r.jobs
-        assert isinstance(job, PromptRun)
-        for sink in sinks[:4]:
+        await trio.sleep(2.1)
+        assert r.jobs
+        assert all(isinstance(job, PromptRun) for job in r.jobs)
+        for sink in sinks:
             await sink.wait()
-        for _ in range(2):
-            await r.step()
         assert [values(sink.response) for sink in sinks] == [[number] * 2 for number in range(1, 7)]
         assert r.backend.begun == list(range(7))
+
+
+async def test_an_answer_that_came_with_a_question_leaves_at_once(
+    autojump_clock: MockClock, loop_guard: LoopGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker says that one request is over, and in the next has a question, for the thread: both are read together."""
+    async with prompt_rig() as r:
+        sinks = await slow_run(r)
+        answered: list[int] = []
+        finish = r.instance.finish
+
+        def slow_finish(take: Callable[[Outcome], None]) -> None:
+            answered.append(len(sinks[0].responses))
+            finish(take)
+
+        monkeypatch.setattr(r.instance, "finish", slow_finish)
+        r.instance.asks_then = True
+        await r.step()
+        for sink in sinks[:4]:
+            await sink.wait()
+        assert answered == [1]
+        for _ in range(2):
+            await r.step()
+
+
+async def test_what_is_answered_of_a_steady_run_is_let_go(
+    autojump_clock: MockClock, loop_guard: LoopGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[PromptRun] = []
+    make = PromptRun.__init__
+
+    def noted(self: PromptRun, *arguments: Any, **named: Any) -> None:
+        make(self, *arguments, **named)
+        runs.append(self)
+
+    monkeypatch.setattr(PromptRun, "__init__", noted)
+    async with prompt_rig() as r:
+        sinks = await slow_run(r)
+        await r.step()
+        assert sinks[0].responses
+        run = runs[-1]
+        assert run.steady
+        assert [first_value(batch) for batch in run._open] == [2, 3, 4]
+        assert not run._finished
+        for _ in range(5):
+            await r.step()
 
 
 async def test_a_request_at_hand_that_was_cancelled_is_not_executed(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:

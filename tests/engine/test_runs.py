@@ -19,6 +19,7 @@ from tpy_data.engine.executor import Job, ThreadExecutor
 from tpy_data.engine.singles_run import SinglesRun
 from tpy_data.engine.ticket import RequestTicket
 from tpy_data.engine.virtual_executor import VirtualExecutor
+from tpy_data.schedulers.core import run_ahead
 
 
 async def test_quick_requests_are_handed_over_together_and_executed_alone(
@@ -295,3 +296,27 @@ async def test_unloading_lets_a_steady_run_come_to_its_end(autojump_clock: MockC
         r.want(config(), ())
         for number, sink in enumerate(sinks):
             assert values(await sink.wait()) == [number] * 2
+
+
+async def test_the_answer_of_a_quick_request_does_not_wait_for_a_slow_one_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a steady run: it has no time slice, and is not broken up."""
+    monkeypatch.setattr(run_ahead, "RUN_SLICE_NS_MAX", 0)  # every instance is slow
+    go, at_work = threading.Event(), threading.Event()
+
+    def work(batch: ExecutionBatch) -> list[ExecutionResult]:
+        number = batch.requests[0].inputs["IN"].array[0, 0]
+        if number == 2:
+            at_work.set()
+            assert go.wait(30)
+        return identity(batch)
+
+    with trio.fail_after(30):
+        async with rig(backend=ScriptedBackend(work), executor=ThreadExecutor()) as r:
+            await r.serve(config())
+            sinks = [r.submit(request(value=number)) for number in range(4)]
+            await trio.to_thread.run_sync(at_work.wait)
+            assert values(await sinks[1].wait()) == [1, 1]
+            assert not sinks[2].responses
+            go.set()
+            for number, sink in enumerate(sinks):
+                assert values(await sink.wait()) == [number] * 2

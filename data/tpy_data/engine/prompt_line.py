@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import trio
 
-from tpy.backend import ExecutionBatch, InstanceFailure, ModelInstance, Outcome, PromptInstance
+from tpy.backend import ExecutionBatch, InstanceFailure, ModelInstance, Outcome, PhaseTimes, PromptInstance
 from tpy.limits import PROMPT_SILENCE_S_MAX, RUN_SLICE_NS_MAX
 from tpy_data.engine.batch_run import BatchRun
 from tpy_data.engine.exception_text import exception_text
@@ -113,7 +113,8 @@ class PromptLine:
         elif not instance.open_batches:
             self._run = None
             run.finished()
-        elif run.steady:
+            return
+        if run.steady:
             run.progressed()
 
     def _hand_over(self, run: PromptRun) -> None:
@@ -149,14 +150,15 @@ class PromptRun:
     `steady` are as a SinglesRun's."""
 
     __slots__ = (
-        "_batches",
         "_finished",
+        "_first_times",
         "_instance",
+        "_last_times",
         "_line",
+        "_open",
         "_over",
         "_owner",
         "_returned",
-        "_taken",
         "failure",
         "slot",
         "steady",
@@ -175,19 +177,20 @@ class PromptRun:
         self.failure: str | None = None
         self.steady = steady
         self._instance = instance
-        self._batches = batches
+        self._open = deque(batches)  # without those that are over, which hold tensors: a steady run may last
+        self._first_times = batches[0].times
+        self._last_times: PhaseTimes | None = None
         self._line = line
         self._owner = owner
-        self._taken = 0
         self._returned = 0
         self._over = False
         self._finished: deque[BatchRun | None] = deque()
 
     def take(self, outcome: Outcome) -> None:
         """The oldest that is not over yet is over."""
-        batch = self._batches[self._taken]
+        batch = self._open.popleft()
         batch.conclude(outcome)
-        self._taken += 1
+        self._last_times = batch.times
         self._finished.append(batch)
 
     def begin(self) -> None:
@@ -217,7 +220,8 @@ class PromptRun:
 
     def holds(self, ticket: RequestTicket) -> bool:
         """Whether this request is one of those behind the first that is not over."""
-        return any(ticket in batch.tickets for batch in self._batches[self._taken + 1 : len(self._batches) - self._returned])
+        batches = list(self._open)
+        return any(ticket in batch.tickets for batch in batches[1 : len(batches) - self._returned])
 
     def take_finished(self) -> list[BatchRun | None]:
         """As a SinglesRun's."""
@@ -225,22 +229,22 @@ class PromptRun:
 
     def take_waiting(self) -> int:
         """As a SinglesRun's."""
-        # While its thread is at it, only the instance can tell what is not begun: `_taken` lags behind.
-        count = len(self._batches) - self._taken - self._returned if self._over else self._instance.take_back()
+        # While its thread is at it, only the instance can tell what is not begun: `_open` lags behind.
+        count = len(self._open) - self._returned if self._over else self._instance.take_back()
         self._returned += count
         return count
 
     @property
     def brief(self) -> bool:
         """Whether it ended within its time slice, by the instance's times."""
-        if not self._taken:
-            return False
-        return self._batches[self._taken - 1].times.end_ns - self._batches[0].times.start_ns <= RUN_SLICE_NS_MAX
+        last = self._last_times
+        return last is not None and last.end_ns - self._first_times.start_ns <= RUN_SLICE_NS_MAX
 
     @property
     def took_ns(self) -> int:
         """As a SinglesRun's, by the instance's times."""
-        return self._batches[self._taken - 1].took_ns if self._taken else 0
+        last = self._last_times
+        return 0 if last is None else last.end_ns - last.start_ns
 
     def _take_and_tell(self, outcome: Outcome) -> None:
         self.take(outcome)
@@ -248,8 +252,8 @@ class PromptRun:
 
     def _fail(self, why: str) -> None:
         self.failure = why
-        if self._taken < len(self._batches):
-            batch = self._batches[self._taken]
+        if self._open:
+            batch = self._open.popleft()
             batch.fail_now(why)
-            self._taken += 1
+            self._last_times = batch.times
             self._finished.append(batch)

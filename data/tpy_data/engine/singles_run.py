@@ -67,7 +67,7 @@ class SinglesRun:
 
     Both threads take tickets from `_waiting`, the instance's from the front, Trio's from the back, and each is taken once: a
     deque's operations are atomic. `failure` is as a BatchRun's. `brief`: it ended within its time slice. One that is `steady`
-    goes on when its time is over, and tells its owner what is over meanwhile.
+    goes on when its time is over, and tells its owner of each request that is over: the next may take long.
     """
 
     __slots__ = (
@@ -125,7 +125,7 @@ class SinglesRun:
         self._current = self._next()
         if self._current is None:
             return False
-        if not self.brief:
+        if self.steady:
             self.slot.worker.tell(self._progressed)
         return True
 

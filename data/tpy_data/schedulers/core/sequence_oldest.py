@@ -14,8 +14,8 @@ from tpy_data.schedulers.core.sequence_batcher import SlotBatch
 class OldestBatcher:
     """A queue in the order in which requests became ready; a batch takes from its front what goes together.
 
-    `max_queue_delay_microseconds` counts from when a request became ready, that is when its predecessor was over. Where nobody named
-    sizes or a delay, batches may be halved (OverlapRule): what can be ready for one instance is in its sequences, whatever others do.
+    `max_queue_delay_microseconds` counts from when a request became ready, that is when its predecessor was over. Where nobody
+    named sizes or a delay, batches may be halved (OverlapRule): what is ready for one instance is no other's.
     """
 
     __slots__ = ("_forming", "_overlap", "_queue")
