@@ -183,6 +183,9 @@ GRPC_STREAM_SEND_BYTES_MAX: Final = 1 * MIB
 GRPC_STREAM_MESSAGES_PER_TURN_MAX: Final = 16
 """Messages of one stream that its handler takes before others have their turn: a millisecond of small requests."""
 
+GRPC_CONNECTION_MESSAGES_PER_TURN_MAX: Final = 64
+"""The same for all streams of a connection together, but at least one each."""
+
 GRPC_STATUS_MESSAGE_BYTES_MAX: Final = 6 * KIB
 """The encoded text of a status: with the other trailers below the 8 KiB from which gRPC's clients begin to refuse them."""
 

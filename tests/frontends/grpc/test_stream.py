@@ -196,7 +196,7 @@ async def test_half_close_waits_for_what_is_outstanding() -> None:
 
 
 async def test_a_slow_reader_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "GRPC_STREAM_WAITING_BYTES_MAX", 100)
+    monkeypatch.setattr(limits, "GRPC_STREAM_WAITING_BYTES_MAX", 7 * 1024)
     async with port() as server:
         call = server.open(window=2)
         for number in range(20):
@@ -210,6 +210,17 @@ async def test_a_slow_reader_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -
             await trio.testing.wait_all_tasks_blocked()
         await call.ended.wait()
         assert [entry[0] for entry in shown(call)] == [str(number) for number in range(20)]
+
+
+async def test_errors_that_a_slow_reader_does_not_take_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no tensors, and still cost memory."""
+    monkeypatch.setattr(limits, "GRPC_STREAM_WAITING_BYTES_MAX", 7 * 1024)
+    async with port() as server:
+        call = server.open(window=2)
+        for _ in range(20):
+            call.request(b"")
+        await trio.testing.wait_all_tasks_blocked()
+        assert call.taken == 10
 
 
 async def test_requests_that_nobody_answers_are_bounded() -> None:

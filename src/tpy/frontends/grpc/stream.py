@@ -34,6 +34,8 @@ Pieces = list[bytes | memoryview]
 
 _STOPPING_TEXT = "GRPC server is shutting down and has stopped accepting new requests."
 _GRPC_ERROR_KEY = "triton_grpc_error"
+_ANSWER_BYTES = 1024
+"""What an answer that waits holds besides its tensors: some objects, and a text if it is an error."""
 
 
 class StreamInferApi:
@@ -114,7 +116,7 @@ class _Answer:
         self.error = error
         self.final = response is None or response.final
         self.pieces: Pieces | None = None
-        self.size = 0 if response is None else sum(output.array.nbytes for output in response.outputs)
+        self.size = _ANSWER_BYTES + (0 if response is None else sum(output.array.nbytes for output in response.outputs))
 
     @property
     def is_large(self) -> bool:

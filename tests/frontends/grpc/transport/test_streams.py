@@ -10,7 +10,8 @@ from grpclib.const import Status
 
 from tpy.errors import InvariantViolation
 from tpy.frontends.grpc.transport import StreamCall, StreamHandler
-from tpy.limits import GRPC_STREAM_MESSAGES_PER_TURN_MAX, GRPC_STREAM_SEND_BYTES_MAX
+from tpy.frontends.grpc.transport.stream import StreamExchange
+from tpy.limits import GRPC_CONNECTION_MESSAGES_PER_TURN_MAX, GRPC_STREAM_MESSAGES_PER_TURN_MAX, GRPC_STREAM_SEND_BYTES_MAX
 from tpy.units import KIB, MIB
 
 from .harness import PATH, Client, echo_stream, in_memory
@@ -82,6 +83,80 @@ async def test_what_arrives_together_is_taken_in_few_turns_of_the_loop_and_other
     together = Counter(taken_in)
     assert len(together) <= 5  # three, where it begins with a turn of its own, and no other task comes in between
     assert max(together.values()) <= 2 * GRPC_STREAM_MESSAGES_PER_TURN_MAX
+
+
+@pytest.mark.parametrize("frame_bytes", [1, 7, 100, 10_000])
+async def test_messages_that_nobody_takes_are_few_objects(frame_bytes: int) -> None:
+    go = trio.Event()
+    taken: list[bytes] = []
+
+    async def wait(call: StreamCall) -> None:
+        await go.wait()
+        while (body := await call.receive_message()) is not None:
+            taken.append(bytes(body))
+
+    bodies = [b"x" * (number % 3) for number in range(5_000)]
+    data = b"".join(map(message, bodies))
+    async with in_memory({PATH: StreamHandler(wait)}) as served:
+        client = served.client
+        stream_id = await client.begin()
+        for at in range(0, len(data), frame_bytes):
+            await client.send(stream_id, data[at : at + frame_bytes])
+        await trio.testing.wait_all_tasks_blocked()
+        (exchange,) = served.connection._exchanges.values()
+        assert isinstance(exchange, StreamExchange)
+        assert len(exchange._arrived) <= 256
+        assert len(exchange._uncut) <= 1 + len(data) // 2_000
+        await client.send(stream_id, b"", end=True)
+        go.set()
+        assert (await client.answer(stream_id)).status == 0
+    assert taken == bodies
+
+
+@pytest.mark.parametrize("rest", [b"\0\0", b"\2\0\0\0\0"])
+async def test_what_is_no_message_is_found_behind_many_that_are(rest: bytes) -> None:
+    taken = 0
+
+    async def count(call: StreamCall) -> None:
+        nonlocal taken
+        while await call.receive_message() is not None:
+            taken += 1
+
+    async with in_memory({PATH: StreamHandler(count)}) as served:
+        stream_id = await served.client.begin()
+        await served.client.send(stream_id, b"".join([message(b"x")] * 1_000) + rest, end=True)
+        reply = await served.client.answer(stream_id)
+        assert reply.status == Status.INTERNAL.value
+    assert taken <= 1_000
+
+
+async def test_many_streams_share_a_turn() -> None:
+    """Each may take a few messages, not as many as if it were alone."""
+    turns = 0
+    taken_in: list[int] = []
+
+    async def neighbour() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async def take(call: StreamCall) -> None:
+        while await call.receive_message() is not None:
+            taken_in.append(turns)
+
+    streams = GRPC_CONNECTION_MESSAGES_PER_TURN_MAX
+    async with in_memory({PATH: StreamHandler(take)}) as served, trio.open_nursery() as nursery:
+        ids = [await served.client.begin() for _ in range(streams)]
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(neighbour)
+        for stream_id in ids:
+            await served.client.send(stream_id, message(b"x") * 8, end=True)
+        for stream_id in ids:
+            assert (await served.client.answer(stream_id)).status == 0
+        nursery.cancel_scope.cancel()
+    assert len(taken_in) == 8 * streams
+    assert max(Counter(taken_in).values()) <= 3 * streams
 
 
 async def test_a_handler_may_answer_before_it_reads() -> None:

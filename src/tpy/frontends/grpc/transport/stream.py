@@ -13,7 +13,18 @@ from tpy.frontends.grpc.transport.core.answers import Fields, response_headers, 
 from tpy.frontends.grpc.transport.core.framing import PREFIX_BYTES, FramingFault, Message, MessageReader, prefix
 from tpy.frontends.grpc.transport.core.request_head import RequestHead
 from tpy.frontends.grpc.transport.exchange import CallState, Exchange, Link, flatten, guard
-from tpy.limits import GRPC_STREAM_MESSAGES_PER_TURN_MAX, GRPC_STREAM_SEND_BYTES_MAX
+from tpy.limits import (
+    GRPC_CONNECTION_MESSAGES_PER_TURN_MAX,
+    GRPC_STREAM_MESSAGES_PER_TURN_MAX,
+    GRPC_STREAM_SEND_BYTES_MAX,
+)
+from tpy.units import KIB
+
+_MESSAGES_MAX = 256
+"""Messages that wait, made of the bytes that have arrived."""
+
+_PIECE_BYTES = 4 * KIB
+"""Smaller pieces of bytes are put together while they wait."""
 
 
 class StreamExchange(Exchange):
@@ -31,12 +42,15 @@ class StreamExchange(Exchange):
         "_scope",
         "_senders",
         "_taken",
+        "_uncut",
     )
 
     def __init__(self, link: Link, stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
         super().__init__(link, stream_id, head, deadline_ns)
         self._reader = MessageReader(link.receive_bytes_max)
         self._arrived: deque[Message] = deque()
+        self._uncut: deque[memoryview | bytearray] = deque()
+        """What came behind those that have arrived. A message is some objects, however small it is; bytes are only bytes."""
         self._debt = 0
         """Bytes that have arrived and are not credited."""
         self._taken = 0
@@ -65,18 +79,41 @@ class StreamExchange(Exchange):
             self._link.server.credit(self._stream_id, len(data))
             return
         self._debt += len(data)
-        try:
-            self._arrived += self._reader.feed(data)
-            if ended and self._reader.is_within_message:
-                raise FramingFault(Status.INTERNAL, "the request ends within a message")
-        except FramingFault as fault:
-            self.abort(fault.status, fault.text)
-            return
+        self._keep(data)
         self._half_closed = ended
+        if not self._cut():
+            return
         if self._arrived or ended:
             self._receivers.unpark_all()
         else:
             self._pay(self._debt)
+
+    def _keep(self, data: memoryview) -> None:
+        """Put bytes behind those that are not messages yet; small pieces together, as each is an object too."""
+        uncut = self._uncut
+        if not uncut or len(data) >= _PIECE_BYTES:
+            uncut.append(data)
+        elif isinstance(tail := uncut[-1], bytearray) and len(tail) < _PIECE_BYTES:
+            tail += data
+        else:
+            uncut.append(bytearray(data))
+
+    def _cut(self) -> bool:
+        """Make messages of the bytes, as long as few wait. False: they are none, and the call is over."""
+        uncut, arrived = self._uncut, self._arrived
+        try:
+            while uncut and (room := _MESSAGES_MAX - len(arrived)) > 0:
+                data = memoryview(uncut.popleft())
+                messages, taken = self._reader.cut(data, room)
+                arrived += messages
+                if taken < len(data):
+                    uncut.appendleft(data[taken:])
+            if self._half_closed and not uncut and self._reader.is_within_message:
+                raise FramingFault(Status.INTERNAL, "the request ends within a message")
+        except FramingFault as fault:
+            self.abort(fault.status, fault.text)
+            return False
+        return True
 
     def _pay(self, size: int) -> None:
         self._debt -= size
@@ -84,6 +121,8 @@ class StreamExchange(Exchange):
 
     async def receive_message(self) -> memoryview | None:
         while not self._arrived:
+            if self._uncut and self._cut():
+                continue
             if self._half_closed or self.state is not CallState.OPEN:
                 await trio.lowlevel.checkpoint()
                 return None
@@ -91,14 +130,16 @@ class StreamExchange(Exchange):
             await self._receivers.park()
         # What has arrived together is taken together: a turn of the loop for each would cost more than the message.
         self._taken += 1
-        if self._taken <= GRPC_STREAM_MESSAGES_PER_TURN_MAX:
+        together = GRPC_CONNECTION_MESSAGES_PER_TURN_MAX // max(1, self._link.server.open_streams)
+        if self._taken <= min(together, GRPC_STREAM_MESSAGES_PER_TURN_MAX):
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             self._taken = 1
             await trio.lowlevel.checkpoint()
         compressed, message = self._arrived.popleft()
         if self.state is CallState.OPEN:
-            self._pay(min(self._debt, PREFIX_BYTES + len(message)) if self._arrived else self._debt)
+            more = self._arrived or self._uncut
+            self._pay(min(self._debt, PREFIX_BYTES + len(message)) if more else self._debt)
             if self._link.server.has_output:
                 self._link.wake()
         if not compressed:
@@ -183,6 +224,7 @@ class StreamExchange(Exchange):
 
     def _stop(self) -> None:
         self._arrived.clear()
+        self._uncut.clear()
         self._release()
         self._scope.cancel()
 

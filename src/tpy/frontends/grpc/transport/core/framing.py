@@ -49,9 +49,13 @@ class MessageReader:
 
     def feed(self, data: memoryview) -> list[Message]:
         """The messages that `data` completes. Raises FramingFault; the reader is of no use then."""
+        return self.cut(data, len(data))[0]
+
+    def cut(self, data: memoryview, count_max: int) -> tuple[list[Message], int]:
+        """The messages that `data` completes, `count_max` at most, and how many of its bytes are taken. Raises as `feed`."""
         messages: list[Message] = []
         at, end = 0, len(data)
-        while at < end:
+        while at < end and len(messages) < count_max:
             body = self._body
             if body is None:
                 taken = self._prefix + data[at : at + PREFIX_BYTES - len(self._prefix)]
@@ -73,7 +77,7 @@ class MessageReader:
             if len(body) == self._body_length:
                 messages.append((self._compressed, memoryview(body)))
                 self._body = None
-        return messages
+        return messages, at
 
     def _begin(self, taken: bytes) -> int:
         flag = taken[0]
