@@ -9,6 +9,8 @@ import struct
 import time
 
 import grpc
+import h2.config
+import h2.connection
 import pytest
 
 from tpy._proto import message_class
@@ -17,6 +19,14 @@ from .attacker import Attacker, tensor
 from .test_http2 import CALL, PREFACE, frame, headers
 
 SERVICE = "/inference.GRPCInferenceService/"
+STREAM = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", f"{SERVICE}ModelStreamInfer"),
+    (":authority", "x"),
+    ("te", "trailers"),
+    ("content-type", "application/grpc"),
+]
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n"
 POST = b"POST /v2/models/affine/infer HTTP/1.1\r\nHost: x\r\n"
 HEADS = {
@@ -81,6 +91,31 @@ def test_many_requests_ahead_are_not_read(attacker: Attacker) -> None:
             while True:
                 connection.sendall(b"GET /v2/models/affine/config HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
         assert attacker.resident_bytes() - resident < 30_000_000
+        attacker.check_served()
+
+
+def test_answers_that_nobody_reads_stop_the_stream(attacker: Attacker) -> None:
+    """Empty messages are 5 bytes each, and each is answered with an error. This client takes none of them."""
+    resident = attacker.resident_bytes()
+    client = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
+    client.initiate_connection()
+    with attacker.connect(attacker.server.grpc) as connection:
+        connection.settimeout(1)
+        client.send_headers(1, STREAM)
+        connection.sendall(client.data_to_send())
+        messages = bytes(5) * 3_000
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while sent < 20_000_000:
+                # Only what the server says of its windows counts; the answers are not acknowledged.
+                if client.local_flow_control_window(1) <= len(messages):
+                    client.receive_data(connection.recv(1 << 20))
+                else:
+                    client.send_data(1, messages)
+                    sent += len(messages)
+                connection.sendall(client.data_to_send())
+        assert sent < 20_000_000, "the server read on"
+        assert attacker.resident_bytes() - resident < 150_000_000
         attacker.check_served()
 
 
