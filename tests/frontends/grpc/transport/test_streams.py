@@ -11,13 +11,37 @@ from grpclib.const import Status
 from tpy.errors import InvariantViolation
 from tpy.frontends.grpc.transport import StreamCall, StreamHandler
 from tpy.frontends.grpc.transport.stream import StreamExchange
-from tpy.limits import GRPC_CONNECTION_MESSAGES_PER_TURN_MAX, GRPC_STREAM_MESSAGES_PER_TURN_MAX, GRPC_STREAM_SEND_BYTES_MAX
+from tpy.limits import (
+    GRPC_CONNECTION_MESSAGES_PER_TURN_MAX,
+    GRPC_STREAM_MESSAGES_PER_TURN_MAX,
+    GRPC_STREAM_SEND_BYTES_MAX,
+    GRPC_STREAM_WINDOW_BYTES,
+)
 from tpy.units import KIB, MIB
 
 from .harness import PATH, Client, echo_stream, in_memory
 from .peer import message
 
 ECHO = {PATH: StreamHandler(echo_stream)}
+
+
+class Turns:
+    """Counts turns of the loop, and in which of them messages are taken."""
+
+    def __init__(self) -> None:
+        self.taken_in: list[int] = []
+        self._now = 0
+
+    async def count(self) -> None:
+        """Have a turn, as any other task."""
+        while True:
+            self._now += 1
+            await trio.lowlevel.checkpoint()
+
+    async def take(self, call: StreamCall) -> None:
+        """A handler."""
+        while await call.receive_message() is not None:
+            self.taken_in.append(self._now)
 
 
 async def test_messages_go_both_ways_one_by_one() -> None:
@@ -59,28 +83,16 @@ async def test_many_messages_in_one_piece_and_one_in_many() -> None:
 
 
 async def test_what_arrives_together_is_taken_in_few_turns_of_the_loop_and_others_have_theirs() -> None:
-    turns = 0
-    taken_in: list[int] = []
-
-    async def neighbour() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await trio.lowlevel.checkpoint()
-
-    async def take(call: StreamCall) -> None:
-        while await call.receive_message() is not None:
-            taken_in.append(turns)
-
+    turns = Turns()
     count = 3 * GRPC_STREAM_MESSAGES_PER_TURN_MAX
-    async with in_memory({PATH: StreamHandler(take)}) as served, trio.open_nursery() as nursery:
-        nursery.start_soon(neighbour)
+    async with in_memory({PATH: StreamHandler(turns.take)}) as served, trio.open_nursery() as nursery:
+        nursery.start_soon(turns.count)
         stream_id = await served.client.begin()
         await served.client.send(stream_id, b"".join(message(b"%d" % number) for number in range(count)), end=True)
         assert (await served.client.answer(stream_id)).status == 0
         nursery.cancel_scope.cancel()
-    assert len(taken_in) == count
-    together = Counter(taken_in)
+    assert len(turns.taken_in) == count
+    together = Counter(turns.taken_in)
     assert len(together) <= 5  # three, where it begins with a turn of its own, and no other task comes in between
     assert max(together.values()) <= 2 * GRPC_STREAM_MESSAGES_PER_TURN_MAX
 
@@ -113,6 +125,36 @@ async def test_messages_that_nobody_takes_are_few_objects(frame_bytes: int) -> N
     assert taken == bodies
 
 
+async def test_a_message_larger_than_the_window_arrives_behind_many_small_ones() -> None:
+    """Its beginning waits as bytes while the others are taken, and must be credited then, or the client may not go on."""
+    go = trio.Event()
+    sizes: list[int] = []
+
+    async def wait(call: StreamCall) -> None:
+        await go.wait()
+        while (body := await call.receive_message()) is not None:
+            sizes.append(len(body))
+
+    large = message(bytes(3 * GRPC_STREAM_WINDOW_BYTES))
+    async with in_memory({PATH: StreamHandler(wait)}) as served:
+        client = served.client
+        stream_id = await client.begin()
+        await client.send(stream_id, message(b"") * 256)
+        at = 0
+        with trio.fail_after(10):
+            while at < len(large):
+                room = min(client.h2.local_flow_control_window(stream_id), 16 * KIB)
+                if room:
+                    await client.send(stream_id, large[at : at + room])
+                    at += room
+                else:
+                    go.set()
+                    await client.read()
+            await client.send(stream_id, b"", end=True)
+            assert (await client.answer(stream_id)).status == 0
+    assert sizes == [0] * 256 + [len(large) - 5]
+
+
 @pytest.mark.parametrize("rest", [b"\0\0", b"\2\0\0\0\0"])
 async def test_what_is_no_message_is_found_behind_many_that_are(rest: bytes) -> None:
     taken = 0
@@ -132,31 +174,19 @@ async def test_what_is_no_message_is_found_behind_many_that_are(rest: bytes) -> 
 
 async def test_many_streams_share_a_turn() -> None:
     """Each may take a few messages, not as many as if it were alone."""
-    turns = 0
-    taken_in: list[int] = []
-
-    async def neighbour() -> None:
-        nonlocal turns
-        while True:
-            turns += 1
-            await trio.lowlevel.checkpoint()
-
-    async def take(call: StreamCall) -> None:
-        while await call.receive_message() is not None:
-            taken_in.append(turns)
-
+    turns = Turns()
     streams = GRPC_CONNECTION_MESSAGES_PER_TURN_MAX
-    async with in_memory({PATH: StreamHandler(take)}) as served, trio.open_nursery() as nursery:
+    async with in_memory({PATH: StreamHandler(turns.take)}) as served, trio.open_nursery() as nursery:
         ids = [await served.client.begin() for _ in range(streams)]
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(neighbour)
+        nursery.start_soon(turns.count)
         for stream_id in ids:
             await served.client.send(stream_id, message(b"x") * 8, end=True)
         for stream_id in ids:
             assert (await served.client.answer(stream_id)).status == 0
         nursery.cancel_scope.cancel()
-    assert len(taken_in) == 8 * streams
-    assert max(Counter(taken_in).values()) <= 3 * streams
+    assert len(turns.taken_in) == 8 * streams
+    assert max(Counter(turns.taken_in).values()) <= 3 * streams
 
 
 async def test_a_handler_may_answer_before_it_reads() -> None:

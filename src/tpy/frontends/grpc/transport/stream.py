@@ -85,8 +85,6 @@ class StreamExchange(Exchange):
             return
         if self._arrived or ended:
             self._receivers.unpark_all()
-        else:
-            self._pay(self._debt)
 
     def _keep(self, data: memoryview) -> None:
         """Put bytes behind those that are not messages yet; small pieces together, as each is an object too."""
@@ -99,7 +97,8 @@ class StreamExchange(Exchange):
             uncut.append(bytearray(data))
 
     def _cut(self) -> bool:
-        """Make messages of the bytes, as long as few wait. False: they are none, and the call is over."""
+        """Make messages of the bytes, as long as few wait; when none does, the client may go on with the one that is under way.
+        False: they are no messages, and the call is over."""
         uncut, arrived = self._uncut, self._arrived
         try:
             while uncut and (room := _MESSAGES_MAX - len(arrived)) > 0:
@@ -113,7 +112,14 @@ class StreamExchange(Exchange):
         except FramingFault as fault:
             self.abort(fault.status, fault.text)
             return False
+        if not arrived and not self._half_closed:
+            self._pay(self._debt)
+            self._wake_for_credit()
         return True
+
+    def _wake_for_credit(self) -> None:
+        if self._link.server.has_output:
+            self._link.wake()
 
     def _pay(self, size: int) -> None:
         self._debt -= size
@@ -140,8 +146,7 @@ class StreamExchange(Exchange):
         if self.state is CallState.OPEN:
             more = self._arrived or self._uncut
             self._pay(min(self._debt, PREFIX_BYTES + len(message)) if more else self._debt)
-            if self._link.server.has_output:
-                self._link.wake()
+            self._wake_for_credit()
         if not compressed:
             return message
         try:
