@@ -45,7 +45,7 @@ def rate_of(peak: Load) -> int:
 
 
 def _measure_round(bench: Bench, program: PerfAnalyzer, contenders: Sequence[Contender], protocol: str, number: int) -> None:
-    """Each at 60 % of its own peak, and then those that have a baseline to be compared with, at the baseline's rate."""
+    """Each at 60 % of its own peak, and then, where there is a baseline and time, at the baseline's rate."""
     rates: dict[str, int] = {}
     for contender in contenders:
         peak = perf_analyzer.drive(
@@ -61,7 +61,7 @@ def _measure_round(bench: Bench, program: PerfAnalyzer, contenders: Sequence[Con
         load = _drive_rate(bench, program, contender, protocol, rates[contender.name])
         more = (f"peak, {PEAK_CONCURRENCY} at a time", "requests/s", peak.per_s)
         _note(bench, contender, _TITLES[protocol], number, load, rates[contender.name], more)
-    if BASELINE not in rates:
+    if BASELINE not in rates or bench.effort.quick:
         return
     for contender in contenders:
         load = _drive_rate(bench, program, contender, protocol, rates[BASELINE])

@@ -2,7 +2,7 @@
 
 A `Worker` runs jobs in the order in which they were put. Each model instance has a worker of one thread for itself; loading
 has one worker of a few threads for all models. A job goes into its thread through one queue and comes back through exactly
-one `TrioToken.run_sync_soon`: two hand-offs, whatever it did.
+one `TrioToken.run_sync_soon`: two hand-offs, whatever it did. One that lasts may `tell` the loop something in the middle.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class Dispatch(msgspec.Struct, frozen=True):
 
     They are one batch; or, `singly`, a run: one batch for each ticket, one after the other, in this order. A run stops when
     RUN_SLICE_NS_MAX is over, before the next ticket; and a ticket that has ended before its turn is passed over. A `steady` run
-    does not stop; whenever a ticket of it has taken so long, `broken_up` says what is over, with nothing not begun.
+    does not stop; whenever a ticket of it is over and another begun, `broken_up` says so, with nothing not begun.
 
     `slots`, when there are any, are the places of the batch from the first to the last that is taken, each with its ticket or
     empty (None); then `tickets` are the same without the empty ones. The model sees an empty place as a request that is not

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tpy.config.model_config import ModelConfig, QueuePolicy, TimeoutAction
+from tpy.config.model_config import DynamicBatching, ModelConfig, QueuePolicy, StrategyOldest, TimeoutAction
 from tpy.errors import Unsupported, invariant
 from tpy.limits import PRIORITY_LEVELS_MAX
 from tpy.units import NS_PER_US
@@ -80,15 +80,18 @@ def dynamic_options(config: ModelConfig) -> DynamicOptions:
         levels = tuple(own.get(level, default_rules) for level in range(1, level_count + 1))
         default_level = dynamic.default_priority_level - 1
         invariant(0 <= default_level < level_count, f"default_priority_level of model '{config.name}' was not validated")
-    preferred = frozenset(dynamic.preferred_batch_size) or frozenset({batch_size_max})
-    takes_what_waits = preferred == {batch_size_max} and dynamic.max_queue_delay_microseconds == 0
+    return msgspec.structs.replace(batcher_options(dynamic, batch_size_max), levels=levels, default_level=default_level)
+
+
+def batcher_options(batching: DynamicBatching | StrategyOldest, batch_size_max: int) -> DynamicOptions:
+    """What dynamic batching and the strategy oldest have in common: how batches are formed, and in which order they answer."""
+    preferred = frozenset(batching.preferred_batch_size) or frozenset({batch_size_max})
+    takes_what_waits = preferred == {batch_size_max} and batching.max_queue_delay_microseconds == 0
     return DynamicOptions(
         batch_size_max=batch_size_max,
         preferred=preferred,
-        queue_delay_ns_max=dynamic.max_queue_delay_microseconds * NS_PER_US,
-        preserve_ordering=dynamic.preserve_ordering,
-        levels=levels,
-        default_level=default_level,
+        queue_delay_ns_max=batching.max_queue_delay_microseconds * NS_PER_US,
+        preserve_ordering=batching.preserve_ordering,
         overlap=OverlapTerms() if takes_what_waits else None,
     )
 

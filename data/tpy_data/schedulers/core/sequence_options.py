@@ -11,8 +11,7 @@ from tpy.config.model_config import ModelConfig, StrategyDirect, StrategyOldest
 from tpy.config.normalise import SEQUENCE_IDLE_US_DEFAULT
 from tpy.limits import SEQUENCE_REQUESTS_WAITING_MAX, SEQUENCES_LIVE_MAX
 from tpy.units import NS_PER_US
-from tpy_data.schedulers.core.dynamic_options import DynamicOptions
-from tpy_data.schedulers.core.overlap import OverlapTerms
+from tpy_data.schedulers.core.dynamic_options import DynamicOptions, batcher_options
 
 
 class DirectOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,15 +75,7 @@ def _direct(direct: StrategyDirect, batch_size_max: int) -> DirectOptions:
 def _oldest(oldest: StrategyOldest, batch_size_max: int) -> DynamicOptions:
     # preserve_ordering asks for nothing more: an instance runs one batch after the other, each with the requests that became
     # ready first, so their answers are in that order anyway.
-    preferred = frozenset(oldest.preferred_batch_size) or frozenset({batch_size_max})
-    takes_what_waits = preferred == {batch_size_max} and oldest.max_queue_delay_microseconds == 0
-    return DynamicOptions(
-        batch_size_max=batch_size_max,
-        preferred=preferred,
-        overlap=OverlapTerms() if takes_what_waits else None,
-        queue_delay_ns_max=oldest.max_queue_delay_microseconds * NS_PER_US,
-        preserve_ordering=oldest.preserve_ordering,
-    )
+    return batcher_options(oldest, batch_size_max)
 
 
 def _utilized(utilization: float, slots: int) -> int:
