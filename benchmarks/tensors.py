@@ -59,6 +59,22 @@ def _path(model: str) -> str:
 
 def ask(port: int, request: HttpRequest) -> FloatArray:
     """Send `request` once and return its first output, flat. Raises WrongAnswer for any status but 200."""
+    body, length = _answer(port, request)
+    if length is not None:
+        return np.frombuffer(body, np.float32, offset=int(length))
+    return np.array(json.loads(body)["outputs"][0]["data"], np.float32).ravel()
+
+
+def check_copies(port: int, request: HttpRequest) -> None:
+    """Raises WrongAnswer unless the outputs of the server are, in this order, what `request` has as inputs in its JSON."""
+    body, _ = _answer(port, request)
+    sent = [tensor["data"] for tensor in json.loads(request.body)["inputs"]]
+    if [tensor["data"] for tensor in json.loads(body)["outputs"]] != sent:
+        raise WrongAnswer(f"{request.path}: the outputs are not the inputs")
+
+
+def _answer(port: int, request: HttpRequest) -> tuple[bytes, str | None]:
+    """Returns the body and, where it has binary tensors, the length of the JSON before them."""
     connection = http.client.HTTPConnection(HOST, port, timeout=_TIMEOUT_S)
     try:
         connection.request("POST", request.path, request.body, request.headers)
@@ -66,12 +82,9 @@ def ask(port: int, request: HttpRequest) -> FloatArray:
         body = response.read()
         if response.status != http.client.OK:
             raise WrongAnswer(f"{request.path}: status {response.status}, {body[:500].decode(errors='replace')}")
-        length = response.getheader(_HEADER_LENGTH)
+        return body, response.getheader(_HEADER_LENGTH)
     finally:
         connection.close()
-    if length is not None:
-        return np.frombuffer(body, np.float32, offset=int(length))
-    return np.array(json.loads(body)["outputs"][0]["data"], np.float32).ravel()
 
 
 def check_identity(port: int, request: HttpRequest, values: FloatArray) -> None:

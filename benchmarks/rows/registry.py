@@ -7,7 +7,21 @@ from collections.abc import Callable
 import msgspec
 
 from benchmarks.bench import Bench
-from benchmarks.rows import batching, bls, decoupled, ensemble, frontends, memory, onnx, sequences, start, stream, tail, tiny
+from benchmarks.rows import (
+    batching,
+    bls,
+    decoupled,
+    ensemble,
+    frontends,
+    memory,
+    models,
+    onnx,
+    sequences,
+    start,
+    stream,
+    tail,
+    tiny,
+)
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -25,6 +39,11 @@ ROWS: tuple[Row, ...] = (
     Row("json", "tiny identity model, HTTP JSON, by wrk", tiny.measure_json, quick=True),
     Row("binary", "tiny identity model, HTTP binary, by wrk", tiny.measure_binary),
     Row("perf_analyzer", "tiny identity model, HTTP binary, by perf_analyzer", tiny.measure_perf_analyzer, quick=True),
+    Row(
+        "models",
+        "python models of other kinds: batches, delays, instances, many tensors, strings; HTTP JSON, by wrk",
+        models.measure,
+    ),
     Row("large", "identity model and 12 MB, HTTP binary, by our own load generator", tiny.measure_large),
     Row("tail", "latency at 60 % of each server's own peak, HTTP binary and gRPC, by perf_analyzer", tail.measure, quick=True),
     Row("stream", "tiny identity model, one gRPC stream with 1, 16 and 64 requests outstanding", stream.measure, quick=True),

@@ -94,7 +94,7 @@ def measure_large(bench: Bench) -> None:
                 contender.server.ports.http, requests[contender.name], connections=connections, seconds=seconds
             )
 
-        _measure_rounds(bench, "HTTP binary, 12 MB in and out", able, (1,), drive, whole_run=True, megabytes=LARGE.nbytes / 1e6)
+        measure_rounds(bench, "HTTP binary, 12 MB in and out", able, (1,), drive, whole_run=True, megabytes=LARGE.nbytes / 1e6)
 
 
 def measure_grpc(bench: Bench) -> None:
@@ -137,7 +137,7 @@ def measure_cache(bench: Bench) -> None:
             port = contender.server.ports.http
             return wrk.drive(program, port, requests[contender.name], connections=connections, seconds=seconds)
 
-        _measure_rounds(bench, "response cache, HTTP binary, 16 floats", contenders, (1, 16), drive, whole_run=True)
+        measure_rounds(bench, "response cache, HTTP binary, 16 floats", contenders, (1, 16), drive, whole_run=True)
 
 
 def _measure_perf_analyzer(
@@ -157,7 +157,7 @@ def _measure_perf_analyzer(
         )
 
     megabytes = values.nbytes / 1e6 if values is LARGE else None
-    _measure_rounds(bench, row, contenders, cases, drive, whole_run=False, megabytes=megabytes)
+    measure_rounds(bench, row, contenders, cases, drive, whole_run=False, megabytes=megabytes)
 
 
 def _measure_wrk(bench: Bench, row: str, build: Callable[[str, str, FloatArray], HttpRequest], *, binary: bool) -> None:
@@ -177,10 +177,10 @@ def _measure_wrk(bench: Bench, row: str, build: Callable[[str, str, FloatArray],
 
         for contender in able:
             drive(contender, 16, WARM_UP_S)
-        _measure_rounds(bench, row, able, bench.effort.cases(CASES, QUICK_CASES), drive, whole_run=True)
+        measure_rounds(bench, row, able, bench.effort.cases(CASES, QUICK_CASES), drive, whole_run=True)
 
 
-def _measure_rounds(
+def measure_rounds(
     bench: Bench,
     row: str,
     contenders: Sequence[Contender],

@@ -155,6 +155,10 @@ RUN_HELD_NS_MAX: Final = 2_000_000
 STEADY_RUN_REQUESTS_MAX: Final = 4
 """Requests at hand for the only instance of a slow model: of as many, it waits for the server after the last only."""
 
+EXACT_DEADLINE_NS_MAX: Final = 10_000_000
+"""A scheduler whose deadlines are nearer than this gets a kernel timer, which is one descriptor. Farther ones are kept by epoll's
+time-out: whole milliseconds, rounded up, which is a tenth of this at most."""
+
 INSTANCES_OF_GROUP_MAX: Final = 4096
 """`count` of an instance group: beyond any machine, stops a typo from starting threads until memory ends."""
 

@@ -1,5 +1,6 @@
 """Which rows run, and what the ONNX row computes."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,28 @@ from benchmarks.load.stream_pipeline import check_answer
 from benchmarks.measurement import Measurement
 from benchmarks.rows.batching import config_of
 from benchmarks.rows.decoupled import rate_said
+from benchmarks.rows.models import KINDS, Kind, code_of, request_for
+from benchmarks.rows.models import config_of as config_of_kind
 from benchmarks.rows.onnx import settings_for, without_clients
 from benchmarks.rows.registry import ROWS, rows_named
 from benchmarks.rows.tail import rate_of
 from benchmarks.rows.tiny import VALUES, beside
 from benchmarks.servers.models import write_python_onnx_model
 from tpy._proto import message_class
+from tpy.config.pbtxt import parse_pbtxt
 
 
 def test_rows_are_chosen_by_name_in_the_programs_order() -> None:
     assert [row.name for row in rows_named("start, json")] == ["json", "start"]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_the_python_models_are_such_as_a_server_takes(kind: Kind) -> None:
+    config = parse_pbtxt(config_of_kind(kind)).config
+    inputs = json.loads(request_for(kind).body)["inputs"]
+    assert [tensor.name for tensor in config.input] == [tensor["name"] for tensor in inputs]
+    assert len(config.output) == kind.tensors
+    compile(code_of(kind), "model.py", "exec")
 
 
 @pytest.mark.parametrize("names", ["", ",", "json,speed"])

@@ -66,16 +66,19 @@ class SchedulerDriver:
         self._core = core
         self._clock = clock
         self._performer = performer
-        self._alarm = Alarm(clock)
+        self._alarm = Alarm(clock, exact=True)
         self._performing = False
         self._now_ns = 0
 
     async def run(self) -> None:
         """Tell the core of deadlines, exactly when they come. Runs until cancelled."""
-        while True:
-            self._now_ns = max(self._now_ns, await self._alarm.wait())
-            self._core.advance(self._now_ns)
-            self._perform()
+        try:
+            while True:
+                self._now_ns = max(self._now_ns, await self._alarm.wait())
+                self._core.advance(self._now_ns)
+                self._perform()
+        finally:
+            self._alarm.close()
 
     def submit(self, ticket: Ticket) -> None:
         """Accept a ticket. Raises Unavailable when its queue is full or the driver was stopped."""
