@@ -14,6 +14,7 @@ from tpy.config import to_message
 from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, Unsupported
 from tpy.frontends.grpc.codec import parse_version
+from tpy.frontends.threads import run_in_thread
 from tpy.messages import IndexEntry, LoadRequest, LogSettings, ModelStatistics, TensorDescription
 from tpy.messages.statistics import Duration
 from tpy.services import Services
@@ -209,7 +210,7 @@ class ControlService(pb.GrpcInferenceServiceBase):
         """All entries converted, many of them in a thread."""
         if len(entries) <= limits.GRPC_INLINE_ENTRIES_MAX:
             return [convert(entry) for entry in entries]
-        return await trio.to_thread.run_sync(lambda: [convert(entry) for entry in entries], limiter=self._threads)
+        return await run_in_thread(lambda: [convert(entry) for entry in entries], limiter=self._threads)
 
     def _no_shared_memory(self) -> Unsupported:
         self._services.shared_memory.require_enabled()

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-import trio
-
 from tpy import limits
 from tpy.errors import InvariantViolation, TpyError, Unsupported
 from tpy.frontends.grpc import codec
 from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_inference, unexpected_error
 from tpy.frontends.grpc.transport import UnaryCall
+from tpy.frontends.threads import run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
 from tpy.services import RequestHandle
 
@@ -109,9 +108,9 @@ class _UnaryInfer:
 
     async def _begin_in_threads(self, split: codec.SplitRequest) -> None:
         threads = self._parts.threads
-        parsed = await trio.to_thread.run_sync(codec.parse_request, split, limiter=threads)
+        parsed = await run_in_thread(codec.parse_request, split, limiter=threads)
         description, version = self._admit(parsed)
-        decoded = await trio.to_thread.run_sync(self._decode, parsed, description, version, limiter=threads)
+        decoded = await run_in_thread(self._decode, parsed, description, version, limiter=threads)
         if not self._cancelled:
             self._submit(*decoded)
 
@@ -121,7 +120,7 @@ class _UnaryInfer:
         return codec.encode_response(response, self._plan, self._description)
 
     async def _reply_from_thread(self, response: InferenceResponse) -> None:
-        pieces = await trio.to_thread.run_sync(self._encode, response, limiter=self._parts.threads)
+        pieces = await run_in_thread(self._encode, response, limiter=self._parts.threads)
         if not self._cancelled:
             self._call.reply(pieces)
 

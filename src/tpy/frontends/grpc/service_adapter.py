@@ -21,6 +21,7 @@ from tpy._proto import request_class
 from tpy.errors import Internal, InvariantViolation, TpyError, Unsupported
 from tpy.frontends.grpc.calls import CallParts, fail_call, unexpected_error
 from tpy.frontends.grpc.transport import CallContext, StreamCall, StreamHandler, UnaryCall, UnaryHandler
+from tpy.frontends.threads import run_in_thread
 
 
 class StreamingService(ServiceBase):
@@ -115,7 +116,7 @@ class _UnaryMethod:
             try:
                 self._parts.policy.require(self._api, call.metadata)
                 if len(message) > limits.GRPC_INLINE_BYTES_MAX:
-                    request = await trio.to_thread.run_sync(self._reader.read, message, limiter=self._parts.threads)
+                    request = await run_in_thread(self._reader.read, message, limiter=self._parts.threads)
                 else:
                     request = self._reader.read(message)
                 del message  # a load may take minutes: do not keep its message that long
@@ -132,7 +133,7 @@ class _UnaryMethod:
         lengths = (len(value) for value in vars(response).values() if isinstance(value, list))
         if max(lengths, default=0) <= limits.GRPC_INLINE_ENTRIES_MAX:
             return bytes(response)
-        return await trio.to_thread.run_sync(bytes, response, limiter=self._parts.threads)
+        return await run_in_thread(bytes, response, limiter=self._parts.threads)
 
 
 class _CallStream:

@@ -27,6 +27,7 @@ from tpy.errors import InvariantViolation, TpyError, Unavailable
 from tpy.frontends.grpc import codec
 from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_call, fail_inference, unexpected_error
 from tpy.frontends.grpc.transport import Metadata, StreamCall
+from tpy.frontends.threads import run_in_thread
 from tpy.messages import InferenceResponse, ModelDescription
 from tpy.services import RequestHandle
 
@@ -237,7 +238,7 @@ class _InferStream:
         split = codec.split_request(message)
         try:
             if len(split.head) > limits.GRPC_INLINE_BYTES_MAX:
-                parsed = await trio.to_thread.run_sync(codec.parse_request, split, limiter=self._parts.threads)
+                parsed = await run_in_thread(codec.parse_request, split, limiter=self._parts.threads)
             else:
                 parsed = codec.parse_request(split)
         except TpyError as error:
@@ -270,7 +271,7 @@ class _InferStream:
             )
 
         if codec.is_heavy(parsed):
-            request, turn.plan = await trio.to_thread.run_sync(decode, limiter=parts.threads)
+            request, turn.plan = await run_in_thread(decode, limiter=parts.threads)
         else:
             request, turn.plan = decode()
         if request.sequence is not None:
@@ -331,7 +332,7 @@ class _InferStream:
             if self._ends_call(answer):
                 return
             if answer.is_large:
-                pieces = await trio.to_thread.run_sync(self._encode, answer, limiter=self._parts.threads)
+                pieces = await run_in_thread(self._encode, answer, limiter=self._parts.threads)
             else:
                 pieces = self._encode(answer)
             await self._call.send_message(pieces)

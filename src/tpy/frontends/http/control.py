@@ -19,6 +19,7 @@ from tpy.errors import InvalidArgument, NotFound, Unsupported
 from tpy.frontends.http.codec.document import NON_BOOLEAN, NON_STRING, NON_UNSIGNED, is_unsigned, load_document
 from tpy.frontends.http.infer import parse_version
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, json_reply
+from tpy.frontends.threads import run_in_thread
 from tpy.messages import IndexEntry, LoadRequest, LogSettings, ModelStatistics, TensorDescription
 from tpy.messages.statistics import Duration
 from tpy.services import Services
@@ -105,7 +106,7 @@ class ControlApi:
         _refuse_repository(repository)
         body, request.body = request.body, b""  # a load may take minutes: do not keep its body that long
         if len(body) > limits.HTTP_INLINE_JSON_BYTES_MAX:
-            load = await trio.to_thread.run_sync(_load_request, model, body, limiter=self._threads)
+            load = await run_in_thread(_load_request, model, body, limiter=self._threads)
         else:
             load = _load_request(model, body)
         del body
@@ -169,7 +170,7 @@ class ControlApi:
 
     async def _document(self, body: Body, *, required: bool = False) -> Json:
         if len(body) > limits.HTTP_INLINE_JSON_BYTES_MAX:
-            return await trio.to_thread.run_sync(_object_of, body, limiter=self._threads)
+            return await run_in_thread(_object_of, body, limiter=self._threads)
         return _object_of(body) if required or len(body) else {}
 
 

@@ -17,6 +17,7 @@ from tpy.errors import InvalidArgument, TpyError
 from tpy.frontends.http import codec
 from tpy.frontends.http.infer import InferEndpoint, parse_version, unexpected_error_reply
 from tpy.frontends.http.message import HttpReply, HttpRequest, json_reply
+from tpy.frontends.threads import run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
 from tpy.services import RequestHandle
 
@@ -168,7 +169,7 @@ class GenerateApi:
             )
 
         if len(request.body) > limits.HTTP_INLINE_JSON_BYTES_MAX:
-            parsed = await trio.to_thread.run_sync(parse, limiter=endpoint.threads)
+            parsed = await run_in_thread(parse, limiter=endpoint.threads)
         else:
             parsed = parse()
         request.body = b""

@@ -25,6 +25,7 @@ from tpy.frontends.http import codec
 from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.collector import CollectorPause
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, error_reply
+from tpy.frontends.threads import run_in_thread
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelDescription
 from tpy.services import RequestHandle, Services
 
@@ -197,7 +198,7 @@ class InferCall:
         """The same with the decoding in a thread. When cancelled, nothing is submitted."""
         try:
             description = self._admit()
-            decoded = await trio.to_thread.run_sync(self._decode_large, description, limiter=self._endpoint.threads)
+            decoded = await run_in_thread(self._decode_large, description, limiter=self._endpoint.threads)
             if not self._cancelled:
                 self._submit(*decoded)
         except TpyError as error:
@@ -235,7 +236,7 @@ class InferCall:
 
     async def render_in_thread(self) -> HttpReply:
         """`render`, in a thread."""
-        return await trio.to_thread.run_sync(self.render, limiter=self._endpoint.threads)
+        return await run_in_thread(self.render, limiter=self._endpoint.threads)
 
     def _admit(self) -> ModelDescription:
         endpoint = self._endpoint

@@ -11,6 +11,7 @@ from grpclib.const import Status
 from tpy.frontends.grpc.transport.core.framing import FramingFault
 from tpy.frontends.grpc.transport.core.request_head import Encoding
 from tpy.frontends.grpc.transport.options import CompressionLevel
+from tpy.frontends.threads import run_in_thread
 from tpy.limits import GRPC_CODEC_THREADS_MAX
 from tpy.units import KIB, MIB
 
@@ -51,7 +52,7 @@ class MessageCodec:
 
     async def unpack_in_thread(self, message: memoryview, encoding: Encoding) -> memoryview:
         """As `unpack`."""
-        return await trio.to_thread.run_sync(self.unpack, message, encoding, limiter=self._threads)
+        return await run_in_thread(self.unpack, message, encoding, limiter=self._threads)
 
     def pack(self, parts: Sequence[bytes | memoryview], encoding: Encoding) -> bytes:
         """`parts` as one message, compressed with `encoding`, which is not identity."""
@@ -62,7 +63,7 @@ class MessageCodec:
 
     async def pack_in_thread(self, parts: Sequence[bytes | memoryview], encoding: Encoding) -> bytes:
         """As `pack`."""
-        return await trio.to_thread.run_sync(self.pack, parts, encoding, limiter=self._threads)
+        return await run_in_thread(self.pack, parts, encoding, limiter=self._threads)
 
 
 def decompress(message: memoryview, encoding: Encoding, limit: int) -> bytearray:
