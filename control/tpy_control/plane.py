@@ -164,7 +164,7 @@ class Plane:
             self.perform(self.core.refuse(outcome))
             return
         for warning in outcome.warnings:
-            _log.warning("a model's files give a warning", extra={"context": {"model": str(outcome.id), "reason": warning}})
+            _log.warning("model '%(model)s': %(reason)s", {"model": str(outcome.id), "reason": warning})
         before = self.core.desired(outcome.id)
         snapshot = self.store.snapshot()
         failed = failed_versions(snapshot, before) if retry else ()
@@ -179,15 +179,20 @@ class Plane:
                     self._writer.put(desired)
                     self.overrides.keep(desired)
                     context = {"model": str(desired.id), "versions": list(desired.versions), "why": desired.why}
-                    _log.info("desired state of a model changed", extra={"context": context})
+                    _log.debug("what is to be served of a model has changed", extra={"context": context})
                 case Reject(model, reason):
                     self._writer.reject(model, reason)
-                    _log.error("a model cannot be loaded", extra={"context": {"model": str(model), "reason": reason}})
+                    served = self.core.desired(model)
+                    goes_on = "" if served is None or not served.versions else ", what was loaded of it goes on serving"
+                    _log.error(
+                        "Poll failed for model directory '%(model)s'%(goes_on)s: %(reason)s",
+                        {"model": str(model), "reason": reason, "goes_on": goes_on},
+                    )
                 case Withdraw(model):
                     self._writer.withdraw_rejection(model)
                 case Remove(model):
                     self._writer.remove(model)
-                    _log.info("a model was forgotten", extra={"context": {"model": str(model)}})
+                    _log.debug("the files of a model are gone", extra={"context": {"model": str(model)}})
 
     def missing(self, model: ModelId) -> Refused:
         """The refusal of a name that no repository has."""

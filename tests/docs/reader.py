@@ -169,7 +169,7 @@ class Reader:
 
     def _unchanged(self, text: str) -> str:
         for shown, real in self._addresses():
-            text = text.replace(f"service at {real}", f"service at {shown.replace('localhost', '0.0.0.0')}").replace(real, shown)
+            text = text.replace(f"ervice at {real}", f"ervice at {shown.replace('localhost', '0.0.0.0')}").replace(real, shown)
         return text
 
     def _log(self) -> str:

@@ -47,7 +47,7 @@ class ServerProcess:
         if not self._ready.wait(_START_S_MAX):
             self._kill()
             raise TimeoutError(f"tpy serve did not start:\n{self.log}")
-        if "metrics" not in self._addresses and self._expect_exit == 0:
+        if "Metrics Service" not in self._addresses and self._expect_exit == 0:
             code = self.process.wait(_STOP_S_MAX)
             raise RuntimeError(f"tpy serve ended with {code}:\n{self.log}")
         return self
@@ -79,17 +79,17 @@ class ServerProcess:
     @property
     def http(self) -> str:
         """host:port of the HTTP API."""
-        return self._addresses["HTTP"]
+        return self._addresses["HTTPService"]
 
     @property
     def grpc(self) -> str:
         """host:port of the gRPC API."""
-        return self._addresses["gRPC"]
+        return self._addresses["GRPCInferenceService"]
 
     @property
     def metrics(self) -> str:
         """host:port of the metrics."""
-        return self._addresses["metrics"]
+        return self._addresses["Metrics Service"]
 
     @property
     def log(self) -> str:
@@ -130,10 +130,10 @@ class ServerProcess:
         with self.process.stderr as stream:
             for line in stream:
                 self._lines.append(line)
-                found = re.fullmatch(r"Started (\w+) service at (\S+)\n", line)
+                found = re.search(r'\bStarted (HTTPService|GRPCInferenceService|Metrics Service) at ([^\s"]+)', line)
                 if found:
                     self._addresses[found[1]] = found[2]
-                    if found[1] == "metrics":
+                    if found[1] == "Metrics Service":
                         self._ready.set()
         self._ready.set()
 

@@ -317,7 +317,7 @@ def test_a_stop_does_not_wait_for_processes_that_start(tmp_path: Path) -> None:
         "--frontend-processes=2", "--model-control-mode=explicit", "--load-model=floats", repositories=[tmp_path / "models"]
     )
     server.start()
-    server.wait_log("desired state of a model changed")
+    server.wait_log("loading: floats:1")
     assert server.stop() == 0
     assert "Traceback" not in server.log
-    assert "Started HTTP service" not in server.log
+    assert "Started HTTPService" not in server.log

@@ -32,7 +32,7 @@ def create(settings):
 """
 
 
-@pytest.mark.parametrize(("code", "begun"), [(_IMPORT, "desired state of a model changed"), (_CLOSE, "Started metrics service")])
+@pytest.mark.parametrize(("code", "begun"), [(_IMPORT, "loading: m:1"), (_CLOSE, "Started Metrics Service")])
 def test_it_does_not_hold_up_the_end(tmp_path: Path, code: str, begun: str) -> None:
     installed = tmp_path / "installed"
     described = installed / "tpy_hanging-1.0.dist-info"

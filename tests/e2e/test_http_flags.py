@@ -67,7 +67,7 @@ def test_without_metrics_and_without_http(repository: Path) -> None:
     ModelFolder(repository, "m").config(AFFINE_CONFIG).affine(1, 2)
     server = ServerProcess("--allow-metrics=false", repositories=[repository])
     server.start()
-    server.wait_log("Started HTTP service")
+    server.wait_log("Started HTTPService")
     with InferenceServerClient(server.http) as client:
         client.infer("m", rows(1))
     assert server.stop() == 0

@@ -105,7 +105,7 @@ def test_a_half_copied_model_is_not_loaded(model: ModelFolder, client: Inference
             file.flush()
             assert rows(client, model.name) in ([], [("", "", "")])
     wait_until(lambda: scaled(client, model.name) == 6)
-    assert f"failed to load model={model.name}" not in server.log
+    assert f"failed to load '{model.name}' version" not in server.log
 
 
 def test_a_failed_update_keeps_the_old_version(model: ModelFolder, client: InferenceServerClient, server: ServerProcess) -> None:

@@ -42,7 +42,7 @@ def test_requests_in_flight_are_answered(repository: Path, number: signal.Signal
         waiting = [asker.ask("b", 2), asker.ask("c", 3)]
         asker.wait_queued(2)
         server.process.send_signal(number)
-        server.wait_log(f"stopping reason={number.name}")
+        server.wait_log(rf"stopping \({number.name}\)")
         host, port = server.http.split(":")
 
         def refused() -> bool:
@@ -77,7 +77,7 @@ def test_the_second_signal_ends_at_once(repository: Path, numbers: tuple[signal.
         lost = asker.ask("a", 1)
         gated.wait_executing("a")
         server.process.send_signal(numbers[0])
-        server.wait_log("stopping reason=")
+        server.wait_log("stopping ")
         assert server.process.poll() is None
         server.process.send_signal(numbers[1])
         assert server.wait_end(WITHOUT_DELAY_S) == 130
@@ -113,10 +113,10 @@ def test_a_signal_during_the_start(repository: Path) -> None:
     (repository / "slow" / "1").mkdir()
     server = ServerProcess(repositories=[repository])
     server.start()
-    server.wait_log("desired state of a model changed")
+    server.wait_log("loading: slow:1")
     assert server.stop(signal.SIGTERM) == 0
     assert "Traceback" not in server.log
-    assert "Started HTTP service" not in server.log
+    assert "Started HTTPService" not in server.log
 
 
 def test_a_killed_server_leaves_no_workers(repository: Path) -> None:

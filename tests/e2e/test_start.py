@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tritonclient.http import InferenceServerClient, InferInput
+from tritonclient.utils import InferenceServerException
 
 from .repositories import AFFINE_CONFIG, ModelFolder
 from .server import ServerProcess, run_tpy
@@ -62,16 +63,17 @@ def test_load_model(repository: Path, flags: Sequence[str], expected: list[str])
 
 @pytest.mark.parametrize("mode", CONTROL_MODES)
 def test_failed_models_end_the_start(repository: Path, mode: str) -> None:
-    """The default: exit code 1, and each failed model with its reason on standard error."""
+    """The default: exit code 1, and each failed model once with its whole reason on standard error."""
     two_good_two_bad(repository)
     flags = [f"--model-control-mode={mode}", *(["--load-model=*"] if mode == "explicit" else [])]
     with ServerProcess(*flags, repositories=[repository], expect_exit=1) as server:
         assert server.wait_end() == 1
-    told = [line for line in server.log.splitlines() if line.startswith("error: ")]
-    assert len(told) == 3
-    assert re.match(r"error: model no_config\b.*config\.pbtxt:1:17", told[0])
-    assert re.match(r"error: model no_model\b.*version 1\b.*model\.onnx", told[1])
-    assert told[2] == "error: creating server: Internal - failed to load all models"
+    lines = server.log.splitlines()
+    told = sorted(re.sub(r"^.*?\] ", "", line) for line in lines if line.startswith("E"))
+    assert len(told) == 2
+    assert re.match(r"\"Poll failed for model directory 'no_config': .*config\.pbtxt:1:17", told[0])
+    assert re.match(r"\"failed to load 'no_model' version 1: Internal: .*model\.onnx", told[1])
+    assert lines[-1] == "error: creating server: Internal - failed to load all models"
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -96,7 +98,7 @@ def test_a_missing_model_of_load_model_is_a_failure(repository: Path) -> None:
     flags = ["--model-control-mode=explicit", "--load-model=nosuch"]
     with ServerProcess(*flags, repositories=[repository], expect_exit=1) as server:
         assert server.wait_end() == 1
-    assert "error: model nosuch" in server.log
+    assert re.search(r"(?m)^E.*'nosuch'", server.log)
 
 
 def test_an_empty_repository_is_served(repository: Path) -> None:
@@ -219,13 +221,23 @@ def test_log_formats_and_levels(repository: Path, tmp_path: Path) -> None:
         pass
     lines = [json.loads(line) for line in server.log.splitlines() if line.startswith("{")]
     assert {"time", "level", "logger", "message"} <= set(lines[0])
-    assert any(line["message"] == "loaded" and line["context"]["model"] == "a" for line in lines)
+    assert any(line["message"] == "successfully loaded 'a'" and line["context"]["model"] == "a" for line in lines)
+    [models] = [line["table"] for line in lines if line["message"] == "models"]
+    assert models[3].split() == ["|", "a", "|", "1", "|", "READY", "|"]
 
     file = tmp_path / "server.log"
     with ServerProcess("--log-format=ISO8601", f"--log-file={file}", repositories=[repository]) as server:
         pass
     written = file.read_text()
-    assert re.search(r'^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ \S+:\d+\] "loaded model=a', written, re.MULTILINE)
+    for said in (
+        "loading: a:1",
+        "successfully loaded 'a'",
+        f"Started HTTPService at {server.http}",
+        "successfully unloaded 'a' version 1",
+    ):
+        prefix = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ \S+:\d+\] "
+        assert re.search(f'{prefix}"{re.escape(said)}"$', written, re.MULTILINE), written
+    assert re.search(r"^\| a +\| 1 +\| READY +\|$", written, re.MULTILINE)
     assert "loaded" not in server.log
 
     flags = ["--log-info=false", "--log-warning=0", "--log-error=no"]
@@ -238,8 +250,52 @@ def test_start_prints_tables(repository: Path) -> None:
     ModelFolder(repository, "a").config(AFFINE_CONFIG).affine(1, 2)
     with ServerProcess("--id=mine", repositories=[repository]) as server, InferenceServerClient(server.http) as client:
         assert client.get_server_metadata()["name"] == "mine"
-    for pattern in (r"\| onnxruntime +\|", r"\| a +\| 1 +\| READY +\|", r"\| id +\| mine +\|"):
+    for pattern in (
+        r"\| onnxruntime +\|",
+        r"\n\+-+\+-+\+-+\+\n\| Model \| Version \| Status \|\n\+-+\+-+\+-+\+\n\| a     \| 1       \| READY  \|\n\+-+\+-+\+-+\+\n",
+        r"\| id +\| mine +\|",
+    ):
         assert re.search(pattern, server.log), server.log
+    assert "exit_timeout_secs" not in server.log  # at its default
+
+
+def test_life_cycle_lines_are_tritons(repository: Path) -> None:
+    """What scripts look for in the log of Triton 2.51, there once for each version or model."""
+    for version in (1, 2):
+        ModelFolder(repository, "m").config(AFFINE_CONFIG + "version_policy { all { } }").affine(version, 2)
+    flags = ("--model-control-mode=explicit", "--load-model=m")
+    with ServerProcess(*flags, repositories=[repository]) as server, InferenceServerClient(server.http) as client:
+        ModelFolder(repository, "m").file("2/model.onnx", b"text")
+        with pytest.raises(InferenceServerException):
+            client.load_model("m")
+        client.unload_model("m")
+        server.wait_log("successfully unloaded 'm' version 1")
+        server.wait_log("successfully unloaded 'm' version 2")
+    said = [re.sub(r"^\w\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ \w+\.py:\d+\] ", "", line) for line in server.log.splitlines()]
+    # The file of version 1 has not changed, so only version 2 is loaded again.
+    counts = {
+        '"loading: m:1"': 1,
+        '"loading: m:2"': 2,
+        "\"successfully loaded 'm'\"": 1,
+        "\"failed to load 'm', version 1 and 2 goes on serving\"": 1,
+        "\"successfully unloaded 'm' version 1\"": 1,
+        "\"successfully unloaded 'm' version 2\"": 1,
+        '"Waiting for in-flight requests to complete."': 1,
+    }
+    assert {text: said.count(text) for text in counts} == counts
+    assert len([line for line in said if line.startswith("\"failed to load 'm' version 2: Internal: ")]) == 1
+    assert not re.search("desired|generation=|left a release", server.log)
+
+
+def test_a_port_in_use_is_said_in_tritons_words(repository: Path, tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        flags = (f"--http-port={port}", "--http-address=127.0.0.1", "--grpc-port=0", "--metrics-port=0", f"--log-file={file}")
+        outcome = run_tpy("serve", f"--model-repository={repository}", *flags)
+    assert outcome.code == 1
+    assert outcome.err == f"tpy: error: Socket '127.0.0.1:{port}' already in use\n"
+    assert f"Socket '127.0.0.1:{port}' already in use" in file.read_text()
 
 
 @pytest.mark.parametrize(

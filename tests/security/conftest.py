@@ -13,7 +13,7 @@ from tests.e2e.server import ServerProcess
 
 from .attacker import Attacker
 
-_REFUSALS = ('"a model cannot be loaded ', '"failed to load ')
+_REFUSALS = ('"Poll failed for model directory ', '"failed to load ')
 """Errors in the log that say what they should: a model's owner is told why it is not served."""
 
 

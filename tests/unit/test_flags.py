@@ -209,7 +209,7 @@ def test_keys_of_restricted_apis_are_not_shown() -> None:
         "grpc_restricted_protocol": ["health:key=hidden"],
     }
     options = server_options(*collect(flags, {}))
-    shown = dict(options.shown)
+    shown = {option.name: option.value for option in options.shown}
     assert shown["http_restricted_api"] == "health,metadata:x-key=***\nstatistics:x-key=***"
     assert shown["grpc_restricted_protocol"] == "health:key=***"
     assert "hidden" not in str(shown)

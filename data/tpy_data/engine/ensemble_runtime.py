@@ -33,7 +33,7 @@ from tpy_data.engine.model_files import read_labels
 from tpy_data.engine.serving_table import Served
 from tpy_data.engine.statistics import VersionStatistics
 from tpy_data.engine.support import refuse_unsupported
-from tpy_data.engine.version_runtime import Plant
+from tpy_data.engine.version_runtime import FAILED_TO_LOAD, SUCCESSFULLY_LOADED, SUCCESSFULLY_UNLOADED, Plant
 
 _log = logging.getLogger(__name__)
 
@@ -222,8 +222,8 @@ class EnsembleRuntime:
         if not self._has_served:
             self._has_served = True
             self.load_duration_ns = self._plant.clock.now_ns() - self._began_ns
-        if self.phase is not Phase.SERVING:
-            _log.info("loaded", extra={"context": self._context()})
+        if self.phase is Phase.WAITING:
+            _log.info(SUCCESSFULLY_LOADED, self._context())
         self._move(ModelState.READY, phase=Phase.SERVING)
         return None
 
@@ -302,22 +302,20 @@ class EnsembleRuntime:
             return
         if failure is None or self._stopping.is_set():
             self._move(ModelState.UNAVAILABLE, UNLOADED, phase=Phase.UNLOADED)
-            _log.info("unloaded", extra={"context": self._context()})
+            _log.info(SUCCESSFULLY_UNLOADED, self._context())
         else:
             self._move(ModelState.UNAVAILABLE, failure.reason(), phase=Phase.FAILED)
-            _log.error("failed to load", extra={"context": {**self._context(), "reason": failure.reason()}})
+            _log.error(FAILED_TO_LOAD, {**self._context(), "reason": failure.reason()})
 
     def _move(self, state: ModelState, reason: str = "", *, phase: Phase | None = None) -> None:
         """Both what the plan sees and what everyone else sees, if that is new."""
         if phase is not None and phase is not self.phase:
             self.phase = phase
             if phase is Phase.WAITING:
-                context = {**self._context(), "reason": reason}
-                _log.log(
-                    logging.INFO if reason == UNLOADED else logging.ERROR,
-                    "an ensemble cannot be served",
-                    extra={"context": context},
-                )
+                if reason == UNLOADED:
+                    _log.info(SUCCESSFULLY_UNLOADED, self._context())
+                else:
+                    _log.error(FAILED_TO_LOAD, {**self._context(), "reason": reason})
         service = self._service
         told = ObservedVersion(
             key=self.key,
@@ -337,7 +335,7 @@ class EnsembleRuntime:
         return self._service
 
     def _context(self) -> dict[str, object]:
-        return {"model": str(self.key.model), "version": self.key.version, "generation": self.key.generation}
+        return {"model": str(self.key.model), "version": self.key.version}
 
 
 def _steps(config: ModelConfig) -> tuple[EnsembleStep, ...]:

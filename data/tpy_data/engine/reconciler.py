@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import trio
 
 from tpy.errors import invariant
@@ -9,7 +11,9 @@ from tpy.ids import ModelId
 from tpy.state import DesiredModel, ModelStateStore, ObservedKey
 from tpy_data.engine.core import Action, Forget, Load, Phase, Resize, Unload, plan
 from tpy_data.engine.ensemble_runtime import EnsembleRuntime
-from tpy_data.engine.version_runtime import Plant, VersionRuntime
+from tpy_data.engine.version_runtime import SUCCESSFULLY_LOADED, Plant, VersionRuntime
+
+_log = logging.getLogger(__name__)
 
 Copy = VersionRuntime | EnsembleRuntime
 """A copy of a version, whatever runs its requests."""
@@ -23,6 +27,7 @@ class Reconciler:
         self._plant = plant
         self._versions: dict[ObservedKey, Copy] = {}
         self._closing = False
+        self._loading: dict[ModelId, set[ObservedKey]] = {}
 
     async def run(self, nursery: trio.Nursery) -> None:
         """Follow the store. Runs until cancelled. Versions write the store when they change, so that wakes this task too."""
@@ -33,6 +38,7 @@ class Reconciler:
             for version in self._versions.values():
                 if isinstance(version, EnsembleRuntime) and version.phase in (Phase.LOADING, Phase.WAITING):
                     version.reconsider()
+            self._tell_loaded()
 
     def close(self) -> None:
         """Desire nothing any more: load nothing, wait for no load under way, and unload everything at once."""
@@ -56,6 +62,10 @@ class Reconciler:
     def _perform(self, action: Action, nursery: trio.Nursery) -> None:
         if isinstance(action, Load):
             invariant(action.key not in self._versions, f"{action.key} is there already")
+            _log.info(
+                "loading: %(model)s:%(version)s",
+                {"model": str(action.key.model), "version": action.key.version, "why": action.model.why},
+            )
             version = self._make(action)
             self._versions[action.key] = version
             nursery.start_soon(version.run, name=f"{action.key.model} version {action.key.version}")
@@ -66,6 +76,25 @@ class Reconciler:
         elif isinstance(action, Forget):
             del self._versions[action.key]
             self._plant.writer.forget(action.key)
+
+    def _tell_loaded(self) -> None:
+        """Log how the load of a model went when all the versions that it began to load have settled, in Triton's words."""
+        loading = [version for version in self._versions.values() if version.phase is Phase.LOADING]
+        for version in loading:
+            self._loading.setdefault(version.id, set()).add(version.key)
+        for model in self._loading.keys() - {version.id for version in loading}:
+            keys = self._loading.pop(model)
+            phases = {self._versions[key].phase for key in keys if key in self._versions}
+            serving = sorted({v.version for v in self._versions.values() if v.id == model and v.phase is Phase.SERVING})
+            context = {"model": str(model), "versions": " and ".join(map(str, serving))}
+            if self._closing or not phases:
+                continue
+            if not phases & {Phase.FAILED, Phase.WAITING}:
+                _log.info(SUCCESSFULLY_LOADED, context)
+            elif serving:
+                _log.warning("failed to load '%(model)s', version %(versions)s goes on serving", context)
+            else:
+                _log.info("failed to load '%(model)s'", context)
 
     def _make(self, action: Load) -> Copy:
         if action.model.config.ensemble_scheduling is not None:

@@ -39,6 +39,11 @@ _log = logging.getLogger(__name__)
 UNLOADED = "unloaded"
 """The reason of a version that was unloaded on purpose, in Triton's word."""
 
+FAILED_TO_LOAD = "failed to load '%(model)s' version %(version)s: %(reason)s"
+SUCCESSFULLY_LOADED = "successfully loaded '%(model)s'"
+SUCCESSFULLY_UNLOADED = "successfully unloaded '%(model)s' version %(version)s"
+"""Triton's lines of the log: its users look for them."""
+
 
 class Plant(NamedTuple):
     """What all versions of a data plane share. `loaders` run load and auto-complete, `unloaders` release: apart, so that loads
@@ -173,7 +178,7 @@ class VersionRuntime:
         for _ in range(self._plant.load_retries):
             if failure is None or self._stopping or self._loading.cancel_called:
                 break
-            _log.warning("failed to load, trying again", extra={"context": {**self._context(), "reason": failure.reason()}})
+            _log.warning(f"{FAILED_TO_LOAD}; trying again", {**self._context(), "reason": failure.reason()})
             self._loading = trio.CancelScope()  # none can be entered twice
             failure = await self._attempt()
         self._end(failure)
@@ -240,7 +245,6 @@ class VersionRuntime:
         self.ready = True
         self._plant.table.switch_in(self)
         self._move(ModelState.READY, phase=Phase.SERVING)
-        _log.info("loaded", extra={"context": self._context()})
         while not self._stopping:
             await self._wake.wait()
             self._wake = trio.Event()
@@ -259,7 +263,10 @@ class VersionRuntime:
         except TpyError as error:
             self._applied_error = error.reason()
             self._refused_revision = model.config_revision
-            _log.error("new instance groups cannot be applied", extra={"context": {**self._context(), "reason": error.reason()}})
+            _log.error(
+                "update of '%(model)s' version %(version)s failed, it goes on with the instances that it had: %(reason)s",
+                {**self._context(), "reason": error.reason()},
+            )
         else:
             self._loaded = msgspec.structs.replace(loaded, config=config)
             self._applied_revision = model.config_revision
@@ -306,10 +313,10 @@ class VersionRuntime:
         """Nothing of the version is left."""
         if failure is None or self._stopping:
             self._move(ModelState.UNAVAILABLE, UNLOADED, phase=Phase.UNLOADED)
-            _log.info("unloaded", extra={"context": self._context()})
+            _log.info(SUCCESSFULLY_UNLOADED, self._context())
         else:
             self._move(ModelState.UNAVAILABLE, failure.reason(), phase=Phase.FAILED)
-            _log.error("failed to load", extra={"context": {**self._context(), "reason": failure.reason()}})
+            _log.error(FAILED_TO_LOAD, {**self._context(), "reason": failure.reason()})
 
     def _move(self, state: ModelState, reason: str = "", *, phase: Phase | None = None) -> None:
         """Both what the plan sees and what everyone else sees."""
@@ -335,7 +342,7 @@ class VersionRuntime:
         return self._loaded
 
     def _context(self) -> dict[str, object]:
-        return {"model": str(self.key.model), "version": self.key.version, "generation": self.key.generation}
+        return {"model": str(self.key.model), "version": self.key.version}
 
 
 def _load(plant: Plant, model: DesiredModel, version: DesiredVersion) -> LoadedVersion:

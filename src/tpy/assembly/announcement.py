@@ -1,27 +1,41 @@
-"""What the server says when it has started, in Triton's manner: tables of backends, models and options, then the addresses."""
+"""Writes the start into the log, as Triton does: tables of backends, models and options, then the addresses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Sequence
 
 import orjson
 
 from tpy.assembly.options import ServerOptions
 from tpy.assembly.tables import table
+from tpy.frontends.listening import BoundAddress
 from tpy.messages import IndexEntry, ModelState
 from tpy_data.registry import BackendRegistry
 
+_log = logging.getLogger(__name__)
 
-def tables(options: ServerOptions, registry: BackendRegistry, models: Iterable[IndexEntry]) -> str:
-    """The three tables, one after the other."""
+
+_SERVICES = {"HTTP": "HTTPService", "gRPC": "GRPCInferenceService", "metrics": "Metrics Service"}
+"""Triton's names of the ports."""
+
+
+def log_tables(options: ServerOptions, registry: BackendRegistry, models: Iterable[IndexEntry]) -> None:
+    """Log the tables, one record each; all options only when the log is verbose."""
     backends = [(b.name, b.path, orjson.dumps(dict(b.config)).decode()) for b in registry.available()]
-    return "\n\n".join(
-        (
-            table(("Backend", "Path", "Config"), backends),
-            table(("Model", "Version", "Status"), [_model_row(entry) for entry in models]),
-            table(("Option", "Value"), options.shown),
-        )
-    )
+    _log_table("backends", ("Backend", "Path", "Config"), backends)
+    _log_table("models", ("Model", "Version", "Status"), [_model_row(entry) for entry in models])
+    everything = options.log.log_verbose_level > 0
+    _log_table("options", ("Option", "Value"), [row[:2] for row in options.shown if everything or not row.is_default])
+
+
+def started(name: str, address: BoundAddress) -> str:
+    """The line that says where a port is."""
+    return f"Started {_SERVICES[name]} at {address}"
+
+
+def _log_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    _log.info(title, extra={"table": table(columns, rows)})
 
 
 def failures(models: Iterable[IndexEntry]) -> list[str]:
@@ -31,7 +45,8 @@ def failures(models: Iterable[IndexEntry]) -> list[str]:
 
 def _model_row(entry: IndexEntry) -> tuple[str, str, str]:
     status = _state(entry)
-    return _name(entry), _version(entry), f"{status}: {entry.reason}" if entry.reason else status
+    # The whole reason is in the log already, with `failed to load` or `Poll failed`.
+    return _name(entry), _version(entry), f"{status}: {entry.reason.splitlines()[0]}" if entry.reason else status
 
 
 def _name(entry: IndexEntry) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -40,6 +41,14 @@ class BackendOptions(msgspec.Struct, frozen=True, kw_only=True):
     config_of_all: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
+class ShownOption(NamedTuple):
+    """A row of the start-up table of options."""
+
+    name: str
+    value: str
+    is_default: bool
+
+
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """One server. `http`, `grpc` or `metrics` None: not served, the first two by `frontend_processes`
     processes of their own, 0: by this one; `cache` None: no response cache; `rate_limit` None: no
@@ -61,7 +70,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheOptions | None = None
     rate_limit: Supply | None = None
     log: LogSettings = LogSettings()
-    shown: tuple[tuple[str, str], ...] = ()
+    shown: tuple[ShownOption, ...] = ()
     warnings: tuple[str, ...] = ()
     host_policies: Mapping[str, HostPolicy] = msgspec.field(default_factory=dict)
     gpu_limits: Mapping[int, float] = msgspec.field(default_factory=dict)

@@ -24,7 +24,7 @@ from functools import partial
 
 import trio
 
-from tpy.assembly.announcement import failures, tables
+from tpy.assembly.announcement import failures, log_tables, started
 from tpy.assembly.diagnostics import Diagnostics, NoSharedMemory
 from tpy.assembly.frontends import Ports, open_ports
 from tpy.assembly.options import BackendOptions, MetricsOptions, ServerOptions
@@ -51,8 +51,10 @@ _log = logging.getLogger(__name__)
 _LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
+_LOAD_FAILED = "models failed to load"
+
 Announce = Callable[[str], None]
-"""Takes text that people are to see at the start, whatever the log settings."""
+"""Takes text that people are to see at the start on standard error, also when the log goes elsewhere."""
 
 
 class Outcome(enum.Enum):
@@ -114,15 +116,17 @@ async def run_server(
                 control_nursery.start_soon(readiness.follow, store)
                 closing_ports = trio.Event()
                 async with _frontends(options, services, data, clock, stop=closing_ports, give_up=stop.asked) as ports:
-                    loaded = await _wait_loaded(options, control, registry, stop, announce)
+                    loaded = await _wait_loaded(options, control, registry, stop, logs, announce)
                     if loaded:
                         await ports.tell()
                         for name, address in ports.addresses.items():
-                            announce(f"Started {name} service at {address}")
+                            _log.info("%s", started(name, address))
+                            if not logs.reaches_terminal:
+                                announce(started(name, address))
                         task_status.started(ports.addresses)
                         await stop.asked.wait()
                     outcome = Outcome.STOPPED if loaded or stop.asked.is_set() else Outcome.FAILED
-                    stop.ask("models failed to load")
+                    stop.ask(_LOAD_FAILED)
                     everything.deadline = trio.current_time() + options.exit_timeout_s
                     _begin_stop(control, data, readiness, stop.reason)
                     with trio.move_on_at(everything.deadline - SEQUENCES_STOP_RESERVE_S):
@@ -133,6 +137,8 @@ async def run_server(
         if not everything.cancelled_caught:
             # A backend that hangs in its import or in its close is left behind, too.
             await trio.to_thread.run_sync(registry.close, abandon_on_cancel=True)
+    if stop.reason == _LOAD_FAILED:
+        announce("error: creating server: Internal - failed to load all models")
     if everything.cancelled_caught or closing.cancelled_caught:
         _log.error("Exit timeout expired. Exiting immediately.")
         return Outcome.FAILED
@@ -140,14 +146,15 @@ async def run_server(
 
 
 def _begin_stop(control: ControlPlane, data: DataPlane, readiness: ReadinessSignal, reason: str) -> None:
-    _log.info("stopping", extra={"context": {"reason": reason}})
+    _log.info("stopping (%(reason)s)", {"reason": reason})
+    _log.info("Waiting for in-flight requests to complete.")
     control.stop()
     data.stop_accepting()
     readiness.notify()
 
 
 async def _wait_loaded(
-    options: ServerOptions, control: ControlPlane, registry: BackendRegistry, stop: Stop, announce: Announce
+    options: ServerOptions, control: ControlPlane, registry: BackendRegistry, stop: Stop, logs: LogController, announce: Announce
 ) -> bool:
     """Wait until the models of the start have settled and show the tables; false when the server is not to go on."""
     settled: list[StartupReport] = []
@@ -163,13 +170,13 @@ async def _wait_loaded(
     if not settled or stop.asked.is_set():
         return False
     report = settled[0]
-    announce(tables(options, registry, report.entries))
+    log_tables(options, registry, report.entries)
     for warning in options.warnings:
         _log.warning("%s", warning)
     if report.failed and options.exit_on_error:
-        for line in failures(report.failed):
-            announce(f"error: model {line}")
-        announce("error: creating server: Internal - failed to load all models")
+        if not logs.reaches_terminal:
+            for line in failures(report.failed):
+                announce(f"error: model {line}")
         return False
     return True
 

@@ -1,23 +1,26 @@
-"""The tables that the server prints when it has started, in Triton's manner: backends, models, options."""
+"""Tables as Triton's log has them: a box of `+`, `-` and `|`."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Sequence
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-_WIDTH = 160
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A boxed table as plain text. Cells are shown as they are, control characters excepted, long ones wrapped."""
-    shown = Table(*columns, box=box.ASCII, show_lines=False, pad_edge=True)
-    for row in rows:
-        shown.add_row(*(Text("".join(c if c.isprintable() else " " for c in cell)) for cell in row))
-    text = io.StringIO()
-    Console(file=text, width=_WIDTH, color_system=None, force_terminal=False, legacy_windows=False).print(shown)
-    return text.getvalue().rstrip("\n")
+    """A boxed table as plain text. A cell has as many lines as its text; control characters are shown as spaces."""
+    cells = [[_lines(cell) for cell in row] for row in (columns, *rows)]
+    widths = [max(len(line) for row in cells for line in row[column]) for column in range(len(columns))]
+    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
+    head, *body = (_shown(row, widths) for row in cells)
+    return "\n".join([rule, head, rule, *body, rule])
+
+
+def _lines(cell: str) -> list[str]:
+    return ["".join(c if c.isprintable() else " " for c in line) for line in cell.splitlines()] or [""]
+
+
+def _shown(row: Sequence[Sequence[str]], widths: Sequence[int]) -> str:
+    padded = (
+        [f" {line:<{width}} " for line in (*lines, *[""] * (max(map(len, row)) - len(lines)))]
+        for lines, width in zip(row, widths, strict=True)
+    )
+    return "\n".join(f"|{'|'.join(line)}|" for line in zip(*padded, strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import os
 import re
 import resource
@@ -19,6 +20,8 @@ from tpy.assembly import ServerOptions, Stop, run_server
 from tpy.errors import TpyError
 from tpy.telemetry.logs import LogController
 from tpy_data.gpus import compute_capability
+
+_log = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -47,9 +50,9 @@ def serve(options: ServerOptions) -> int:
         told = list(_leaves(group))
         if not all(isinstance(error, TpyError) for error in told):
             raise
-        return _complain("; ".join(str(error) for error in told))
+        return _complain("; ".join(str(error) for error in told), log_file=bool(options.log.log_file))
     except TpyError as error:
-        return _complain(str(error))
+        return _complain(str(error), log_file=bool(options.log.log_file))
     finally:
         logs.remove()
 
@@ -118,6 +121,8 @@ def _announce(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def _complain(message: str) -> int:
+def _complain(message: str, *, log_file: bool = False) -> int:
+    if log_file:
+        _log.error("%s", message)
     _announce(f"tpy: error: {message}")
     return 1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from tpy.assembly.options import BackendOptions, GrpcPortOptions, MetricsOptions, ServerOptions
+from tpy.assembly.options import BackendOptions, GrpcPortOptions, MetricsOptions, ServerOptions, ShownOption
 from tpy.backend import HostPolicy
 from tpy.backend.host_policy import parse_host_policies
 from tpy.cli.cache_options import cache_options, without_password
@@ -138,7 +138,11 @@ def server_options(
             log_verbose_level=v.log_verbose,
             log_format=v.log_format,
         ),
-        shown=tuple((flag.field, _shown(flag, values[flag.field])) for flag in FLAGS if _worth_showing(flag)),
+        shown=tuple(
+            ShownOption(flag.field, _shown(flag, values[flag.field]), values[flag.field] == flag.default)
+            for flag in FLAGS
+            if _worth_showing(flag)
+        ),
         warnings=tuple(warnings),
         host_policies=_host_policies(v),
         gpu_limits=_gpu_limits(v),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -60,6 +61,8 @@ async def listen(address: str, port: int, *, reuse_port: bool) -> list[socket.so
         for listening in sockets:
             listening.close()
         shown = address if address.startswith(UNIX) else f"{address}:{port}"
+        if error.errno == errno.EADDRINUSE:
+            raise Unavailable(f"Socket '{shown}' already in use") from error  # Triton's words
         raise Unavailable(f"failed to listen on address '{shown}': {error.strerror or error}") from error
     return sockets
 

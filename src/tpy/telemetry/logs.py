@@ -1,8 +1,11 @@
 """Logging: standard `logging`, Triton's line formats, and settings that change while the server runs.
 
-A record's message is constant text; what varies goes into `extra={"context": {...}}` and is printed as `key=value`
-behind it. Verbose records are level DEBUG with `extra={"verbose": n}` (n >= 1, 1 when absent) and show when
-`log_verbose_level` >= n. Messages are escaped, so no request or model name can forge a line.
+A record's message is constant text. What varies goes into `extra={"context": {...}}` and is printed as `key=value` behind it, or,
+where the sentence is Triton's and scripts look for it, into a mapping that the message refers to by name, as in
+`_log.info("loading: %(model)s:%(version)s", {...})`. In `json` both are the members of `context`. Verbose records are level
+DEBUG with `extra={"verbose": n}` (n >= 1, 1 when absent) and show when `log_verbose_level` >= n. Messages are escaped, so no
+request or model name can forge a line; a record with `extra={"table": text}` has the lines of `text`, which tpy.assembly.tables
+has made safe, below its first line.
 
 Source: Triton's logging extension; line formats from triton_logging. `json` is ours.
 """
@@ -15,6 +18,7 @@ import json
 import logging
 import re
 import sys
+from collections.abc import Mapping
 from typing import TextIO
 
 import msgspec
@@ -66,9 +70,11 @@ class TritonFormatter(logging.Formatter):
         when = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
         letter = _LETTERS.get(record.levelno, "I")
         place = f"{record.process} {record.filename}:{record.lineno}]"
+        table = getattr(record, "table", None)
+        said = escape(_message(record)) if table is None else f"\n{table}\n"
         if self._iso8601:
-            return f"{when:%Y-%m-%dT%H:%M:%SZ} {letter} {place} {escape(_message(record))}"
-        return f"{letter}{when:%m%d %H:%M:%S.%f} {place} {escape(_message(record))}"
+            return f"{when:%Y-%m-%dT%H:%M:%SZ} {letter} {place} {said}"
+        return f"{letter}{when:%m%d %H:%M:%S.%f} {place} {said}"
 
 
 class JsonFormatter(logging.Formatter):
@@ -83,9 +89,12 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        context = getattr(record, "context", None)
+        context = getattr(record, "context", None) or (record.args if isinstance(record.args, Mapping) else None)
         if context:
             entry["context"] = {key: str(value) for key, value in context.items()}
+        table = getattr(record, "table", None)
+        if table is not None:
+            entry["table"] = table.splitlines()
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return _one_line(json.dumps(entry, ensure_ascii=False))
@@ -151,6 +160,11 @@ class LogController:
     def settings(self) -> LogSettings:
         """The settings in force."""
         return self._settings
+
+    @property
+    def reaches_terminal(self) -> bool:
+        """Whether informational messages are shown on standard error."""
+        return self._settings.log_info and not self._settings.log_file
 
     def install(self) -> None:
         """Attach to the loggers: ours, and the warnings of the HTTP libraries."""

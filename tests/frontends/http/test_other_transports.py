@@ -154,7 +154,7 @@ async def test_the_metrics_port() -> None:
 async def test_an_address_that_cannot_be_had_is_named() -> None:
     async with running(FakeServices()) as server:
         with pytest.RaisesGroup(
-            pytest.RaisesExc(Unavailable, match=f"failed to listen on address '127.0.0.1:{server.address.port}'"),
+            pytest.RaisesExc(Unavailable, match=f"Socket '127.0.0.1:{server.address.port}' already in use"),
             flatten_subgroups=True,
         ):
             async with running(FakeServices(), port=server.address.port):

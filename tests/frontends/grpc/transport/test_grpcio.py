@@ -320,7 +320,7 @@ async def test_an_address_that_is_taken() -> None:
             async with running(HANDLERS, port=served.address.port):
                 raise AssertionError
         (error,) = caught.value.exceptions
-        assert str(error).startswith(f"failed to listen on address '127.0.0.1:{served.address.port}': ")
+        assert str(error) == f"Socket '127.0.0.1:{served.address.port}' already in use"
 
 
 async def test_a_port_that_is_shared() -> None:
