@@ -15,7 +15,7 @@ from tpy.limits import MODEL_NAME_BYTES_MAX
 from tpy.messages import IndexEntry, LoadRequest, ModelState
 from tpy.state import Snapshot
 from tpy_control.core.candidate import Candidate, Override, Refused
-from tpy_control.core.index import is_settled, load_error, require_served, strictly_ready
+from tpy_control.core.index import is_served, is_settled, load_error, strictly_ready
 from tpy_control.core.picture import ModelLocation
 from tpy_control.options import ControlMode
 from tpy_control.plane import Plane, StartupReport
@@ -60,8 +60,9 @@ class ControlPlane:
         """See RepositoryService."""
         await trio.lowlevel.checkpoint()
         snapshot = self._plane.store.snapshot()
-        known = {*snapshot.desired, *(key.model for key in snapshot.observed)}
-        return require_served(snapshot, self._known_id(model_name, known), version)
+        models = {key.model for key in snapshot.observed if key.model.name == model_name}
+        # Of a name that several namespaces have, no request says which one it means.
+        return len(models) == 1 and is_served(snapshot, models.pop(), version)
 
     def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
         """See RepositoryService. Names come from the newest listing, which follows the disk within a moment."""

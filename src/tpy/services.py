@@ -110,7 +110,8 @@ class RepositoryService(LoadingService, Protocol):
         ...
 
     async def model_ready(self, model_name: str, version: int | None = None) -> bool:
-        """Whether the version (None: any newest) would serve a request. Raises NotFound / Unavailable as `describe`."""
+        """Whether the version (None: the newest) would serve a request. False for an unknown or ambiguous name, too, and for a
+        version that is not loaded, as in Triton: clients poll for models that are yet to come."""
         ...
 
     async def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:

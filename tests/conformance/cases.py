@@ -59,6 +59,23 @@ FOUR = [1, 2, 3, 4]
 FP32_FOUR = np.array(FOUR, np.float32).tobytes()
 
 
+TRACE_UPDATES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("trace_level", ("OFF",)),
+    ("trace_level", ()),
+    ("trace_level", ("MAX",)),
+    ("trace_level", ("TIMESTAMPS",)),
+    ("trace_level", ("OFF", "TENSORS")),
+    ("trace_rate", ("1000",)),
+    ("trace_rate", ("x",)),
+    ("trace_count", ("-1",)),
+    ("log_frequency", ("0",)),
+    ("trace_file", ("",)),
+    ("trace_mode", ("triton",)),
+    ("nosuch", ("1",)),
+)
+"""Settings and values that change nothing, or are refused."""
+
+
 def _lifecycle() -> Iterator[Case]:
     yield Case(name="index before any load", path="/v2/repository/index")
     yield Case(name="ready before any load", method="GET", path="/v2/health/ready")
@@ -296,4 +313,31 @@ def _override() -> dict[str, Any]:
     }
 
 
-CASES: tuple[Case, ...] = (*_lifecycle(), *_server(), *_answers(), *_refusals(), *_end())
+def _trace_updates() -> Iterator[Case]:
+    for setting, values in TRACE_UPDATES:
+        value = values if setting == "trace_level" else values[0]
+        body = _json({setting: value})
+        yield Case(name=f"trace update: {setting} {','.join(values)}", path="/v2/trace/setting", body=body)
+    yield Case(name="trace update: nothing", path="/v2/models/ident/trace/setting", body=b"{}")
+    yield Case(name="trace update: to the defaults", path="/v2/trace/setting", body=_json({"trace_rate": None}))
+    yield Case(name="trace update: level that is no array", path="/v2/trace/setting", body=_json({"trace_level": "OFF"}))
+    yield Case(name="trace update: rate that is a number", path="/v2/trace/setting", body=_json({"trace_rate": 1000}))
+
+
+def _regions() -> Iterator[Case]:
+    for kind in ("system", "cuda"):
+        for region in ("", "/region/nosuch"):
+            path = f"/v2/{kind}sharedmemory{region}"
+            yield Case(name=f"status of {kind} regions{region}", method="GET", path=f"{path}/status")
+            yield Case(name=f"unregister {kind} regions{region}", path=f"{path}/unregister")
+
+
+CASES: tuple[Case, ...] = (
+    *_lifecycle(),
+    *_server(),
+    *_answers(),
+    *_refusals(),
+    *_end(),
+    *_trace_updates(),
+    *_regions(),
+)

@@ -12,7 +12,7 @@ import numpy as np
 from google.protobuf.message import Message
 from tritonclient.grpc import service_pb2 as pb
 
-from .cases import FOUR, FP32_FOUR
+from .cases import FOUR, FP32_FOUR, TRACE_UPDATES
 from .repository import ALL_TYPES, BROKEN, MODELS
 
 
@@ -334,4 +334,30 @@ def _end() -> Iterator[GrpcCase]:
     yield _call("config fixed after override", pb.ModelConfigRequest(name="fixed"))
 
 
-CASES: tuple[GrpcCase, ...] = (*_lifecycle(), *_server(), *_answers(), *_refusals(), *_streams(), *_end())
+def _trace_updates() -> Iterator[GrpcCase]:
+    for setting, values in TRACE_UPDATES:
+        update = pb.TraceSettingRequest()
+        update.settings[setting].value.extend(values)
+        yield _call(f"trace update: {setting} {','.join(values)}", update)
+    update = pb.TraceSettingRequest()
+    update.settings["trace_rate"].value.extend(["1", "2"])
+    yield _call("trace update: two rates", update)
+
+
+def _regions() -> Iterator[GrpcCase]:
+    for kind in ("System", "Cuda"):
+        for region in ("", "nosuch"):
+            for verb in ("Status", "Unregister"):
+                yield _call(f"{kind} region '{region}': {verb}", getattr(pb, f"{kind}SharedMemory{verb}Request")(name=region))
+
+
+CASES: tuple[GrpcCase, ...] = (
+    *_lifecycle(),
+    *_server(),
+    *_answers(),
+    *_refusals(),
+    *_streams(),
+    *_end(),
+    *_trace_updates(),
+    *_regions(),
+)

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.control.world import CONFIG, World
-from tpy.errors import InvalidArgument, NotFound, Unavailable
+from tpy.errors import Unavailable
 from tpy.messages import LoadRequest
 from tpy_control import MemorySource
 from tpy_control.core.picture import ModelLocation
@@ -255,8 +255,7 @@ async def test_a_removed_model_is_unloaded_and_leaves_the_index(autojump_clock: 
         await trio.sleep(6)
         assert world.index() == [("stays", 1, "READY", "")]
         assert control.server_ready()
-        with pytest.raises(NotFound, match="Request for unknown model: 'm' is not found"):
-            await control.model_ready("m")
+        assert not await control.model_ready("m")
 
 
 async def test_a_model_in_two_repositories(autojump_clock: MockClock, world: World) -> None:
@@ -286,10 +285,8 @@ async def test_namespacing_tells_them_apart(autojump_clock: MockClock, world: Wo
         entries = [(e.name, e.namespace, e.version) for e in control.index()]
         assert entries == [("once", "repo", 1), ("twice", "other", 2), ("twice", "repo", 1)]
         assert await control.model_ready("once")
-        with pytest.raises(InvalidArgument, match="ambiguous"):
-            await control.model_ready("twice")
-        with pytest.raises(InvalidArgument, match="Request for unknown model: 'no' is not found"):
-            await control.model_ready("no")
+        assert not await control.model_ready("twice"), "ambiguous"
+        assert not await control.model_ready("no")
 
 
 async def test_a_model_config_name_prefers_its_file(autojump_clock: MockClock, world: World) -> None:

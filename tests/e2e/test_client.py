@@ -281,18 +281,18 @@ def test_log_settings(client: InferenceServerClient, server: ServerProcess) -> N
 def test_trace_settings_are_shown(client: InferenceServerClient) -> None:
     assert client.get_trace_settings()["trace_level"] == ["OFF"]
     assert client.get_trace_settings("affine")["trace_rate"] == "1000"
+    assert client.update_trace_settings("affine", {"trace_level": ["OFF"]})["trace_level"] == ["OFF"]
     with pytest.raises(InferenceServerException, match=r"^\[501\] changing trace settings is not supported"):
         client.update_trace_settings("affine", {"trace_level": ["TIMESTAMPS"]})
 
 
 def test_shared_memory_is_off(client: InferenceServerClient) -> None:
+    client.unregister_system_shared_memory("r")
+    client.unregister_cuda_shared_memory()
+    assert client.get_system_shared_memory_status() == client.get_cuda_shared_memory_status() == []
     calls = [
-        client.get_system_shared_memory_status,
-        client.get_cuda_shared_memory_status,
         lambda: client.register_system_shared_memory("r", "/key", 64),
         lambda: client.register_cuda_shared_memory("r", b"handle", 0, 64),
-        lambda: client.unregister_system_shared_memory("r"),
-        lambda: client.unregister_cuda_shared_memory(),
     ]
     for call in calls:
         with pytest.raises(InferenceServerException) as caught:
@@ -315,8 +315,9 @@ def test_the_aio_client_does_all_that_too(server: ServerProcess) -> None:
             assert len(await client.get_model_repository_index()) > 3
             assert (await client.get_inference_statistics("affine", "1"))["model_stats"][0]["version"] == "1"
             assert (await client.get_log_settings())["log_info"] is True
+            assert await client.get_system_shared_memory_status() == []
             with pytest.raises(InferenceServerException, match="Client shared memory is disabled"):
-                await client.get_system_shared_memory_status()
+                await client.register_system_shared_memory("r", "/r", 4)
             answers = await asyncio.gather(
                 *(
                     client.infer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+import tritonclient.grpc.aio as triton_aio
+import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from tpy._proto import message_class
@@ -23,6 +26,8 @@ ReflectionRequest, ReflectionResponse = (
     message_class(f"grpc.reflection.v1.ServerReflection{kind}") for kind in ("Request", "Response")
 )
 SERVING, NOT_SERVING = 1, 2
+MODELS = (("a", ""), ("a", "9"), ("a", "0"), ("nosuch", ""))
+"""Names and versions; only the first is there."""
 
 
 def _input(value: int) -> triton.InferInput:
@@ -35,6 +40,27 @@ def _watch(channel: grpc.Channel, service: str) -> Iterator[int]:
     request = HealthRequest(service=service).SerializeToString()
     for response in channel.unary_stream("/grpc.health.v1.Health/Watch")(request, timeout=60):
         yield HealthResponse.FromString(response).status
+
+
+def test_models_are_polled_for(repository: Path) -> None:
+    """What Triton's simple_grpc_model_control.py, Model Analyzer and others do: ask until a model is ready, or no more."""
+    ModelFolder(repository, "a").identity()
+
+    async def ask(address: str) -> list[bool]:
+        async with triton_aio.InferenceServerClient(address) as client:
+            return [await client.is_model_ready(name, version) for name, version in MODELS]
+
+    with (
+        ServerProcess("--model-control-mode=explicit", repositories=[repository]) as server,
+        triton.InferenceServerClient(server.grpc) as client,
+        triton_http.InferenceServerClient(server.http) as over_http,
+    ):
+        for ready in (False, True, False):
+            expected = [ready, False, False, False]
+            assert [client.is_model_ready(name, version) for name, version in MODELS] == expected
+            assert [over_http.is_model_ready(name, version) for name, version in MODELS] == expected
+            assert asyncio.run(ask(server.grpc)) == expected
+            (client.unload_model if ready else client.load_model)("a")
 
 
 def test_health_tells_changes(repository: Path) -> None:

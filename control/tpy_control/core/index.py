@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tpy.echo import echo
-from tpy.errors import ErrorCode, InvalidArgument, NotFound, TpyError, Unavailable
+from tpy.errors import ErrorCode, InvalidArgument, TpyError
 from tpy.ids import ModelId, Version
 from tpy.messages import IndexEntry, ModelState
 from tpy.state import UNLOADED, DesiredModel, DesiredVersion, ObservedKey, ObservedVersion, Snapshot
@@ -199,23 +198,9 @@ def _message(reason: str) -> str:
     return reason.removeprefix(f"{ErrorCode.INVALID_ARG.value}: ")
 
 
-def require_served(snapshot: Snapshot, model: ModelId, version: int | None) -> bool:
-    """Whether the version (None: the newest that is READY) would serve. Raises NotFound or Unavailable with Triton's texts."""
-    unknown = f"Request for unknown model: '{echo(model.name)}'"
-    found = {status.version: status for status in statuses(snapshot, model)}
-    if not found and model not in snapshot.desired:
-        raise NotFound(f"{unknown} is not found")
-    loaded = {number for number, status in found.items() if status.state is ModelState.READY}
-    if version is None:
-        if not loaded:
-            raise NotFound(f"{unknown} has no available versions")
-        return True
-    status = found.get(Version(version))
-    if status is None:
-        raise NotFound(f"{unknown} version {version} is not found")
-    if status.state is not ModelState.READY:
-        raise Unavailable(f"{unknown} version {version} is not at ready state")
-    return True
+def is_served(snapshot: Snapshot, model: ModelId, version: int | None) -> bool:
+    """Whether the version (None: any) is READY."""
+    return any(status.state is ModelState.READY and version in (None, status.version) for status in statuses(snapshot, model))
 
 
 def counts_for_readiness(refused: Refused, *, explicit: bool, at_start: Iterable[str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tpy.errors import TpyError
 from tpy.messages import IndexEntry, LoadRequest
 from tpy_control import ControlPlane
 from tpy_data.engine import DataPlane
@@ -27,7 +28,12 @@ class Repository:
 
     async def model_ready(self, model_name: str, version: int | None = None) -> bool:
         """See RepositoryService. Served, and ready in its own opinion where it has one."""
-        return await self._control.model_ready(model_name, version) and await self._data.check_ready(model_name, version)
+        if not await self._control.model_ready(model_name, version):
+            return False
+        try:
+            return await self._data.check_ready(model_name, version)
+        except TpyError:  # it went away in this moment
+            return False
 
     async def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
         """See RepositoryService."""

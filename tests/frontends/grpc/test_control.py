@@ -165,7 +165,6 @@ NO_SHARED_MEMORY = "Client shared memory is disabled. Start the server with '--a
 @pytest.mark.parametrize(
     ("request_", "status", "text"),
     [
-        (pb.ModelReadyRequest(name="x"), Status.NOT_FOUND, "Request for unknown model: 'x' is not found"),
         (
             pb.ModelMetadataRequest(name="m", version="x"),
             Status.INVALID_ARGUMENT,
@@ -197,19 +196,15 @@ NO_SHARED_MEMORY = "Client shared memory is disabled. Start the server with '--a
         ),
         (pb.TraceSettingRequest(model_name="x"), Status.INVALID_ARGUMENT, "Request for unknown model : x"),
         (
-            pb.TraceSettingRequest(settings={"trace_level": pb.TraceSettingRequest.SettingValue(value=["MAX"])}),
+            pb.TraceSettingRequest(settings={"trace_level": pb.TraceSettingRequest.SettingValue(value=["TENSORS"])}),
             Status.UNIMPLEMENTED,
             "changing trace settings is not supported: this server does not trace",
         ),
         *(
             (request, Status.UNIMPLEMENTED, NO_SHARED_MEMORY)
             for request in (
-                pb.SystemSharedMemoryStatusRequest(),
                 pb.SystemSharedMemoryRegisterRequest(name="r", key="k", byte_size=1),
-                pb.SystemSharedMemoryUnregisterRequest(),
-                pb.CudaSharedMemoryStatusRequest(),
                 pb.CudaSharedMemoryRegisterRequest(name="r"),
-                pb.CudaSharedMemoryUnregisterRequest(),
             )
         ),
     ],

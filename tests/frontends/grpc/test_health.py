@@ -59,10 +59,11 @@ async def test_check(service: str, ready: bool) -> None:
 
 async def test_check_of_what_is_not_there() -> None:
     async with port() as server:
-        for service in ("nosuch", "m/x", "/"):
-            call = await server.call(CHECK, named(service))
-            text = f"unknown service '{service}': expected \"\", a service of this server, or a model"
-            assert (call.status, call.message) == (Status.NOT_FOUND, text)
+        for ready, status in ((True, SERVING), (False, NOT_SERVING)):
+            server.services.repository.ready = ready
+            for service in ("nosuch", "m/x", "/"):
+                call = await server.call(CHECK, named(service))
+                assert HealthResponse.FromString(call.reply_bytes).status == status, "the server's, as in Triton"
         call = await server.call(CHECK, named("broken"))  # known, but nothing of it is loaded
         assert HealthResponse.FromString(call.reply_bytes).status == NOT_SERVING
 

@@ -78,14 +78,16 @@ async def test_tritonclient_controls() -> None:
             settings = client.update_log_settings({"log_verbose_level": 1})
             assert settings.settings["log_verbose_level"].uint32_param == 1
             assert client.get_trace_settings().settings["trace_level"].value == ["OFF"]
+            assert client.update_trace_settings(settings={"trace_level": "OFF"}).settings["trace_level"].value == ["OFF"]
+            assert not client.is_model_ready("x")
+            assert not client.get_system_shared_memory_status().regions
+            assert not client.get_cuda_shared_memory_status().regions
+            client.unregister_system_shared_memory()
+            client.unregister_cuda_shared_memory("r")
             for forbidden in (
-                client.get_system_shared_memory_status,
-                client.get_cuda_shared_memory_status,
-                client.unregister_system_shared_memory,
-                client.unregister_cuda_shared_memory,
                 lambda: client.register_system_shared_memory("r", "/k", 8),
                 lambda: client.register_cuda_shared_memory("r", b"", 0, 8),
-                lambda: client.update_trace_settings(settings={"trace_level": "MAX"}),
+                lambda: client.update_trace_settings(settings={"trace_rate": "1"}),
             ):
                 with pytest.raises(InferenceServerException) as caught:
                     forbidden()

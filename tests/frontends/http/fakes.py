@@ -146,9 +146,7 @@ class FakeRepository:
         return self.ready
 
     async def model_ready(self, model_name: str, version: int | None = None) -> bool:
-        if model_name != "m":
-            raise NotFound(f"Request for unknown model: '{model_name}' is not found")
-        return self.model_is_ready
+        return model_name == "m" and self.model_is_ready
 
     async def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
         entries = [

@@ -106,7 +106,7 @@ EXCHANGES: list[tuple[bytes, int, object]] = [
     (get("/v2"), 200, {"name": "triton", "version": "1.2.3", "extensions": ["statistics", "logging"]}),
     (get("/v2/models/m/ready"), 200, None),
     (get("/v2/models/m/versions/1/ready"), 200, None),
-    (get("/v2/models/x/ready"), 404, UNKNOWN),
+    (get("/v2/models/x/ready"), 400, {"error": "Model version not ready"}),
     (get("/v2/models//ready"), 400, {"error": "Missing model name in ModelReady request"}),
     (get("/v2/models/m"), 200, METADATA),
     (get("/v2/models/m/versions/1"), 200, METADATA),
@@ -180,16 +180,33 @@ EXCHANGES: list[tuple[bytes, int, object]] = [
     (get("/v2/models/m/trace/setting"), 200, TRACE),
     (get("/v2/models/x/trace/setting"), 400, {"error": "Request for unknown model : x"}),
     (get("/v2/models/m/versions/1/trace/setting"), 404, NOT_FOUND),
-    (
-        post("/v2/trace/setting", "{}"),
-        501,
-        {"error": "changing trace settings is not supported: this server does not trace"},
+    (post("/v2/trace/setting", "{}"), 200, TRACE),
+    (post("/v2/models/m/trace/setting", '{"trace_level": ["OFF"], "trace_rate": "1000", "trace_count": null}'), 200, TRACE),
+    (post("/v2/models/x/trace/setting", "{}"), 400, {"error": "Request for unknown model : x"}),
+    *(
+        (
+            post("/v2/trace/setting", body),
+            501,
+            {"error": "changing trace settings is not supported: this server does not trace"},
+        )
+        for body in ('{"trace_level": ["TENSORS"]}', '{"trace_rate": "5"}', '{"trace_count": "0"}', '{"log_frequency": "1"}')
     ),
-    (get("/v2/systemsharedmemory/status"), 501, NO_SHM),
-    (get("/v2/systemsharedmemory/region/r/status"), 501, NO_SHM),
     (post("/v2/systemsharedmemory/region/r/register", "{}"), 501, NO_SHM),
-    (post("/v2/systemsharedmemory/unregister", ""), 501, NO_SHM),
     (post("/v2/cudasharedmemory/region/r/register", "{}"), 501, NO_SHM),
+    *(
+        case
+        for kind in ("system", "cuda")
+        for case in (
+            (get(f"/v2/{kind}sharedmemory/status"), 200, []),
+            (
+                get(f"/v2/{kind}sharedmemory/region/r/status"),
+                404,
+                {"error": f"Unable to find {kind} shared memory region: 'r'"},
+            ),
+            (post(f"/v2/{kind}sharedmemory/unregister", ""), 200, None),
+            (post(f"/v2/{kind}sharedmemory/region/r/unregister", ""), 200, None),
+        )
+    ),
     (
         post("/v2/models/m/generate", '{"INPUT0": [1, 2.5], "id": "a"}'),
         200,

@@ -15,6 +15,7 @@ from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, Unsupported
 from tpy.frontends.grpc.codec import parse_version
 from tpy.frontends.threads import run_in_thread
+from tpy.frontends.trace_settings import TRACE_DEFAULTS, TRACE_NUMBERS, require_unchanged
 from tpy.messages import IndexEntry, LoadRequest, LogSettings, ModelStatistics, TensorDescription
 from tpy.messages.statistics import Duration
 from tpy.services import Services
@@ -51,16 +52,6 @@ APIS: Final = {
 
 _FILE_PREFIX: Final = "file:"
 _LOG_FLAGS: Final = ("log_info", "log_warning", "log_error")
-
-_TRACE_DEFAULTS: Final = {
-    "trace_level": "OFF",
-    "trace_rate": "1000",
-    "trace_count": "-1",
-    "log_frequency": "0",
-    "trace_file": "",
-    "trace_mode": "triton",
-}
-"""What a server without tracing answers."""
 
 
 class _Parameter(Protocol):
@@ -170,18 +161,22 @@ class ControlService(pb.GrpcInferenceServiceBase):
                 self._services.inference.ready_versions(message.model_name)
             except NotFound:  # another code than elsewhere, as in Triton
                 raise InvalidArgument(f"Request for unknown model : {echo(message.model_name)}") from None
-        if message.settings:
-            raise Unsupported("changing trace settings is not supported: this server does not trace")
+        updates = {name: given.value for name, given in message.settings.items()}
+        for name in TRACE_NUMBERS:
+            if len(updates.get(name, ())) > 1:
+                raise InvalidArgument(f"expect only 1 value for '{name}'")
+        require_unchanged(updates)
         return pb.TraceSettingResponse(
-            settings={name: pb.TraceSettingResponseSettingValue(value=[text]) for name, text in _TRACE_DEFAULTS.items()}
+            settings={name: pb.TraceSettingResponseSettingValue(value=[text]) for name, text in TRACE_DEFAULTS.items()}
         )
 
-    # Offered by Triton, not here
+    # Shared memory: no region can be registered, so there is none
 
     async def system_shared_memory_status(
         self, message: pb.SystemSharedMemoryStatusRequest
     ) -> pb.SystemSharedMemoryStatusResponse:
-        raise self._no_shared_memory()
+        _refuse_region("system", message.name)
+        return pb.SystemSharedMemoryStatusResponse()
 
     async def system_shared_memory_register(
         self, message: pb.SystemSharedMemoryRegisterRequest
@@ -191,10 +186,11 @@ class ControlService(pb.GrpcInferenceServiceBase):
     async def system_shared_memory_unregister(
         self, message: pb.SystemSharedMemoryUnregisterRequest
     ) -> pb.SystemSharedMemoryUnregisterResponse:
-        raise self._no_shared_memory()
+        return pb.SystemSharedMemoryUnregisterResponse()
 
     async def cuda_shared_memory_status(self, message: pb.CudaSharedMemoryStatusRequest) -> pb.CudaSharedMemoryStatusResponse:
-        raise self._no_shared_memory()
+        _refuse_region("cuda", message.name)
+        return pb.CudaSharedMemoryStatusResponse()
 
     async def cuda_shared_memory_register(
         self, message: pb.CudaSharedMemoryRegisterRequest
@@ -204,7 +200,7 @@ class ControlService(pb.GrpcInferenceServiceBase):
     async def cuda_shared_memory_unregister(
         self, message: pb.CudaSharedMemoryUnregisterRequest
     ) -> pb.CudaSharedMemoryUnregisterResponse:
-        raise self._no_shared_memory()
+        return pb.CudaSharedMemoryUnregisterResponse()
 
     async def _each(self, convert: Callable[[Entry], Shown], entries: Sequence[Entry]) -> list[Shown]:
         """All entries converted, many of them in a thread."""
@@ -274,6 +270,11 @@ def _index_entry(entry: IndexEntry) -> pb.RepositoryIndexResponseModelIndex:
         state="" if entry.state is None else entry.state.value,
         reason=entry.reason,
     )
+
+
+def _refuse_region(kind: str, region: str) -> None:
+    if region:
+        raise NotFound(f"Unable to find {kind} shared memory region: '{echo(region)}'")
 
 
 def _refuse_repository(repository: str) -> None:

@@ -12,8 +12,7 @@ import trio
 
 from tpy import limits
 from tpy._proto.messages.grpc.health import v1 as pb
-from tpy.echo import echo
-from tpy.errors import CallerError, NotFound, TpyError
+from tpy.errors import InvalidArgument
 from tpy.frontends.grpc.codec import parse_version
 from tpy.frontends.grpc.service_adapter import StreamingService
 from tpy.services import Services
@@ -34,10 +33,10 @@ class HealthService(StreamingService, pb.HealthBase):
         self._own_services = frozenset(own_services)
 
     async def check(self, message: pb.HealthCheckRequest) -> pb.HealthCheckResponse:
-        """See Health.Check. Raises NotFound for a service that is neither ours nor a model."""
+        """See Health.Check. A name that is neither a service nor a model means the server, as in Triton, which ignores names."""
         status = await self._status(message.service)
         if status is _Status.SERVICE_UNKNOWN:
-            raise NotFound(f"unknown service '{echo(message.service)}': expected \"\", a service of this server, or a model")
+            status = _serving(self._services.repository.server_ready())
         return pb.HealthCheckResponse(status=status)
 
     async def watch(self, message: pb.HealthCheckRequest) -> AsyncIterator[pb.HealthCheckResponse]:
@@ -65,15 +64,13 @@ class HealthService(StreamingService, pb.HealthBase):
             return _serving(repository.server_ready())
         model, _, version = service.partition("/")
         try:
-            return _serving(await repository.model_ready(model, parse_version(version)))
-        except NotFound:
-            # Also raised for a model that is known but not loaded.
-            known = any(entry.name == model for entry in await repository.index())
-            return _Status.NOT_SERVING if known else _Status.SERVICE_UNKNOWN
-        except CallerError:
+            number = parse_version(version)
+        except InvalidArgument:
             return _Status.SERVICE_UNKNOWN
-        except TpyError:
-            return _Status.NOT_SERVING
+        if await repository.model_ready(model, number):
+            return _Status.SERVING
+        known = any(entry.name == model for entry in await repository.index())
+        return _Status.NOT_SERVING if known else _Status.SERVICE_UNKNOWN
 
 
 def _serving(ready: bool) -> pb.HealthCheckResponseServingStatus:

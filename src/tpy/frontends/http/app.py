@@ -93,12 +93,12 @@ def create_app(endpoint: InferEndpoint) -> QuartTrio:
     routes.add("logging", "/v2/logging", GET=control.log_settings, POST=control.update_log_settings)
     for prefix in ("/v2", model):
         routes.add("trace", f"{prefix}/trace/setting", GET=control.trace_settings, POST=control.update_trace_settings)
-    for kind in ("/v2/systemsharedmemory", "/v2/cudasharedmemory"):
-        routes.add("shared-memory", f"{kind}/status", GET=control.shared_memory)
-        routes.add("shared-memory", f"{kind}/region/<region>/status", GET=control.shared_memory)
-        routes.add("shared-memory", f"{kind}/region/<region>/register", POST=control.shared_memory)
-        routes.add("shared-memory", f"{kind}/region/<region>/unregister", POST=control.shared_memory)
-        routes.add("shared-memory", f"{kind}/unregister", POST=control.shared_memory)
+    for kind, regions in (("/v2/systemsharedmemory", control.system_regions), ("/v2/cudasharedmemory", control.cuda_regions)):
+        routes.add("shared-memory", f"{kind}/status", GET=regions)
+        routes.add("shared-memory", f"{kind}/region/<region>/status", GET=regions)
+        routes.add("shared-memory", f"{kind}/region/<region>/register", POST=control.register_region)
+        routes.add("shared-memory", f"{kind}/region/<region>/unregister", POST=control.unregister_regions)
+        routes.add("shared-memory", f"{kind}/unregister", POST=control.unregister_regions)
     return app
 
 

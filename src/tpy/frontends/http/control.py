@@ -16,10 +16,11 @@ from tpy import limits
 from tpy.config import to_json
 from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, Unsupported
-from tpy.frontends.http.codec.document import NON_BOOLEAN, NON_STRING, NON_UNSIGNED, is_unsigned, load_document
+from tpy.frontends.http.codec.document import NON_ARRAY, NON_BOOLEAN, NON_STRING, NON_UNSIGNED, is_unsigned, load_document
 from tpy.frontends.http.infer import parse_version
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, json_reply
 from tpy.frontends.threads import run_in_thread
+from tpy.frontends.trace_settings import TRACE_DEFAULTS, TRACE_LEVEL, require_unchanged
 from tpy.messages import IndexEntry, LoadRequest, LogSettings, ModelStatistics, TensorDescription
 from tpy.messages.statistics import Duration
 from tpy.services import Services
@@ -31,16 +32,6 @@ _DONE: Final = HttpReply()
 _NO_REPOSITORY_NAME: Final = "'repository_name' specification is not supported"
 _NON_OBJECT: Final = "attempt to get members for non-object"
 _FILE_PREFIX: Final = "file:"
-
-TRACE_DEFAULTS: Final = {
-    "trace_level": ["OFF"],
-    "trace_rate": "1000",
-    "trace_count": "-1",
-    "log_frequency": "0",
-    "trace_file": "",
-    "trace_mode": "triton",
-}
-"""What a server without tracing answers."""
 
 
 class ControlApi:
@@ -133,15 +124,25 @@ class ControlApi:
 
     async def trace_settings(self, request: HttpRequest, *, model: str = "") -> HttpReply:
         self._require_traced(model)
-        return _json(TRACE_DEFAULTS)
+        return _trace_settings()
 
     async def update_trace_settings(self, request: HttpRequest, *, model: str = "") -> HttpReply:
         self._require_traced(model)
-        raise Unsupported("changing trace settings is not supported: this server does not trace")
+        require_unchanged(_trace_updates(await self._document(request.body, required=True)))
+        return _trace_settings()
 
-    # Offered by Triton, not here
+    # Shared memory: no region can be registered, so there is none
 
-    async def shared_memory(self, request: HttpRequest, *, region: str = "") -> HttpReply:
+    async def system_regions(self, request: HttpRequest, *, region: str = "") -> HttpReply:
+        return _no_regions("system", region)
+
+    async def cuda_regions(self, request: HttpRequest, *, region: str = "") -> HttpReply:
+        return _no_regions("cuda", region)
+
+    async def unregister_regions(self, request: HttpRequest, *, region: str = "") -> HttpReply:
+        return _DONE
+
+    async def register_region(self, request: HttpRequest, *, region: str) -> HttpReply:
         self._services.shared_memory.require_enabled()
         raise Unsupported("client shared memory is not supported over HTTP by this server")
 
@@ -241,6 +242,34 @@ def _index_entry(entry: IndexEntry) -> Json:
     if entry.reason:
         row["reason"] = entry.reason
     return row
+
+
+def _trace_settings() -> HttpReply:
+    return _json({name: [text] if name == TRACE_LEVEL else text for name, text in TRACE_DEFAULTS.items()})
+
+
+def _trace_updates(document: Json) -> dict[str, tuple[str, ...]]:
+    """The settings of an update. Raises InvalidArgument for one of another type."""
+    updates = {}
+    for name, value in document.items():
+        if name not in TRACE_DEFAULTS:
+            continue
+        if value is None:
+            value = []
+        elif name != TRACE_LEVEL:
+            value = [value]
+        elif type(value) is not list:
+            raise InvalidArgument(NON_ARRAY)
+        if any(type(text) is not str for text in value):
+            raise InvalidArgument(NON_STRING)
+        updates[name] = tuple(value)
+    return updates
+
+
+def _no_regions(kind: str, region: str) -> HttpReply:
+    if region:
+        raise NotFound(f"Unable to find {kind} shared memory region: '{echo(region)}'")
+    return _json([])
 
 
 def _refuse_repository(repository: str) -> None:
