@@ -3,6 +3,8 @@ refused in words; answers read back."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,10 @@ from google.protobuf.message import DecodeError
 from fuzz.chance import Chance
 from fuzz.target import Violation
 from fuzz.tensors import description_of, elements, random_tensor, raw, same, spoiled
+from tpy._proto import message_class
 from tpy.errors import TpyError
+from tpy.frontends.grpc.codec.contents import read_contents
+from tpy.frontends.grpc.codec.fields import FieldBudget
 from tpy.frontends.grpc.codec.plan import NO_PLAN
 from tpy.frontends.grpc.codec.request import decode_request, parse_version
 from tpy.frontends.grpc.codec.response import encode_response, encode_stream_response
@@ -20,17 +25,19 @@ from tpy.frontends.grpc.codec.wire import (
     RESPONSE_CLASS,
     STREAM_RESPONSE_CLASS,
     SplitRequest,
-    _find_raw_inputs,
+    parse_now,
     parse_request,
     split_request,
 )
 from tpy.messages import DataType, InferenceResponse, ModelDescription, ParameterValue, Tensor
+from tpy.messages.datatypes import BY_WORD
 
 REQUESTS = (
     "what a naive writer makes of tensors, typed or raw, is read as these tensors, bit for bit, with its id and parameters; of"
     " any other bytes our scan and protobuf read the same or none, and what comes of them is a request or a refusal in words"
 )
 RESPONSES = "protobuf finds in an answer, joined or in pieces, every element of every output, with names, types and shapes"
+_CONTENTS: Any = message_class("inference.InferTensorContents")
 _FIELDS = {
     DataType.BOOL: "bool_contents",
     DataType.INT8: "int_contents",
@@ -75,7 +82,7 @@ def run_requests(chance: Chance) -> int:
     data = write(chance, tensors, parameters)
     description = description_of(tensors)
     request, _ = decode_request(
-        parse_request(split_request(memoryview(data))), description=description, version=1, received_ns=0, deadline_ns=None
+        parse_request(memoryview(data)), description=description, version=1, received_ns=0, deadline_ns=None
     )
     if len(request.inputs) != len(tensors) or not all(map(_same_numbers, request.inputs, tensors)):
         raise Violation(f"{data!r}\n  read as {request.inputs}\n  written {tensors}")
@@ -106,7 +113,7 @@ def attack(data: bytes) -> int:
 def _try(data: bytes, description: ModelDescription) -> None:
     _check_scan(data)
     try:
-        parsed = parse_request(split_request(memoryview(data)))
+        parsed = parse_request(memoryview(data))
         request, _ = decode_request(
             parsed,
             description=description,
@@ -124,21 +131,62 @@ def _try(data: bytes, description: ModelDescription) -> None:
 
 
 def _check_scan(data: bytes) -> None:
-    """Our scan of large messages, on small ones too."""
-    split = _find_raw_inputs(memoryview(data))
-    if split is None:
-        return
+    """Our scan of large messages, on small ones too, with all typed contents taken out."""
     whole = _parsed(data)
+    now = _refused_or(lambda: parse_now(memoryview(data)))
+    if (whole is None) is not (now is None):
+        raise Violation(f"protobuf takes it {'not' if whole is None else 'alone'}: {data!r}")
+    try:
+        split = split_request(memoryview(data), FieldBudget(len(data)), 0)
+    except TpyError:
+        if whole is not None:
+            raise Violation(f"protobuf takes it, our scan does not: {data!r}") from None
+        return
     rest = _parsed(split.head)
-    if (whole is None) is not (rest is None):
+    contents = {index: _refused_or(partial(_CONTENTS.FromString, view)) for index, view in split.contents.items()}
+    taken = rest is not None and None not in contents.values()
+    if (whole is None) is taken:
         raise Violation(f"protobuf takes {'the rest' if whole is None else 'the whole'} only: {data!r}")
     if whole is None or rest is None:
         return
     if [bytes(each) for each in _raws(split)] != list(whole.raw_input_contents):
         raise Violation(f"other raw tensors than protobuf's: {data!r}")
     del whole.raw_input_contents[:]
+    for index, view in split.contents.items():
+        item = whole.inputs[index]
+        if item.contents != contents[index]:
+            raise Violation(f"other contents than protobuf's: {data!r}")
+        _check_contents(view, item)
+        item.contents.Clear()
+        item.contents.SetInParent()
     if rest != whole:
         raise Violation(f"another rest than protobuf's: {data!r}")
+
+
+def _check_contents(view: memoryview, item: Any) -> None:
+    """Typed contents read by us, and by protobuf."""
+    datatype = BY_WORD.get(item.datatype, DataType.INVALID)
+    shape = tuple(item.shape[:4])
+
+    def read(contents: Any) -> np.ndarray[Any, Any]:
+        return read_contents(contents, datatype, shape, tensor=item.name, model="m", prefix="")
+
+    ours, protobufs = _refused_or(lambda: read(view)), _refused_or(lambda: read(item.contents))
+    if (ours is None) is not (protobufs is None):
+        raise Violation(f"contents refused by {'us' if ours is None else 'protobuf'} only: {bytes(view)!r}")
+    if ours is None or protobufs is None:
+        return
+    alike = ours.tolist() == protobufs.tolist() if ours.dtype == object else ours.tobytes() == protobufs.tobytes()
+    if not alike and not np.array_equal(ours, protobufs, equal_nan=True):
+        raise Violation(f"contents {ours}, by protobuf {protobufs}: {bytes(view)!r}")
+
+
+def _refused_or(read: Callable[[], Any]) -> Any:
+    """What `read` returns; None: it refuses."""
+    try:
+        return read()
+    except (TpyError, DecodeError):
+        return None
 
 
 def _raws(split: SplitRequest) -> list[memoryview]:

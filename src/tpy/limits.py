@@ -194,10 +194,54 @@ GRPC_STATUS_MESSAGE_BYTES_MAX: Final = 6 * KIB
 """The encoded text of a status: with the other trailers below the 8 KiB from which gRPC's clients begin to refuse them."""
 
 GRPC_WHOLE_PARSE_BYTES_MAX: Final = 4 * KIB
-"""Inference requests up to this size are given to protobuf whole; in larger ones the raw tensors are found first, uncopied."""
+"""Inference requests up to this size are given to protobuf whole (half a millisecond, whatever they are); in larger ones the
+tensors are found first, uncopied, and the fields counted."""
 
-GRPC_INLINE_BYTES_MAX: Final = 256 * KIB
-"""Protobuf without raw tensors, and BYTES tensors, are parsed on the loop up to this size (milliseconds), else in a thread."""
+GRPC_WHOLE_CONTENTS_BYTES_MAX: Final = KIB
+"""Typed contents of an input up to this size are given to protobuf with the rest; larger ones are read as arrays."""
+
+GRPC_REQUEST_FIELDS_MAX: Final = 8_192
+"""Inputs, outputs, parameters and raw tensors of one inference request: several times the inputs of any real model. Each costs
+protobuf up to 0.3 us and 250 bytes, and the server a few microseconds."""
+
+GRPC_NESTED_FIELDS_MAX: Final = 32_768
+"""The fields in all of them: names, shapes, parameters of inputs. Protobuf takes half a microsecond for one at the most, during
+which nothing else runs."""
+
+GRPC_HEAD_BYTES_MAX: Final = 4 * MIB
+"""All that is not tensor data in one inference request: parameters may be long texts. Protobuf takes milliseconds for it."""
+
+GRPC_INLINE_FIELDS_MAX: Final = 1_024
+"""Fields of an inference request that are counted on the loop (half a millisecond); with more it goes to a thread."""
+
+GRPC_INLINE_INPUTS_MAX: Final = 256
+"""Inputs that are decoded on the loop (a millisecond); more go to a thread."""
+
+GRPC_INLINE_STRINGS_MAX: Final = 8_192
+"""BYTES elements of a request that are read on the loop (a millisecond); more go to a thread."""
+
+GRPC_CONTENTS_FIELDS_MAX: Final = 1_048_576
+"""Strings of one input in bytes_contents, beyond GRPC_CONTENTS_PARSE_BYTES_MAX: each is a field that is looked at alone, half a
+second for so many (in a thread). As raw tensors they cost less."""
+
+GRPC_CONTENTS_PARSE_BYTES_MAX: Final = 2 * MIB
+"""Typed contents that are no packed numbers are given to protobuf up to this size: 8 ms at most, while nothing else runs."""
+
+GRPC_INLINE_BYTES_MAX: Final = 64 * KIB
+"""An inference request without its tensors, typed contents, and control requests are parsed on the loop up to this size (three
+milliseconds at most), else in a thread."""
+
+GRPC_INLINE_STRING_BYTES_MAX: Final = 256 * KIB
+"""BYTES elements up to this size together are copied on the loop, else in a thread."""
+
+GRPC_CONTROL_BYTES_MAX: Final = 64 * KIB
+"""One request of a method other than inference and load: names and settings."""
+
+GRPC_CONTROL_FIELDS_MAX: Final = 1_024
+"""Fields in it, and in the messages within it: each costs some microseconds."""
+
+GRPC_LOAD_FIELDS_MAX: Final = 65_536
+"""The same in a load call, where each file that it brings is five."""
 
 GRPC_INLINE_ELEMENTS_MAX: Final = 32_768
 """BYTES elements, and elements to classify, that are written into a response on the loop; more go to a thread."""

@@ -12,8 +12,13 @@ from tpy.echo import echo
 
 _LENGTH = Struct("<I")
 _LENGTH_BYTES = _LENGTH.size
+ELEMENT_BYTES_MIN = _LENGTH_BYTES
+"""An element without content."""
 _SAME_LENGTH_BYTES_MAX = 1024
 """Up to this element length, elements of one length are split in one pass; longer ones gain nothing from it."""
+
+_ELEMENTS_TOGETHER = 65_536
+"""Elements that are made in one step, during which no other thread runs: some milliseconds."""
 
 
 class BrokenElements(Exception):
@@ -56,7 +61,12 @@ def _split_same_length(data: bytes | bytearray | memoryview, count: int) -> list
     prefixes = np.frombuffer(data, np.uint8).reshape(count, stride)[:, :_LENGTH_BYTES]
     if not (prefixes == prefixes[0]).all():
         return None
-    return list(chain.from_iterable(Struct(f"{_LENGTH_BYTES}x{length}s").iter_unpack(data)))
+    split = Struct(f"{_LENGTH_BYTES}x{length}s").iter_unpack
+    elements: list[bytes] = []
+    view = memoryview(data)
+    for at in range(0, len(data), stride * _ELEMENTS_TOGETHER):
+        elements += chain.from_iterable(split(view[at : at + stride * _ELEMENTS_TOGETHER]))
+    return elements
 
 
 def _split_one_by_one(data: bytes | bytearray | memoryview, count: int) -> list[bytes]:
@@ -90,7 +100,8 @@ def _split_one_by_one(data: bytes | bytearray | memoryview, count: int) -> list[
 def object_array(elements: list[bytes], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """The elements as an array of dtype object with `shape`; there are exactly as many as it needs."""
     array = np.empty(len(elements), dtype=object)
-    array[:] = elements
+    for at in range(0, len(elements), _ELEMENTS_TOGETHER):
+        array[at : at + _ELEMENTS_TOGETHER] = elements[at : at + _ELEMENTS_TOGETHER]
     return array.reshape(shape)
 
 

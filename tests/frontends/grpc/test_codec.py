@@ -17,7 +17,8 @@ from tpy import limits
 from tpy.echo import echo
 from tpy.errors import ErrorCode, Internal, InvalidArgument, NotFound, TpyError, Unsupported
 from tpy.frontends.grpc import codec
-from tpy.frontends.grpc.codec import wire
+from tpy.frontends.grpc.codec import contents, wire
+from tpy.frontends.grpc.codec.fields import FieldBudget
 from tpy.frontends.grpc.status import GRPC_STATUS
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, SequencePosition, Tensor
 from tpy.messages.datatypes import BY_WORD
@@ -39,7 +40,7 @@ TYPED = {
 
 
 def decode(message: pb.ModelInferRequest, **changes: Any) -> tuple[InferenceRequest, codec.OutputPlan]:
-    parsed = codec.parse_request(codec.split_request(memoryview(message.SerializeToString())))
+    parsed = codec.parse_request(memoryview(message.SerializeToString()))
     version = codec.parse_version(parsed.head.model_version)
     values: dict[str, Any] = {"description": describe("m"), "version": version, "received_ns": 7, "deadline_ns": None}
     return codec.decode_request(parsed, **{**values, **changes})
@@ -294,17 +295,16 @@ def test_a_text_of_a_sequence_is_bounded() -> None:
 @pytest.mark.parametrize("garbage", [b"\xff\xff\xff", b"\x0a\x05a", b"\x0a\x02\xff\xfe", bytes(9000)])
 def test_bytes_that_are_no_request_are_refused(garbage: bytes) -> None:
     with pytest.raises(Internal, match=r"^Unable to parse request$"):
-        codec.parse_request(codec.split_request(memoryview(garbage)))
+        codec.parse_request(memoryview(garbage))
 
 
 def test_large_tensors_are_not_copied() -> None:
     array = np.arange(100_000, dtype=np.float32)
     wired = request(("INPUT0", "FP32", [100_000]), raw=(array.tobytes(),)).SerializeToString()
-    split = codec.split_request(memoryview(wired))
-    assert len(split.head) < 100
-    decoded, _ = codec.decode_request(
-        codec.parse_request(split), description=describe("m"), version=None, received_ns=0, deadline_ns=None
-    )
+    assert len(wire.split_request(memoryview(wired), FieldBudget(10)).head) < 100
+    parsed = codec.parse_now(memoryview(wired))
+    assert parsed is not None
+    decoded, _ = codec.decode_request(parsed, description=describe("m"), version=None, received_ns=0, deadline_ns=None)
     ours = decoded.inputs[0].array
     assert np.shares_memory(ours, np.frombuffer(wired, np.uint8))
     np.testing.assert_array_equal(ours, array)
@@ -332,15 +332,13 @@ def _wire_messages(draw: st.DrawFn) -> bytes:
 @given(_wire_messages(), st.integers(0, 400))
 def test_a_split_request_is_what_protobuf_reads(wired: bytes, cut: int) -> None:
     wired = wired[: len(wired) - cut] if cut % 4 == 0 else wired
-    found = wire._find_raw_inputs(memoryview(wired))
-    split = codec.SplitRequest(wired, None) if found is None else found
     try:
         expected = pb.ModelInferRequest.FromString(wired)
     except DecodeError:
         with pytest.raises(Internal):
-            codec.parse_request(split)
+            wire._parse(wire.split_request(memoryview(wired), FieldBudget(1000)))
         return
-    parsed = codec.parse_request(split)
+    parsed = wire._parse(wire.split_request(memoryview(wired), FieldBudget(1000)))
     assert [bytes(raw) for raw in parsed.raws] == list(expected.raw_input_contents)
     parsed.head.ClearField("raw_input_contents")
     expected.ClearField("raw_input_contents")
@@ -349,10 +347,8 @@ def test_a_split_request_is_what_protobuf_reads(wired: bytes, cut: int) -> None:
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_request_or_refused(garbage: bytes) -> None:
-    message = memoryview(garbage)
-    found = wire._find_raw_inputs(message)
     try:
-        parsed = codec.parse_request(found or codec.SplitRequest(message, None))
+        parsed = wire._parse(wire.split_request(memoryview(garbage), FieldBudget(1000), 0))
         codec.decode_request(parsed, description=describe("m"), version=None, received_ns=0, deadline_ns=None)
     except TpyError:
         pass
@@ -445,9 +441,113 @@ def test_what_takes_long_is_known() -> None:
     assert codec.is_large(response_of(floats), codec.OutputPlan(class_counts={"OUTPUT0": 1}))
 
     def heavy(message: pb.ModelInferRequest) -> bool:
-        return codec.is_heavy(codec.parse_request(codec.split_request(memoryview(message.SerializeToString()))))
+        return codec.is_heavy(codec.parse_request(memoryview(message.SerializeToString())))
 
-    size = limits.GRPC_INLINE_BYTES_MAX + 4
+    size = limits.GRPC_INLINE_STRING_BYTES_MAX + 4
     assert heavy(request(("INPUT0", "BYTES", [1]), raw=(bytes(size),)))
+    assert not heavy(request(("INPUT0", "BYTES", [1]), raw=(bytes(size - 100),)))
     assert not heavy(request(("INPUT0", "FP32", [1]), raw=(bytes(size),)))
+    size = limits.GRPC_INLINE_BYTES_MAX + 4
     assert heavy(typed("FP32", [size // 4], "fp32_contents", [0.0] * (size // 4)))
+    count = limits.GRPC_INLINE_STRINGS_MAX + 1
+    assert heavy(request(("INPUT0", "BYTES", [count]), raw=(bytes(4 * count),)))
+    halves = (("A", "BYTES", [count // 2 + 1]), ("B", "BYTES", [count // 2 + 1]))
+    assert heavy(request(*halves, raw=(bytes(2 * count + 2), bytes(2 * count + 2))))
+    assert heavy(request(*((str(number), "FP32", [0]) for number in range(limits.GRPC_INLINE_INPUTS_MAX + 1))))
+
+
+@pytest.mark.parametrize("datatype", [*TYPED, "BYTES"])
+@pytest.mark.parametrize("size", [100, 3_000, 500_000])
+def test_large_typed_contents_are_read_as_small_ones_are(datatype: str, size: int) -> None:
+    """Protobuf reads up to a kilobyte itself."""
+    chance = np.random.default_rng(size)
+    values: list[Any]
+    if datatype == "BYTES":
+        values = [chance.bytes(length) for length in chance.integers(0, 40, size)]
+    else:
+        kind = BY_WORD[datatype].numpy
+        values = (chance.normal(size=size) if kind.kind == "f" else chance.integers(-300, 300, size)).astype(kind).tolist()
+    message = typed(datatype, [size], TYPED.get(datatype, "bytes_contents"), values)
+    array = decode(message)[0].inputs[0].array
+    assert array.dtype == BY_WORD[datatype].numpy
+    assert array.tolist() == values
+
+
+def test_large_typed_contents_may_come_in_pieces_and_at_the_ends_of_their_range() -> None:
+    ends = [-(2**63), 2**63 - 1, -1, 0, 127, 128] * 200
+    one, other = typed("INT64", [2400], "int64_contents", ends), typed("INT64", [2400], "int64_contents", ends[::-1])
+    both = one.inputs[0].SerializeToString() + other.inputs[0].SerializeToString()
+    wired = b"\x0a\x01m\x2a" + wire._number(len(both)) + both
+    read = codec.parse_now(memoryview(wired))
+    assert read is not None
+    assert list(read.contents) == [0]
+    del both, wired
+    item = read.head.inputs[0]
+    array = contents.read_contents(read.contents[0], DataType.INT64, (2400,), tensor=item.name, model="m", prefix="")
+    assert array.tolist() == ends + ends[::-1]
+
+
+def _refused(wired: bytes) -> tuple[type[TpyError], str]:
+    def read() -> None:
+        parsed = codec.parse_request(memoryview(wired))
+        codec.decode_request(parsed, description=describe("m"), version=None, received_ns=0, deadline_ns=None)
+
+    with pytest.raises(TpyError) as caught:
+        read()
+    return type(caught.value), str(caught.value)
+
+
+def test_contents_that_no_writer_writes_are_refused_in_words() -> None:
+    def within_input(contents: bytes, datatype: bytes) -> bytes:
+        item = b"\x0a\x01x\x12" + bytes([len(datatype)]) + datatype + b"\x2a" + wire._number(len(contents)) + contents
+        return b"\x0a\x01m\x2a" + wire._number(len(item)) + item
+
+    unpacked = b"\x10\x01" * limits.GRPC_CONTENTS_PARSE_BYTES_MAX
+    kind, text = _refused(within_input(unpacked, b"INT32"))
+    assert kind is InvalidArgument
+    assert "expected packed numbers, or raw_input_contents" in text
+    strings = b"\x42\x00" * (limits.GRPC_CONTENTS_FIELDS_MAX + 1)
+    kind, text = _refused(within_input(strings, b"BYTES"))
+    assert kind is InvalidArgument
+    assert f"more than {limits.GRPC_CONTENTS_FIELDS_MAX} strings" in text
+    for broken in (b"\x32\x86\x08" + bytes(1030), b"\x12\x80\x08" + b"\xff" * 1024, b"\x12\x80\x10" + bytes(1024)):
+        assert _refused(within_input(broken, b"FP32")) == (Internal, "Unable to parse request")
+
+
+@pytest.mark.parametrize("field", [b"\x3a\x00", b"\x2a\x00", b"\x32\x00", b"\x22\x00", b"\x78\x00", b"\xa2\x06\x00"])
+def test_fields_are_counted_before_they_are_read(field: bytes) -> None:
+    many = memoryview(field * 3_000)
+    assert codec.parse_now(many) is None
+    kind, text = _refused(field * (limits.GRPC_REQUEST_FIELDS_MAX + 1))
+    assert kind is InvalidArgument
+    assert f"more than {limits.GRPC_REQUEST_FIELDS_MAX} fields" in text
+
+
+@pytest.mark.parametrize("within", [b"\x12\x00", b"\x0a\x00", b"\x78\x00", b"\x12\x02\x12\x00"])
+@pytest.mark.parametrize("field", [b"\x2a", b"\x32"])
+def test_fields_within_fields_are_counted(field: bytes, within: bytes) -> None:
+    item = within * (1_000 // len(within))
+    count = limits.GRPC_NESTED_FIELDS_MAX * len(within) // 1_000 + 40
+    kind, text = _refused(b"\x0a\x01m" + (field + wire._number(len(item)) + item) * count)
+    assert kind is InvalidArgument
+    assert f"more than {limits.GRPC_NESTED_FIELDS_MAX} fields" in text
+
+
+def test_what_is_no_tensor_is_bounded() -> None:
+    kind, text = _refused(request(FP32, id="x" * limits.GRPC_HEAD_BYTES_MAX, raw=(bytes(16),)).SerializeToString())
+    assert kind is InvalidArgument
+    assert f"at most {limits.GRPC_HEAD_BYTES_MAX} are accepted; expected the data of tensors in raw_input_contents" in text
+
+
+def test_a_thousand_inputs_are_no_abuse() -> None:
+    count = 1_000
+    message = request(*((f"INPUT{number}", "FP32", [1]) for number in range(count)), raw=(bytes(4),) * count)
+    for number in range(count):
+        message.outputs.add(name=f"OUTPUT{number}")
+    assert len(decode(message)[0].inputs) == count
+
+
+def test_a_shape_of_a_million_dimensions_is_refused_shortly() -> None:
+    text = refusal(request(("INPUT0", "FP32", [1] * 1_000_000), raw=(bytes(4),)))
+    assert "has 1000000 dimensions, at most 32 are supported" in text
+    assert len(text) < 10_000

@@ -50,13 +50,9 @@ class _UnaryInfer:
         """Check, decode and submit the request."""
         try:
             self._parts.policy.require(INFERENCE, self._call.metadata)
-            split = codec.split_request(message)
-            if len(split.head) > limits.GRPC_INLINE_BYTES_MAX:
-                self._start(lambda: self._begin_in_threads(split))
-                return
-            parsed = codec.parse_request(split)
-            if len(message) > limits.GRPC_INLINE_BYTES_MAX and codec.is_heavy(parsed):
-                self._start(lambda: self._begin_in_threads(split))
+            parsed = codec.parse_now(message)
+            if parsed is None or (len(message) > limits.GRPC_WHOLE_PARSE_BYTES_MAX and codec.is_heavy(parsed)):
+                self._start(lambda: self._begin_in_threads(parsed, message))
                 return
             self._submit(*self._decode(parsed, *self._admit(parsed)))
         except TpyError as error:
@@ -106,9 +102,10 @@ class _UnaryInfer:
             self._handle = handle
             self._call.on_cancel(self._cancel)
 
-    async def _begin_in_threads(self, split: codec.SplitRequest) -> None:
+    async def _begin_in_threads(self, parsed: codec.ParsedRequest | None, message: memoryview) -> None:
         threads = self._parts.threads
-        parsed = await run_in_thread(codec.parse_request, split, limiter=threads)
+        if parsed is None:
+            parsed = await run_in_thread(codec.parse_request, message, limiter=threads)
         description, version = self._admit(parsed)
         decoded = await run_in_thread(self._decode, parsed, description, version, limiter=threads)
         if not self._cancelled:

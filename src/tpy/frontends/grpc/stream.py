@@ -23,7 +23,7 @@ from collections import deque
 import trio
 
 from tpy import limits
-from tpy.errors import InvariantViolation, TpyError, Unavailable
+from tpy.errors import Internal, InvariantViolation, TpyError, Unavailable
 from tpy.frontends.grpc import codec
 from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_call, fail_inference, unexpected_error
 from tpy.frontends.grpc.transport import Metadata, StreamCall
@@ -235,14 +235,15 @@ class _InferStream:
         self._turns[turn] = None
         self._turns_bytes += turn.size
         self._order.append(turn)
-        split = codec.split_request(message)
         try:
-            if len(split.head) > limits.GRPC_INLINE_BYTES_MAX:
-                parsed = await run_in_thread(codec.parse_request, split, limiter=self._parts.threads)
-            else:
-                parsed = codec.parse_request(split)
-        except TpyError as error:
+            parsed = codec.parse_now(message)
+            if parsed is None:
+                parsed = await run_in_thread(codec.parse_request, message, limiter=self._parts.threads)
+        except Internal as error:
             self._fail(error)
+            return
+        except TpyError as error:
+            self._refuse(turn, error)
             return
         try:
             await self._submit(turn, parsed)
@@ -270,7 +271,7 @@ class _InferStream:
                 forwarded=forwarded,
             )
 
-        if codec.is_heavy(parsed):
+        if turn.size > limits.GRPC_WHOLE_PARSE_BYTES_MAX and codec.is_heavy(parsed):
             request, turn.plan = await run_in_thread(decode, limiter=parts.threads)
         else:
             request, turn.plan = decode()

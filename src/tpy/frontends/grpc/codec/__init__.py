@@ -1,6 +1,6 @@
 """ModelInferRequest and ModelInferResponse to and from the server's messages. No calls, no statuses, no clock.
 
-split_request -> parse_request -> decode_request      bytes of a request -> InferenceRequest, and how to answer it
+parse_now, parse_request -> decode_request            bytes of a request -> InferenceRequest, and how to answer it
 encode_response, encode_stream_response, ...          InferenceResponse -> pieces of one message
 """
 
@@ -13,14 +13,13 @@ from tpy.frontends.grpc.codec.response import (
     encode_stream_response,
     is_large,
 )
-from tpy.frontends.grpc.codec.wire import ParsedRequest, SplitRequest, parse_request, split_request
+from tpy.frontends.grpc.codec.wire import ParsedRequest, parse_now, parse_request
 
 __all__ = [
     "NO_PLAN",
     "Decoded",
     "OutputPlan",
     "ParsedRequest",
-    "SplitRequest",
     "decode_request",
     "encode_empty_final",
     "encode_response",
@@ -28,7 +27,7 @@ __all__ = [
     "encode_stream_response",
     "is_heavy",
     "is_large",
+    "parse_now",
     "parse_request",
     "parse_version",
-    "split_request",
 ]

@@ -1,15 +1,24 @@
-"""Typed contents: the elements of an input in a repeated field of its own type instead of as raw bytes."""
+"""Typed contents: the elements of an input in a repeated field of its own type instead of as raw bytes.
+
+Small ones are read by protobuf. Of large ones packed numbers are taken as arrays over the bytes that arrived: protobuf's lists of
+numbers become one object each on their way to an array, and nothing else runs meanwhile.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
+from tpy._proto import message_class
 from tpy.echo import echo
 from tpy.errors import InvalidArgument
 from tpy.frontends.binary_tensor import element_count, shaped
 from tpy.frontends.bytes_tensor import BrokenElements, object_array
+from tpy.frontends.grpc.codec.fields import FieldBudget, TooManyFields, each_field, length_delimited, unparsable, varints
+from tpy.limits import GRPC_CONTENTS_FIELDS_MAX, GRPC_CONTENTS_PARSE_BYTES_MAX
 from tpy.messages import DataType
 
 _FIELDS: tuple[tuple[str, str, frozenset[DataType]], ...] = (
@@ -24,6 +33,9 @@ _FIELDS: tuple[tuple[str, str, frozenset[DataType]], ...] = (
 )
 """Field of InferTensorContents, what Triton calls its elements, and the datatypes that it is for."""
 
+_PACKED_FIELDS_MAX = 64
+"""Packed fields of one input: writers make one, and a few where they join messages."""
+
 _WIDE = {
     "BOOL": np.dtype(np.bool_),
     "INT32": np.dtype(np.int32),
@@ -36,24 +48,44 @@ _WIDE = {
 """The numpy type of what a field holds."""
 
 
+_CONTENTS_CLASS: Final = message_class("inference.InferTensorContents")
+
+Elements = Sequence[Any] | np.ndarray[Any, Any]
+
+_PACKED: dict[int, Callable[[memoryview], np.ndarray[Any, Any]]] = {
+    1: lambda data: varints(data) != 0,
+    2: lambda data: varints(data).astype(np.int32),
+    3: lambda data: varints(data).view(np.int64),
+    4: lambda data: varints(data).astype(np.uint32),
+    5: varints,
+    6: lambda data: _fixed(data, "<f4"),
+    7: lambda data: _fixed(data, "<f8"),
+}
+"""How the packed numbers of a field are read, by its number; as in _FIELDS, counted from 1."""
+_PACKED_TAGS: Final = {length_delimited(number): number for number in _PACKED}
+_BYTES_TAG: Final = length_delimited(8)
+
+
 def read_contents(
     contents: Any, datatype: DataType, shape: tuple[int, ...], *, tensor: str, model: str, prefix: str
 ) -> np.ndarray[Any, Any]:
-    """The array of `shape` in an inference.InferTensorContents. Integers are cut to the width of `datatype`, as Triton does.
+    """The array of `shape` in an inference.InferTensorContents, or in the bytes of one. Integers are cut to the width of
+    `datatype`, as Triton does.
 
-    Raises InvalidArgument for elements in another type's field and for another number of them than `shape` needs.
+    Raises InvalidArgument for elements in another type's field, for another number of them than `shape` needs and for more than
+    is read; Internal for bytes that are no contents.
     """
-    given: tuple[Any, str] | None = None
-    for field, word, datatypes in _FIELDS:
-        elements = getattr(contents, field)
-        if len(elements):
-            if datatype not in datatypes:
-                shown = "<invalid>" if datatype is DataType.INVALID else datatype.value
-                raise InvalidArgument(
-                    f"unexpected explicit tensor data for input tensor '{echo(tensor)}' for model '{model}' of type '{word}', "
-                    f"expected datatype '{shown}'"
-                )
-            given = elements, word
+    found = _large_elements(contents, tensor) if isinstance(contents, memoryview) else _elements(contents)
+    given: tuple[Elements, str] | None = None
+    for number, elements in found:
+        _, word, datatypes = _FIELDS[number - 1]
+        if datatype not in datatypes:
+            shown = "<invalid>" if datatype is DataType.INVALID else datatype.value
+            raise InvalidArgument(
+                f"unexpected explicit tensor data for input tensor '{echo(tensor)}' for model '{model}' of type '{word}', "
+                f"expected datatype '{shown}'"
+            )
+        given = elements, word
     count = element_count(shape)
     if datatype is DataType.BYTES:
         return _texts(list(given[0]) if given else [], count, shape, tensor=tensor, model=model, prefix=prefix)
@@ -61,13 +93,70 @@ def read_contents(
     if given is None:
         array = np.empty(0, datatype.numpy)
     else:
-        array = np.array(given[0], _WIDE[given[1]]).astype(datatype.numpy, copy=False)
+        array = np.asarray(given[0], _WIDE[given[1]]).astype(datatype.numpy, copy=False)
     if array.size != count:
         expected, got = count * datatype.itemsize, array.size * datatype.itemsize
         raise InvalidArgument(
             f"{prefix}input byte size mismatch for input '{echo(tensor)}' for model '{model}'. Expected {expected}, got {got}"
         )
     return shaped(array, shape, tensor)
+
+
+def _elements(contents: Any) -> list[tuple[int, Elements]]:
+    """The fields that have elements: their numbers, in order, and the elements."""
+    fields = ((number, getattr(contents, field)) for number, (field, _, _) in enumerate(_FIELDS, 1))
+    return [(number, elements) for number, elements in fields if len(elements)]
+
+
+def _large_elements(data: memoryview, tensor: str) -> list[tuple[int, Elements]]:
+    """The same out of bytes."""
+    try:
+        tags = [tag for tag, _, _, _ in each_field(data, FieldBudget(_PACKED_FIELDS_MAX))]
+    except TooManyFields:
+        tags = []
+    if not tags or not all(tag in _PACKED_TAGS for tag in tags):
+        if len(data) <= GRPC_CONTENTS_PARSE_BYTES_MAX:
+            return _elements(_parsed(data))
+        return _large_strings(data, tensor)
+    arrays: dict[int, list[np.ndarray[Any, Any]]] = {}
+    for tag, _, body, end in each_field(data, FieldBudget(_PACKED_FIELDS_MAX)):
+        number = _PACKED_TAGS[tag]
+        arrays.setdefault(number, []).append(_PACKED[number](data[body:end]))
+    joined = ((number, parts[0] if len(parts) == 1 else np.concatenate(parts)) for number, parts in sorted(arrays.items()))
+    return [(number, array) for number, array in joined if array.size]
+
+
+def _large_strings(data: memoryview, tensor: str) -> list[tuple[int, Elements]]:
+    """Strings, one by one: other threads have their turn in between."""
+    strings: list[bytes] = []
+    try:
+        for tag, _, body, end in each_field(data, FieldBudget(GRPC_CONTENTS_FIELDS_MAX)):
+            if tag != _BYTES_TAG:
+                raise InvalidArgument(
+                    f"contents of input tensor '{echo(tensor)}' are of several kinds, or not packed, which is accepted up to "
+                    f"{GRPC_CONTENTS_PARSE_BYTES_MAX} bytes only; expected packed numbers, or raw_input_contents"
+                )
+            strings.append(bytes(data[body:end]))
+    except TooManyFields:
+        raise InvalidArgument(
+            f"contents of input tensor '{echo(tensor)}' have more than {GRPC_CONTENTS_FIELDS_MAX} strings, at most as many are "
+            "accepted there; expected raw_input_contents"
+        ) from None
+    return [(8, strings)]
+
+
+def _parsed(data: memoryview) -> Any:
+    try:
+        return _CONTENTS_CLASS.FromString(data)
+    except DecodeError:
+        raise unparsable() from None
+
+
+def _fixed(data: memoryview, dtype: str) -> np.ndarray[Any, Any]:
+    numbers = np.dtype(dtype)
+    if len(data) % numbers.itemsize:
+        raise unparsable()
+    return np.frombuffer(data, numbers)
 
 
 def _texts(

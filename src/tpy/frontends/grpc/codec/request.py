@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from tpy import limits
 from tpy.echo import echo, echo_list, request_prefix
 from tpy.errors import InvalidArgument
 from tpy.frontends.binary_tensor import element_count, read_binary
+from tpy.frontends.bytes_tensor import ELEMENT_BYTES_MIN
 from tpy.frontends.grpc.codec.contents import read_contents
 from tpy.frontends.grpc.codec.parameters import NONE, read_parameters
 from tpy.frontends.grpc.codec.plan import NO_PLAN, OutputPlan
 from tpy.frontends.grpc.codec.wire import ParsedRequest
 from tpy.frontends.shared_memory import refuse_shared_memory
-from tpy.limits import GRPC_INLINE_BYTES_MAX, TENSOR_DIMS_MAX
+from tpy.limits import TENSOR_DIMS_MAX
 from tpy.messages import DataType, InferenceRequest, ModelDescription, ParameterValue, Tensor
 from tpy.messages.datatypes import BY_WORD
 
 _VERSION_MAX = 2**63 - 1
+_BYTES = DataType.BYTES.value
+_SHOWN_DIMS = 4_096
+"""Of a shape that has too many; an error text shows fewer."""
 _LEADING_NUMBER = re.compile(r"\s*([+-]?[0-9]+)", re.ASCII)
 
 
@@ -45,12 +50,21 @@ Decoded = tuple[InferenceRequest, OutputPlan]
 
 
 def is_heavy(parsed: ParsedRequest) -> bool:
-    """Whether decoding takes long: much of typed contents, or BYTES tensors, whose elements are looked at one by one."""
-    if parsed.head_bytes > GRPC_INLINE_BYTES_MAX:
+    """Whether decoding takes long: many inputs, much of typed contents, or many elements of BYTES tensors, which are looked at
+    one by one."""
+    inputs = parsed.head.inputs
+    if len(inputs) > limits.GRPC_INLINE_INPUTS_MAX:
         return True
-    return any(len(raw) > GRPC_INLINE_BYTES_MAX for raw in parsed.raws) and any(
-        item.datatype == DataType.BYTES.value for item in parsed.head.inputs
-    )
+    if parsed.contents and sum(map(len, parsed.contents.values())) > limits.GRPC_INLINE_BYTES_MAX:
+        return True
+    strings = size = 0
+    for item, raw in zip(inputs, parsed.raws, strict=False):
+        if item.datatype == _BYTES:
+            size += len(raw)
+            # No more of them are looked at than there should be, nor than there can be.
+            count = element_count(tuple(item.shape[:TENSOR_DIMS_MAX]))
+            strings += max(0, min(count, len(raw) // ELEMENT_BYTES_MIN))
+    return strings > limits.GRPC_INLINE_STRINGS_MAX or size > limits.GRPC_INLINE_STRING_BYTES_MAX
 
 
 def decode_request(
@@ -69,7 +83,7 @@ def decode_request(
     """
     head = parsed.head
     parameters = read_parameters(head.parameters) if len(head.parameters) else NONE
-    inputs = _read_inputs(head, parsed.raws, description)
+    inputs = _read_inputs(parsed, description)
     requested: tuple[str, ...] = ()
     plan = NO_PLAN
     if len(head.outputs):
@@ -94,22 +108,24 @@ def decode_request(
     return request, plan
 
 
-def _read_inputs(head: Any, raws: Sequence[bytes | memoryview], description: ModelDescription) -> tuple[Tensor, ...]:
+def _read_inputs(parsed: ParsedRequest, description: ModelDescription) -> tuple[Tensor, ...]:
+    head, raws, contents = parsed
     model = head.model_name
     prefix = request_prefix(head.id)
     tensors: dict[str, Tensor] = {}
     raw_at = 0
     raw_count = len(raws)
-    for item in head.inputs:
+    for index, item in enumerate(head.inputs):
         name = item.name
         if name in tensors:
             raise InvalidArgument(f"{prefix}input '{echo(name)}' already exists in request")
         if len(item.parameters) and "shared_memory_region" in item.parameters:
             refuse_shared_memory()
         datatype = BY_WORD.get(item.datatype, DataType.INVALID)
-        shape = tuple(item.shape)
-        if len(shape) > TENSOR_DIMS_MAX:
-            _refuse_shape(name, shape, f"has {len(shape)} dimensions, at most {TENSOR_DIMS_MAX} are supported")
+        dimensions = len(item.shape)
+        shape = tuple(item.shape) if dimensions <= TENSOR_DIMS_MAX else tuple(item.shape[:_SHOWN_DIMS])
+        if dimensions > TENSOR_DIMS_MAX:
+            _refuse_shape(name, shape, f"has {dimensions} dimensions, at most {TENSOR_DIMS_MAX} are supported")
         if shape and min(shape) < 0 and element_count(shape) >= 0:  # an odd number of negative sizes fails by the byte size
             _refuse_shape(name, shape, "contains one or more invalid dimensions")
         if item.HasField("contents"):
@@ -117,7 +133,8 @@ def _read_inputs(head: Any, raws: Sequence[bytes | memoryview], description: Mod
                 raise InvalidArgument(
                     f"contents field must not be specified when using raw_input_contents for '{echo(name)}' for model '{model}'"
                 )
-            array = read_contents(item.contents, datatype, shape, tensor=name, model=model, prefix=prefix)
+            given = contents.get(index, item.contents)
+            array = read_contents(given, datatype, shape, tensor=name, model=model, prefix=prefix)
         elif raw_at == raw_count:
             raise InvalidArgument(f"unable to find data for input tensor '{echo(name)}' for model '{model}' in request.")
         else:

@@ -1,0 +1,156 @@
+"""The fields of a protobuf message, found in its bytes: counted before a parser makes objects of them, and large ones left where
+they are.
+
+Protobuf's parser holds the interpreter from the first byte to the last, and makes hundreds of bytes of memory of two. So no more
+fields are given to it than a bound says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from tpy.errors import Internal
+
+VARINT, FIXED64, LENGTH_DELIMITED, GROUP_START, GROUP_END, FIXED32 = range(6)
+"""Wire types: the lowest three bits of a tag."""
+
+_WIRE_TYPE_MASK: Final = 7
+_MORE: Final = 0x80
+"""The bit of a byte that says that a number goes on in the next one."""
+_LOW: Final = 0x7F
+"""The other bits: seven of the number."""
+_VARINT_BYTES_MAX: Final = 10
+_VARINTS_TOGETHER_BYTES: Final = 256 * 1024
+"""Packed numbers that are read in one pass: arrays of 64 bits for each are made of them."""
+_FIXED_BYTES: Final = {FIXED64: 8, FIXED32: 4}
+
+Field = tuple[int, int, int, int]
+"""(tag, where the field begins, where its value begins, where it ends). A tag is the number of the field and its wire type."""
+
+
+class TooManyFields(Exception):
+    """There are more fields than the budget has left."""
+
+
+class FieldBudget:
+    """How many more fields may be looked at, in one message and in those within it."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, count: int) -> None:
+        self.left = count
+
+
+def length_delimited(number: int) -> int:
+    """The tag of a field that is a message, a string, bytes, or packed numbers."""
+    return number << 3 | LENGTH_DELIMITED
+
+
+def each_field(data: memoryview, budget: FieldBudget) -> Iterator[Field]:
+    """The fields of the message in `data`, but those of groups, which only protobuf 2 has. Raises Internal, as Triton, for bytes
+    that are no message, TooManyFields beyond `budget`."""
+    at, end, depth = 0, len(data), 0
+    while at < end:
+        if not budget.left:
+            raise TooManyFields
+        budget.left -= 1
+        start = at
+        tag = data[at]
+        at += 1
+        if tag >= _MORE:
+            tag, at = _varint(data, start, end)
+        wire_type = tag & _WIRE_TYPE_MASK
+        body = at
+        if wire_type == LENGTH_DELIMITED:
+            length = data[at] if at < end else _MORE
+            if length < _MORE:
+                at += 1
+            else:
+                length, at = _varint(data, at, end)
+            body = at
+            at += length
+        elif wire_type == VARINT:
+            _, at = _varint(data, at, end)
+        elif wire_type == GROUP_START:
+            depth += 1
+            continue
+        elif wire_type == GROUP_END:
+            depth -= 1
+            continue
+        elif wire_type in _FIXED_BYTES:
+            at += _FIXED_BYTES[wire_type]
+        else:
+            raise unparsable()
+        if at > end:
+            raise unparsable()
+        if not depth:
+            yield tag, start, body, at
+
+
+def count_nested_fields(data: memoryview, descriptor: Any, budget: FieldBudget) -> None:
+    """Look at all fields of a message and of the messages within it, as its descriptor says which are. Raises as `each_field`."""
+    within = _messages_within(descriptor)
+    for tag, _, body, end in each_field(data, budget):
+        inner = within.get(tag)
+        if inner is not None and end > body:
+            count_nested_fields(data[body:end], inner, budget)
+
+
+_WITHIN: dict[str, dict[int, Any]] = {}
+
+
+def _messages_within(descriptor: Any) -> dict[int, Any]:
+    """The fields of a message that are messages, by their tag."""
+    within = _WITHIN.get(descriptor.full_name)
+    if within is None:
+        within = {
+            length_delimited(field.number): field.message_type for field in descriptor.fields if field.message_type is not None
+        }
+        _WITHIN[descriptor.full_name] = within
+    return within
+
+
+def unparsable() -> Internal:
+    """The error for bytes that are no message, in Triton's words."""
+    return Internal("Unable to parse request")
+
+
+def varints(data: memoryview) -> np.ndarray[Any, Any]:
+    """The numbers in a packed field, unsigned, of 64 bits each. Raises Internal for bytes that are none."""
+    octets = np.frombuffer(data, np.uint8)
+    parts: list[np.ndarray[Any, Any]] = []
+    at = 0
+    while at < octets.size:
+        part = octets[at : at + _VARINTS_TOGETHER_BYTES]
+        ends = np.flatnonzero(part < _MORE)
+        if not ends.size:
+            raise unparsable()
+        begins = np.concatenate(([0], ends[:-1] + 1))
+        lengths = ends - begins + 1
+        longest = int(lengths.max())
+        if longest > _VARINT_BYTES_MAX:
+            raise unparsable()
+        values = (part[begins] & _LOW).astype(np.uint64)
+        for index in range(1, longest):
+            longer = np.flatnonzero(lengths > index)
+            values[longer] |= (part[begins[longer] + index] & _LOW).astype(np.uint64) << np.uint64(7 * index)
+        parts.append(values)
+        at += int(ends[-1]) + 1
+    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+
+def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
+    """A number of seven bits to a byte, lowest first, and where it ends."""
+    value = shift = 0
+    last = min(end, at + _VARINT_BYTES_MAX)
+    while at < last:
+        octet = data[at]
+        at += 1
+        value |= (octet & _LOW) << shift
+        if octet < _MORE:
+            return value, at
+        shift += 7
+    raise unparsable()
