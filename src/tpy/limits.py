@@ -193,9 +193,9 @@ GRPC_CONNECTION_MESSAGES_PER_TURN_MAX: Final = 64
 GRPC_STATUS_MESSAGE_BYTES_MAX: Final = 6 * KIB
 """The encoded text of a status: with the other trailers below the 8 KiB from which gRPC's clients begin to refuse them."""
 
-GRPC_WHOLE_PARSE_BYTES_MAX: Final = 4 * KIB
-"""Inference requests up to this size are given to protobuf whole (half a millisecond, whatever they are); in larger ones the
-tensors are found first, uncopied, and the fields counted."""
+GRPC_WHOLE_PARSE_BYTES_MAX: Final = 16 * KIB
+"""Inference requests up to this size are given to protobuf whole (two milliseconds at most, whatever they are); in larger ones
+the tensors are found first, uncopied, and the fields counted."""
 
 GRPC_WHOLE_CONTENTS_BYTES_MAX: Final = KIB
 """Typed contents of an input up to this size are given to protobuf with the rest; larger ones are read as arrays."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from tpy import limits
 from tpy.errors import InvariantViolation, TpyError, Unsupported
 from tpy.frontends.grpc import codec
 from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_inference, unexpected_error
@@ -51,7 +50,7 @@ class _UnaryInfer:
         try:
             self._parts.policy.require(INFERENCE, self._call.metadata)
             parsed = codec.parse_now(message)
-            if parsed is None or (len(message) > limits.GRPC_WHOLE_PARSE_BYTES_MAX and codec.is_heavy(parsed)):
+            if parsed is None or codec.is_heavy(parsed, len(message)):
                 self._start(lambda: self._begin_in_threads(parsed, message))
                 return
             self._submit(*self._decode(parsed, *self._admit(parsed)))

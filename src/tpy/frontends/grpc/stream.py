@@ -246,13 +246,13 @@ class _InferStream:
             self._refuse(turn, error)
             return
         try:
-            await self._submit(turn, parsed)
+            await self._submit(turn, parsed, len(message))
         except TpyError as error:
             self._refuse(turn, error)
         except Exception:
             self._refuse(turn, unexpected_error(self._call.path))
 
-    async def _submit(self, turn: _Turn, parsed: codec.ParsedRequest) -> None:
+    async def _submit(self, turn: _Turn, parsed: codec.ParsedRequest, size: int) -> None:
         parts, call, head = self._parts, self._call, parsed.head
         turn.id, turn.version_text = head.id, head.model_version
         if parts.stop.is_set():
@@ -271,7 +271,7 @@ class _InferStream:
                 forwarded=forwarded,
             )
 
-        if turn.size > limits.GRPC_WHOLE_PARSE_BYTES_MAX and codec.is_heavy(parsed):
+        if codec.is_heavy(parsed, size):
             request, turn.plan = await run_in_thread(decode, limiter=parts.threads)
         else:
             request, turn.plan = decode()

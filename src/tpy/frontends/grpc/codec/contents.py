@@ -1,12 +1,12 @@
 """Typed contents: the elements of an input in a repeated field of its own type instead of as raw bytes.
 
-Small ones are read by protobuf. Of large ones packed numbers are taken as arrays over the bytes that arrived: protobuf's lists of
-numbers become one object each on their way to an array, and nothing else runs meanwhile.
+Small ones are read by protobuf, which holds the interpreter until it is done. Large ones are given to it in steps; floating-point
+numbers are arrays over the bytes that arrived.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -17,9 +17,19 @@ from tpy.echo import echo
 from tpy.errors import InvalidArgument
 from tpy.frontends.binary_tensor import element_count, shaped
 from tpy.frontends.bytes_tensor import BrokenElements, object_array
-from tpy.frontends.grpc.codec.fields import FieldBudget, TooManyFields, each_field, length_delimited, unparsable, varints
+from tpy.frontends.grpc.codec.fields import (
+    MORE,
+    VARINT_BYTES_MAX,
+    FieldBudget,
+    TooManyFields,
+    each_field,
+    length_delimited,
+    unparsable,
+    varint,
+)
 from tpy.limits import GRPC_CONTENTS_FIELDS_MAX, GRPC_CONTENTS_PARSE_BYTES_MAX
 from tpy.messages import DataType
+from tpy.units import MIB
 
 _FIELDS: tuple[tuple[str, str, frozenset[DataType]], ...] = (
     ("bool_contents", "BOOL", frozenset({DataType.BOOL})),
@@ -35,6 +45,8 @@ _FIELDS: tuple[tuple[str, str, frozenset[DataType]], ...] = (
 
 _PACKED_FIELDS_MAX = 64
 """Packed fields of one input: writers make one, and a few where they join messages."""
+_PACKED_TOGETHER_BYTES = MIB
+"""Packed numbers of any length that protobuf reads in one step, a few milliseconds."""
 
 _WIDE = {
     "BOOL": np.dtype(np.bool_),
@@ -52,17 +64,9 @@ _CONTENTS_CLASS: Final = message_class("inference.InferTensorContents")
 
 Elements = Sequence[Any] | np.ndarray[Any, Any]
 
-_PACKED: dict[int, Callable[[memoryview], np.ndarray[Any, Any]]] = {
-    1: lambda data: varints(data) != 0,
-    2: lambda data: varints(data).astype(np.int32),
-    3: lambda data: varints(data).view(np.int64),
-    4: lambda data: varints(data).astype(np.uint32),
-    5: varints,
-    6: lambda data: _fixed(data, "<f4"),
-    7: lambda data: _fixed(data, "<f8"),
-}
-"""How the packed numbers of a field are read, by its number; as in _FIELDS, counted from 1."""
-_PACKED_TAGS: Final = {length_delimited(number): number for number in _PACKED}
+_FIXED: Final[dict[int, np.dtype[Any]]] = {6: np.dtype("<f4"), 7: np.dtype("<f8")}
+"""Numbers of fields whose elements are as on the wire as in memory."""
+_PACKED_TAGS: Final = {length_delimited(number): number for number in range(1, 8)}
 _BYTES_TAG: Final = length_delimited(8)
 
 
@@ -111,22 +115,49 @@ def _elements(contents: Any) -> list[tuple[int, Elements]]:
 def _large_elements(data: memoryview, tensor: str) -> list[tuple[int, Elements]]:
     """The same out of bytes."""
     try:
-        tags = [tag for tag, _, _, _ in each_field(data, FieldBudget(_PACKED_FIELDS_MAX))]
+        fields = list(each_field(data, FieldBudget(_PACKED_FIELDS_MAX)))
     except TooManyFields:
-        tags = []
-    if not tags or not all(tag in _PACKED_TAGS for tag in tags):
+        fields = []
+    if not fields or not all(tag in _PACKED_TAGS for tag, _, _, _ in fields):
         if len(data) <= GRPC_CONTENTS_PARSE_BYTES_MAX:
             return _elements(_parsed(data))
-        return _large_strings(data, tensor)
+        return [(8, _large_strings(data, tensor))]
     arrays: dict[int, list[np.ndarray[Any, Any]]] = {}
-    for tag, _, body, end in each_field(data, FieldBudget(_PACKED_FIELDS_MAX)):
+    for tag, _, body, end in fields:
         number = _PACKED_TAGS[tag]
-        arrays.setdefault(number, []).append(_PACKED[number](data[body:end]))
-    joined = ((number, parts[0] if len(parts) == 1 else np.concatenate(parts)) for number, parts in sorted(arrays.items()))
+        read = _fixed(data[body:end], _FIXED[number]) if number in _FIXED else _varints(data[body:end], tag)
+        arrays.setdefault(number, []).extend(read)
+    joined = (
+        (number, parts[0] if len(parts) == 1 else np.concatenate(parts)) for number, parts in sorted(arrays.items()) if parts
+    )
     return [(number, array) for number, array in joined if array.size]
 
 
-def _large_strings(data: memoryview, tensor: str) -> list[tuple[int, Elements]]:
+def _fixed(packed: memoryview, dtype: np.dtype[Any]) -> list[np.ndarray[Any, Any]]:
+    if len(packed) % dtype.itemsize:
+        raise unparsable()
+    return [np.frombuffer(packed, dtype)]
+
+
+def _varints(packed: memoryview, tag: int) -> list[np.ndarray[Any, Any]]:
+    """Packed numbers of any length, some at a time: other threads have their turn in between."""
+    field, word, _ = _FIELDS[_PACKED_TAGS[tag] - 1]
+    arrays: list[np.ndarray[Any, Any]] = []
+    at = 0
+    while at < len(packed):
+        end = min(len(packed), at + _PACKED_TOGETHER_BYTES)
+        first = end - VARINT_BYTES_MAX
+        while end > first and packed[end - 1] >= MORE:
+            end -= 1
+        if end <= max(at, first):
+            raise unparsable()
+        piece = packed[at:end]
+        arrays.append(np.array(getattr(_parsed(b"".join((bytes((tag,)), varint(len(piece)), piece))), field), _WIDE[word]))
+        at = end
+    return arrays
+
+
+def _large_strings(data: memoryview, tensor: str) -> list[bytes]:
     """Strings, one by one: other threads have their turn in between."""
     strings: list[bytes] = []
     try:
@@ -142,21 +173,14 @@ def _large_strings(data: memoryview, tensor: str) -> list[tuple[int, Elements]]:
             f"contents of input tensor '{echo(tensor)}' have more than {GRPC_CONTENTS_FIELDS_MAX} strings, at most as many are "
             "accepted there; expected raw_input_contents"
         ) from None
-    return [(8, strings)]
+    return strings
 
 
-def _parsed(data: memoryview) -> Any:
+def _parsed(data: bytes | memoryview) -> Any:
     try:
         return _CONTENTS_CLASS.FromString(data)
     except DecodeError:
         raise unparsable() from None
-
-
-def _fixed(data: memoryview, dtype: str) -> np.ndarray[Any, Any]:
-    numbers = np.dtype(dtype)
-    if len(data) % numbers.itemsize:
-        raise unparsable()
-    return np.frombuffer(data, numbers)
 
 
 def _texts(

@@ -10,21 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-import numpy as np
-
 from tpy.errors import Internal
 
 VARINT, FIXED64, LENGTH_DELIMITED, GROUP_START, GROUP_END, FIXED32 = range(6)
 """Wire types: the lowest three bits of a tag."""
 
 _WIRE_TYPE_MASK: Final = 7
-_MORE: Final = 0x80
+MORE: Final = 0x80
 """The bit of a byte that says that a number goes on in the next one."""
 _LOW: Final = 0x7F
 """The other bits: seven of the number."""
-_VARINT_BYTES_MAX: Final = 10
-_VARINTS_TOGETHER_BYTES: Final = 256 * 1024
-"""Packed numbers that are read in one pass: arrays of 64 bits for each are made of them."""
+VARINT_BYTES_MAX: Final = 10
 _FIXED_BYTES: Final = {FIXED64: 8, FIXED32: 4}
 
 Field = tuple[int, int, int, int]
@@ -60,20 +56,20 @@ def each_field(data: memoryview, budget: FieldBudget) -> Iterator[Field]:
         start = at
         tag = data[at]
         at += 1
-        if tag >= _MORE:
-            tag, at = _varint(data, start, end)
+        if tag >= MORE:
+            tag, at = _read_varint(data, start, end)
         wire_type = tag & _WIRE_TYPE_MASK
         body = at
         if wire_type == LENGTH_DELIMITED:
-            length = data[at] if at < end else _MORE
-            if length < _MORE:
+            length = data[at] if at < end else MORE
+            if length < MORE:
                 at += 1
             else:
-                length, at = _varint(data, at, end)
+                length, at = _read_varint(data, at, end)
             body = at
             at += length
         elif wire_type == VARINT:
-            _, at = _varint(data, at, end)
+            _, at = _read_varint(data, at, end)
         elif wire_type == GROUP_START:
             depth += 1
             continue
@@ -118,39 +114,27 @@ def unparsable() -> Internal:
     return Internal("Unable to parse request")
 
 
-def varints(data: memoryview) -> np.ndarray[Any, Any]:
-    """The numbers in a packed field, unsigned, of 64 bits each. Raises Internal for bytes that are none."""
-    octets = np.frombuffer(data, np.uint8)
-    parts: list[np.ndarray[Any, Any]] = []
-    at = 0
-    while at < octets.size:
-        part = octets[at : at + _VARINTS_TOGETHER_BYTES]
-        ends = np.flatnonzero(part < _MORE)
-        if not ends.size:
-            raise unparsable()
-        begins = np.concatenate(([0], ends[:-1] + 1))
-        lengths = ends - begins + 1
-        longest = int(lengths.max())
-        if longest > _VARINT_BYTES_MAX:
-            raise unparsable()
-        values = (part[begins] & _LOW).astype(np.uint64)
-        for index in range(1, longest):
-            longer = np.flatnonzero(lengths > index)
-            values[longer] |= (part[begins[longer] + index] & _LOW).astype(np.uint64) << np.uint64(7 * index)
-        parts.append(values)
-        at += int(ends[-1]) + 1
-    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
-
-
-def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
+def _read_varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
     """A number of seven bits to a byte, lowest first, and where it ends."""
     value = shift = 0
-    last = min(end, at + _VARINT_BYTES_MAX)
+    last = min(end, at + VARINT_BYTES_MAX)
     while at < last:
         octet = data[at]
         at += 1
         value |= (octet & _LOW) << shift
-        if octet < _MORE:
+        if octet < MORE:
             return value, at
         shift += 7
     raise unparsable()
+
+
+def varint(value: int) -> bytes:
+    """A number as protobuf writes it: seven bits to a byte, lowest first."""
+    if value < MORE:
+        return bytes((value,))
+    octets = bytearray()
+    while value >= MORE:
+        octets.append(value & _LOW | MORE)
+        value >>= 7
+    octets.append(value)
+    return bytes(octets)

@@ -49,12 +49,14 @@ def parse_version(text: str) -> int | None:
 Decoded = tuple[InferenceRequest, OutputPlan]
 
 
-def is_heavy(parsed: ParsedRequest) -> bool:
+def is_heavy(parsed: ParsedRequest, message_bytes: int) -> bool:
     """Whether decoding takes long: many inputs, much of typed contents, or many elements of BYTES tensors, which are looked at
-    one by one."""
+    one by one. `message_bytes` is the size of the request."""
     inputs = parsed.head.inputs
     if len(inputs) > limits.GRPC_INLINE_INPUTS_MAX:
         return True
+    if message_bytes <= limits.GRPC_WHOLE_PARSE_BYTES_MAX:
+        return False
     if parsed.contents and sum(map(len, parsed.contents.values())) > limits.GRPC_INLINE_BYTES_MAX:
         return True
     strings = size = 0

@@ -22,6 +22,7 @@ from tpy.frontends.grpc.codec.fields import (
     each_field,
     length_delimited,
     unparsable,
+    varint,
 )
 
 REQUEST_CLASS: Final = message_class("inference.ModelInferRequest")
@@ -36,8 +37,6 @@ _INPUT_OCTET = bytes((_INPUT_TAG,))
 _NO_CONTENTS = bytes((_CONTENTS_TAG, 0))
 _RAW_OUTPUT_TAG = bytes((length_delimited(6),))
 _INFER_RESPONSE_TAG = bytes((length_delimited(2),))
-_MORE = 0x80
-"""The bit of a byte that says that a number goes on in the next one."""
 
 
 class SplitRequest(NamedTuple):
@@ -133,7 +132,7 @@ def split_request(
             if end - body > whole_contents_bytes_max:
                 rest, found = _without_contents(message[body:end], budget, whole_contents_bytes_max)
                 if found is not None:
-                    kept += message[kept_from:start], _INPUT_OCTET + _number(len(rest)), rest
+                    kept += message[kept_from:start], _INPUT_OCTET + varint(len(rest)), rest
                     kept_from = end
                     contents[input_count] = found
             input_count += 1
@@ -161,21 +160,9 @@ def _without_contents(message: memoryview, budget: FieldBudget, bytes_max: int) 
 
 def raw_output(blob: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
     """One element of raw_output_contents in two pieces, the second being `blob` itself."""
-    return _RAW_OUTPUT_TAG + _number(len(blob)), blob
+    return _RAW_OUTPUT_TAG + varint(len(blob)), blob
 
 
 def infer_response(length: int) -> bytes:
     """What stands before the `length` bytes of a ModelInferResponse in a ModelStreamInferResponse."""
-    return _INFER_RESPONSE_TAG + _number(length)
-
-
-def _number(value: int) -> bytes:
-    """A length as protobuf writes it: seven bits to a byte, lowest first."""
-    if value < _MORE:
-        return bytes((value,))
-    octets = bytearray()
-    while value >= _MORE:
-        octets.append(value & ~_MORE & 0xFF | _MORE)
-        value >>= 7
-    octets.append(value)
-    return bytes(octets)
+    return _INFER_RESPONSE_TAG + varint(length)
