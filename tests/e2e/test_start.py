@@ -287,6 +287,17 @@ def test_life_cycle_lines_are_tritons(repository: Path) -> None:
     assert not re.search("desired|generation=|left a release", server.log)
 
 
+def test_a_verbose_log_has_a_line_for_each_request(repository: Path) -> None:
+    ModelFolder(repository, "a").config(AFFINE_CONFIG).affine(1, 2)
+    with ServerProcess(repositories=[repository]) as server, InferenceServerClient(server.http) as client:
+        scaled(client, "a")
+        client.update_log_settings({"log_verbose_level": 1})
+        scaled(client, "a")
+        line = r'"\[request id: <id_unknown>\] model: a, version: 1, responses: 1, total: \d+ us, queue: \d+ us, .*status: OK"\n'
+        server.wait_log(line)
+        assert server.log.count("status: OK") == 1
+
+
 def test_a_port_in_use_is_said_in_tritons_words(repository: Path, tmp_path: Path) -> None:
     file = tmp_path / "log"
     with socket.create_server(("127.0.0.1", 0)) as taken:

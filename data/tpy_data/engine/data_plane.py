@@ -129,7 +129,7 @@ async def open_data_plane(
     executor = executor or ThreadExecutor()
     metrics = CustomMetrics(SERVER_FAMILIES)
     table = ServingTable()
-    inference = EngineInference(table, store, model_namespacing=options.model_namespacing)
+    inference = EngineInference(table, store, clock=clock, model_namespacing=options.model_namespacing)
     calls = EngineCalls(inference)
     loader = Loader(
         backends,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
+from tpy.clock import Clock
 from tpy.config import ModelConfig
 from tpy.echo import echo, request_prefix
 from tpy.errors import InvalidArgument, NotFound, TpyError, Unavailable
 from tpy.messages import InferenceRequest, ModelDescription, ModelState
 from tpy.services import RequestHandle, ResponseSink
 from tpy.state import ModelStateStore
+from tpy_data.engine.request_log import LoggedRequest, log
 from tpy_data.engine.serving_table import Served, ServingTable
 from tpy_data.schedulers.core import Outcome
 
@@ -15,9 +19,10 @@ from tpy_data.schedulers.core import Outcome
 class EngineInference:
     """Two dictionary lookups lead from a request to its version. Only when they fail is the store asked why."""
 
-    def __init__(self, table: ServingTable, store: ModelStateStore, *, model_namespacing: bool) -> None:
+    def __init__(self, table: ServingTable, store: ModelStateStore, *, clock: Clock, model_namespacing: bool) -> None:
         self._table = table
         self._store = store
+        self._clock = clock
         self._model_namespacing = model_namespacing
         self._stopping = False
 
@@ -57,12 +62,18 @@ class EngineInference:
             if self._stopping:
                 raise Unavailable(f"{request_prefix(request.id)}{Outcome.STOPPING.value}")
             served = self._find(request.model_name, request.model_version)
-        except TpyError:
+        except TpyError as refusal:
             holder = self._table.sequences.by_name(request)  # a live sequence goes on wherever it is
             if holder is None:
+                if log.isEnabledFor(logging.DEBUG):
+                    LoggedRequest(request, sink, self._clock).refused(refusal)
                 raise
-            return holder.submit(request, sink)
-        return served.engine.submit(request, sink)
+            submit = holder.submit
+        else:
+            submit = served.engine.submit
+        if log.isEnabledFor(logging.DEBUG):
+            return LoggedRequest(request, sink, self._clock).submit(submit)
+        return submit(request, sink)
 
     def _find(self, model_name: str, version: int | None) -> Served:
         model = self._table.by_name.get(model_name)

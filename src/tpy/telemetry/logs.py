@@ -171,8 +171,8 @@ class LogController:
         for name in (*_OURS, *_LIBRARIES):
             logger = logging.getLogger(name)
             logger.addHandler(self._handler)
-            logger.setLevel(logging.DEBUG if name in _OURS else logging.WARNING)
             logger.propagate = False
+        self._set_levels()
 
     def remove(self) -> None:
         """Detach and close."""
@@ -190,6 +190,7 @@ class LogController:
             JsonFormatter() if settings.log_format == "json" else TritonFormatter(iso8601=settings.log_format == "ISO8601")
         )
         self._handler.setFormatter(formatter)
+        self._set_levels()
 
     def update(self, settings: LogSettings) -> None:
         """Change settings on behalf of a client. Raises with Triton's texts."""
@@ -200,6 +201,12 @@ class LogController:
         if settings.log_verbose_level < 0:
             raise InvalidArgument(f"log_verbose_level must be >= 0, got: {settings.log_verbose_level}")
         self.apply(settings)
+
+    def _set_levels(self) -> None:
+        """On the loggers too, so that what is not shown is not even made: a line for each request, say."""
+        ours = logging.DEBUG if self._settings.log_verbose_level > 0 else logging.INFO
+        for name in (*_OURS, *_LIBRARIES):
+            logging.getLogger(name).setLevel(ours if name in _OURS else logging.WARNING)
 
     def _open(self, settings: LogSettings) -> logging.Handler:
         handler: logging.Handler
