@@ -10,6 +10,8 @@ import trio.testing
 
 from tpy.testing.loop_guard import LoopGuard
 
+pytest_plugins = ["tests.time_limit"]
+
 
 @pytest.fixture
 def mock_clock() -> trio.testing.MockClock:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +18,9 @@ from .waiting import wait_until
 _START_S_MAX = 120.0
 _STOP_S_MAX = 60.0
 _PRESET = ("--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0", "--metrics-port=0")
+
+running_servers: weakref.WeakSet[ServerProcess] = weakref.WeakSet()
+"""Servers that were started: what a test that hangs waits for, perhaps."""
 
 
 class ServerProcess:
@@ -35,7 +39,7 @@ class ServerProcess:
         self._launcher = launcher
         self._flags = [*(f"--model-repository={path}" for path in repositories), *flags]
         self._expect_exit = expect_exit
-        self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})}
+        self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(environment or {})}
         self._ready = threading.Event()
         self._lines: list[str] = []
         self._addresses: dict[str, str] = {}
@@ -69,6 +73,7 @@ class ServerProcess:
             start_new_session=True,
         )
         self._reader.start()
+        running_servers.add(self)
 
     @property
     def process(self) -> subprocess.Popen[str]:

@@ -1,0 +1,148 @@
+"""A time limit for every test: one that hangs fails, or ends its process, with the stacks of all tasks, threads and servers.
+
+The limit is `--time-limit` seconds for setup, test and teardown; `@pytest.mark.time_limit(seconds)` sets another, 0 sets none. At
+the limit the stacks are written to stderr and into the report, and the test is cancelled, if Trio runs it; then it gets an
+exception. If nothing of that ends it, because it holds the interpreter or ignores both, the process is ended. A worker of
+pytest-xdist that ended is replaced, and its test is reported as the one that crashed it.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Generator
+from types import FrameType
+
+import pytest
+
+from .stacks import describe_all, trio_runs
+
+_LIMIT_S = 120.0
+_GRACE_S_MAX = 5.0
+"""Between two attempts to end a test; no longer than the test's limit."""
+
+_EXIT_S_MAX = 60.0
+"""From the end of the last test to the end of the process: a thread that stays must not keep it."""
+
+
+class TimeLimitError(Exception):
+    """The test took longer than it may."""
+
+
+class TimeLimit:
+    """A thread that watches the main thread run one test after another."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._stderr = os.dup(2)  # while tests run, descriptor 2 is captured
+        self._changed = threading.Condition()
+        self._test: str | None = None
+        self._expires_at = 0.0
+        self._grace_s = 0.0
+        self._late: dict[str, str] = {}
+        signal.signal(signal.SIGALRM, _raise)
+        threading.Thread(target=self._watch, name="time limit", daemon=True).start()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        marker = item.get_closest_marker("time_limit")
+        limit_s = float(marker.args[0]) if marker else self._limit_s
+        if limit_s:
+            self._set(item.nodeid, limit_s)
+        try:
+            return (yield)
+        finally:
+            self._set(None)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        said = self._late.pop(item.nodeid, None)
+        if said is not None:
+            report.outcome = "failed"
+            report.longrepr = f"{said}\n{report.longrepr or ''}"
+        return report
+
+    def pytest_sessionfinish(self) -> None:
+        faulthandler.dump_traceback_later(min(self._limit_s or _EXIT_S_MAX, _EXIT_S_MAX), exit=True, file=self._stderr)
+
+    def _set(self, test: str | None, limit_s: float = 0.0) -> None:
+        with self._changed:
+            self._test = test
+            self._expires_at = time.monotonic() + limit_s
+            self._grace_s = min(limit_s, _GRACE_S_MAX)
+            self._changed.notify()
+        if test is None:
+            faulthandler.cancel_dump_traceback_later()
+        else:  # needs no Python: for a test that holds the interpreter
+            faulthandler.dump_traceback_later(limit_s + 4 * self._grace_s, exit=True, file=self._stderr)
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                while self._test is None or (left := self._expires_at - time.monotonic()) > 0:
+                    self._changed.wait(None if self._test is None else left)
+                test = self._test
+            self._say_where(test)
+            for attempt in (_cancel_trio, _interrupt_main_thread):
+                attempt()
+                if self._ended(test):
+                    break
+            else:
+                self._write(f"{test} could not be ended; its process is\n")
+                os._exit(70)
+
+    def _ended(self, test: str) -> bool:
+        """Wait a little for its end."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._test != test, self._grace_s)
+
+    def _say_where(self, test: str) -> None:
+        said = [f"TIME LIMIT: {test} has run for too long"]
+        self._late[test] = said[0]
+        self._write(f"\n{said[0]}\n")
+        try:
+            for line in describe_all():
+                said.append(line)
+                self._write(f"{line}\n")
+        except Exception:  # what is described changes meanwhile
+            said.append(traceback.format_exc())
+            self._write(said[-1])
+        self._late[test] = "\n".join(said)
+
+    def _write(self, text: str) -> None:
+        os.write(self._stderr, text.encode(errors="replace"))
+
+
+def _cancel_trio() -> None:
+    """Cancel what the main thread's Trio runs, if it does."""
+    for thread_id, runner in trio_runs():
+        if thread_id == threading.main_thread().ident and runner.main_task is not None:
+            cancel: list[Callable[[], None]] = [nursery.cancel_scope.cancel for nursery in runner.main_task.child_nurseries]
+            for each in cancel:
+                runner.entry_queue.run_sync_soon(each)
+
+
+def _interrupt_main_thread() -> None:
+    ident = threading.main_thread().ident
+    assert ident is not None
+    signal.pthread_kill(ident, signal.SIGALRM)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    """Not inside of Trio: its loop would be left in pieces, and the next test with them."""
+    if frame is not None and f"{os.sep}trio{os.sep}_core{os.sep}" not in frame.f_code.co_filename:
+        raise TimeLimitError
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--time-limit", type=float, default=_LIMIT_S, metavar="SECONDS", help="of one test; 0 for none")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "time_limit(seconds): this test may take so long, setup and teardown included; 0 for ever")
+    config.pluginmanager.register(TimeLimit(config.getoption("--time-limit")), "tests of limited time")

@@ -1,0 +1,156 @@
+"""Tests that hang, in every way there is: the run ends and says which test it was and where it stood."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_INI = "[pytest]\ntrio_mode = true\naddopts = -q -p no:cacheprovider\n"
+
+_HANGS = {
+    "task": """
+        import trio
+        async def wait_for_nobody():
+            await trio.sleep_forever()
+        async def test_hangs():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait_for_nobody)
+    """,
+    "busy_task": """
+        import trio
+        async def wait_for_nobody():
+            while True:
+                await trio.lowlevel.checkpoint()
+        async def test_hangs():
+            await wait_for_nobody()
+    """,
+    "thread": """
+        import threading
+        def wait_for_nobody():
+            threading.Event().wait()
+        def test_hangs():
+            wait_for_nobody()
+    """,
+    "loop_thread": """
+        import threading
+        def wait_for_nobody():
+            threading.Event().wait()
+        async def test_hangs():
+            wait_for_nobody()
+    """,
+    "marked": """
+        import pytest, threading
+        def wait_for_nobody():
+            threading.Event().wait()
+        @pytest.mark.time_limit(0.1)
+        def test_hangs():
+            wait_for_nobody()
+    """,
+    "teardown": """
+        import threading, pytest
+        @pytest.fixture
+        def slow():
+            yield
+            wait_for_nobody()
+        def wait_for_nobody():
+            threading.Event().wait()
+        def test_hangs(slow):
+            pass
+    """,
+}
+"""They can be ended: the test fails, and the next one runs."""
+
+_DEAF = {
+    "shielded_task": """
+        import trio
+        async def wait_for_nobody():
+            with trio.CancelScope(shield=True):
+                await trio.sleep_forever()
+        async def test_hangs():
+            await wait_for_nobody()
+    """,
+    "interpreter_held": """
+        import ctypes
+        def wait_for_nobody():
+            ctypes.PyDLL(None).pause()
+            ctypes.PyDLL(None).pause()
+        def test_hangs():
+            wait_for_nobody()
+    """,
+}
+"""They cannot, the second because no Python runs: the process is ended."""
+
+_STAYS = """
+    import threading
+    def wait_for_nobody():
+        threading.Event().wait()
+    def test_leaves_a_thread():
+        threading.Thread(target=wait_for_nobody).start()
+"""
+
+_SERVER = """
+    from tests.e2e.server import ServerProcess
+    from tests.stacks import describe_servers
+    def test_describes(tmp_path):
+        server = ServerProcess("--model-control-mode=explicit", repositories=[tmp_path])
+        server.start()
+        server.wait_log("Started metrics service", within_s=60)
+        print("\\n".join(describe_servers()))
+        assert server.process.poll() is not None
+"""
+
+
+def _run(folder: Path, texts: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "pytest.ini").write_text(_INI, encoding="utf-8")
+    (folder / "conftest.py").write_text('pytest_plugins = ["tests.time_limit"]\n', encoding="utf-8")
+    for name, text in texts.items():
+        (folder / f"test_{name}.py").write_text(textwrap.dedent(text) + "\ndef test_next():\n    pass\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "--time-limit=2", *options, "."]
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=110, check=False)
+
+
+@pytest.mark.parametrize("options", [[], ["-n1"]], ids=["alone", "xdist"])
+def test_tests_that_hang_fail_and_the_others_run(options: list[str], tmp_path: Path) -> None:
+    outcome = _run(tmp_path, _HANGS, *options)
+    for kind in _HANGS:
+        line = f"TIME LIMIT: test_{kind}.py::test_hangs has run for too long"
+        assert line in outcome.stderr, outcome.stderr
+        assert line in outcome.stdout, outcome.stdout
+    assert outcome.stderr.count(" wait_for_nobody: ") >= len(_HANGS)
+    assert outcome.stdout.splitlines()[-1].startswith("5 failed, 7 passed, 1 error in"), outcome.stdout
+
+
+@pytest.mark.parametrize("kind", _DEAF)
+def test_a_test_that_nothing_ends_ends_the_run(kind: str, tmp_path: Path) -> None:
+    outcome = _run(tmp_path, {kind: _DEAF[kind]})
+    assert "wait_for_nobody" in outcome.stderr
+    assert "test_hangs" in outcome.stderr
+    assert outcome.returncode not in (0, 5)
+
+
+def test_a_worker_of_xdist_that_nothing_ends_is_replaced(tmp_path: Path) -> None:
+    outcome = _run(tmp_path, _DEAF, "-n1")
+    for kind in _DEAF:
+        assert f"crashed while running 'test_{kind}.py::test_hangs'" in outcome.stdout
+    assert outcome.stdout.splitlines()[-1].startswith("2 failed, 2 passed in"), outcome.stdout
+
+
+def test_a_thread_that_stays_does_not_keep_the_process(tmp_path: Path) -> None:
+    outcome = _run(tmp_path, {"it": _STAYS})
+    assert "2 passed" in outcome.stdout
+    assert "in wait_for_nobody" in outcome.stderr
+    assert outcome.returncode == 1
+
+
+def test_the_stacks_of_a_server_are_shown(tmp_path: Path) -> None:
+    outcome = _run(tmp_path, {"it": _SERVER}, "--time-limit=90", "-s")
+    assert "2 passed" in outcome.stdout, outcome.stdout
+    assert "Fatal Python error: Aborted" in outcome.stdout
+    assert "_io_epoll.py" in outcome.stdout
