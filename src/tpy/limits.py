@@ -121,7 +121,23 @@ FINGERPRINT_DIGEST_BYTES_MAX: Final = 16 * MIB
 inode, because reading them at each look would cost more than a needless reload."""
 
 MODEL_FILES_MAX: Final = 100_000
-"""Files and folders in one model directory; stops a wrong path (a home, a link in a circle) from being walked for ever."""
+"""Files and folders in one model directory: a second of looking. Stops a wrong path (a home) from being walked for ever."""
+
+MODEL_FOLDER_LINKS_MAX: Final = 1_000
+"""Links to folders that are followed in one model directory: a packed Python environment has some tens."""
+
+MODEL_DEPTH_MAX: Final = 64
+"""Folders in each other in one model directory: a packed Python environment has less than twenty."""
+
+MODEL_TEXT_BYTES_MAX: Final = 64 * MIB
+"""A label file: a million labels of 64 bytes."""
+
+MODEL_DATA_BYTES_MAX: Final = 2048 * MIB
+"""A file of warm-up data or of an initial state: a tensor as large as a request may bring."""
+
+WATCHED_FOLDERS_MAX: Final = 8_192
+"""Folders of the repositories whose changes the system tells: as many as it grants a user by default. Changes in further ones
+are found by the next look."""
 
 RUN_REQUESTS_MAX: Final = 16
 """Requests that an instance is given to execute one after the other. Handing over costs about as much as a tiny request; a

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
+from tests.control.folders import nested
 from tests.control.world import CONFIG, FakeDataPlane
+from tpy import limits
 from tpy.clock import SystemClock
 from tpy.errors import Unavailable
 from tpy.ids import ModelId
@@ -131,7 +135,8 @@ async def test_a_configuration_that_is_no_file_is_an_error_of_its_model(tmp_path
         path.mkdir()
     picture = await picture_of(tmp_path)
     assert picture is not None
-    assert picture.error == f"{path} is not a file"
+    missing = f"failed to open text file for read {path}: No such file or directory"
+    assert picture.error == (missing if kind == "link" else f"{path} is not a regular file")
 
 
 async def test_a_directory_that_cannot_be_listed_is_an_error_of_its_model(
@@ -153,18 +158,168 @@ async def test_a_directory_that_cannot_be_listed_is_an_error_of_its_model(
     assert glance == picture.glance
 
 
-async def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+async def test_links_are_followed_once_and_not_in_circles(tmp_path: Path) -> None:
     write(tmp_path / "elsewhere" / "model.bin", "weights")
     repository = tmp_path / "repo"
     model = make_model(repository)
     (model / "2").symlink_to(tmp_path / "elsewhere")
+    (model / "3").symlink_to(model / "2")
+    write(model / "1" / "lib" / "code.py")
+    (model / "1" / "a_lib").symlink_to("lib")
     (model / "1" / "up").symlink_to(model)
+    (model / "1" / "itself").symlink_to("itself")
     (model / "1" / "nowhere").symlink_to(tmp_path / "missing")
     os.mkfifo(model / "1" / "pipe")
     picture = await picture_of(repository)
     assert picture is not None
     assert not picture.error
-    assert {int(version.version): {file.path for file in version.files} for version in picture.versions}[2] == {"2/model.bin"}
+    files = {int(version.version): {file.path for file in version.files} for version in picture.versions}
+    assert files == {1: {"1/model.bin", "1/lib/code.py"}, 2: {"2/model.bin"}, 3: {"3/model.bin"}}
+    leads = "it leads to a folder that is part of the model already"
+    assert sorted(picture.warnings) == [
+        f"link '1/a_lib' is not followed: {leads}",
+        "link '1/itself' is not followed: it leads to itself",
+        f"link '1/up' is not followed: {leads}",
+    ]
+
+
+def link_chain(folder: Path, length: int = 26) -> None:
+    """Folders with two links each to the next: 2 ** length ways to the last."""
+    for number in range(length):
+        (folder / str(number)).mkdir(parents=True)
+        for name in ("a", "b"):
+            (folder / str(number) / name).symlink_to(f"../{number + 1}")
+    (folder / str(length)).mkdir()
+
+
+async def test_folders_that_multiply_by_links_are_walked_once(tmp_path: Path) -> None:
+    model = make_model(tmp_path)
+    link_chain(tmp_path / "m" / "1" / "chain")
+    link_chain(tmp_path / ".outside")
+    (model / "1" / "out").symlink_to(tmp_path / ".outside" / "0")
+    with trio.fail_after(PATIENCE_S):
+        picture = await picture_of(tmp_path)
+    assert picture is not None
+    assert not picture.error
+    assert picture.warnings[-1].endswith("more links are not followed")
+    assert len(picture.warnings) < 20
+
+
+@pytest.mark.parametrize("target", ["/proc", "/proc/self", "/proc/self/task", "/sys", "/proc/version"])
+async def test_links_into_the_kernels_file_systems_are_refused_by_name(tmp_path: Path, target: str) -> None:
+    model = make_model(tmp_path)
+    (model / "1" / "p").symlink_to(target)
+    with trio.fail_after(PATIENCE_S):
+        picture = await picture_of(tmp_path)
+    assert picture is not None
+    kind = "sysfs" if target == "/sys" else "proc"
+    assert picture.error == f"'{model}/1/p' leads out of the repository, into the {kind} file system"
+
+
+async def test_what_is_too_deep_or_too_much_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_model(tmp_path, "deep")
+    with nested(tmp_path / "deep" / "1", 1500):
+        deep = await picture_of(tmp_path, "deep")
+    assert deep is not None
+    assert deep.error.endswith(f"d/d' is more than {limits.MODEL_DEPTH_MAX} folders deep")
+    monkeypatch.setattr(limits, "MODEL_FILES_MAX", 30)
+    for number in range(40):
+        write(make_model(tmp_path, "many") / "1" / str(number))
+    many = await picture_of(tmp_path, "many")
+    assert many is not None
+    assert many.error == f"{tmp_path}/many has more than 30 files"
+    monkeypatch.setattr(limits, "MODEL_FILES_MAX", 1000)
+    monkeypatch.setattr(limits, "MODEL_FOLDER_LINKS_MAX", 10)
+    for number in range(11):
+        (tmp_path / ".far" / str(number)).mkdir(parents=True)
+        (make_model(tmp_path, "links") / "1" / f"{number:02}").symlink_to(tmp_path / ".far" / str(number))
+    links = await picture_of(tmp_path, "links")
+    assert links is not None
+    assert links.error == f"link '{tmp_path}/links/1/10' is one too many: a model has at most 10 links to folders"
+
+
+async def test_a_look_that_is_given_up_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(200):
+        (make_model(tmp_path) / "1" / str(number)).mkdir()
+    begun, ended, listed = threading.Event(), threading.Event(), []
+    listing = os.scandir
+
+    def slow(path: Path) -> object:
+        listed.append(path)
+        begun.set()
+        ended.wait(0.01)
+        return listing(path)
+
+    monkeypatch.setattr(os, "scandir", slow)
+    source = DiskSource((tmp_path,))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(source.glances, [ModelLocation(str(tmp_path), "m")])
+        while not begun.is_set():
+            await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    reached = len(listed)
+    await trio.to_thread.run_sync(ended.wait, 0.2)
+    assert len(listed) <= reached + 1, "the thread saw that nobody waits any more"
+
+
+def kubernetes(tmp_path: Path, model: Path) -> set[str]:
+    """A mounted ConfigMap: files are links into `..data`, which is a link to a folder with a date; an update swaps that one."""
+    write(model / "..2026_11_22" / "config.pbtxt", CONFIG)
+    write(model / "..2026_11_22" / "model.bin", "weights")
+    (model / "..data").symlink_to("..2026_11_22")
+    (model / "config.pbtxt").symlink_to("..data/config.pbtxt")
+    (model / "1").mkdir()
+    (model / "1" / "model.bin").symlink_to("../..data/model.bin")
+    return {"1/model.bin"}
+
+
+def hugging_face(tmp_path: Path, model: Path) -> set[str]:
+    """A cache of downloads: the version folder is a snapshot, whose files are links to blobs."""
+    write(tmp_path / "cache" / "blobs" / "abc", "weights")
+    snapshot = tmp_path / "cache" / "snapshots" / "main"
+    snapshot.mkdir(parents=True)
+    (snapshot / "model.bin").symlink_to("../../blobs/abc")
+    write(model / "config.pbtxt", CONFIG)
+    (model / "1").symlink_to(snapshot)
+    return {"1/model.bin"}
+
+
+def mounted(tmp_path: Path, model: Path) -> set[str]:
+    """The model's folder itself is a link to elsewhere."""
+    make_model(tmp_path / "mnt", "far", 1, 2)
+    model.rmdir()
+    model.symlink_to(tmp_path / "mnt" / "far")
+    return {"2/model.bin", "1/model.bin"}
+
+
+@pytest.mark.parametrize("lay_out", [kubernetes, hugging_face, mounted])
+async def test_repositories_made_of_links_work(tmp_path: Path, lay_out: Callable[[Path, Path], set[str]]) -> None:
+    model = tmp_path / "repo" / "m"
+    model.mkdir(parents=True)
+    expected = lay_out(tmp_path, model)
+    source = DiskSource((tmp_path / "repo",))
+    assert [location.name for location in await source.list_models()] == ["m"]
+    picture = await picture_of(tmp_path / "repo")
+    assert picture is not None
+    assert (picture.error, picture.warnings, picture.config_text) == ("", (), CONFIG)
+    assert {file.path for version in picture.versions for file in version.files} == expected
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket", "kernel"])
+async def test_a_configuration_that_never_ends_is_an_error_of_its_model(tmp_path: Path, kind: str) -> None:
+    path = make_model(tmp_path) / "config.pbtxt"
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as listening:
+        if kind == "pipe":
+            os.mkfifo(path)
+        elif kind == "socket":
+            listening.bind(str(path))
+        else:
+            path.symlink_to("/dev/zero" if kind == "device" else "/proc/kmsg")
+        with trio.fail_after(PATIENCE_S):
+            picture = await picture_of(tmp_path)
+    assert picture is not None
+    assert ("into the proc file system" if kind == "kernel" else f"{path} is not a regular file") in picture.error
 
 
 async def test_md5_stays_inside_the_model(tmp_path: Path) -> None:
@@ -246,6 +401,21 @@ async def test_events_bring_versions_edits_and_removals(disk: Disk) -> None:
         await disk.store.wait_for(lambda snapshot: not snapshot.desired)
 
 
+async def test_a_swapped_link_is_a_change_at_once(disk: Disk) -> None:
+    """An update of a ConfigMap."""
+    model = disk.repository / "m"
+    model.mkdir()
+    kubernetes(disk.repository.parent, model)
+    async with disk.running(ControlMode.POLL):
+        await disk.wait_ready({1})
+        before = max(o.key.generation for o in disk.store.snapshot().versions_of(ModelId("m")))
+        write(model / "..2026_11_23" / "config.pbtxt", CONFIG)
+        write(model / "..2026_11_23" / "model.bin", "other weights")
+        (model / "..data_tmp").symlink_to("..2026_11_23")
+        (model / "..data_tmp").rename(model / "..data")
+        await disk.wait_ready({1}, generation=before + 1)
+
+
 async def test_a_renamed_directory_appears_whole(disk: Disk, tmp_path: Path) -> None:
     async with disk.running(ControlMode.POLL):
         make_model(tmp_path / "elsewhere")
@@ -258,7 +428,7 @@ async def test_looking_alone_finds_changes_too(disk: Disk, monkeypatch: pytest.M
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError(28, "no watches left")
 
-    monkeypatch.setattr("watchfiles.awatch", refuse)
+    monkeypatch.setattr("tpy_control.sources.watching.RustNotify", refuse)
     async with disk.running(ControlMode.POLL, settle_ms=20, poll_ms=20):
         make_model(disk.repository)
         await disk.wait_ready({1})

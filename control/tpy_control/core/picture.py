@@ -117,11 +117,11 @@ def is_passing(name: str) -> bool:
 def version_of(folder: str) -> Version | str:
     """The version that a folder of this name holds, or why it holds none."""
     if not (folder.isascii() and folder.isdigit()):
-        return f"folder '{folder}' is skipped: a version folder's name must be a number"
+        return f"ignore version directory '{folder}' which fails to convert to integral number"
     if len(folder) > 1 and folder.startswith("0"):
-        return f"folder '{folder}' is skipped: a version folder's name must not begin with '0'"
+        return f"ignore version directory '{folder}' which contains leading zeros in its directory name"
     if len(folder) > len(str(_VERSION_MAX)) or int(folder) > _VERSION_MAX:
-        return f"folder '{folder}' is skipped: a version must be at most {_VERSION_MAX}"
+        return f"ignore version directory '{folder}' which fails to convert to integral number"
     return Version(int(folder))
 
 
@@ -138,10 +138,10 @@ def assemble(
     folders: Iterable[str],
     config_path: str,
     config_text: str | None,
+    warnings: Iterable[str] = (),
 ) -> ModelPicture:
     """Sort what is in a model directory. `folders` are the top-level ones, also empty ones; `files` all files below."""
-    files, folders = tuple(files), tuple(folders)
-    warnings: list[str] = []
+    files, folders, warnings = tuple(files), tuple(folders), list(warnings)
     version_of_folder: dict[str, Version] = {}
     for folder in sorted(set(folders) - _SHARED_FOLDERS):
         version = version_of(folder)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import logging
 import os
-import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
+from typing import TypeVar
 
 import msgspec
 import trio
-import watchfiles
 
 from tpy import limits
 from tpy.errors import Unavailable
+from tpy.files import FoundFile, UnusableFile, Walked, digest_file, read_file, walk
 from tpy_control.core.picture import (
     CONFIG_FILENAME,
     CONFIGS_FOLDER,
@@ -27,42 +26,40 @@ from tpy_control.core.picture import (
     glance_of,
     is_passing,
 )
+from tpy_control.sources.watching import watch_folders
 
 _log = logging.getLogger(__name__)
 
-_look = functools.partial(trio.to_thread.run_sync, abandon_on_cancel=True)
-"""In a thread that is left behind when cancelled: a file system that hangs must not keep the server from ending."""
+_T = TypeVar("_T")
 
 BACKENDS_FOLDER = "backends"
 """A repository may bring python-based backends along, as backends/NAME/model.py."""
 
-_WATCH_DEBOUNCE_MS = 400  # groups the events of one copy; the look that follows costs a stat per file
-_WATCH_STEP_MS = 50
-_READ_BYTES = 1024 * 1024
-
-
-class _Entry(msgspec.Struct, frozen=True):
-    """A file or top-level folder found on a walk; `status` is None for folders."""
-
-    path: str
-    status: os.stat_result | None
-
-
-class _TooManyFiles(OSError):
-    """The walk was given up."""
-
 
 class DiskRepositories:
-    """Looks at directories, blocking. `repositories` are used as given: relative ones are relative to the process."""
+    """Looks at directories, blocking. `repositories` are used as given: relative ones are relative to the process. `check` is
+    called again and again while it looks, and may raise."""
 
-    def __init__(self, repositories: Sequence[Path]) -> None:
+    def __init__(self, repositories: Sequence[Path], *, check: Callable[[], None] = lambda: None) -> None:
         self._repositories = {str(path): path for path in repositories}
+        self._check = check
         self._told_unreadable: set[str] = set()
+        self._folders: dict[ModelLocation, tuple[str, ...]] = {}
+        self.folder_changes = 0
+        """Grows whenever `folders` changes."""
 
-    @property
-    def paths(self) -> tuple[Path, ...]:
-        """The repositories."""
-        return tuple(self._repositories.values())
+    def folders(self) -> tuple[str, ...]:
+        """The repositories, and the folders that the last looks found in them: what can be watched for changes. At most
+        WATCHED_FOLDERS_MAX, those of models first."""
+        found = dict.fromkeys(self._repositories)
+        known = dict(self._folders)  # other threads look meanwhile
+        for location in sorted(known):
+            found[str(self._directory(location))] = None
+        for location, folders in sorted(known.items()):
+            if len(found) >= limits.WATCHED_FOLDERS_MAX:
+                break
+            found.update(dict.fromkeys(str(self._directory(location) / folder) for folder in folders))
+        return tuple(found)[: limits.WATCHED_FOLDERS_MAX]
 
     def list_models(self) -> Sequence[ModelLocation]:
         """Every directory in a repository, except hidden ones, the folder of backends, and those whose names are not UTF-8, which
@@ -75,6 +72,9 @@ class DiskRepositories:
             except OSError as error:
                 raise Unavailable(f"failed to stat file {path}: {error.strerror or error}") from None
             found.extend(ModelLocation(repository, name) for name in names if self._is_readable(repository, name))
+        for gone in set(self._folders) - set(found):
+            self._folders.pop(gone, None)
+            self.folder_changes += 1
         return sorted(found)
 
     def _is_readable(self, repository: str, name: str) -> bool:
@@ -92,12 +92,12 @@ class DiskRepositories:
     def glance(self, location: ModelLocation) -> Glance | None:
         """One stat per file."""
         try:
-            files, folders = _walk(self._directory(location))
+            walked = self._walk(location)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             return Glance(error=_describe(error))
-        return glance_of((_fingerprint(entry) for entry in files), folders)
+        return glance_of(map(_fingerprint, walked.files), _top_level(walked))
 
     def glances(self, locations: Sequence[ModelLocation]) -> list[Glance | None]:
         """The same, of several models."""
@@ -107,16 +107,22 @@ class DiskRepositories:
         """One stat per file, and reads the configuration and all files up to FINGERPRINT_DIGEST_BYTES_MAX."""
         directory = self._directory(location)
         try:
-            files, folders = _walk(directory)
+            walked = self._walk(location)
             config_path, config_text = _read_config(directory, config_name)
-            fingerprints = [_with_digest(directory, _fingerprint(entry)) for entry in files]
+            fingerprints = [self._with_digest(directory, file) for file in walked.files]
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             text = _describe(error)
             return ModelPicture(location=location, directory=directory, glance=Glance(error=text), error=text)
         return assemble(
-            location, directory, files=fingerprints, folders=folders, config_path=config_path, config_text=config_text
+            location,
+            directory,
+            files=fingerprints,
+            folders=_top_level(walked),
+            config_path=config_path,
+            config_text=config_text,
+            warnings=walked.warnings,
         )
 
     def md5(self, location: ModelLocation, path: str) -> str | None:
@@ -126,67 +132,77 @@ class DiskRepositories:
             return None
         file = self._directory(location) / relative
         try:
-            if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe would wait for its writer
-                return None
-            return _digest(file, "md5")
+            return digest_file(file, "md5")
         except OSError:
             return None
 
     def _directory(self, location: ModelLocation) -> Path:
         return self._repositories[location.repository] / location.name
 
+    def _walk(self, location: ModelLocation) -> Walked:
+        walked = walk(self._directory(location), skip=is_passing, check=self._check)
+        if self._folders.get(location) != walked.folders:
+            self._folders[location] = walked.folders
+            self.folder_changes += 1
+        return walked
+
+    def _with_digest(self, directory: Path, file: FoundFile) -> FileFingerprint:
+        """A fingerprint with the digest of what can be read at each look. A file that is gone, or that the server may not read,
+        has none: whether the model needs it is for its load to say."""
+        self._check()
+        fingerprint = _fingerprint(file)
+        if fingerprint.size_bytes > limits.FINGERPRINT_DIGEST_BYTES_MAX:
+            return fingerprint
+        try:
+            return msgspec.structs.replace(fingerprint, digest=digest_file(directory / fingerprint.path, "blake2b"))
+        except (FileNotFoundError, PermissionError):
+            return fingerprint
+
 
 class DiskSource:
     """`DiskRepositories` in threads, with the operating system's change events."""
 
     def __init__(self, repositories: Sequence[Path]) -> None:
-        self._disk = DiskRepositories(repositories)
+        self._disk = DiskRepositories(repositories, check=trio.from_thread.check_cancelled)
+        self._looked = trio.Event()
 
     async def list_models(self) -> Sequence[ModelLocation]:
         """As DiskRepositories."""
-        return await _look(self._disk.list_models)
+        return await self._look(self._disk.list_models)
 
     async def glances(self, locations: Sequence[ModelLocation]) -> Sequence[Glance | None]:
         """As DiskRepositories."""
-        return await _look(self._disk.glances, locations)
+        return await self._look(functools.partial(self._disk.glances, locations))
 
     async def picture(self, location: ModelLocation, *, config_name: str) -> ModelPicture | None:
         """As DiskRepositories."""
-        return await _look(self._disk.picture, location, config_name)
+        return await self._look(functools.partial(self._disk.picture, location, config_name))
 
     async def md5(self, location: ModelLocation, path: str) -> str | None:
         """As DiskRepositories."""
-        return await _look(self._disk.md5, location, path)
+        return await self._look(functools.partial(self._disk.md5, location, path))
+
+    async def _look(self, look: Callable[[], _T]) -> _T:
+        """In a thread that is left behind when cancelled: a file system that hangs must not keep the server from ending."""
+        try:
+            return await trio.to_thread.run_sync(look, abandon_on_cancel=True)
+        finally:
+            self._looked.set()
+            self._looked = trio.Event()
+
+    async def _wait_other_folders(self) -> None:
+        """Until looks have found other folders than there were when this was called."""
+        changes = self._disk.folder_changes
+        while self._disk.folder_changes == changes:
+            await self._looked.wait()
 
     async def watch(self, changed: Callable[[], None]) -> None:
-        """Watches all repositories recursively; returns, with a warning, where the system cannot."""
+        """Watches the folders of all repositories; returns, with a warning, where the system cannot."""
         try:
-            await self._watch(changed)
+            await watch_folders(self._disk.folders, changed, self._wait_other_folders)
         except* (OSError, RuntimeError) as errors:  # no watches left, a file system without events
             reasons = "; ".join(str(error) for error in errors.exceptions)
             _log.warning("changes are found by looking only, watching failed", extra={"context": {"reason": reasons}})
-
-    async def _watch(self, changed: Callable[[], None]) -> None:
-        stopped = trio.Event()
-
-        async def stop_when_cancelled() -> None:
-            # awatch waits in a thread that cancellation cannot reach; it looks at the event every _WATCH_STEP_MS.
-            try:
-                await trio.sleep_forever()
-            finally:
-                stopped.set()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(stop_when_cancelled)
-            async for _ in watchfiles.awatch(
-                *self._disk.paths,
-                watch_filter=None,
-                debounce=_WATCH_DEBOUNCE_MS,
-                step=_WATCH_STEP_MS,
-                stop_event=stopped,
-                ignore_permission_denied=True,
-            ):
-                changed()
 
 
 def _may_be_model(entry: os.DirEntry[str]) -> bool:
@@ -202,70 +218,13 @@ def _may_be_model(entry: os.DirEntry[str]) -> bool:
     return any(name in (CONFIG_FILENAME, CONFIGS_FOLDER) or name.isdecimal() for name in inside)
 
 
-def _walk(directory: Path) -> tuple[list[_Entry], list[str]]:
-    """All regular files below, links followed, and the names of the top-level folders. Raises OSError; files that vanish
-    under the walk are left out."""
-    files: list[_Entry] = []
-    folders: list[str] = []
-    for entry in _entries(directory, "", (_identity(directory),)):
-        if entry.status is not None:
-            files.append(entry)
-        elif "/" not in entry.path:
-            folders.append(entry.path)
-        if len(files) + len(folders) > limits.MODEL_FILES_MAX:
-            raise _TooManyFiles(f"{directory} has more than {limits.MODEL_FILES_MAX} files")
-    return files, folders
+def _fingerprint(file: FoundFile) -> FileFingerprint:
+    status = file.status
+    return FileFingerprint(path=file.path, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino)
 
 
-def _entries(directory: Path, prefix: str, ancestors: tuple[tuple[int, int], ...]) -> Iterator[_Entry]:
-    with os.scandir(directory) as entries:
-        found = sorted((entry for entry in entries if not is_passing(entry.name)), key=lambda entry: entry.name)
-    for entry in found:
-        path = f"{prefix}{entry.name}"
-        try:
-            status = entry.stat()
-        except FileNotFoundError:
-            continue  # removed meanwhile, or a link to nowhere
-        if stat.S_ISREG(status.st_mode):
-            yield _Entry(path, status)
-        elif stat.S_ISDIR(status.st_mode):
-            yield _Entry(path, None)
-            identity = (status.st_dev, status.st_ino)
-            if identity in ancestors:
-                continue  # a link in a circle
-            try:
-                yield from _entries(Path(entry.path), f"{path}/", (*ancestors, identity))
-            except FileNotFoundError:
-                continue
-
-
-def _identity(directory: Path) -> tuple[int, int]:
-    status = directory.stat()
-    return status.st_dev, status.st_ino
-
-
-def _fingerprint(entry: _Entry) -> FileFingerprint:
-    status = entry.status
-    if status is None:
-        raise ValueError(f"{entry.path} is a folder")
-    return FileFingerprint(path=entry.path, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino)
-
-
-def _with_digest(directory: Path, fingerprint: FileFingerprint) -> FileFingerprint:
-    if fingerprint.size_bytes > limits.FINGERPRINT_DIGEST_BYTES_MAX:
-        return fingerprint
-    try:
-        return msgspec.structs.replace(fingerprint, digest=_digest(directory / fingerprint.path, "blake2b"))
-    except FileNotFoundError:
-        return fingerprint
-
-
-def _digest(file: Path, algorithm: str) -> str:
-    digest = hashlib.new(algorithm, usedforsecurity=False)
-    with file.open("rb") as stream:
-        while block := stream.read(_READ_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+def _top_level(walked: Walked) -> list[str]:
+    return [folder for folder in walked.folders if "/" not in folder]
 
 
 def _read_config(directory: Path, config_name: str) -> tuple[str, str | None]:
@@ -277,15 +236,14 @@ def _read_config(directory: Path, config_name: str) -> tuple[str, str | None]:
         file = directory / path
         if not os.path.lexists(file):
             continue
-        if not file.is_file():  # a link that leads nowhere, say: without its configuration the model would be another one
-            raise OSError(f"{file} is not a file")
-        size_bytes = file.stat().st_size
-        if size_bytes > limits.CONFIG_BYTES_MAX:
-            raise OSError(f"{file} has {size_bytes} bytes; a configuration has at most {limits.CONFIG_BYTES_MAX}")
         try:
-            return path, file.read_text(encoding="utf-8-sig")  # some editors write a byte order mark
+            content = read_file(file, bytes_max=limits.CONFIG_BYTES_MAX)
+        except FileNotFoundError:  # a link that leads nowhere: without its configuration the model would be another one
+            raise UnusableFile(f"failed to open text file for read {file}: No such file or directory") from None
+        try:
+            return path, content.decode("utf-8-sig")  # some editors write a byte order mark
         except UnicodeDecodeError as error:
-            raise OSError(f"{file} is not UTF-8 text: byte {error.start} cannot be read") from None
+            raise UnusableFile(f"{file} is not UTF-8 text: byte {error.start} cannot be read") from None
     return "", None
 
 

@@ -6,6 +6,8 @@ from pathlib import Path, PurePosixPath
 
 from tpy.config import ModelConfig
 from tpy.errors import Internal, InvalidArgument
+from tpy.files import read_file
+from tpy.limits import MODEL_DATA_BYTES_MAX, MODEL_TEXT_BYTES_MAX
 
 _LENGTH_BYTES = 4
 
@@ -15,7 +17,9 @@ def read_labels(config: ModelConfig, model_directory: Path) -> dict[str, tuple[s
     labels = {}
     for output in config.output:
         if output.label_filename:
-            text = read_beside(model_directory, output.label_filename).decode("utf-8", errors="replace")
+            text = read_beside(model_directory, output.label_filename, bytes_max=MODEL_TEXT_BYTES_MAX).decode(
+                "utf-8", errors="replace"
+            )
             labels[output.name] = _lines(text)
     return labels
 
@@ -39,8 +43,8 @@ def strings_in(content: bytes, count: int) -> list[bytes]:
     return strings
 
 
-def read_beside(directory: Path, name: str) -> bytes:
-    """The content of `directory/name`.
+def read_beside(directory: Path, name: str, *, bytes_max: int = MODEL_DATA_BYTES_MAX) -> bytes:
+    """The content of the regular file `directory/name`.
 
     Raises InvalidArgument for a name that leads out of the directory: configurations come from load requests too, and what
     is read here can be asked for over the network. Raises Internal, with Triton's text, for a file that cannot be read.
@@ -50,6 +54,6 @@ def read_beside(directory: Path, name: str) -> bytes:
         raise InvalidArgument(f"file '{name}' in the model configuration must stay inside the model's directory")
     path = directory / relative
     try:
-        return path.read_bytes()
+        return read_file(path, bytes_max=bytes_max)
     except OSError as error:
-        raise Internal(f"failed to open text file for read {path}: {error.strerror}") from error
+        raise Internal(f"failed to open text file for read {path}: {error.strerror or error}") from error
