@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tpy.messages import SequencePosition
+from tpy_data.schedulers.core import NO_START_DELAY, StartDelay
 from tpy_data.schedulers.core.contract import (
     Action,
     Dispatch,
@@ -34,8 +35,8 @@ class NamedTicket(Ticket):
 class Play:
     """A core with instance 0, and what it has decided since `decided` was last asked."""
 
-    def __init__(self, options: SequenceOptions | None = None, *, instances: int = 1) -> None:
-        self.core = sequence_core(options or options_of())
+    def __init__(self, options: SequenceOptions | None = None, *, instances: int = 1, delay: StartDelay = NO_START_DELAY) -> None:
+        self.core = sequence_core(options or options_of(), delay)
         self.now_ns = 0
         for instance in range(instances):
             self.core.add_instance(instance, 0)

@@ -33,6 +33,7 @@ from tpy_data.engine.rate_limiter import RateLimiter
 from tpy_data.engine.reconciler import Reconciler
 from tpy_data.engine.serving_table import Served, ServingTable
 from tpy_data.engine.version_runtime import Plant
+from tpy_data.schedulers.core import NO_START_DELAY, StartDelay
 from tpy_data.schedulers.core.rate_limiter import Supply
 
 _log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ _LOG_LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": loggin
 class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`load_threads_max` is --model-load-thread-count, `exit_timeout_ns` --exit-timeout-secs: how long stopping may take, from
     draining to the last unload. `load_retries` is --model-load-retry-count. `server_id` is --id. Without `cache` no
-    answers are kept, without `rate_limit` nothing is."""
+    answers are kept, without `rate_limit` nothing is. `start_delay` is for tests."""
 
     load_threads_max: int = 4
     load_retries: int = 0
@@ -52,6 +53,7 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     model_namespacing: bool = False
     cache: CacheOptions | None = None
     rate_limit: Supply | None = None
+    start_delay: StartDelay = NO_START_DELAY
 
 
 class DataPlane:
@@ -138,6 +140,7 @@ async def open_data_plane(
         log=_log_from_thread,
         metrics=metrics,
         server=calls,
+        start_delay=options.start_delay,
     )
     plant = Plant(
         loader=loader,

@@ -33,7 +33,7 @@ from tpy_data.engine.model_files import read_labels
 from tpy_data.engine.placing import Machine, PlacedInstance, place
 from tpy_data.engine.support import refuse_beyond, refuse_unsupported, without_effect
 from tpy_data.engine.warmup import WarmupSample, make_samples
-from tpy_data.schedulers.core import SchedulerCore, make_core
+from tpy_data.schedulers.core import NO_START_DELAY, SchedulerCore, StartDelay, make_core
 
 Log = Callable[[str, str], None]
 """Level ("verbose", "info", "warning", "error") and message; any thread."""
@@ -73,7 +73,9 @@ class Loader:
         metrics: ModelMetrics,
         machine: Machine,
         server: ServerCalls | None = None,
+        start_delay: StartDelay = NO_START_DELAY,
     ) -> None:
+        self._start_delay = start_delay
         self._backends = backends
         self._machine = machine
         self._server_id = server_id
@@ -115,7 +117,7 @@ class Loader:
         labels = read_labels(config, desired.directory)
         states = InitialStates(config, desired.directory)
         samples = make_samples(config, desired.directory, states)
-        core = make_core(config)
+        core = make_core(config, self._start_delay)
         placements = tuple(instance.placement for instance in instances)
         model = backend.load(msgspec.structs.replace(context, config=config, placements=placements))
         return LoadedVersion(

@@ -14,6 +14,7 @@ from tpy.frontends.http import HttpOptions
 from tpy.messages import LogSettings
 from tpy_control.options import ControlOptions
 from tpy_data.cache.options import CacheOptions
+from tpy_data.schedulers.core import NO_START_DELAY, StartDelay
 from tpy_data.schedulers.core.rate_limiter import Supply
 
 
@@ -52,8 +53,8 @@ class ShownOption(NamedTuple):
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """One server. `http`, `grpc` or `metrics` None: not served, the first two by `frontend_processes`
     processes of their own, 0: by this one; `cache` None: no response cache; `rate_limit` None: no
-    rate limiter. `shown` are the rows of the start-up table of options; `warnings`
-    are logged once at start; `host_policies` bind instances to cores, by name; `gpu_limits` say, by
+    rate limiter; `start_delay` holds schedulers back, for tests. `shown` are the rows of the start-up table of
+    options; `warnings` are logged once at start; `host_policies` bind instances to cores, by name; `gpu_limits` say, by
     device, to which share a GPU may be full when an instance has been made, `compute_capability_min` which GPUs are used."""
 
     control: ControlOptions
@@ -69,6 +70,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     metrics: MetricsOptions | None = None
     cache: CacheOptions | None = None
     rate_limit: Supply | None = None
+    start_delay: StartDelay = NO_START_DELAY
     log: LogSettings = LogSettings()
     shown: tuple[ShownOption, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -236,6 +236,7 @@ def _data_options(options: ServerOptions, gpus: tuple[int, ...]) -> DataPlaneOpt
         model_namespacing=options.control.namespacing,
         cache=options.cache,
         rate_limit=options.rate_limit,
+        start_delay=options.start_delay,
     )
 
 

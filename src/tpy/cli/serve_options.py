@@ -23,6 +23,7 @@ from tpy.messages import LogSettings
 from tpy.units import NS_PER_S
 from tpy_control.options import ControlMode, ControlOptions
 from tpy_data.engine.gpu_limits import parse_gpu_limits
+from tpy_data.schedulers.core import StartDelay
 
 NO_ENVIRONMENT: Mapping[str, str] = {}
 
@@ -116,6 +117,7 @@ def server_options(
             "metrics-port": (metrics.http.address, metrics.http.port) if metrics else None,
         }
     )
+    start_delay, delay_warnings = _start_delay(environment)
     return ServerOptions(
         server_id=v.id,
         exit_on_error=v.exit_on_error,
@@ -143,11 +145,27 @@ def server_options(
             for flag in FLAGS
             if _worth_showing(flag)
         ),
-        warnings=tuple(warnings),
+        warnings=(*warnings, *delay_warnings),
+        start_delay=start_delay,
         host_policies=_host_policies(v),
         gpu_limits=_gpu_limits(v),
         compute_capability_min=_compute_capability_min(v),
     )
+
+
+def _start_delay(environment: Mapping[str, str]) -> tuple[StartDelay, list[str]]:
+    """What Triton's two variables for tests say, and what the log is to say of it."""
+    counts = []
+    for variable in ("TRITONSERVER_DELAY_SCHEDULER", "TRITONSERVER_BACKLOG_DELAY_SCHEDULER"):
+        text = environment.get(variable, "") or "0"
+        if not re.fullmatch(r"[0-9]{1,9}", text):
+            raise UsageError(f"{variable}: expected a number of requests, got '{text}'")
+        counts.append(int(text))
+    delay = StartDelay(queued=counts[0], backlogged=counts[1])
+    if not delay.queued:
+        return delay, []
+    backlog = f" and {delay.backlogged} backlog queued requests" if delay.backlogged else ""
+    return delay, [f"Delaying every scheduler until {delay.queued} queued requests{backlog}: TRITONSERVER_DELAY_SCHEDULER is set"]
 
 
 def _worth_showing(flag: Flag) -> bool:

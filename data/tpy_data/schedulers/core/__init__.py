@@ -17,8 +17,10 @@ from tpy_data.schedulers.core.contract import (
     Ticket,
 )
 from tpy_data.schedulers.core.factory import make_core
+from tpy_data.schedulers.core.start_delay import NO_START_DELAY, StartDelay
 
 __all__ = [
+    "NO_START_DELAY",
     "Action",
     "BreakUp",
     "CoreSnapshot",
@@ -32,6 +34,7 @@ __all__ = [
     "SchedulerCore",
     "SequenceEnd",
     "SequenceEnded",
+    "StartDelay",
     "Ticket",
     "make_core",
 ]

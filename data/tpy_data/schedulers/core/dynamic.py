@@ -14,6 +14,7 @@ from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 from tpy_data.schedulers.core.instances import InstancePool
 from tpy_data.schedulers.core.overlap import OverlapRule
 from tpy_data.schedulers.core.priority_queue import PriorityQueue, QueueLevel
+from tpy_data.schedulers.core.start_delay import NO_START_DELAY, StartDelay
 
 
 class DynamicCore:
@@ -40,6 +41,7 @@ class DynamicCore:
         "_executing",
         "_forming",
         "_given_back",
+        "_held_back_max",
         "_order",
         "_overlap",
         "_overlap_terms",
@@ -49,7 +51,8 @@ class DynamicCore:
         "_stopped",
     )
 
-    def __init__(self, options: DynamicOptions) -> None:
+    def __init__(self, options: DynamicOptions, delay: StartDelay = NO_START_DELAY) -> None:
+        self._held_back_max = max(0, delay.queued - 1)  # so many are not enough to begin; 0 once it has begun
         self._queue = PriorityQueue(options)
         self._forming = BatchForming(options)
         self._order = ArrivalOrder() if options.preserve_ordering else None
@@ -175,7 +178,7 @@ class DynamicCore:
 
     def wants_instance(self, now_ns: int) -> bool:
         """Whether one more idle instance would be given a batch now. If not yet, `next_deadline_ns` says when."""
-        if not self._queue.count:
+        if self._queue.count <= self._held_back_max:
             return False
         if not self._forming.looked:
             self._forming.look(self._queue.in_order())
@@ -247,7 +250,8 @@ class DynamicCore:
     def _dispatch(self, now_ns: int) -> None:
         """Send batches while an instance is idle and one is worth sending."""
         queue, forming, overlap = self._queue, self._forming, self._overlap
-        while queue.count and self._pool.idle:
+        while queue.count > self._held_back_max and self._pool.idle:
+            self._held_back_max = 0
             if not forming.looked:
                 forming.look(queue.in_order())
             count = forming.ready_count(now_ns)

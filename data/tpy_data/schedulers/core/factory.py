@@ -8,15 +8,15 @@ from tpy_data.schedulers.core.contract import SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import dynamic_options
-from tpy_data.schedulers.core.sequence_batcher import SlotBatcher
 from tpy_data.schedulers.core.sequence_core import SequenceCore
 from tpy_data.schedulers.core.sequence_direct import DirectBatcher
 from tpy_data.schedulers.core.sequence_oldest import OldestBatcher
 from tpy_data.schedulers.core.sequence_options import DirectOptions, SequenceOptions, sequence_options
+from tpy_data.schedulers.core.start_delay import NO_START_DELAY, StartDelay
 
 
-def make_core(config: ModelConfig) -> SchedulerCore:
-    """The core for a validated configuration.
+def make_core(config: ModelConfig, delay: StartDelay = NO_START_DELAY) -> SchedulerCore:
+    """The core for a validated configuration. A model without a scheduler of its own starts without `delay`.
 
     Raises Unsupported, naming the field, for a scheduler or a batching strategy that this server does not offer.
     """
@@ -28,15 +28,14 @@ def make_core(config: ModelConfig) -> SchedulerCore:
     if config.parameter("TRITON_BATCH_STRATEGY_PATH"):
         raise Unsupported(f"parameter 'TRITON_BATCH_STRATEGY_PATH' of model '{name}' is not supported by this server")
     if config.sequence_batching is not None:
-        return sequence_core(sequence_options(config))
-    return DynamicCore(dynamic_options(config))
+        return sequence_core(sequence_options(config), delay)
+    return DynamicCore(dynamic_options(config), delay)
 
 
-def sequence_core(options: SequenceOptions) -> SequenceCore:
+def sequence_core(options: SequenceOptions, delay: StartDelay = NO_START_DELAY) -> SequenceCore:
     """The core of sequences for these options, with the batchers of their strategy."""
     strategy = options.strategy
 
-    def batcher() -> SlotBatcher:
-        return DirectBatcher(strategy) if isinstance(strategy, DirectOptions) else OldestBatcher(strategy)
-
-    return SequenceCore(options, batcher)
+    if isinstance(strategy, DirectOptions):
+        return SequenceCore(options, lambda: DirectBatcher(strategy), delay)
+    return SequenceCore(options, lambda: OldestBatcher(strategy, delay))

@@ -29,6 +29,7 @@ from tpy_data.schedulers.core.sequence_instance import SequenceInstance
 from tpy_data.schedulers.core.sequence_line import QueuedSequence, SequenceLine
 from tpy_data.schedulers.core.sequence_options import SequenceOptions
 from tpy_data.schedulers.core.sequence_slots import FreeSlots
+from tpy_data.schedulers.core.start_delay import NO_START_DELAY, StartDelay
 
 
 class SequenceCore:
@@ -55,6 +56,7 @@ class SequenceCore:
         "_arrivals",
         "_backlog",
         "_deadlines",
+        "_delay",
         "_delayed",
         "_executing",
         "_given_back",
@@ -70,8 +72,11 @@ class SequenceCore:
         "_stopped",
     )
 
-    def __init__(self, options: SequenceOptions, make_batcher: Callable[[], SlotBatcher]) -> None:
+    def __init__(
+        self, options: SequenceOptions, make_batcher: Callable[[], SlotBatcher], delay: StartDelay = NO_START_DELAY
+    ) -> None:
         self._options = options
+        self._delay = delay if delay.queued else None  # None once it has begun
         self._make_batcher = make_batcher
         self._instances: dict[int, SequenceInstance] = {}
         self._slots = FreeSlots(options.slots)
@@ -303,6 +308,8 @@ class SequenceCore:
             if line is not None:
                 self._move_in(line, place)
                 self._settle(line, now_ns)
+        if self._delay is not None and self._holds_back(self._delay):
+            return
         while self._stirred:
             number, _ = self._stirred.popitem()
             member = self._instances.get(number)
@@ -314,6 +321,14 @@ class SequenceCore:
                 self._run(member, batch.tickets, batch.places)
             elif (due_ns := member.batcher.due_ns()) is not None:
                 self._delayed[number] = due_ns
+
+    def _holds_back(self, delay: StartDelay) -> bool:
+        """Whether too little waits to begin at all."""
+        in_slots = sum(1 for m in self._instances.values() for line in m.lines.values() for _ in line.tickets())
+        if in_slots < delay.queued or self._queued - in_slots < delay.backlogged:
+            return True
+        self._delay = None
+        return False
 
     def _run(self, member: SequenceInstance, tickets: Sequence[Ticket], places: Sequence[Ticket | None]) -> None:
         for ticket in tickets:

@@ -9,6 +9,7 @@ from tpy_data.schedulers.core.contract import Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 from tpy_data.schedulers.core.overlap import OverlapRule
 from tpy_data.schedulers.core.sequence_batcher import SlotBatch
+from tpy_data.schedulers.core.start_delay import NO_START_DELAY, StartDelay
 
 
 class OldestBatcher:
@@ -18,9 +19,10 @@ class OldestBatcher:
     named sizes or a delay, batches may be halved (OverlapRule): what is ready for one instance is no other's.
     """
 
-    __slots__ = ("_forming", "_overlap", "_queue")
+    __slots__ = ("_forming", "_held_back_max", "_overlap", "_queue")
 
-    def __init__(self, options: DynamicOptions) -> None:
+    def __init__(self, options: DynamicOptions, delay: StartDelay = NO_START_DELAY) -> None:
+        self._held_back_max = max(0, delay.queued - 1)  # so many are not enough to begin; 0 once it has begun
         self._queue: OrderedDict[Ticket, None] = OrderedDict()
         self._forming = BatchForming(options)
         self._overlap = None if options.overlap is None else OverlapRule(options.overlap)
@@ -40,6 +42,9 @@ class OldestBatcher:
     def take(self, now_ns: int) -> SlotBatch | None:
         """The first tickets, when the batcher's rules say that they are worth sending."""
         queue, forming = self._queue, self._forming
+        if len(queue) <= self._held_back_max:
+            return None
+        self._held_back_max = 0
         if not forming.looked:
             forming.look(queue)
         count = forming.ready_count(now_ns) if forming.tickets else 0
