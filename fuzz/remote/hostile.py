@@ -54,7 +54,7 @@ def _honest(chance: Chance, memory: Memory) -> list[bytes]:
     failed = InferenceResponse(model_name="m", model_version=3, error=NotFound("no"))
     number = chance.randint(1, 4)
     return [
-        m.encode(submit_of(number, request, memory.place)),
+        m.encode(submit_of(number, 1, request, memory.place)),
         m.encode(message_of(number, response, memory.place)),
         m.encode(message_of(number, failed, memory.place)),
         m.encode(m.Cancel(number)),

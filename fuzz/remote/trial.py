@@ -167,7 +167,7 @@ class Conversation:
         self.clients[client.number] = client
         data = np.full(self._size(), client.number % 251, np.uint8)
         request = InferenceRequest(model_name="m", inputs=(Tensor("D", DataType.UINT8, data),), parameters={"n": client.number})
-        self.up.send(submit_of(client.number, request, self.up_memory.place))
+        self.up.send(submit_of(client.number, 1, request, self.up_memory.place))
 
     def _size(self) -> int:
         return self.chance.choice((0, 1, 8, 100, REMOTE_INLINE_BYTES_MAX + 1, 3 * REMOTE_INLINE_BYTES_MAX))

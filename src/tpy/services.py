@@ -9,7 +9,8 @@ that the frontend answers as INTERNAL).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from tpy.config import ModelConfig
@@ -54,11 +55,61 @@ class RequestHandle(Protocol):
         ...
 
 
-class InferenceService(Protocol):
-    """Describes served models and runs requests on them."""
+class ResolvedModel(Protocol):
+    """One loaded copy of a model version, for one request: the request is decoded by `description` and run by `submit`, and its
+    answer is encoded by `description`, whatever answers to the model's name by then.
 
-    def describe(self, model_name: str, version: int | None = None) -> ModelDescription:
-        """The version that a request for it would get (None: the newest ready one).
+    It can be used until the caller gives way to other tasks. A request that waits for something between `resolve` and `submit`
+    holds it meanwhile.
+    """
+
+    @property
+    def copy(self) -> int:
+        """The number of the copy: no other has it for as long as the server runs. 0: it stands for whatever copies hold live
+        sequences."""
+        ...
+
+    @property
+    def description(self) -> ModelDescription:
+        """What the copy takes and gives."""
+        ...
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> RequestHandle:
+        """Check the request against the model, queue it, and start it if an instance is free, all before returning.
+
+        Refusals at the door (wrong shape, queue full, shutting down) are raised here and not delivered; the sink is then never
+        called. Texts are Triton's. Everything later arrives at the sink.
+
+        Where the engine is in another process it is asked after the return: such a refusal arrives at the sink, as a final
+        response with the error and `refused`. What is sent to the caller is the same either way.
+        """
+        ...
+
+    def hold(self) -> None:
+        """Keep the copy loaded, and taking requests of whoever holds it, until `release`: an update or unload of the model waits
+        for that as for a request."""
+        ...
+
+    def release(self) -> None:
+        """The end of one `hold`."""
+        ...
+
+
+@contextmanager
+def held(model: ResolvedModel) -> Iterator[None]:
+    """Holds the model for the length of the block."""
+    model.hold()
+    try:
+        yield
+    finally:
+        model.release()
+
+
+class InferenceService(Protocol):
+    """Finds served models, which describe themselves and run requests."""
+
+    def resolve(self, model_name: str, version: int | None = None) -> ResolvedModel:
+        """The copy that answers for the version now (None: for the newest ready one). To be called once for each request.
 
         Raises NotFound (unknown model, no available versions, version not loaded) or Unavailable (version not at ready
         state), with Triton's texts; InvalidArgument for an ambiguous name under namespacing.
@@ -70,18 +121,7 @@ class InferenceService(Protocol):
         ...
 
     def config(self, model_name: str, version: int | None = None) -> ModelConfig:
-        """The normalised and auto-completed configuration. Raises as `describe`."""
-        ...
-
-    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
-        """Check the request against its model, queue it, and start it if an instance is free, all before returning.
-
-        Refusals at the door (unknown model, wrong shape, queue full, shutting down) are raised here and not delivered; the
-        sink is then never called. Texts are Triton's. Everything later arrives at the sink.
-
-        Where the engine is in another process it is asked after the return: such a refusal arrives at the sink, as a final
-        response with the error and `refused`. What is sent to the caller is the same either way.
-        """
+        """The normalised and auto-completed configuration. Raises as `resolve`."""
         ...
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import trio
 
+from tests.submitting import submit_to
 from tpy.backend import BackendCapabilities, ExecutionBatch, ExecutionRequest, ExecutionResult, InstancePlacement, ModelContext
 from tpy.config import ModelConfig
 from tpy.config.model_config import EnsembleScheduling, EnsembleStep, ModelInput, ModelOutput, TransactionPolicy
@@ -150,5 +151,5 @@ def submit(rig: Rig, model: str = "e", value: float = 1, **fields: Any) -> Strea
     """Send a request with IN [1, 2]."""
     stream = Stream()
     given = fields.pop("inputs", (tensor(1, 2, value=value),))
-    stream.handle = rig.plane.inference.submit(InferenceRequest(model_name=model, inputs=given, **fields), stream)
+    stream.handle = submit_to(rig.plane.inference, InferenceRequest(model_name=model, inputs=given, **fields), stream)
     return stream

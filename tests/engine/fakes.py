@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import trio
 
+from tests.submitting import submit_to
 from tpy.backend import (
     Backend,
     BackendCapabilities,
@@ -228,7 +229,7 @@ class Rig:
 
     def submit(self, sent: InferenceRequest | None = None) -> RecordingSink:
         sink = RecordingSink()
-        self.plane.inference.submit(sent or request(), sink)
+        submit_to(self.plane.inference, sent or request(), sink)
         return sink
 
 

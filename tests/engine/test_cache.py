@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from tests.engine.ensembles import MembersBackend, ensemble, plus, step
 from tests.engine.fakes import RecordingSink, Rig, ScriptedBackend, config, identity, request, rig, tensor, values
+from tests.submitting import submit_to
 from tpy.backend import ExecutionBatch, ExecutionResult
 from tpy.config.model_config import ModelInput, ResponseCache
 from tpy.errors import InvalidArgument, Unavailable
@@ -197,9 +198,9 @@ async def test_when_the_first_is_cancelled_the_next_one_leads(autojump_clock: Mo
     async with rig(backend=Counting(), latency_ms=100, cache=LOCAL) as r:
         await r.serve(CACHED)
         gone, late = RecordingSink(), RecordingSink()
-        handle = r.plane.inference.submit(request(), gone)
+        handle = submit_to(r.plane.inference, request(), gone)
         sink, last = r.submit(), r.submit()
-        waiting = r.plane.inference.submit(request(), late)
+        waiting = submit_to(r.plane.inference, request(), late)
         await trio.sleep(0.03)
         handle.cancel()
         waiting.cancel()
@@ -242,7 +243,7 @@ async def test_large_requests_are_hashed_elsewhere(autojump_clock: MockClock, mo
         began_ms = trio.current_time() * 1000
         sinks = [r.submit(InferenceRequest(model_name="m", inputs=(tensor(large),))) for _ in range(2)]
         gone = RecordingSink()
-        r.plane.inference.submit(InferenceRequest(model_name="m", inputs=(tensor(large),)), gone).cancel()
+        submit_to(r.plane.inference, InferenceRequest(model_name="m", inputs=(tensor(large),)), gone).cancel()
         hurried = r.submit(InferenceRequest(model_name="m", inputs=(tensor(large),), timeout_us=1000))
         for sink in (*sinks, hurried):
             await sink.answered.wait()
@@ -315,7 +316,7 @@ async def test_a_random_history_leaks_nothing(autojump_clock: MockClock) -> None
         for _ in range(300):
             sink = RecordingSink()
             limit = int(chance.choice([0, 0, 2000, 8000]))
-            handle = r.plane.inference.submit(request(value=int(chance.integers(8, 16)), timeout_us=limit), sink)
+            handle = submit_to(r.plane.inference, request(value=int(chance.integers(8, 16)), timeout_us=limit), sink)
             sinks.append(sink)
             if chance.random() < 0.2:
                 await trio.sleep(chance.random() * 0.004)

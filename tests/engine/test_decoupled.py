@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import trio
 
+from tests.submitting import submit_to
 from tpy.backend import BackendCapabilities, ExecutionBatch, ExecutionRequest, ExecutionResult
 from tpy.config.model_config import TransactionPolicy, Warmup, WarmupInput
 from tpy.errors import InvalidArgument
@@ -74,7 +75,7 @@ class StreamSink:
 
 def submit(served: Rig, **fields: Any) -> StreamSink:
     sink = StreamSink()
-    sink.handle = served.plane.inference.submit(request(**fields), sink)
+    sink.handle = submit_to(served.plane.inference, request(**fields), sink)
     return sink
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from tests.submitting import submit_to
 from tpy.backend import ExecutionRequest, ExecutionResult
 from tpy.errors import Internal
 from tpy.limits import DECOUPLED_RESPONSES_WAITING_MAX, ENSEMBLE_FRAMES_MAX
@@ -49,7 +50,7 @@ async def test_none_one_and_several_responses() -> None:
             async with rig(backend=backend) as r:
                 await serve(r)
                 assert r.plane.inference.config("e").decoupled
-                assert r.plane.inference.describe("e").decoupled
+                assert r.plane.inference.resolve("e").description.decoupled
                 stream = submit(r, id="i")
                 await wait_all_tasks_blocked()
                 assert stream.values == [10.0 + value for value in range(upto)]
@@ -139,7 +140,7 @@ async def test_a_slow_caller_slows_the_member_down() -> None:
         await serve(r)
         stream = Stream()
         stream.pause_after = 1
-        stream.handle = r.plane.inference.submit(request(model="e"), stream)
+        stream.handle = submit_to(r.plane.inference, request(model="e"), stream)
         with trio.fail_after(10):
             await waits.wait()
             await wait_all_tasks_blocked(0.05)

@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from tests.submitting import submit_to
 from tpy.backend import AnswerLater, ExecutionBatch, ExecutionResult, ResponseSender
 from tpy.errors import InvalidArgument
 from tpy.units import NS_PER_MS
@@ -79,10 +80,9 @@ async def test_a_cancelled_one_tells_the_model_and_its_answer_is_dropped(autojum
     later = Later()
     async with rig(backend=ScriptedBackend(later)) as served:
         await served.serve(config())
-        handle_of = served.plane.inference.submit
         sink = served.submit()
         await trio.testing.wait_all_tasks_blocked()
-        handle = handle_of(request(), sink)
+        handle = submit_to(served.plane.inference, request(), sink)
         await trio.testing.wait_all_tasks_blocked()
         handle.cancel()
         handle.cancel()
@@ -101,7 +101,7 @@ async def test_one_that_ends_while_it_is_executed_tells_the_model_too(autojump_c
         await served.serve(config())
         deadline_ns = round(trio.current_time() * 1000) * NS_PER_MS + 50 * NS_PER_MS if how == "deadline" else None
         sink = RecordingSink()
-        handle = served.plane.inference.submit(request(deadline_ns=deadline_ns), sink)
+        handle = submit_to(served.plane.inference, request(deadline_ns=deadline_ns), sink)
         await trio.sleep(0.06)
         if how == "cancel":
             handle.cancel()

@@ -191,7 +191,7 @@ async def test_an_old_version_goes_only_when_the_new_ones_serve(autojump_clock: 
         r.want(config(), {2: 1})
         await r.wait_state(1, 1, UNAVAILABLE)
         assert r.states() == {(1, 1): ("UNAVAILABLE", "unloaded"), (2, 1): ("READY", "")}
-        assert r.plane.inference.describe("m").version == 2
+        assert r.plane.inference.resolve("m").description.version == 2
 
 
 async def test_an_update_during_a_load_wins(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
@@ -404,7 +404,7 @@ async def test_labels_are_part_of_the_description(autojump_clock: MockClock, loo
     output = ModelOutput(name="OUT", data_type=DataType.FP32, dims=(2,), label_filename="labels.txt")
     async with rig() as r:
         await r.serve(config(output=(output,)), directory=tmp_path)
-        assert r.plane.inference.describe("m").output_by_name["OUT"].labels == ("cat", "dog\x0c\u2028", "", "bird")
+        assert r.plane.inference.resolve("m").description.output_by_name["OUT"].labels == ("cat", "dog\x0c\u2028", "", "bird")
 
 
 async def test_gpu_instances_go_to_the_cpu_where_there_is_none(

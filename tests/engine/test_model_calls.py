@@ -7,6 +7,7 @@ from typing import cast
 
 import trio
 
+from tests.submitting import submit_to
 from tpy.backend import Done, ExecutionRequest, WaitingBatch
 from tpy.config.model_config import InstanceGroup, InstanceKind, ModelConfig, RateLimiter, RateLimiterResource, ResponseCache
 from tpy.errors import TpyError, Unavailable
@@ -185,7 +186,7 @@ async def test_a_call_that_waits_for_the_answer_of_its_own_batch_is_refused(auto
     async with rig(latency_ms=5000, cache=LocalCacheOptions(size_bytes=1 << 20)) as running:
         await running.serve(config(response_cache=ResponseCache(enable=True), instance_group=instances(2)))
         answered = RecordingSink()
-        handle = running.plane.inference.submit(request(value=4), answered)
+        handle = submit_to(running.plane.inference, request(value=4), answered)
         await trio.testing.wait_all_tasks_blocked()
         assert isinstance(handle, CachedRequest)
         batch = WaitingBatch([cast(ExecutionRequest, handle.handle)])
@@ -217,7 +218,7 @@ async def test_a_call_that_needs_resources_of_its_caller_is_refused(autojump_clo
         for model in (limited("caller", 2), limited("modest", 2), limited("greedy", 3), limited("rich", 4)):
             await running.serve(model)
         answered = RecordingSink()
-        handle = running.plane.inference.submit(request(model="caller", value=4), answered)
+        handle = submit_to(running.plane.inference, request(model="caller", value=4), answered)
         await trio.testing.wait_all_tasks_blocked()
         batch = WaitingBatch([cast(ExecutionRequest, handle)])
         sinks = {name: Sink() for name in ("modest", "greedy")}

@@ -14,6 +14,7 @@ from trio.testing import MockClock
 
 from tests.engine.fakes import RecordingSink, Rig, config, dynamic, instances, request, rig, values
 from tests.engine.prompt_fakes import FakePrompt, PromptBackend, first_value
+from tests.submitting import submit_to
 from tpy.backend import Outcome
 from tpy.errors import Unavailable
 from tpy.testing.loop_guard import LoopGuard
@@ -147,8 +148,10 @@ async def test_a_request_that_ended_before_its_turn_is_not_executed(
         r.submit(0)
         sinks = [RecordingSink() for _ in range(4)]
         handles = [
-            r.plane.plane.inference.submit(
-                request(value=1 + number, timeout_us=1000 if how == "timeout" and number == 2 else 0), sink
+            submit_to(
+                r.plane.plane.inference,
+                request(value=1 + number, timeout_us=1000 if how == "timeout" and number == 2 else 0),
+                sink,
             )
             for number, sink in enumerate(sinks)
         ]
@@ -170,7 +173,7 @@ async def test_cancelling_what_was_executed_a_moment_ago_answers_nobody(autojump
         await r.warm()
         r.submit(0)
         sinks = [RecordingSink() for _ in range(3)]
-        handles = [r.plane.plane.inference.submit(request(value=1 + number), sink) for number, sink in enumerate(sinks)]
+        handles = [submit_to(r.plane.plane.inference, request(value=1 + number), sink) for number, sink in enumerate(sinks)]
         await r.step()
         for _ in range(3):
             r.instance.step()  # nobody has looked yet
@@ -303,7 +306,7 @@ async def test_a_request_at_hand_that_was_cancelled_is_not_executed(autojump_clo
     async with prompt_rig() as r:
         r.backend.took_ns = NS_PER_MS
         sinks = [RecordingSink() for _ in range(6)]
-        handles = [r.plane.plane.inference.submit(request(value=number), sink) for number, sink in enumerate(sinks)]
+        handles = [submit_to(r.plane.plane.inference, request(value=number), sink) for number, sink in enumerate(sinks)]
         await r.step()
         handles[3].cancel()
         for _ in range(5):
@@ -331,7 +334,7 @@ class Walk:
             timeout_us = self.chance.choice((0, 0, 0, 1500))
             sink = RecordingSink()
             with suppress(Unavailable):  # no instance is alive
-                self.handles[number] = self.r.plane.plane.inference.submit(request(value=number, timeout_us=timeout_us), sink)
+                self.handles[number] = submit_to(self.r.plane.plane.inference, request(value=number, timeout_us=timeout_us), sink)
                 self.sinks[number] = sink
 
     def cancel(self) -> None:

@@ -10,6 +10,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.engine.fakes import RecordingSink, ScriptedBackend, config, dynamic, identity, request, rig, values
 from tests.engine.sequences import of, sequence_backend, sequence_config
+from tests.submitting import submit_to
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, InstancePlacement
 from tpy.config.model_config import InstanceGroup, InstanceKind, RateLimiter, RateLimiterResource
 from tpy.errors import Unavailable
@@ -98,7 +99,7 @@ async def test_deadlines_and_cancellation_while_waiting_for_a_resource(autojump_
         first = r.submit(request(model="a"))
         late = r.submit(request(model="b", timeout_us=30_000))
         gone = RecordingSink()
-        handle = r.plane.inference.submit(request(model="b"), gone)
+        handle = submit_to(r.plane.inference, request(model="b"), gone)
         handle.cancel()
         assert await _all(late, first) == [30, 100]
         assert late.error == "Unavailable: Request timeout expired"
@@ -255,7 +256,7 @@ async def test_a_random_history_leaks_no_resource(autojump_clock: MockClock) -> 
             sink = RecordingSink()
             try:
                 sent = request(model=name, timeout_us=chance.choice((0, 0, 0, 5000)))
-                handle = r.plane.inference.submit(sent, sink)
+                handle = submit_to(r.plane.inference, sent, sink)
             except Unavailable:
                 await trio.sleep(1)  # all instances of the model have failed
                 continue

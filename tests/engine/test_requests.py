@@ -20,6 +20,7 @@ from tests.engine.fakes import (
     tensor,
     values,
 )
+from tests.submitting import submit_to
 from tpy.backend import ExecutionBatch, ExecutionResult
 from tpy.config.model_config import ModelInput, ModelOutput, QueuePolicy, TensorReshape
 from tpy.errors import Internal, NotFound, Unavailable
@@ -128,7 +129,7 @@ async def test_cancelling_one_of_a_batch_leaves_the_others(autojump_clock: MockC
     async with rig(latency_ms=100) as r:
         await r.serve(config(dynamic_batching=dynamic(10, preferred_batch_size=(3,))))
         sinks = [RecordingSink() for _ in range(3)]
-        handles = [r.plane.inference.submit(request(value=i), sink) for i, sink in enumerate(sinks)]
+        handles = [submit_to(r.plane.inference, request(value=i), sink) for i, sink in enumerate(sinks)]
         await trio.sleep(0.05)
         handles[1].cancel()
         handles[1].cancel()
@@ -146,7 +147,7 @@ async def test_a_cancelled_request_leaves_its_queue_at_once(autojump_clock: Mock
     async with rig(latency_ms=100) as r:
         await r.serve(config(max_batch_size=1, dynamic_batching=dynamic(default_queue_policy=policy)))
         r.submit()
-        handle = r.plane.inference.submit(request(), RecordingSink())
+        handle = submit_to(r.plane.inference, request(), RecordingSink())
         with pytest.raises(Unavailable, match=r"^\[request id: x\] Exceeds maximum queue size$"):
             r.submit(request(id="x"))
         handle.cancel()
@@ -171,7 +172,7 @@ async def test_answers_keep_the_order_of_arrival_when_asked_to(autojump_clock: M
         await r.serve(config(max_batch_size=1, dynamic_batching=dynamic(preserve_ordering=True), instance_group=instances(2)))
         sinks = [Ordered() for _ in range(4)]
         for number, sink in enumerate(sinks):
-            r.plane.inference.submit(request(value=number), sink)
+            submit_to(r.plane.inference, request(value=number), sink)
         await sinks[-1].wait()
         assert order == [0, 1, 2, 3]
         assert sinks[1].at_ms == 300
@@ -186,10 +187,10 @@ async def test_a_sink_may_submit_and_a_sink_that_raises_hurts_only_itself(
 
         class Chain(RecordingSink):
             def deliver(self, response: InferenceResponse) -> None:
-                r.plane.inference.submit(request(value=2), second)
+                submit_to(r.plane.inference, request(value=2), second)
                 raise ValueError("not allowed")
 
-        r.plane.inference.submit(request(), Chain())
+        submit_to(r.plane.inference, request(), Chain())
         assert values(await second.wait()) == [2, 2]
         assert second.at_ms == 20
 
@@ -206,8 +207,8 @@ async def test_a_sink_may_cancel_a_batch_mate(autojump_clock: MockClock, loop_gu
                 handle.cancel()
 
         first = Canceller()
-        r.plane.inference.submit(request(), first)
-        handle = r.plane.inference.submit(request(), mate)
+        submit_to(r.plane.inference, request(), first)
+        handle = submit_to(r.plane.inference, request(), mate)
         assert values(await first.wait()) == [1, 1]
         assert mate.responses == []
         assert values(await r.submit().wait()) == [1, 1]
@@ -306,18 +307,18 @@ async def test_the_answers_to_whom_nothing_is_known(autojump_clock: MockClock, l
         await r.serve(config())
         inference = r.plane.inference
         with pytest.raises(NotFound, match=r"^Request for unknown model: 'x' is not found$"):
-            inference.submit(request(model="x"), RecordingSink())
+            submit_to(inference, request(model="x"), RecordingSink())
         with pytest.raises(NotFound, match=r"^Request for unknown model: 'm' version 7 is not found$"):
-            inference.submit(request(model_version=7), RecordingSink())
-        assert inference.describe("m").version == 1
+            submit_to(inference, request(model_version=7), RecordingSink())
+        assert inference.resolve("m").description.version == 1
         assert inference.config("m", 1).instance_group[0].count == 1
         assert inference.ready_versions("m") == (1,)
         r.want(config(), ())
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(NotFound, match=r"^Request for unknown model: 'm' has no available versions$"):
-            inference.describe("m")
+            inference.resolve("m")
         with pytest.raises(Unavailable, match=r"^Request for unknown model: 'm' version 1 is not at ready state$"):
-            inference.describe("m", 1)
+            inference.resolve("m", 1)
         assert inference.ready_versions("m") == ()
         with pytest.raises(NotFound):
             inference.ready_versions("x")

@@ -10,6 +10,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from tests.engine.fakes import RecordingSink, ScriptedBackend, config, identity, request, rig, values
+from tests.submitting import submit_to
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
 from tpy.limits import RUN_SLICE_NS_MAX
 from tpy.testing.loop_guard import LoopGuard
@@ -108,7 +109,7 @@ async def test_nobody_waits_for_a_slow_request_of_the_same_run() -> None:
         async with rig(backend=ScriptedBackend(slow_at_20), executor=ThreadExecutor()) as r:
             await r.serve(config())
             sinks = [RecordingSink() for _ in range(40)]
-            handles = [r.plane.inference.submit(request(value=number), sink) for number, sink in enumerate(sinks)]
+            handles = [submit_to(r.plane.inference, request(value=number), sink) for number, sink in enumerate(sinks)]
             for number in range(20):
                 assert values(await sinks[number].wait()) == [number] * 2
             await trio.to_thread.run_sync(at_work.wait)
@@ -142,7 +143,7 @@ async def test_a_request_that_nobody_waits_for_is_passed_over(
     async with rig() as r:
         await r.serve(config())
         sinks = [RecordingSink() for _ in range(7)]
-        handles = [r.plane.inference.submit(request(value=number), sink) for number, sink in enumerate(sinks)]
+        handles = [submit_to(r.plane.inference, request(value=number), sink) for number, sink in enumerate(sinks)]
 
         class Canceller(RecordingSink):
             def deliver(self, response: object) -> None:
@@ -275,7 +276,7 @@ async def test_a_request_at_hand_that_nobody_waits_for_or_that_is_late_is_passed
         sinks = [RecordingSink() for _ in range(5)]
         late = {3: {"timeout_us": 15_000}}
         handles = [
-            r.plane.inference.submit(request(value=number, **late.get(number, {})), sink) for number, sink in enumerate(sinks)
+            submit_to(r.plane.inference, request(value=number, **late.get(number, {})), sink) for number, sink in enumerate(sinks)
         ]
         await sinks[0].wait()
         handles[2].cancel()

@@ -67,7 +67,7 @@ async def test_a_sequence_goes_on_while_its_model_is_unloaded(autojump_clock: Mo
         await begin(r)
         r.want(MODEL, ())
         await wait_all_tasks_blocked()
-        assert r.plane.inference.describe("m").name == "m"
+        assert r.plane.inference.resolve("m").description.name == "m"
         assert values(await r.submit(of(1, 2)).wait()) == [3, 3]
         for sent in (of(2, start=True), of(3), of(1, start=True)):
             with pytest.raises(NotFound, match="has no available versions"):
@@ -76,7 +76,7 @@ async def test_a_sequence_goes_on_while_its_model_is_unloaded(autojump_clock: Mo
         await wait_all_tasks_blocked()
         assert not r.backend.loaded
         with pytest.raises(NotFound):
-            r.plane.inference.describe("m")
+            r.plane.inference.resolve("m")
 
 
 async def test_an_unloaded_model_waits_no_longer_than_sequences_may_be_idle(autojump_clock: MockClock) -> None:

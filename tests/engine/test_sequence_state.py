@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.submitting import submit_to
 from tpy.backend import ExecutionBatch, ExecutionResult
 from tpy.config.model_config import InitialState, SequenceBatching, SequenceState, TransactionPolicy
 from tpy.errors import InvalidArgument
@@ -174,7 +175,7 @@ async def test_a_cancelled_iterative_request_is_not_executed_again(autojump_cloc
     async with rig(backend=backend, latency_ms=10) as r:
         await r.serve(sequence_config(oldest(iterative_sequence=True), max_batch_size=1))
         sink = RecordingSink()
-        handle = r.plane.inference.submit(request(1, 2, value=1000, id="long"), sink)
+        handle = submit_to(r.plane.inference, request(1, 2, value=1000, id="long"), sink)
         other = r.submit(request(1, 2, value=3, id="short"))
         assert values(await other.wait()) == [3]
         handle.cancel()

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from tests.submitting import submit_to
 from tpy.backend import AnswerLater, ExecutionBatch, ExecutionResult, InstanceFailure, ResponseSender
 from tpy.config.model_config import ControlKind, Warmup, WarmupInput
 from tpy.errors import TpyError, Unavailable
@@ -188,7 +189,7 @@ async def test_cancelling_a_request_that_waits_cancels_what_is_behind_it(autojum
         await r.serve(sequence_config())
         first = r.submit(of(1, 1, start=True))
         gone = RecordingSink()
-        handle = r.plane.inference.submit(of(1, 2), gone)
+        handle = submit_to(r.plane.inference, of(1, 2), gone)
         behind = r.submit(of(1, 3, end=True))
         other = r.submit(of(2, 4, start=True, end=True))
         handle.cancel()
@@ -204,7 +205,7 @@ async def test_cancelling_a_request_that_runs_leaves_the_sequence(autojump_clock
     async with rig(backend=sequence_backend(), latency_ms=10) as r:
         await r.serve(sequence_config())
         gone = RecordingSink()
-        handle = r.plane.inference.submit(of(1, 1, start=True), gone)
+        handle = submit_to(r.plane.inference, of(1, 1, start=True), gone)
         await wait_all_tasks_blocked(0.001)
         handle.cancel()
         assert values(await r.submit(of(1, 2, end=True)).wait()) == [2, 2]

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from tests.engine.fakes import RecordingSink, ScriptedBackend, config, dynamic, identity, instances, request, values
+from tests.submitting import submit_to
 from tpy.backend import ExecutionBatch, ExecutionResult
 from tpy.clock import SystemClock
 from tpy.ids import Generation, ModelId, Version
@@ -49,7 +50,7 @@ async def test_a_data_plane_with_threads(loop_guard: LoopGuard) -> None:
         await store.wait_for(lambda s: any(o.description for o in s.observed.values()))
         sinks = [RecordingSink() for _ in range(16)]
         for number, sink in enumerate(sinks):
-            plane.inference.submit(request(4, 2, value=number), sink)
+            submit_to(plane.inference, request(4, 2, value=number), sink)
         for number, sink in enumerate(sinks):
             assert values(await sink.wait()) == [number] * 8
         (statistics,) = plane.statistics()

@@ -11,9 +11,9 @@ import numpy as np
 import trio
 import trio.testing
 
-from tests.frontends.http.fakes import FakeServices
+from tests.frontends.http.fakes import FakeInference, FakeServices
 from tpy.limits import REMOTE_ARENA_BYTES
-from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
+from tpy.messages import DataType, IndexEntry, InferenceRequest, InferenceResponse, ModelState, Tensor
 from tpy.remote import EngineLink, open_engine, remote_services
 from tpy.remote.core.messages import FROM_FRONTEND
 from tpy.remote.engine_side import FrontendSession, run_session
@@ -49,18 +49,24 @@ class Sink:
 async def both_sides(fakes: FakeServices | None = None) -> AsyncIterator[Sides]:
     """A frontend process's connection to an engine with `fakes`."""
     fakes = fakes or FakeServices()
+    names = {*fakes.inference.models} if isinstance(fakes.inference, FakeInference) else set()
+    others = names.difference(row.name for row in fakes.repository.rows)
+    fakes.repository.rows += [IndexEntry(name=name, version=1, state=ModelState.READY) for name in others]
+    fakes.repository.rows.sort(key=lambda row: row.name)
     publisher = Publisher(fakes)
     await publisher.refresh()
     near, far = trio.testing.memory_stream_pair()
     memories = create_memory(REMOTE_ARENA_BYTES), create_memory(REMOTE_ARENA_BYTES)
     try:
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(publisher.run)
             link = Link(StreamWire(near), FROM_FRONTEND)
             session = await nursery.start(partial(run_session, link, fakes, publisher, options=b"options", memories=memories))
             async with open_engine(StreamWire(far), own=memories[1], peer=memories[0]) as engine:
                 yield Sides(fakes, session, engine, publisher)
             await far.aclose()
             await session.over.wait()
+            nursery.cancel_scope.cancel()
     finally:
         for descriptor in memories:
             os.close(descriptor)

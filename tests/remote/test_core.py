@@ -96,7 +96,7 @@ def test_every_datatype_and_any_layout_survives(datatype: DataType) -> None:
     asked = InferenceRequest(
         model_name="m", inputs=(Tensor("A", datatype, array), Tensor("S", datatype, array[0, 0, 0].reshape(())))
     )
-    message = m.Reader(m.FROM_FRONTEND).read(*next(FrameSplitter().feed(m.encode(submit_of(1, asked, lambda size: None)))))
+    message = m.Reader(m.FROM_FRONTEND).read(*next(FrameSplitter().feed(m.encode(submit_of(1, 7, asked, lambda size: None)))))
     assert isinstance(message, m.Submit)
     again = request_of(message, lambda offset, size: pytest.fail("no block"))
     for one, other in zip(again.inputs, asked.inputs, strict=True):
@@ -122,7 +122,7 @@ def test_every_datatype_and_any_layout_survives(datatype: DataType) -> None:
     ],
 )
 def test_tensors_that_are_not_what_they_say_are_refused(tensor: m.WireTensor) -> None:
-    message = m.Submit(1, "m", None, "", (tensor,), (), {}, None, 0, 0, None, 0)
+    message = m.Submit(1, 7, "m", None, "", (tensor,), (), {}, None, 0, 0, None, 0)
     with pytest.raises(ProtocolError, match="tensor 'A'"):
         request_of(message, lambda offset, size: np.zeros(size, np.uint8))
 

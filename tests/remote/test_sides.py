@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 from tests.frontends.http.fakes import FakeServices, describe
+from tests.submitting import submit_to
 from tpy.errors import Internal, InvalidArgument, NotFound, TpyError, Unavailable
 from tpy.limits import REMOTE_INLINE_BYTES_MAX, REMOTE_WINDOW_RESPONSES
 from tpy.messages import DataType, IndexEntry, InferenceResponse, LoadRequest, ModelState, Tensor
@@ -23,16 +24,17 @@ from .sides import Sink, both_sides, request
 def said(services: Services, question: str, *arguments: Any) -> object:
     """The answer of the inference service, or its error."""
     try:
-        return getattr(services.inference, question)(*arguments)
+        answer = getattr(services.inference, question)(*arguments)
     except TpyError as error:
         return type(error), error.message
+    return (answer.copy, answer.description) if question == "resolve" else answer
 
 
 @pytest.mark.parametrize("name", ["m", "broken", "never", "there's none", "m/2", ""])
 @pytest.mark.parametrize("version", [None, 1, 2, 2**62])
 async def test_what_is_served_is_answered_as_by_the_engine(name: str, version: int | None) -> None:
     async with both_sides() as sides:
-        for question, arguments in (("describe", (name, version)), ("config", (name, version)), ("ready_versions", (name,))):
+        for question, arguments in (("resolve", (name, version)), ("config", (name, version)), ("ready_versions", (name,))):
             assert said(sides.services, question, *arguments) == said(sides.fakes, question, *arguments)
 
 
@@ -74,7 +76,7 @@ async def test_tensors_of_any_size_go_there_and_back(count: int) -> None:
     async with both_sides() as sides:
         sink = Sink()
         array = np.arange(count, dtype=np.float32).reshape(1, count)
-        sides.services.inference.submit(request(array), sink)
+        submit_to(sides.services.inference, request(array), sink)
         await trio.testing.wait_all_tasks_blocked()
         [response] = sink.got
         assert (response.id, response.model_version, response.final, response.error) == ("r", 1, True, None)
@@ -87,7 +89,7 @@ async def test_shared_memory_is_free_again_when_nobody_looks_at_it() -> None:
     async with both_sides() as sides:
         sink = Sink()
         for _ in range(3):
-            sides.services.inference.submit(request(np.zeros((1, 1_000_000), np.float32)), sink)
+            submit_to(sides.services.inference, request(np.zeros((1, 1_000_000), np.float32)), sink)
         await trio.testing.wait_all_tasks_blocked()
         view = sink.got[0].outputs[0].array[:, 5:9]
         sink.got.clear()
@@ -111,7 +113,7 @@ async def test_bytes_tensors_keep_their_elements() -> None:
             asked = msgspec.structs.replace(
                 request(np.zeros(0, np.float32), "text"), inputs=(Tensor("INPUT0", DataType.BYTES, rows),)
             )
-            sides.services.inference.submit(asked, sink)
+            submit_to(sides.services.inference, asked, sink)
             await trio.testing.wait_all_tasks_blocked()
             assert sink.got[0].outputs[0].array.tolist() == rows.tolist()
 
@@ -120,7 +122,7 @@ async def test_a_response_that_has_no_form_is_an_error_and_leaves_nothing() -> N
     async with both_sides() as sides:
         sides.fakes.inference.immediate = False
         sink = Sink()
-        sides.services.inference.submit(request(np.zeros((1, 1), np.float32)), sink)
+        submit_to(sides.services.inference, request(np.zeros((1, 1), np.float32)), sink)
         await trio.testing.wait_all_tasks_blocked()
         large = Tensor("L", DataType.UINT8, np.zeros(100_000, np.uint8))
         wrong = Tensor("OUTPUT0", DataType.BYTES, np.array(["text"], object))
@@ -136,7 +138,7 @@ async def test_a_refusal_at_the_door_arrives_as_one() -> None:
     async with both_sides() as sides:
         sides.fakes.inference.raises = Unavailable("Exceeds maximum queue size")
         sink = Sink()
-        sides.services.inference.submit(request(np.zeros((1, 1), np.float32)), sink)
+        submit_to(sides.services.inference, request(np.zeros((1, 1), np.float32)), sink)
         assert sink.got == []
         await trio.testing.wait_all_tasks_blocked()
         [response] = sink.got
@@ -148,7 +150,7 @@ async def test_a_bug_at_the_door_is_told_as_one(caplog: pytest.LogCaptureFixture
     async with both_sides() as sides:
         sides.fakes.inference.raises = RuntimeError("a secret")
         sink = Sink()
-        sides.services.inference.submit(request(np.zeros((1, 1), np.float32)), sink)
+        submit_to(sides.services.inference, request(np.zeros((1, 1), np.float32)), sink)
         await trio.testing.wait_all_tasks_blocked()
         assert isinstance(sink.got[0].error, Internal)
         assert "secret" not in sink.got[0].error.message
@@ -161,7 +163,7 @@ async def test_a_request_that_has_no_form_is_refused_at_once() -> None:
             msgspec.structs.replace(request(np.zeros((1, 100_000), np.float32)), parameters={"n": 2**64}),
         ):
             with pytest.raises(InvalidArgument, match="the request cannot be passed on to the engine"):
-                sides.services.inference.submit(bad, Sink())
+                submit_to(sides.services.inference, bad, Sink())
         assert sides.engine.pending_requests == sides.engine.shared_bytes == 0
 
 
@@ -169,7 +171,7 @@ async def test_cancel_reaches_the_engine() -> None:
     async with both_sides() as sides:
         sides.fakes.inference.immediate = False
         sink = Sink()
-        handle = sides.services.inference.submit(request(np.zeros((1, 1), np.float32)), sink)
+        handle = submit_to(sides.services.inference, request(np.zeros((1, 1), np.float32)), sink)
         await trio.testing.wait_all_tasks_blocked()
         handle.cancel()
         handle.cancel()
@@ -184,7 +186,7 @@ async def test_a_process_that_goes_away_has_its_requests_cancelled() -> None:
     fakes.inference.immediate = False
     async with both_sides(fakes) as sides:
         for _ in range(3):
-            sides.services.inference.submit(request(np.zeros((1, 1), np.float32)), Sink())
+            submit_to(sides.services.inference, request(np.zeros((1, 1), np.float32)), Sink())
         await trio.testing.wait_all_tasks_blocked()
     assert [submitted.cancelled for submitted in fakes.inference.submitted] == [True, True, True]
 
@@ -193,8 +195,8 @@ async def test_a_slow_reader_pauses_its_model_and_no_other() -> None:
     async with both_sides() as sides:
         sides.fakes.inference.immediate = False
         slow, fast = Sink(), Sink()
-        handle = sides.services.inference.submit(request(np.zeros((1, 1), np.float32), "flow"), slow)
-        sides.services.inference.submit(request(np.zeros((1, 1), np.float32), "flow"), fast)
+        handle = submit_to(sides.services.inference, request(np.zeros((1, 1), np.float32), "flow"), slow)
+        submit_to(sides.services.inference, request(np.zeros((1, 1), np.float32), "flow"), fast)
         await trio.testing.wait_all_tasks_blocked()
         handle.pause()
         first, second = sides.fakes.inference.submitted
@@ -217,7 +219,7 @@ async def test_an_error_overtakes_what_a_slow_reader_has_not_taken() -> None:
     async with both_sides() as sides:
         sides.fakes.inference.immediate = False
         sink = Sink()
-        handle = sides.services.inference.submit(request(np.zeros((1, 1), np.float32), "flow"), sink)
+        handle = submit_to(sides.services.inference, request(np.zeros((1, 1), np.float32), "flow"), sink)
         await trio.testing.wait_all_tasks_blocked()
         handle.pause()
         [model] = sides.fakes.inference.submitted
@@ -235,13 +237,13 @@ async def test_changes_are_known_before_a_load_call_returns() -> None:
             return [IndexEntry(name="later", version=1, state=ModelState.READY)]
 
         with pytest.raises(NotFound):
-            sides.services.inference.describe("later")
+            sides.services.inference.resolve("later")
         fakes.inference.models["later"] = describe("later")
         fakes.repository.index = index  # type: ignore[method-assign]  # another repository from now on
         seen = await sides.services.readiness.wait_changed(-1)  # type: ignore[union-attr]  # it has one
         await sides.services.repository.load(LoadRequest(model_name="later"))
-        assert sides.services.inference.describe("later") == describe("later")
-        assert said(sides.services, "describe", "m") == (NotFound, "Request for unknown model: 'm' is not found")
+        assert sides.services.inference.resolve("later").description == describe("later")
+        assert said(sides.services, "resolve", "m") == (NotFound, "Request for unknown model: 'm' is not found")
         assert await sides.services.readiness.wait_changed(seen) > seen  # type: ignore[union-attr]  # it has one
 
 

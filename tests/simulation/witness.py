@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.simulation.journal import Journal
 from tpy.config import ModelConfig
-from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
-from tpy.services import InferenceService, RequestHandle, ResponseSink
+from tpy.messages import InferenceRequest, InferenceResponse
+from tpy.services import InferenceService, RequestHandle, ResolvedModel, ResponseSink
 from tpy_data.engine.cached_request import CachedRequest
 from tpy_data.engine.model_engine import ModelEngine
 from tpy_data.engine.statistics import VersionStatistics
@@ -97,6 +97,22 @@ class Observed:
             self.handle.resume()
 
 
+class _Witnessed:
+    """A resolved model of which the witness sees the requests."""
+
+    def __init__(self, witness: Witness, model: ResolvedModel, *, ordered: bool) -> None:
+        self.copy = model.copy
+        self.description = model.description
+        self.hold = model.hold
+        self.release = model.release
+        self._witness = witness
+        self._model = model
+        self._ordered = ordered
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> RequestHandle:
+        return self._witness.submit(self._model, request, sink, ordered=self._ordered)
+
+
 class Witness:
     """Books requests by the version that took them; an ensemble has one engine after the other. `check`: what is amiss."""
 
@@ -107,8 +123,10 @@ class Witness:
         self._engines: dict[ModelEngine, None] = {}
         self._requests: list[Observed] = []
 
-    def describe(self, model_name: str, version: int | None = None) -> ModelDescription:
-        return self._inference.describe(model_name, version)
+    def resolve(self, model_name: str, version: int | None = None) -> ResolvedModel:
+        dynamic = self._inference.config(model_name, version).dynamic_batching
+        ordered = dynamic is not None and dynamic.preserve_ordering
+        return _Witnessed(self, self._inference.resolve(model_name, version), ordered=ordered)
 
     def ready_versions(self, model_name: str) -> tuple[int, ...]:
         return self._inference.ready_versions(model_name)
@@ -116,11 +134,10 @@ class Witness:
     def config(self, model_name: str, version: int | None = None) -> ModelConfig:
         return self._inference.config(model_name, version)
 
-    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
+    def submit(self, model: ResolvedModel, request: InferenceRequest, sink: ResponseSink, *, ordered: bool) -> RequestHandle:
         observed = Observed(self, request, sink)
-        config = self._inference.config(request.model_name, request.model_version)
         try:
-            handle = self._inference.submit(request, observed)
+            handle = model.submit(request, observed)
         except Exception as refusal:
             self.journal.note("refused", request.id, refusal)
             raise
@@ -128,9 +145,7 @@ class Witness:
         tally = self._tallies.get(engine.statistics)
         self._engines[engine] = None
         if tally is None:
-            dynamic = config.dynamic_batching
-            ordered = dynamic is not None and dynamic.preserve_ordering
-            tally = self._tallies[engine.statistics] = _Tally(decoupled=config.decoupled, ordered=ordered)
+            tally = self._tallies[engine.statistics] = _Tally(decoupled=model.description.decoupled, ordered=ordered)
         self.journal.note("accepted", request.id)
         observed.accepted(handle, tally, len(self._requests))
         self._requests.append(observed)

@@ -67,7 +67,7 @@ class CachedEngine:
                 self._arm()
 
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
-        """As `InferenceService.submit`. Answers inside the call when the answer is at hand."""
+        """As `ResolvedModel.submit`. Answers inside the call when the answer is at hand."""
         ours = CachedRequest(self, request, sink, self._clock.now_ns())
         if _takes_long(request.inputs):
             if self._access.hashing >= CACHE_JOBS_MAX:

@@ -79,7 +79,7 @@ class EnsembleEngine:
             self._perform()
 
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> EnsembleRequest:
-        """As `InferenceService.submit`, for this version. What goes wrong in a step is delivered, also inside the call."""
+        """As `ResolvedModel.submit`. What goes wrong in a step is delivered, also inside the call."""
         flow = self._flow
         try:
             inputs, batch_size, _ = self._admission.admit(request)

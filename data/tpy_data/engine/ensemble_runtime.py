@@ -19,7 +19,7 @@ from tpy.config.model_config import EnsembleStep, TransactionPolicy
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
 from tpy.ids import ModelId, Version
 from tpy.limits import ENSEMBLE_NESTING_MAX
-from tpy.messages import ModelDescription, ModelState
+from tpy.messages import ModelState
 from tpy.state import UNLOADED, DesiredModel, ModelStateStore, ObservedKey, ObservedVersion
 from tpy_data.engine.caching import ensemble_with_cache, forget_ensemble
 from tpy_data.engine.core import Phase, Running
@@ -30,6 +30,7 @@ from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.executor import call
 from tpy_data.engine.model_engine import ModelEngine
 from tpy_data.engine.model_files import read_labels
+from tpy_data.engine.served_copy import ServedCopy
 from tpy_data.engine.serving_table import Served
 from tpy_data.engine.statistics import VersionStatistics
 from tpy_data.engine.support import refuse_unsupported
@@ -45,12 +46,12 @@ class _Service:
     the requests: the engine itself, or the response cache before it."""
 
     def __init__(
-        self, engine: EnsembleEngine, front: ModelEngine, config: ModelConfig, description: ModelDescription, nesting: int
+        self, engine: EnsembleEngine, front: ModelEngine, config: ModelConfig, served_copy: ServedCopy, nesting: int
     ) -> None:
         self.engine = engine
         self.front = front
         self.config = config
-        self.description = description
+        self.served_copy = served_copy
         self.nesting = nesting
         self.retired = trio.Event()
 
@@ -113,9 +114,9 @@ class EnsembleRuntime:
         return self._serving().config
 
     @property
-    def description(self) -> ModelDescription:
-        """What frontends see."""
-        return self._serving().description
+    def served_copy(self) -> ServedCopy:
+        """What requests get."""
+        return self._serving().served_copy
 
     @property
     def engine(self) -> ModelEngine:
@@ -243,7 +244,8 @@ class EnsembleRuntime:
         engine = EnsembleEngine(config, self.version, members, self._plant.clock, self._statistics)
         self._changes += 1
         front = ensemble_with_cache(engine, self.key, config, self._plant.cache, change=self._changes)
-        before, self._service = self._service, _Service(engine, front, config, description, nesting)
+        served_copy = ServedCopy(front, description, self._plant.clock)
+        before, self._service = self._service, _Service(engine, front, config, served_copy, nesting)
         self.ready = True
         self._start(self._service)
         self._plant.table.switch_in(self)
@@ -323,7 +325,7 @@ class EnsembleRuntime:
             reason=reason,
             config=None if service is None else service.config,
             config_revision=self._model.config_revision,
-            description=None if service is None else service.description,
+            description=None if service is None else service.served_copy.description,
         )
         if told != self._told:
             self._told = told

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-
 from tpy.clock import Clock
 from tpy.config import ModelConfig
-from tpy.echo import echo, request_prefix
+from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, TpyError, Unavailable
-from tpy.messages import InferenceRequest, ModelDescription, ModelState
-from tpy.services import RequestHandle, ResponseSink
+from tpy.messages import ModelState
+from tpy.services import ResolvedModel
 from tpy.state import ModelStateStore
-from tpy_data.engine.request_log import LoggedRequest, log
+from tpy_data.engine.sequence_peers import LiveSequencesOnly
 from tpy_data.engine.serving_table import Served, ServingTable
 from tpy_data.schedulers.core import Outcome
 
@@ -30,15 +28,14 @@ class EngineInference:
         """Refuse every request from now on, except those of live sequences: the server is stopping."""
         self._stopping = True
 
-    def describe(self, model_name: str, version: int | None = None) -> ModelDescription:
-        """As `InferenceService.describe`."""
-        try:
-            return self._find(model_name, version).description
-        except TpyError:
-            description = self._table.sequences.described(model_name, version)
-            if description is None:
-                raise
-            return description
+    def resolve(self, model_name: str, version: int | None = None) -> ResolvedModel:
+        """As `InferenceService.resolve`."""
+        model = self._table.by_name.get(model_name)
+        if model is not None and not self._stopping:
+            found = model.resolved.get(version)
+            if found is not None:
+                return found
+        return self._resolve_for_sequences(model_name, version)
 
     def config(self, model_name: str, version: int | None = None) -> ModelConfig:
         """As `InferenceService.config`."""
@@ -53,27 +50,20 @@ class EngineInference:
         return tuple(number for number, served in model.versions.items() if served.ready)
 
     async def check_ready(self, model_name: str, version: int | None = None) -> bool:
-        """Whether a version that is served says itself that it is ready. Raises as `describe`."""
+        """Whether a version that is served says itself that it is ready. Raises as `resolve`."""
         return await self._find(model_name, version).check_ready()
 
-    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
-        """As `InferenceService.submit`."""
+    def _resolve_for_sequences(self, model_name: str, version: int | None) -> ResolvedModel:
+        """What only requests of live sequences can use: they go on wherever their sequence is."""
+        sequences = self._table.sequences
         try:
-            if self._stopping:
-                raise Unavailable(f"{request_prefix(request.id)}{Outcome.STOPPING.value}")
-            served = self._find(request.model_name, request.model_version)
+            description = self._find(model_name, version).served_copy.description
         except TpyError as refusal:
-            holder = self._table.sequences.by_name(request)  # a live sequence goes on wherever it is
-            if holder is None:
-                if log.isEnabledFor(logging.DEBUG):
-                    LoggedRequest(request, sink, self._clock).refused(refusal)
+            known = sequences.described(model_name, version)
+            if known is None:
                 raise
-            submit = holder.submit
-        else:
-            submit = served.engine.submit
-        if log.isEnabledFor(logging.DEBUG):
-            return LoggedRequest(request, sink, self._clock).submit(submit)
-        return submit(request, sink)
+            return LiveSequencesOnly(sequences, known, type(refusal), refusal.message, self._clock)
+        return LiveSequencesOnly(sequences, description, Unavailable, Outcome.STOPPING.value, self._clock, names_request=True)
 
     def _find(self, model_name: str, version: int | None) -> Served:
         model = self._table.by_name.get(model_name)

@@ -131,7 +131,7 @@ class EngineCalls:
 
     def _is_ready(self, model_name: str, version: int | None) -> bool:
         try:
-            self.inference.describe(model_name, version)
+            self.inference.resolve(model_name, version)
         except TpyError:
             return False
         return True
@@ -366,12 +366,12 @@ class ModelCall:
     def _submit(self, request: InferenceRequest) -> None:
         inference, name = self._owner.inference, request.model_name
         try:
-            description = inference.describe(name, request.model_version)
+            model = inference.resolve(name, request.model_version)
         except TpyError as error:
             raise type(error)(f"Failed for execute the inference request. Model '{name}' is not ready.") from None
-        if description.decoupled and not self._streams:
+        if model.description.decoupled and not self._streams:
             raise Unsupported(_needs_stream(name))
-        handle = inference.submit(request, self)
+        handle = model.submit(request, self)
         if self._ended:
             return
         self._handle = handle

@@ -19,8 +19,8 @@ class ModelEngine(Protocol):
         """Keep deadlines. A task of the version's; runs until cancelled."""
         ...
 
-    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
-        """As `InferenceService.submit`, for this version."""
+    def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> RequestHandle:
+        """As `ResolvedModel.submit`."""
         ...
 
     def snapshot(self) -> CoreSnapshot:
@@ -45,8 +45,8 @@ class ModelEngine(Protocol):
         ...
 
     def hold(self) -> None:
-        """Whoever calls this may submit requests until `release`, also when the version is switched out and drains: an ensemble
-        finishes its requests with the members that they began with."""
+        """Whoever calls this may submit requests until `release`, also when the version is switched out and drains: a request is
+        run by the copy that it was decoded for, an ensemble finishes with the members that it began with."""
         ...
 
     def release(self) -> None:

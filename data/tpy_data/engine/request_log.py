@@ -18,6 +18,16 @@ log = logging.getLogger(__name__)
 _TEXT = "%(prefix)smodel: %(model)s, version: %(version)s, responses: %(responses)s, total: %(total_us)s us"
 
 
+Submit = Callable[[InferenceRequest, ResponseSink], RequestHandle]
+
+
+def submit_logged(submit: Submit, request: InferenceRequest, sink: ResponseSink, clock: Clock) -> RequestHandle:
+    """Submit the request in this way, and log how it ended if that is asked for."""
+    if log.isEnabledFor(logging.DEBUG):
+        return LoggedRequest(request, sink, clock).submit(submit)
+    return submit(request, sink)
+
+
 class LoggedRequest:
     """Stands between a request and its sink, and between the caller and the request's handle, to log how the request ended."""
 
@@ -31,7 +41,7 @@ class LoggedRequest:
         self._handle: RequestHandle | None = None
         self._over = False
 
-    def submit(self, submit: Callable[[InferenceRequest, ResponseSink], RequestHandle]) -> RequestHandle:
+    def submit(self, submit: Submit) -> RequestHandle:
         """Submit the request in this way; its handle."""
         try:
             self._handle = submit(self._request, self)
@@ -39,10 +49,6 @@ class LoggedRequest:
             self._end(refusal.reason())
             raise
         return self
-
-    def refused(self, why: TpyError) -> None:
-        """There is no version to submit it to."""
-        self._end(why.reason())
 
     def deliver(self, response: InferenceResponse) -> None:
         """See ResponseSink."""

@@ -86,7 +86,7 @@ class SequenceEngine(VersionEngine):
             await super().run()
 
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
-        """As `InferenceService.submit`, for this version. A request of a sequence that another version holds goes there."""
+        """As `ResolvedModel.submit`. A request of a sequence that another version holds goes there."""
         position = request.sequence
         if position is not None and position.correlation_id not in self._live:
             holder = self._peers.other(self._model, request)

@@ -12,9 +12,13 @@ from typing import Protocol
 
 import trio
 
+from tpy.clock import Clock
+from tpy.echo import request_prefix
+from tpy.errors import TpyError
 from tpy.ids import ModelId
 from tpy.messages import InferenceRequest, ModelDescription
 from tpy.services import RequestHandle, ResponseSink
+from tpy_data.engine.request_log import submit_logged
 
 
 class SequenceHolder(Protocol):
@@ -36,7 +40,7 @@ class SequenceHolder(Protocol):
         ...
 
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
-        """As `InferenceService.submit`, for this version."""
+        """As `ResolvedModel.submit`."""
         ...
 
     def let_go(self) -> None:
@@ -119,3 +123,45 @@ def _holder(holders: Sequence[SequenceHolder], request: InferenceRequest) -> Seq
         if version in (None, holder.version) and holder.holds(position.correlation_id):
             return holder
     return None
+
+
+class LiveSequencesOnly:
+    """Stands in for a copy where none takes requests, as a `tpy.services.ResolvedModel`: requests of live sequences go on where
+    their sequences are, all others are refused, with `text`."""
+
+    __slots__ = ("_clock", "_error", "_names_request", "_peers", "_text", "copy", "description")
+
+    def __init__(
+        self,
+        peers: SequencePeers,
+        description: ModelDescription,
+        error: type[TpyError],
+        text: str,
+        clock: Clock,
+        *,
+        names_request: bool = False,
+    ) -> None:
+        self.copy = 0
+        self.description = description
+        self._peers = peers
+        self._error = error
+        self._text = text
+        self._clock = clock
+        self._names_request = names_request
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> RequestHandle:
+        """As `ResolvedModel.submit`."""
+        return submit_logged(self._submit, request, sink, self._clock)
+
+    def hold(self) -> None:
+        """Nothing to do: a copy waits for its sequences anyway."""
+
+    def release(self) -> None:
+        """Nothing to do."""
+
+    def _submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
+        holder = self._peers.by_name(request)
+        if holder is None:
+            prefix = request_prefix(request.id) if self._names_request else ""
+            raise self._error(f"{prefix}{self._text}")
+        return holder.submit(request, sink)

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from tpy.config import ModelConfig
 from tpy.ids import ModelId, Version
-from tpy.messages import ModelDescription
 from tpy_data.engine.model_engine import ModelEngine
 from tpy_data.engine.sequence_peers import SequencePeers
+from tpy_data.engine.served_copy import ServedCopy
 
 
 class Served(Protocol):
@@ -27,7 +27,10 @@ class Served(Protocol):
     @property
     def config(self) -> ModelConfig: ...
     @property
-    def description(self) -> ModelDescription: ...
+    def served_copy(self) -> ServedCopy:
+        """What requests get while this is so: an ensemble gets another one when its members change."""
+        ...
+
     @property
     def engine(self) -> ModelEngine: ...
     @property
@@ -43,15 +46,19 @@ class Served(Protocol):
 
 
 class ServedModel:
-    """The versions of a model that are switched in; `newest` is what a request without version gets. Immutable: a change makes
-    a new one, so that a switch is one assignment."""
+    """The versions of a model that are switched in; `newest` is what a request without version gets. `resolved` has what requests
+    get that ask for a version, or for None, as far as it is ready. Immutable: a change makes a new one, so that a switch is one
+    assignment."""
 
-    __slots__ = ("newest", "versions")
+    __slots__ = ("newest", "resolved", "versions")
 
     def __init__(self, versions: Mapping[int, Served]) -> None:
         self.versions = dict(sorted(versions.items()))
         ready = [served for served in self.versions.values() if served.ready]
         self.newest: Served | None = ready[-1] if ready else None
+        self.resolved: dict[int | None, ServedCopy] = {served.version: served.served_copy for served in ready}
+        if self.newest is not None:
+            self.resolved[None] = self.newest.served_copy
 
 
 class ServingTable:

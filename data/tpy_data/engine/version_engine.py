@@ -87,7 +87,7 @@ class VersionEngine:
             self._nursery = None
 
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
-        """As `InferenceService.submit`, for this version."""
+        """As `ResolvedModel.submit`."""
         try:
             inputs, batch_size, signature = self._admission.admit(request)
             ticket = RequestTicket(request, inputs, batch_size=batch_size, signature=signature, sink=sink, owner=self)

@@ -18,7 +18,7 @@ from tpy.deliveries import Deliveries
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.ids import ModelId, Version
 from tpy.limits import INSTANCE_CLOSE_S_MAX, LOAD_SLOW_S
-from tpy.messages import ModelDescription, ModelState
+from tpy.messages import ModelState
 from tpy.state import DesiredModel, DesiredVersion, ObservedKey, ObservedVersion, ObservedWriter
 from tpy_data.engine.cache_access import CacheAccess
 from tpy_data.engine.caching import forget_cached, with_cache, with_content
@@ -32,6 +32,7 @@ from tpy_data.engine.model_engine import ModelEngine
 from tpy_data.engine.placing import PlacedInstance
 from tpy_data.engine.rate_limiter import InstanceGate, RateLimiter
 from tpy_data.engine.readiness import ReadinessChecks
+from tpy_data.engine.served_copy import ServedCopy
 from tpy_data.engine.serving_table import ServingTable
 
 _log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class Plant(NamedTuple):
 class VersionRuntime:
     """A copy of a version. `run` is started by the reconciler, in its nursery; everything else only says what is wanted.
 
-    `config`, `description` and `engine` are there from SERVING on.
+    `config`, `engine` and `served_copy` are there from SERVING on.
     """
 
     nesting = 0
@@ -83,6 +84,7 @@ class VersionRuntime:
         self._plant = plant
         self._loaded: LoadedVersion | None = None
         self._engine: ModelEngine | None = None
+        self._served_copy: ServedCopy | None = None
         self._instances: InstanceSet | None = None
         self._gate: InstanceGate | None = None
         self._applied_revision = model.config_revision
@@ -111,9 +113,11 @@ class VersionRuntime:
         return self._require_loaded().config
 
     @property
-    def description(self) -> ModelDescription:
-        """What frontends see."""
-        return self._require_loaded().description
+    def served_copy(self) -> ServedCopy:
+        """What requests get."""
+        if self._served_copy is None:
+            raise Internal(f"{self.key} is not loaded")
+        return self._served_copy
 
     @property
     def engine(self) -> ModelEngine:
@@ -171,7 +175,7 @@ class VersionRuntime:
             self.abandon()
         finally:
             # An unloaded version stays to be seen, perhaps for ever; its model and warmup data do not.
-            self._loaded = self._engine = self._instances = None
+            self._loaded = self._engine = self._served_copy = self._instances = None
 
     async def _live(self) -> None:
         failure = await self._attempt()
@@ -198,6 +202,7 @@ class VersionRuntime:
                     self.key, loaded, self._plant.table.sequences, self._plant.clock, self._plant.deliveries, gate
                 )
                 self._engine = engine = with_cache(executing, self.key, loaded, self._plant.cache)
+                self._served_copy = ServedCopy(engine, loaded.description, self._plant.clock)
                 recipe = InstanceRecipe(loaded.model, loaded.samples, self._plant.executor, executing, gate)
                 self._instances = instances = InstanceSet(recipe, nursery, self._on_instances_changed)
                 nursery.start_soon(engine.run, name=f"deadlines of {self.key.model}")

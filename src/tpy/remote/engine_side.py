@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import trio
 
-from tpy.errors import Internal, InvariantViolation, TpyError
+from tpy.errors import Internal, InvariantViolation, TpyError, Unavailable
 from tpy.limits import REMOTE_ARENA_BYTES, REMOTE_CALLS_MAX
 from tpy.messages import IndexEntry, InferenceResponse
 from tpy.remote.core import messages as m
@@ -25,9 +25,10 @@ from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.tensors import message_of, request_of
 from tpy.remote.link import Link
 from tpy.remote.memory import OwnMemory, PeerMemory
+from tpy.remote.published_copies import HeldCopies
 from tpy.remote.publisher import Publisher, Subscription
 from tpy.remote.wire import GONE
-from tpy.services import Services
+from tpy.services import ResolvedModel, Services
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ class FrontendSession:
         self._own, self._peer = memories
         self._nursery = nursery
         self._answerer = Answerer(self._respond)
+        self._copies = HeldCopies(publisher.copies)
         self._calls: dict[int, trio.CancelScope] = {}
 
     @property
@@ -78,12 +80,17 @@ class FrontendSession:
     def end(self) -> None:
         """The process is gone: nobody waits for anything."""
         self._answerer.cancel_all()
+        self._copies.let_all_go()
 
     def handle(self, message: msgspec.Struct) -> None:
         """Do what a message says. Raises ProtocolError when it may not say it now."""
         match message:
             case m.Submit():
                 self._submit(message)
+            case m.Hold():
+                self._copies.hold(message.copy)
+            case m.LetGo():
+                self._copies.let_go(message.copy)
             case m.Cancel():
                 if (request := self._answerer.find(message.number)) is not None:
                     request.cancel()
@@ -113,7 +120,7 @@ class FrontendSession:
         remote = self._answerer.begin(message.number)
         request = request_of(message, self._peer.view)
         try:
-            handle = self._services.inference.submit(request, remote)
+            handle = self._model(message).submit(request, remote)
         except TpyError as error:
             remote.deliver(_refused(message, error))
         except Exception:
@@ -121,6 +128,14 @@ class FrontendSession:
             remote.deliver(_refused(message, Internal(_UNEXPECTED)))
         else:
             remote.submitted(handle)
+
+    def _model(self, message: m.Submit) -> ResolvedModel:
+        if not message.copy:
+            return self._services.inference.resolve(message.model_name, message.model_version)
+        model = self._copies.find(message.copy)
+        if model is None:  # not waited for: it took no notice of an update for REMOTE_SEEN_S_MAX
+            raise Unavailable(f"model '{message.model_name}' was updated while a frontend process did not respond, try again")
+        return model
 
     def _respond(self, number: int, response: InferenceResponse) -> None:
         """See core.answerer.Send."""

@@ -18,11 +18,11 @@ import trio
 
 from tpy.errors import Internal, InvalidArgument, InvariantViolation, TpyError, Unavailable
 from tpy.limits import REMOTE_CALLS_MAX, REMOTE_OUTBOUND_BYTES_MAX
-from tpy.messages import InferenceRequest, LogSettings
+from tpy.messages import InferenceRequest, LogSettings, ModelDescription
 from tpy.remote.core import messages as m
 from tpy.remote.core.caller import Caller
 from tpy.remote.core.errors import ProtocolError
-from tpy.remote.core.replica import Replica, ReplicaUpdate
+from tpy.remote.core.replica import Replica, ReplicaUpdate, VersionEntry
 from tpy.remote.core.tensors import response_of, submit_of
 from tpy.remote.link import Link
 from tpy.remote.memory import OwnMemory, PeerMemory
@@ -82,13 +82,21 @@ class EngineLink:
         """They cannot be."""
         self._link.send(m.Failed(m.Failure.of(error)))
 
-    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
-        """See InferenceService. Raises Unavailable when too much waits for the engine; what it refuses itself comes to `sink`."""
+    def hold(self, copy: int) -> None:
+        """Have the engine keep a copy of a version, also when it is not in the replica any more."""
+        self._link.send(m.Hold(copy))
+
+    def release(self, copy: int) -> None:
+        """The end of one `hold`."""
+        self._link.send(m.LetGo(copy))
+
+    def submit(self, copy: int, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
+        """See ResolvedModel. Raises Unavailable when too much waits for the engine; what it refuses itself comes to `sink`."""
         if self._link.unsent_bytes > REMOTE_OUTBOUND_BYTES_MAX:
             raise Unavailable(f"the server has too many requests: {self._link.unsent_bytes} bytes wait in a frontend process")
         pending = self._caller.begin(sink)
         try:
-            self._link.send(submit_of(pending.number, request, self._own.place))
+            self._link.send(submit_of(pending.number, copy, request, self._own.place))
             self._own.sent()
         except ValueError as error:
             self._caller.withdraw(pending)
@@ -161,6 +169,39 @@ class EngineLink:
             self.on_log_settings(update.server.log)
         changed, self._changed = self._changed, trio.Event()
         changed.set()
+
+
+class RemoteModel:
+    """A copy of a version, as the replica has it: implements tpy.services.ResolvedModel. The engine has it until the replica is
+    updated, and longer for whoever holds it."""
+
+    __slots__ = ("_engine", "_entry")
+
+    def __init__(self, engine: EngineLink, entry: VersionEntry) -> None:
+        self._engine = engine
+        self._entry = entry
+
+    @property
+    def copy(self) -> int:
+        """See ResolvedModel."""
+        return self._entry.copy
+
+    @property
+    def description(self) -> ModelDescription:
+        """See ResolvedModel."""
+        return self._entry.description
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> RequestHandle:
+        """See ResolvedModel."""
+        return self._engine.submit(self._entry.copy, request, sink)
+
+    def hold(self) -> None:
+        """See ResolvedModel."""
+        self._engine.hold(self._entry.copy)
+
+    def release(self) -> None:
+        """See ResolvedModel."""
+        self._engine.release(self._entry.copy)
 
 
 @asynccontextmanager

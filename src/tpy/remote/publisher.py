@@ -15,6 +15,7 @@ from tpy.messages import IndexEntry
 from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.messages import encode
 from tpy.remote.core.replica import ANY_NAME, ANY_VERSION, ModelEntry, ReplicaUpdate, Said, ServerState, VersionEntry
+from tpy.remote.published_copies import PublishedCopies
 from tpy.services import Services
 
 T = TypeVar("T")
@@ -54,7 +55,8 @@ class Subscription:
 
 
 class Publisher:
-    """One for all frontend processes: an update is made, and encoded, once."""
+    """One for all frontend processes: an update is made, and encoded, once. It holds the `copies` that it has published until all
+    frontend processes have seen an update without them."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -65,10 +67,23 @@ class Publisher:
         """Of the newest update."""
         self.told = trio.lowlevel.ParkingLot()
         """Who waits for frontend processes to see it."""
+        self.copies = PublishedCopies()
+        self._replaced: dict[int, int] = {}
+        """Copies that are not in the entries any more, and since which revision."""
         self._subscriptions: set[Subscription] = set()
+        self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
         """Publish changes as they come, for ever."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                await self._run()
+        finally:
+            self._nursery = None
+            self.copies.let_all_go()
+
+    async def _run(self) -> None:
         readiness = self._services.readiness
         seen = -1
         while True:
@@ -87,7 +102,9 @@ class Publisher:
         """Publish what has changed. When this returns, every frontend process answers by it, but for one that takes no notice for
         REMOTE_SEEN_S_MAX."""
         await self.refresh()
-        revision = self.revision
+        await self._wait_seen(self.revision)
+
+    async def _wait_seen(self, revision: int) -> None:
         with trio.move_on_after(REMOTE_SEEN_S_MAX) as patience:
             while self._unaware(revision):
                 await self.told.park()
@@ -132,6 +149,8 @@ class Publisher:
             self.told.unpark_all()
 
     def _publish(self, changed: dict[str, ModelEntry | None]) -> None:
+        before = set().union(*(_copies(self._entries.get(name)) for name in changed))
+        now = set().union(*map(_copies, changed.values()))
         for name, entry in changed.items():
             if entry is None:
                 del self._entries[name]
@@ -145,10 +164,29 @@ class Publisher:
         frame = encode(ReplicaUpdate(self._server, changed))
         for subscription in tuple(self._subscriptions):
             subscription.send(frame)
+        for copy in now:
+            self._replaced.pop(copy, None)
+        for copy in before - now:
+            self._replaced[copy] = self.revision
+        if not self._unaware(self.revision):
+            self._let_go(self.revision)
+        elif before - now and self._nursery is not None:
+            self._nursery.start_soon(self._let_go_when_seen, self.revision)
+
+    async def _let_go_when_seen(self, revision: int) -> None:
+        await self._wait_seen(revision)
+        self._let_go(revision)
+
+    def _let_go(self, revision: int) -> None:
+        """All know this revision."""
+        copies = [copy for copy, since in self._replaced.items() if since <= revision]
+        self.copies.let_go(copies)
+        for copy in copies:
+            del self._replaced[copy]
 
     def _state(self) -> ServerState:
         services = self._services
-        unknown = _asked(lambda: services.inference.describe(ANY_NAME, None))
+        unknown = _asked(lambda: services.inference.resolve(ANY_NAME, None))
         return ServerState(
             self.revision,
             services.repository.server_live(),
@@ -173,7 +211,7 @@ class Publisher:
         if before is not None and same_rows:
             other = before.other
         else:
-            refusal = _asked(lambda: inference.describe(name, ANY_VERSION))
+            refusal = _asked(lambda: inference.resolve(name, ANY_VERSION))
             other = refusal if isinstance(refusal, Said) else _unexpected(name)
         entry = ModelEntry(
             self._version(name, None),
@@ -186,13 +224,20 @@ class Publisher:
 
     def _version(self, name: str, version: int | None) -> VersionEntry | Said:
         inference = self._services.inference
-        description = _asked(lambda: inference.describe(name, version))
-        if isinstance(description, Said):
-            return description
+        model = _asked(lambda: inference.resolve(name, version))
+        if isinstance(model, Said):
+            return model
+        copy = self.copies.publish(model)
         config = _asked(lambda: inference.config(name, version))
         if isinstance(config, Said):
-            return VersionEntry(description, None, config)
-        return VersionEntry(description, config, None)
+            return VersionEntry(copy, model.description, None, config)
+        return VersionEntry(copy, model.description, config, None)
+
+
+def _copies(entry: ModelEntry | None) -> set[int]:
+    if entry is None:
+        return set()
+    return {each.copy for each in (entry.newest, *entry.versions.values()) if isinstance(each, VersionEntry)}
 
 
 def _has_versions(entry: ModelEntry) -> bool:

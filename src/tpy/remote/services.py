@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from tpy.config import ModelConfig
 from tpy.messages import (
     IndexEntry,
-    InferenceRequest,
     LoadRequest,
     LogSettings,
-    ModelDescription,
     ModelStatistics,
     ServerMetadata,
 )
 from tpy.remote.core import messages as m
-from tpy.remote.frontend_side import EngineLink
-from tpy.services import RequestHandle, ResponseSink, Services
+from tpy.remote.frontend_side import EngineLink, RemoteModel
+from tpy.services import Services
 
 
 def remote_services(engine: EngineLink) -> Services:
@@ -31,14 +29,14 @@ def remote_services(engine: EngineLink) -> Services:
 
 
 class RemoteInference:
-    """Implements tpy.services.InferenceService. What the engine refuses at the door comes to the sink of `submit`."""
+    """Implements tpy.services.InferenceService."""
 
     def __init__(self, engine: EngineLink) -> None:
         self._engine = engine
 
-    def describe(self, model_name: str, version: int | None = None) -> ModelDescription:
+    def resolve(self, model_name: str, version: int | None = None) -> RemoteModel:
         """See InferenceService."""
-        return self._engine.replica.describe(model_name, version)
+        return RemoteModel(self._engine, self._engine.replica.resolve(model_name, version))
 
     def ready_versions(self, model_name: str) -> tuple[int, ...]:
         """See InferenceService."""
@@ -47,10 +45,6 @@ class RemoteInference:
     def config(self, model_name: str, version: int | None = None) -> ModelConfig:
         """See InferenceService."""
         return self._engine.replica.config(model_name, version)
-
-    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
-        """See InferenceService."""
-        return self._engine.submit(request, sink)
 
 
 class RemoteRepository:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import trio
 from grpclib.const import Status
@@ -14,6 +15,7 @@ from tpy.clock import SystemClock
 from tpy.errors import InvariantViolation
 from tpy.frontends.grpc import GrpcServiceOptions, create_handlers
 from tpy.frontends.grpc.transport import Handlers, Metadata, Parts, StreamHandler, UnaryHandler
+from tpy.services import Services
 
 SERVICE = "/inference.GRPCInferenceService/"
 
@@ -118,7 +120,7 @@ class FakeStreamCall(FakeCall):
 class FakePort:
     """The handlers of one port, called by a test."""
 
-    def __init__(self, services: FakeServices, handlers: Handlers, nursery: trio.Nursery, stop: trio.Event) -> None:
+    def __init__(self, services: Any, handlers: Handlers, nursery: trio.Nursery, stop: trio.Event) -> None:
         self.services = services
         self.handlers = handlers
         self.nursery = nursery
@@ -158,9 +160,9 @@ class FakePort:
 
 
 @asynccontextmanager
-async def port(options: GrpcServiceOptions | None = None) -> AsyncIterator[FakePort]:
-    """A port over fake services; its tasks end with the block."""
-    services = FakeServices()
+async def port(options: GrpcServiceOptions | None = None, services: Services | None = None) -> AsyncIterator[FakePort]:
+    """A port over fake services, or those given; its tasks end with the block."""
+    services = services or FakeServices()
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         handlers = create_handlers(options or GrpcServiceOptions(), services, SystemClock(), nursery=nursery, stop=stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -47,8 +48,9 @@ def describe(name: str, *, datatype: DataType = DataType.FP32, decoupled: bool =
 class Submitted:
     """One submitted request, and its handle."""
 
-    def __init__(self, request: InferenceRequest, sink: ResponseSink) -> None:
+    def __init__(self, request: InferenceRequest, sink: ResponseSink, model: FakeModel) -> None:
         self.request = request
+        self.model = model
         self.sink = sink
         self.cancelled = False
         self.paused = False
@@ -82,6 +84,24 @@ class Submitted:
         )
 
 
+class FakeModel:
+    """A copy of a model, its number that of its description. Whoever holds it is counted by the description's."""
+
+    def __init__(self, inference: FakeInference, description: ModelDescription) -> None:
+        self.copy = inference.copy_of(description)
+        self.description = description
+        self._inference = inference
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> RequestHandle:
+        return self._inference.submit(request, sink, self)
+
+    def hold(self) -> None:
+        self._inference.holds[self.copy] += 1
+
+    def release(self) -> None:
+        self._inference.holds[self.copy] -= 1
+
+
 class FakeInference:
     """Models m, text (BYTES), and flow (decoupled). With `immediate` requests are answered inside `submit`."""
 
@@ -90,31 +110,41 @@ class FakeInference:
         self.submitted: list[Submitted] = []
         self.arrived = trio.Event()
         self.raises: Exception | None = None
+        self.holds = Counter[int]()
+        self._copies: list[ModelDescription] = []
         self.models = {
             "m": describe("m"),
             "text": describe("text", datatype=DataType.BYTES),
             "flow": describe("flow", decoupled=True),
         }
 
-    def describe(self, model_name: str, version: int | None = None) -> ModelDescription:
+    def resolve(self, model_name: str, version: int | None = None) -> FakeModel:
         if model_name not in self.models:
             raise NotFound(f"Request for unknown model: '{model_name}' is not found")
         if version not in (None, 1):
             raise NotFound(f"Request for unknown model: '{model_name}' version {version} is not found")
-        return self.models[model_name]
+        return FakeModel(self, self.models[model_name])
 
     def ready_versions(self, model_name: str) -> tuple[int, ...]:
-        self.describe(model_name)
+        self.resolve(model_name)
         return (1,)
 
     def config(self, model_name: str, version: int | None = None) -> ModelConfig:
-        self.describe(model_name, version)
+        self.resolve(model_name, version)
         return ModelConfig(name=model_name, backend="identity", max_batch_size=8)
 
-    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
+    def copy_of(self, description: ModelDescription) -> int:
+        """The number of the copy that has this very description."""
+        for number, known in enumerate(self._copies, 1):
+            if known is description:
+                return number
+        self._copies.append(description)
+        return len(self._copies)
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink, model: FakeModel) -> RequestHandle:
         if self.raises is not None:
             raise self.raises
-        submitted = Submitted(request, sink)
+        submitted = Submitted(request, sink, model)
         self.submitted.append(submitted)
         if self.immediate:
             submitted.answer()
@@ -133,6 +163,11 @@ class FakeRepository:
 
     def __init__(self) -> None:
         self.live = self.ready = self.model_is_ready = True
+        self.rows = [
+            IndexEntry(name="broken", version=1, state=ModelState.UNAVAILABLE, reason="Internal: no"),
+            IndexEntry(name="m", version=1, state=ModelState.READY),
+            IndexEntry(name="never"),
+        ]
         self.loads: list[LoadRequest] = []
         self.unloads: list[tuple[str, bool]] = []
         self.gate: trio.Event | None = None
@@ -149,12 +184,7 @@ class FakeRepository:
         return model_name == "m" and self.model_is_ready
 
     async def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
-        entries = [
-            IndexEntry(name="broken", version=1, state=ModelState.UNAVAILABLE, reason="Internal: no"),
-            IndexEntry(name="m", version=1, state=ModelState.READY),
-            IndexEntry(name="never"),
-        ]
-        return [entry for entry in entries if entry.state is ModelState.READY or not ready_only]
+        return [entry for entry in self.rows if entry.state is ModelState.READY or not ready_only]
 
     async def load(self, request: LoadRequest) -> None:
         self.load_began.set()

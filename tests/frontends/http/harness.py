@@ -15,6 +15,7 @@ from tpy.frontends.http import BoundAddress, HttpOptions, serve_http
 from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.serving import create_port
 from tpy.frontends.http.wire import StreamWire
+from tpy.services import Services
 
 from .fakes import FakeServices
 
@@ -134,7 +135,7 @@ class Running:
 
 
 @asynccontextmanager
-async def running(services: FakeServices, **changes: object) -> AsyncIterator[Running]:
+async def running(services: Services, **changes: object) -> AsyncIterator[Running]:
     """Serve on loopback inside the block; stopped in good order at its end."""
     stop = trio.Event()
     async with trio.open_nursery() as nursery:

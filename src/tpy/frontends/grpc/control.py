@@ -95,7 +95,7 @@ class ControlService(pb.GrpcInferenceServiceBase):
 
     async def model_metadata(self, message: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
         asked = parse_version(message.version)
-        description = self._services.inference.describe(message.name, asked)
+        description = self._services.inference.resolve(message.name, asked).description
         versions = self._services.inference.ready_versions(message.name) if asked is None else (asked,)
         return pb.ModelMetadataResponse(
             name=description.name,

@@ -17,7 +17,7 @@ from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_inference, unexp
 from tpy.frontends.grpc.transport import UnaryCall
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
-from tpy.services import RequestHandle
+from tpy.services import RequestHandle, ResolvedModel, held
 
 
 class InferApi:
@@ -53,7 +53,8 @@ class _UnaryInfer:
             if parsed is None or codec.is_heavy(parsed, len(message)):
                 self._start(lambda: self._begin_in_threads(parsed, message))
                 return
-            self._submit(*self._decode(parsed, *self._admit(parsed)))
+            model, version = self._admit(parsed)
+            self._submit(model, *self._decode(parsed, model.description, version))
         except TpyError as error:
             self._fail(error)
         except Exception:
@@ -75,13 +76,13 @@ class _UnaryInfer:
         except Exception:
             self._fail(unexpected_error(self._call.path))
 
-    def _admit(self, parsed: codec.ParsedRequest) -> tuple[ModelDescription, int | None]:
+    def _admit(self, parsed: codec.ParsedRequest) -> tuple[ResolvedModel, int | None]:
         version = codec.parse_version(parsed.head.model_version)
-        description = self._parts.services.inference.describe(parsed.head.model_name, version)
-        if description.decoupled:
+        model = self._parts.services.inference.resolve(parsed.head.model_name, version)
+        if model.description.decoupled:
             raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
-        self._description = description
-        return description, version
+        self._description = model.description
+        return model, version
 
     def _decode(self, parsed: codec.ParsedRequest, description: ModelDescription, version: int | None) -> codec.Decoded:
         call, parts = self._call, self._parts
@@ -94,9 +95,9 @@ class _UnaryInfer:
             forwarded=parts.policy.forwarded(call.metadata),
         )
 
-    def _submit(self, request: InferenceRequest, plan: codec.OutputPlan) -> None:
+    def _submit(self, model: ResolvedModel, request: InferenceRequest, plan: codec.OutputPlan) -> None:
         self._plan = plan
-        handle = self._parts.services.inference.submit(request, self)
+        handle = model.submit(request, self)
         if not self._answered:
             self._handle = handle
             self._call.on_cancel(self._cancel)
@@ -105,10 +106,11 @@ class _UnaryInfer:
         threads = self._parts.threads
         if parsed is None:
             parsed = await run_in_thread(codec.parse_request, message, limiter=threads)
-        description, version = self._admit(parsed)
-        decoded = await run_in_thread(self._decode, parsed, description, version, limiter=threads)
-        if not self._cancelled:
-            self._submit(*decoded)
+        model, version = self._admit(parsed)
+        with held(model):
+            decoded = await run_in_thread(self._decode, parsed, model.description, version, limiter=threads)
+            if not self._cancelled:
+                self._submit(model, *decoded)
 
     def _encode(self, response: InferenceResponse) -> list[bytes | memoryview]:
         if self._description is None:

@@ -28,8 +28,8 @@ from tpy.frontends.grpc import codec
 from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_call, fail_inference, unexpected_error
 from tpy.frontends.grpc.transport import Metadata, StreamCall
 from tpy.frontends.threads import run_in_thread
-from tpy.messages import InferenceResponse, ModelDescription
-from tpy.services import RequestHandle
+from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
+from tpy.services import RequestHandle, ResolvedModel, held
 
 Pieces = list[bytes | memoryview]
 
@@ -258,7 +258,8 @@ class _InferStream:
         if parts.stop.is_set():
             raise Unavailable(_STOPPING_TEXT)
         version = codec.parse_version(turn.version_text)
-        description = turn.description = parts.services.inference.describe(head.model_name, version)
+        model = parts.services.inference.resolve(head.model_name, version)
+        description = turn.description = model.description
         forwarded = parts.policy.forwarded(call.metadata)
 
         def decode() -> codec.Decoded:
@@ -272,16 +273,21 @@ class _InferStream:
             )
 
         if codec.is_heavy(parsed, size):
-            request, turn.plan = await run_in_thread(decode, limiter=parts.threads)
+            with held(model):
+                decoded = await run_in_thread(decode, limiter=parts.threads)
+                self._hand_over(turn, model, *decoded)
         else:
-            request, turn.plan = decode()
+            self._hand_over(turn, model, *decode())
+
+    def _hand_over(self, turn: _Turn, model: ResolvedModel, request: InferenceRequest, plan: codec.OutputPlan) -> None:
+        turn.plan = plan
         if request.sequence is not None:
             turn.in_sequence = True
             self._turns_in_sequences += 1
-        if description.decoupled:
+        if model.description.decoupled:
             turn.ordered = False
             self._order.remove(turn)
-        handle = parts.services.inference.submit(request, turn)
+        handle = model.submit(request, turn)
         if not turn.ended:
             turn.handle = handle
             self._pause_if_slow(turn)

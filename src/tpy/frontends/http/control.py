@@ -64,7 +64,7 @@ class ControlApi:
 
     async def model_metadata(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
         asked = parse_version(version)
-        description = self._services.inference.describe(model, asked)
+        description = self._services.inference.resolve(model, asked).description
         versions = self._services.inference.ready_versions(model) if asked is None else (asked,)
         return _json(
             {

@@ -18,8 +18,8 @@ from tpy.frontends.http import codec
 from tpy.frontends.http.infer import InferEndpoint, parse_version, unexpected_error_reply
 from tpy.frontends.http.message import HttpReply, HttpRequest, json_reply
 from tpy.frontends.threads import run_in_thread
-from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
-from tpy.services import RequestHandle
+from tpy.messages import InferenceRequest, InferenceResponse
+from tpy.services import RequestHandle, ResolvedModel, held
 
 EVENT_STREAM_TYPE = "text/event-stream; charset=utf-8"
 
@@ -155,34 +155,32 @@ class GenerateApi:
         encoding = request.fields.get(b"content-encoding", b"identity")
         if encoding not in (b"identity", b""):
             raise InvalidArgument("Unsupported content-encoding, only 'identity' is supported.")
-        description = endpoint.services.inference.describe(model, parse_version(version))
+        resolved = endpoint.services.inference.resolve(model, parse_version(version))
         received_ns = endpoint.clock.now_ns()
         forwarded = endpoint.policy.forwarded(request.headers)
 
         def parse() -> InferenceRequest:
             return codec.parse_generate(
                 request.body,
-                description=description,
+                description=resolved.description,
                 version=parse_version(version),
                 received_ns=received_ns,
                 forwarded=forwarded,
             )
 
         if len(request.body) > limits.HTTP_INLINE_JSON_BYTES_MAX:
-            parsed = await run_in_thread(parse, limiter=endpoint.threads)
-        else:
-            parsed = parse()
+            with held(resolved):
+                parsed = await run_in_thread(parse, limiter=endpoint.threads)
+                request.body = b""
+                return _submitted(resolved, parsed)
+        parsed = parse()
         request.body = b""
-        return _submitted(description, parsed, endpoint.services.inference.submit)
+        return _submitted(resolved, parsed)
 
 
-def _submitted(
-    description: ModelDescription,
-    request: InferenceRequest,
-    submit: Callable[[InferenceRequest, Responses], RequestHandle],
-) -> Responses:
-    responses = Responses(decoupled=description.decoupled)
-    responses.begin(lambda sink: submit(request, sink))
+def _submitted(model: ResolvedModel, request: InferenceRequest) -> Responses:
+    responses = Responses(decoupled=model.description.decoupled)
+    responses.begin(lambda sink: model.submit(request, sink))
     return responses
 
 

@@ -27,7 +27,7 @@ from tpy.frontends.http.collector import CollectorPause
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, error_reply
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelDescription
-from tpy.services import RequestHandle, Services
+from tpy.services import RequestHandle, ResolvedModel, Services, held
 
 _log = logging.getLogger(__name__)
 
@@ -177,16 +177,16 @@ class InferCall:
 
     def _takes_bytes(self) -> bool:
         try:
-            description = self._endpoint.services.inference.describe(self._model, parse_version(self._version))
+            model = self._endpoint.services.inference.resolve(self._model, parse_version(self._version))
         except TpyError:
             return False  # refused before anything is decoded
-        return any(tensor.datatype is DataType.BYTES for tensor in description.inputs)
+        return any(tensor.datatype is DataType.BYTES for tensor in model.description.inputs)
 
     def begin_nowait(self) -> None:
         """Check, decode and submit the request."""
         try:
-            description = self._admit()
-            self._submit(*self._decode(description))
+            model = self._admit()
+            self._submit(model, *self._decode(model.description))
         except TpyError as error:
             self._refuse(error_reply(error))
         except _Refused as refused:
@@ -197,10 +197,11 @@ class InferCall:
     async def begin(self) -> None:
         """The same with the decoding in a thread. When cancelled, nothing is submitted."""
         try:
-            description = self._admit()
-            decoded = await run_in_thread(self._decode_large, description, limiter=self._endpoint.threads)
-            if not self._cancelled:
-                self._submit(*decoded)
+            model = self._admit()
+            with held(model):
+                decoded = await run_in_thread(self._decode_large, model.description, limiter=self._endpoint.threads)
+                if not self._cancelled:
+                    self._submit(model, *decoded)
         except TpyError as error:
             self._refuse(error_reply(error))
         except _Refused as refused:
@@ -238,15 +239,15 @@ class InferCall:
         """`render`, in a thread."""
         return await run_in_thread(self.render, limiter=self._endpoint.threads)
 
-    def _admit(self) -> ModelDescription:
+    def _admit(self) -> ResolvedModel:
         endpoint = self._endpoint
         endpoint.gate.require_open()
         endpoint.policy.require("inference", self._request.fields)
-        description = endpoint.services.inference.describe(self._model, parse_version(self._version))
-        if description.decoupled:
+        model = endpoint.services.inference.resolve(self._model, parse_version(self._version))
+        if model.description.decoupled:
             raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
-        self._description = description
-        return description
+        self._description = model.description
+        return model
 
     def _decode(self, description: ModelDescription) -> tuple[InferenceRequest, codec.OutputPlan]:
         request = self._request
@@ -277,9 +278,9 @@ class InferCall:
         except Unsupported as error:
             raise _Refused(error_reply(error, headers=_SUPPORTED_ENCODINGS)) from None
 
-    def _submit(self, request: InferenceRequest, plan: codec.OutputPlan) -> None:
+    def _submit(self, model: ResolvedModel, request: InferenceRequest, plan: codec.OutputPlan) -> None:
         self._plan = plan
-        handle = self._endpoint.services.inference.submit(request, self)
+        handle = model.submit(request, self)
         if self._response is None:
             self._handle = handle
 

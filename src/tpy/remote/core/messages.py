@@ -1,6 +1,6 @@
 """What the frames say: one kind of frame, one message. msgpack arrays; every field is checked when a message is read.
 
-frontend process -> engine      SEEN; READY or FAILED once; SUBMIT, CANCEL, TAKEN; CALL, GIVE_UP; RELEASE
+frontend process -> engine      SEEN; READY or FAILED once; HOLD, LET_GO; SUBMIT, CANCEL, TAKEN; CALL, GIVE_UP; RELEASE
 engine -> frontend process      REPLICA; CONFIGURE once, when the first REPLICA was seen, and then RESPONSE; RESULT; RELEASE; STOP
 """
 
@@ -53,10 +53,23 @@ class WireTensor(msgspec.Struct, frozen=True, array_like=True):
     block: Block | None = None
 
 
+class Hold(msgspec.Struct, frozen=True, array_like=True):
+    """A request is being decoded for this copy of a version: it is to stay until a LetGo of it, whatever the next update says."""
+
+    copy: int
+
+
+class LetGo(msgspec.Struct, frozen=True, array_like=True):
+    """The end of one Hold of this copy."""
+
+    copy: int
+
+
 class Submit(msgspec.Struct, frozen=True, array_like=True):
-    """A request. `number` grows from request to request. The rest is InferenceRequest's."""
+    """A request to this copy of a version. `number` grows from request to request. The rest is InferenceRequest's."""
 
     number: int
+    copy: int
     model_name: str
     model_version: int | None
     id: str
@@ -212,12 +225,16 @@ class Kind(enum.IntEnum):
     GIVE_UP = 12
     STOP = 13
     SEEN = 14
+    HOLD = 15
+    LET_GO = 16
 
 
 FROM_FRONTEND: dict[int, type[msgspec.Struct]] = {
     Kind.SEEN: Seen,
     Kind.READY: Ready,
     Kind.FAILED: Failed,
+    Kind.HOLD: Hold,
+    Kind.LET_GO: LetGo,
     Kind.SUBMIT: Submit,
     Kind.CANCEL: Cancel,
     Kind.TAKEN: Taken,

@@ -34,8 +34,10 @@ class Said(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 
 class VersionEntry(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """A version that can be described. `config` may be `refused` all the same: of one that only live sequences still use."""
+    """A version that can be resolved, with the `copy` and `description` of its ResolvedModel. `config` may be `refused` all the
+    same: of one that only live sequences still use."""
 
+    copy: int
     description: ModelDescription
     config: ModelConfig | None
     refused: Said | None
@@ -88,13 +90,19 @@ class Replica:
             else:
                 self._models[name] = entry
 
-    def describe(self, model_name: str, version: int | None) -> ModelDescription:
-        """As InferenceService.describe."""
-        return self._version(model_name, version).description
+    def resolve(self, model_name: str, version: int | None) -> VersionEntry:
+        """As InferenceService.resolve."""
+        entry = self._models.get(model_name)
+        if entry is None:
+            raise self.server.unknown.error(model_name, version)
+        found = entry.newest if version is None else entry.versions.get(version, entry.other)
+        if isinstance(found, Said):
+            raise found.error(model_name, version)
+        return found
 
     def config(self, model_name: str, version: int | None) -> ModelConfig:
         """As InferenceService.config."""
-        entry = self._version(model_name, version)
+        entry = self.resolve(model_name, version)
         if entry.config is None:
             raise (entry.refused or self.server.unknown).error(model_name, version)
         return entry.config
@@ -107,12 +115,3 @@ class Replica:
         if entry.ready_versions is None:
             raise (entry.not_known or self.server.unknown).error(model_name, None)
         return entry.ready_versions
-
-    def _version(self, model_name: str, version: int | None) -> VersionEntry:
-        entry = self._models.get(model_name)
-        if entry is None:
-            raise self.server.unknown.error(model_name, version)
-        found = entry.newest if version is None else entry.versions.get(version, entry.other)
-        if isinstance(found, Said):
-            raise found.error(model_name, version)
-        return found

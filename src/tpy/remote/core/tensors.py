@@ -32,11 +32,12 @@ _ELEMENTS = msgspec.msgpack.Decoder(list[bytes])
 _PLAIN_BYTES = {bytes}
 
 
-def submit_of(number: int, request: InferenceRequest, place: Place) -> Submit:
-    """The message for a request. Raises ValueError for a tensor that cannot be sent."""
+def submit_of(number: int, copy: int, request: InferenceRequest, place: Place) -> Submit:
+    """The message for a request to a copy of a version. Raises ValueError for a tensor that cannot be sent."""
     position = request.sequence
     return Submit(
         number,
+        copy,
         request.model_name,
         request.model_version,
         request.id,
