@@ -25,7 +25,7 @@ _LIMIT_S = 120.0
 _GRACE_S_MAX = 5.0
 """Between two attempts to end a test; no longer than the test's limit."""
 
-_EXIT_S_MAX = 60.0
+_EXIT_LIMIT_S = 60.0
 """From the end of the last test to the end of the process: a thread that stays must not keep it."""
 
 
@@ -36,8 +36,9 @@ class TimeLimitError(Exception):
 class TimeLimit:
     """A thread that watches the main thread run one test after another."""
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, limit_s: float, exit_limit_s: float) -> None:
         self._limit_s = limit_s
+        self._exit_limit_s = exit_limit_s
         self._stderr = os.dup(2)  # while tests run, descriptor 2 is captured
         self._changed = threading.Condition()
         self._test: str | None = None
@@ -68,7 +69,7 @@ class TimeLimit:
         return report
 
     def pytest_sessionfinish(self) -> None:
-        faulthandler.dump_traceback_later(min(self._limit_s or _EXIT_S_MAX, _EXIT_S_MAX), exit=True, file=self._stderr)
+        faulthandler.dump_traceback_later(self._exit_limit_s, exit=True, file=self._stderr)
 
     def _set(self, test: str | None, limit_s: float = 0.0) -> None:
         with self._changed:
@@ -141,8 +142,10 @@ def _raise(number: int, frame: FrameType | None) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--time-limit", type=float, default=_LIMIT_S, metavar="SECONDS", help="of one test; 0 for none")
+    parser.addoption("--exit-limit", type=float, default=_EXIT_LIMIT_S, metavar="SECONDS", help="of the end of the process")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "time_limit(seconds): this test may take so long, setup and teardown included; 0 for ever")
-    config.pluginmanager.register(TimeLimit(config.getoption("--time-limit")), "tests of limited time")
+    limit = TimeLimit(config.getoption("--time-limit"), config.getoption("--exit-limit"))
+    config.pluginmanager.register(limit, "tests of limited time")
