@@ -9,10 +9,11 @@ DEMO := demo/models
 DEMO_SETUP := $(VENV)/.tpy-demo-setup
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
+BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup serve demo test check format bench bench-quick bench-growth simulate chaos leaks fuzz fuzz-smoke mutants docs clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup serve demo test test-changed attack check format bench bench-quick bench-growth simulate chaos leaks fuzz fuzz-smoke mutants docs clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -46,8 +47,17 @@ $(addprefix serve-,$(EXAMPLES)): serve-%: $(VENV)/.tpy-%-setup
 	$(BIN)/python docs/examples/build.py $* demo/$*
 	$(BIN)/tpy serve --model-repository demo/$*
 
-test: $(DEMO_SETUP) $(EXAMPLES_SETUP) $(VENV)/.tpy-bench-setup ## run all tests
-	$(BIN)/python -m pytest
+TEST_SETUP := $(DEMO_SETUP) $(EXAMPLES_SETUP) $(VENV)/.tpy-bench-setup
+
+# First the tests that need a quiet machine, one after another; then the others on all cores. The second run's closing line is the last.
+test: $(TEST_SETUP) ## run all tests, on all cores
+	status=0; \
+	$(BIN)/python -m pytest -m alone || status=$$?; \
+	$(BIN)/python -m pytest -m 'not alone' -n auto --dist loadfile || status=$$?; \
+	exit $$status
+
+test-changed: $(TEST_SETUP) ## run the tests of what differs from main: make test-changed BASE=HEAD for what is not committed
+	$(BIN)/python -m tests.changed $(BASE)
 
 check: $(SETUP) ## formatting, lint, types, import directions, generated files
 	$(BIN)/ruff format --check .

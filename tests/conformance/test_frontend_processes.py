@@ -13,6 +13,8 @@ from tests.e2e.server import ServerProcess
 
 from . import generate_record, generate_repository, grpc_cases, grpc_decoupled_cases, grpc_record, record, repository
 
+pytestmark = pytest.mark.time_limit(300)
+
 Ask = Callable[[ServerProcess], dict[str, Any]]
 
 EXPLICIT = "--model-control-mode=explicit"

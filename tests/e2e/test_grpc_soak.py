@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
+import pytest
 
 from tpy._proto import message_class
 
@@ -17,6 +18,8 @@ from .gated import metrics
 from .repositories import ModelFolder
 from .server import ServerProcess
 from .waiting import wait_until
+
+pytestmark = pytest.mark.alone
 
 CALLS = 20_000
 CLIENTS = 4

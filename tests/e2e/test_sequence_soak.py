@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import grpc
 import numpy as np
+import pytest
 import tritonclient.grpc
 from tritonclient.grpc import service_pb2 as pb
 
@@ -27,6 +28,8 @@ from .gated import metrics
 from .sequence_models import build
 from .server import ServerProcess
 from .waiting import wait_until
+
+pytestmark = pytest.mark.alone
 
 SEQUENCES = 5_000
 KILLS = 6

@@ -20,6 +20,8 @@ from .keep_alive import KeepAliveConnection, connect
 from .repositories import AFFINE_CONFIG, ModelFolder
 from .server import ServerProcess
 
+pytestmark = pytest.mark.alone
+
 CONNECTIONS = 16
 RELOADS = 50
 REQUESTS = 20_000

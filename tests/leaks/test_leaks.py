@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from .run import run
+
+pytestmark = pytest.mark.alone
 
 REQUESTS = 10_000
 GROWTH_BYTES_MAX = 24 * 1024 * 1024

@@ -56,6 +56,36 @@ SUITES: dict[str, tuple[str, ...]] = {
 }
 """The first pattern that fits a file says which suites are to notice; the quick ones come first."""
 
+AREAS: dict[str, tuple[str, ...]] = {
+    "src/tpy/frontends/http/": (
+        "tests/frontends/http",
+        "tests/frontends/codec",
+        "tests/conformance/test_http.py",
+        "tests/security",
+    ),
+    "src/tpy/frontends/grpc/": ("tests/frontends/grpc", "tests/conformance/test_grpc.py", "tests/security"),
+    "src/tpy/frontends/": ("tests/frontends", "tests/conformance", "tests/security"),
+    "src/tpy/remote/": ("tests/remote", "tests/e2e/test_frontend_processes.py"),
+    "src/tpy/frontend_process.py": ("tests/remote", "tests/e2e/test_frontend_processes.py"),
+    "src/tpy/config/": ("tests/unit", "tests/control", "tests/backends"),
+    "src/tpy/state/": ("tests/unit", "tests/control", "tests/engine"),
+    "src/tpy/telemetry/": ("tests/unit", "tests/e2e/test_start.py"),
+    "src/tpy/cli/": ("tests/unit", "tests/e2e/test_start.py", "tests/e2e/test_check.py", "tests/docs/test_reference.py"),
+    "src/tpy/assembly/": ("tests/e2e", "tests/simulation"),
+    "control/": ("tests/control", "tests/simulation", "tests/e2e/test_poll.py", "tests/e2e/test_explicit.py"),
+    "data/tpy_data/backends/python/": ("tests/backends/python", "tests/e2e/test_workers.py", "tests/e2e/test_python_api.py"),
+    "data/tpy_data/backends/": ("tests/backends",),
+    "data/tpy_data/cache/": ("tests/cache", "tests/engine/test_cache.py", "tests/conformance/test_cache.py"),
+    "data/tpy_data/schedulers/": ("tests/schedulers", "tests/engine", "tests/simulation"),
+    "data/": ("tests/engine", "tests/schedulers", "tests/backends", "tests/simulation"),
+    "benchmarks/": ("tests/benchmarks",),
+    "fuzz/": ("tests/schedulers/test_fuzz_runner.py",),
+    "docs/examples/": ("tests/docs", "tests/e2e"),
+    "docs/": ("tests/docs",),
+    "README.md": ("tests/docs",),
+}
+"""Suites of what a file belongs to, for `make test-changed`; the first that the path begins with. For other files: all tests."""
+
 GROUPS: dict[str, str] = {
     "schedulers, cores": f"{_SCHEDULERS}/core/*.py",
     "schedulers, drivers": f"{_SCHEDULERS}/*driver.py",

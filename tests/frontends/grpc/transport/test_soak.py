@@ -7,6 +7,7 @@ import random
 import threading
 
 import grpc
+import pytest
 import trio
 
 from tpy.frontends.grpc.transport import StreamCall, StreamHandler, UnaryCall, UnaryHandler
@@ -14,6 +15,8 @@ from tpy.frontends.grpc.transport.core.streams import Stream
 from tpy.frontends.grpc.transport.exchange import Exchange
 
 from .harness import echo, echo_stream, running
+
+pytestmark = pytest.mark.alone
 
 CALLS = 3000
 OUTSTANDING = 50

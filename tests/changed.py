@@ -1,0 +1,63 @@
+"""`python -m tests.changed [BASE]`: run the tests of what differs from a commit, files that are not committed included."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.mutation.suites import AREAS, suites_of
+
+_ROOT = Path(__file__).parents[1]
+_ALL = ("tests",)
+_NO_TESTS_COLLECTED = 5
+
+
+def suites_of_change(path: str) -> tuple[str, ...]:
+    """The paths to give to pytest when this file changed: of a test itself, of what tests share their folder."""
+    if path.startswith("tests/"):
+        if Path(path).name.startswith("test_"):
+            return (path,)
+        folder = str(Path(path).parent)
+        return (folder,)
+    area = next((suites for prefix, suites in AREAS.items() if path.startswith(prefix)), None)
+    if area is None:
+        return _ALL if path.endswith((".py", ".toml", ".txt")) or path == "Makefile" else ()
+    return (*(suite for suite in suites_of(Path(path)) if not suite.startswith("fuzz:")), *area)
+
+
+def suites_of_changes(paths: Iterable[str]) -> list[str]:
+    """Each folder or file once, none that lies in another."""
+    wanted = {suite for path in paths for suite in suites_of_change(path)}
+    return sorted(suite for suite in wanted if not any(str(parent) in wanted for parent in Path(suite).parents))
+
+
+def changed_files(base: str) -> list[str]:
+    """What differs from the commit at which this branch left `base`, and what git does not know yet."""
+    begin = _git("merge-base", base, "HEAD")[0]
+    return [*_git("diff", "--name-only", begin), *_git("ls-files", "--others", "--exclude-standard")]
+
+
+def _git(*arguments: str) -> list[str]:
+    return subprocess.run(["git", *arguments], cwd=_ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def main() -> int:
+    """Run them on all cores; the exit status is pytest's, 0 when there is nothing to run."""
+    parser = argparse.ArgumentParser(prog="python -m tests.changed", description=__doc__)
+    parser.add_argument("base", nargs="?", default="main", metavar="BASE", help="compare with this commit (default: main)")
+    parser.add_argument("--list", action="store_true", help="print what would be run")
+    arguments = parser.parse_args()
+    suites = [suite for suite in suites_of_changes(changed_files(arguments.base)) if (_ROOT / suite).exists()]
+    print("\n".join(suites) or "nothing that has tests differs", flush=True)
+    if arguments.list or not suites:
+        return 0
+    command = [sys.executable, "-m", "pytest", "-n", "auto", "--dist", "loadfile", *suites]
+    code = subprocess.run(command, cwd=_ROOT, check=False).returncode
+    return 0 if code == _NO_TESTS_COLLECTED else code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

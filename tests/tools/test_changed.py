@@ -1,0 +1,38 @@
+"""Which tests a change asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.changed import suites_of_changes
+from tests.mutation.suites import AREAS, SUITES
+
+_ROOT = Path(__file__).parents[2]
+
+
+def test_a_test_file_is_run_itself() -> None:
+    assert suites_of_changes(["tests/cache/test_core.py"]) == ["tests/cache/test_core.py"]
+
+
+def test_what_tests_share_runs_their_folder_once() -> None:
+    assert suites_of_changes(["tests/cache/redis_server.py", "tests/cache/test_core.py"]) == ["tests/cache"]
+    assert suites_of_changes(["tests/conftest.py", "tests/cache/test_core.py"]) == ["tests"]
+
+
+def test_a_source_file_runs_the_suites_that_kill_its_mutants() -> None:
+    assert suites_of_changes(["data/tpy_data/cache/core/entry.py"]) == [
+        "tests/cache",
+        "tests/conformance/test_cache.py",
+        "tests/engine",
+    ]
+
+
+def test_what_nothing_is_known_of_runs_everything() -> None:
+    assert suites_of_changes(["src/tpy/errors.py", "CHANGELOG.md"]) == ["tests"]
+    assert suites_of_changes(["CHANGELOG.md"]) == []
+
+
+def test_the_map_names_what_is_there() -> None:
+    named = {suite for suites in (*SUITES.values(), *AREAS.values()) for suite in suites if not suite.startswith("fuzz:")}
+    assert [suite for suite in sorted(named) if not (_ROOT / suite).exists()] == []
+    assert [prefix for prefix in AREAS if not (_ROOT / prefix).exists()] == []
