@@ -55,8 +55,8 @@ class Request(EnsembleRun):
 
     __slots__ = ("answered_lineages", "begun", "broken", "cancelled", "complete", "ended")
 
-    def __init__(self, timeout_ns: int) -> None:
-        super().__init__(timeout_ns=timeout_ns)
+    def __init__(self, deadline_ns: int | None) -> None:
+        super().__init__(deadline_ns=deadline_ns)
         self.begun: Counter[tuple[int, Lineage]] = Counter()
         self.complete: Counter[Lineage] = Counter()
         self.answered_lineages: Counter[Lineage] = Counter()
@@ -115,7 +115,8 @@ class EnsembleTrial:
     def submit(self, chance: Chance) -> None:
         self.taken["submit"] += 1
         asked = chance.sample(self.graph.outputs, chance.randint(1, len(self.graph.outputs))) if chance.random() < 0.4 else ()
-        request = Request(timeout_ns=chance.choice((0, 0, 0, 5, ENSEMBLE_STEP_WAIT_NS_MAX * 2)))
+        limit_ns = chance.choice((0, 0, 0, 5, ENSEMBLE_STEP_WAIT_NS_MAX * 2))
+        request = Request(deadline_ns=self.now_ns + limit_ns if limit_ns else None)
         self.requests.append(request)
         plan = self.graph.plan(asked)
         self._count_complete(request, plan, ())

@@ -127,13 +127,10 @@ class ReferenceScheduler:
         level = ticket.priority - 1 if 1 <= ticket.priority <= len(levels) else self.options.default_level
         rules = levels[level]
         may_override = rules.allow_timeout_override
-        limits = [] if ticket.deadline_ns is None else [ticket.deadline_ns]
-        if ticket.timeout_ns > 0 and not (may_override and rules.timeout_action is TimeoutAction.DELAY):
-            limits.append(now_ns + ticket.timeout_ns)
         wait_ns = rules.default_timeout_ns
         if may_override and ticket.timeout_ns != 0 and ticket.timeout_ns < wait_ns:
             wait_ns = ticket.timeout_ns
-        if limits and min(limits) <= now_ns:
+        if ticket.deadline_ns is not None and ticket.deadline_ns <= now_ns:
             self.decisions.refused.add((ticket, Outcome.TIMED_OUT))
             self.settle(now_ns)
             return
@@ -148,7 +145,7 @@ class ReferenceScheduler:
                 ready_ns=now_ns,
                 level=level,
                 rules=rules,
-                ends_ns=min(limits, default=None),
+                ends_ns=ticket.deadline_ns,
                 expires_ns=now_ns + wait_ns if wait_ns > 0 else None,
                 queue_ns=wait_ns,
             )

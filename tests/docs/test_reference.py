@@ -12,7 +12,8 @@ import pytest
 
 from tpy import limits
 from tpy._proto import POOL
-from tpy.cli.flags import FLAG_BY_NAME, FLAGS, Standing
+from tpy.cli.flag import Standing
+from tpy.cli.flags import FLAG_BY_NAME, FLAGS
 from tpy.config import ModelConfig
 from tpy.config.model_config import (
     BatchInput,

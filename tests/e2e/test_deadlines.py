@@ -18,6 +18,7 @@ from .waiting import wait_until
 
 MODELS = {
     "plain": ("", 0),
+    "enforcing": ('parameters { key: "TPY_REQUEST_TIMEOUT" value { string_value: "enforce" } }', 0),
     "batching": ("dynamic_batching { max_queue_delay_microseconds: 1000000 preferred_batch_size: [ 2, 4 ] }", 8),
     "limited": ("dynamic_batching { default_queue_policy { max_queue_size: 1 } }", 1),
     "impatient": ("dynamic_batching { default_queue_policy { default_timeout_microseconds: 150000 } }", 1),
@@ -83,7 +84,16 @@ def on(name: str) -> pytest.MarkDecorator:
 
 
 @on("plain")
-def test_a_timeout_ends_a_request_that_executes_or_waits(rig: Rig) -> None:
+def test_a_timeout_means_nothing_outside_of_queues_that_allow_it(rig: Rig) -> None:
+    """Some clients send seconds for microseconds."""
+    executing, waiting = rig.asker.ask("executing", 1, timeout_us=5), rig.asker.ask("waiting", 2, timeout_us=5)
+    rig.model.wait_executing("executing")
+    rig.model.open_gate("executing", "waiting")
+    assert (executing.result(), waiting.result()) == (1, 2)
+
+
+@on("enforcing")
+def test_an_enforced_timeout_ends_a_request_that_executes_or_waits(rig: Rig) -> None:
     before = rig.failures()
     started_s = time.monotonic()
     executing = rig.asker.ask("executing", timeout_us=200_000)

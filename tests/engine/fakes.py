@@ -23,7 +23,7 @@ from tpy.backend import (
     ModelInstance,
 )
 from tpy.clock import TrioClock
-from tpy.config import ModelConfig
+from tpy.config import ModelConfig, RequestTimeout
 from tpy.config.model_config import (
     DynamicBatching,
     InstanceGroup,
@@ -241,9 +241,11 @@ async def rig(
     executor: Executor | None = None,
     exit_timeout_ms: int = 30_000,
     load_ms: Callable[[str], int] | int = 0,
+    request_timeout: RequestTimeout = RequestTimeout.ENFORCE,
     **options: Any,
 ) -> AsyncIterator[Rig]:
-    """A data plane in virtual time: batches take `latency_ms` (of their instance), other work `load_ms` (of its worker)."""
+    """A data plane in virtual time: batches take `latency_ms` (of their instance), other work `load_ms` (of its worker). Timeouts
+    of requests are deadlines unless `request_timeout` says otherwise."""
     backend = backend or ScriptedBackend()
 
     def latency_ns(worker: str, job: Job) -> int:
@@ -254,7 +256,7 @@ async def rig(
         clock = TrioClock(trio.lowlevel.current_clock())
         store = ModelStateStore(clock)
         async with open_data_plane(
-            DataPlaneOptions(exit_timeout_ns=exit_timeout_ms * NS_PER_MS, **options),
+            DataPlaneOptions(exit_timeout_ns=exit_timeout_ms * NS_PER_MS, request_timeout=request_timeout, **options),
             store,
             store.observed_writer(),
             backend,

@@ -12,7 +12,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tpy.backend import ExecutionRequest, ExecutionResult
 from tpy.clock import TrioClock
-from tpy.config.model_config import QueuePolicy, TensorReshape
+from tpy.config import RequestTimeout
+from tpy.config.model_config import QueuePolicy, TensorReshape, TimeoutAction
 from tpy.errors import Internal, InvalidArgument, NotFound
 from tpy.messages import DataType, SequencePosition, Tensor
 from tpy.units import NS_PER_MS
@@ -221,6 +222,20 @@ async def test_a_deadline_counts_for_all_steps_together(autojump_clock: MockCloc
         stream = submit(r, timeout_us=15_000) if kind == "timeout" else submit(r, deadline_ns=deadline_ns)
         await trio.sleep(0.0151)
         assert stream.errors == ["Unavailable: in ensemble 'e', Request timeout expired"]
+
+
+async def test_by_default_a_timeout_counts_in_the_queue_of_each_step(autojump_clock: MockClock) -> None:
+    """As in Triton, a step's DELAY only moves the request back, and one that executes goes on."""
+    delaying = QueuePolicy(timeout_action=TimeoutAction.DELAY, default_timeout_microseconds=10**7, allow_timeout_override=True)
+    refusing = replace(delaying, timeout_action=TimeoutAction.REJECT)
+    for policy, errors in ((delaying, []), (refusing, ["Unavailable: in ensemble 'e', Request timeout expired"])):
+        async with rig(backend=MembersBackend(), latency_ms=10, request_timeout=RequestTimeout.QUEUE) as r:
+            member = config("a", dynamic_batching=dynamic(default_queue_policy=policy), max_batch_size=1)
+            await serve_all(r, member, config("b"), replace(CHAIN, max_batch_size=1))
+            first, second = submit(r, timeout_us=5_000), submit(r, timeout_us=5_000)
+            await trio.sleep(0.1)
+            assert (first.errors, second.errors) == ([], errors)
+            assert len(first.responses) == len(second.responses) == 1
 
 
 async def test_a_full_queue_of_a_member_is_the_step_s_error() -> None:

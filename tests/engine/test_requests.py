@@ -22,7 +22,8 @@ from tests.engine.fakes import (
 )
 from tests.submitting import submit_to
 from tpy.backend import ExecutionBatch, ExecutionResult
-from tpy.config.model_config import ModelInput, ModelOutput, QueuePolicy, TensorReshape
+from tpy.config import RequestTimeout
+from tpy.config.model_config import ModelInput, ModelOutput, ModelParameter, QueuePolicy, TensorReshape
 from tpy.errors import Internal, NotFound, Unavailable
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
 from tpy.testing.loop_guard import LoopGuard
@@ -76,6 +77,33 @@ async def test_the_transports_deadline_counts_like_a_timeout(autojump_clock: Moc
         sink = r.submit(request(timeout_us=90_000, deadline_ns=30 * NS_PER_MS))
         await sink.wait()
         assert sink.at_ms == 30
+
+
+async def test_by_default_a_timeout_belongs_to_the_queue_that_allows_it(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    allowing = QueuePolicy(default_timeout_microseconds=10_000_000, allow_timeout_override=True)
+    async with rig(latency_ms=1000, request_timeout=RequestTimeout.QUEUE) as r:
+        await r.serve(config())
+        sinks = [r.submit(request(timeout_us=1)) for _ in range(2)]
+        for sink in sinks:
+            assert values(await sink.wait())
+        await r.serve(config(max_batch_size=1, dynamic_batching=dynamic(default_queue_policy=allowing)))
+        running, waiting = (r.submit(request(timeout_us=20_000)) for _ in range(2))
+        began_ms = trio.current_time() * 1000
+        await waiting.wait()
+        assert waiting.error == "Unavailable: Request timeout expired"
+        assert waiting.at_ms == pytest.approx(began_ms + 20)
+        assert values(await running.wait()), "it executes"
+
+
+@pytest.mark.parametrize(("flag", "parameter"), [(RequestTimeout.QUEUE, "enforce"), (RequestTimeout.ENFORCE, "queue")])
+async def test_a_model_says_for_itself_what_timeouts_are(
+    autojump_clock: MockClock, loop_guard: LoopGuard, flag: RequestTimeout, parameter: str
+) -> None:
+    async with rig(latency_ms=1000, request_timeout=flag) as r:
+        await r.serve(config(parameters={"TPY_REQUEST_TIMEOUT": ModelParameter(string_value=parameter)}))
+        sink = r.submit(request(timeout_us=20_000))
+        await sink.wait()
+        assert sink.at_ms == (20 if parameter == "enforce" else 1000)
 
 
 async def test_the_queue_policys_default_timeout(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:

@@ -11,6 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.submitting import submit_to
 from tpy.backend import AnswerLater, ExecutionBatch, ExecutionResult, InstanceFailure, ResponseSender
+from tpy.config import RequestTimeout
 from tpy.config.model_config import ControlKind, Warmup, WarmupInput
 from tpy.errors import TpyError, Unavailable
 from tpy.messages import DataType, InferenceRequest, ModelState, Tensor
@@ -168,7 +169,7 @@ async def test_a_sequence_that_was_idle_for_too_long_must_begin_anew(autojump_cl
 
 
 async def test_who_waits_for_a_slot_gets_it_in_order(autojump_clock: MockClock) -> None:
-    async with rig(backend=sequence_backend()) as r:
+    async with rig(backend=sequence_backend(), request_timeout=RequestTimeout.QUEUE) as r:
         await r.serve(sequence_config(max_batch_size=1))
         await r.submit(of(1, start=True)).wait()
         second, third = r.submit(of(2, 2, start=True, end=True)), r.submit(of(3, 3, start=True, end=True))
@@ -182,6 +183,14 @@ async def test_who_waits_for_a_slot_gets_it_in_order(autojump_clock: MockClock) 
         await r.submit(of(1, end=True)).wait()
         assert (values(await second.wait()), values(await third.wait())) == ([2, 2], [3, 3])
         assert r.plane.statistics("m")[0].failures.rejected == 2
+
+
+async def test_an_enforced_timeout_ends_a_request_of_a_sequence_wherever_it_is(autojump_clock: MockClock) -> None:
+    async with rig(backend=sequence_backend(), latency_ms=10) as r:
+        await r.serve(sequence_config())
+        sink = r.submit(of(1, start=True, timeout_us=5_000))
+        await sink.wait()
+        assert (sink.at_ms, sink.error) == (5, "Unavailable: Request timeout expired")
 
 
 async def test_cancelling_a_request_that_waits_cancels_what_is_behind_it(autojump_clock: MockClock) -> None:

@@ -67,9 +67,9 @@ def test_requests_wait_for_the_first_instance() -> None:
     assert core.take_actions() == [Dispatch(4, (ticket,), singly=True)]
 
 
-def test_a_waiting_request_is_refused_exactly_at_its_timeout() -> None:
+def test_a_waiting_request_is_refused_exactly_at_its_deadline() -> None:
     core = DefaultCore()
-    ticket = Ticket(timeout_ns=10)
+    ticket = Ticket(deadline_ns=110)
     core.submit(ticket, 100)
     assert core.next_deadline_ns() == 110
     core.advance(109)
@@ -81,11 +81,10 @@ def test_a_waiting_request_is_refused_exactly_at_its_timeout() -> None:
     assert core.take_actions() == []
 
 
-@pytest.mark.parametrize(("timeout_ns", "deadline_ns", "expected"), [(10, 200, 110), (10, 105, 105), (0, 105, 105)])
-def test_the_earlier_of_timeout_and_transport_deadline_counts(timeout_ns: int, deadline_ns: int, expected: int) -> None:
+def test_a_callers_timeout_belongs_to_dynamic_batching() -> None:
     core = DefaultCore()
-    core.submit(Ticket(timeout_ns=timeout_ns, deadline_ns=deadline_ns), 100)
-    assert core.next_deadline_ns() == expected
+    core.submit(Ticket(timeout_ns=10), 100)
+    assert core.next_deadline_ns() is None
 
 
 def test_a_running_request_is_refused_on_time_and_its_answer_dropped() -> None:
@@ -103,7 +102,7 @@ def test_a_running_request_is_refused_on_time_and_its_answer_dropped() -> None:
 
 def test_a_late_driver_does_not_run_what_has_expired() -> None:
     core = core_with_instances(0)
-    running, waiting = Ticket(), Ticket(timeout_ns=5)
+    running, waiting = Ticket(), Ticket(deadline_ns=5)
     core.submit(running, 0)
     core.submit(waiting, 0)
     core.take_actions()
@@ -121,7 +120,7 @@ def test_a_request_that_comes_too_late_is_refused_at_once() -> None:
 
 def test_cancelling_frees_the_queue_place_at_once() -> None:
     core = core_with_instances(0)
-    running, gone, last = Ticket(), Ticket(timeout_ns=50), Ticket()
+    running, gone, last = Ticket(), Ticket(deadline_ns=50), Ticket()
     for ticket in (running, gone, last):
         core.submit(ticket, 0)
     core.cancel(gone, 1)
@@ -158,7 +157,7 @@ def test_a_leaving_instance_finishes_and_takes_nothing_new() -> None:
 
 def test_stop_refuses_what_waits_and_whatever_comes_later() -> None:
     core = core_with_instances(0)
-    running, waiting = Ticket(), Ticket(timeout_ns=50)
+    running, waiting = Ticket(), Ticket(deadline_ns=50)
     core.submit(running, 0)
     core.submit(waiting, 0)
     core.take_actions()
@@ -184,7 +183,7 @@ def test_a_driver_that_breaks_the_contract_is_told() -> None:
 def test_forgotten_deadlines_do_not_pile_up() -> None:
     core = core_with_instances(0)
     for now_ns in range(2_000):
-        core.submit(Ticket(timeout_ns=1_000_000), now_ns)
+        core.submit(Ticket(deadline_ns=now_ns + 1_000_000), now_ns)
         core.completed(0, now_ns)
         core.take_actions()
     assert len(core._deadlines._heap) < 200
@@ -193,7 +192,7 @@ def test_forgotten_deadlines_do_not_pile_up() -> None:
 
 def test_what_waits_is_refused_and_what_comes_later_is_not() -> None:
     core = core_with_instances(0)
-    running, waiting, later = Ticket(), Ticket(timeout_ns=50), Ticket()
+    running, waiting, later = Ticket(), Ticket(deadline_ns=50), Ticket()
     core.submit(running, 0)
     core.submit(waiting, 0)
     core.take_actions()
@@ -274,7 +273,7 @@ def test_a_limit_holds_in_a_run() -> None:
     core.submit(Ticket(), 0)
     core.completed(0, 0, brief=True)
     core.submit(Ticket(), 0)
-    first, second = Ticket(), Ticket(timeout_ns=10)
+    first, second = Ticket(), Ticket(deadline_ns=10)
     core.submit(first, 0)
     core.submit(second, 0)
     core.completed(0, 0, brief=True)

@@ -209,7 +209,7 @@ def test_a_full_queue_refuses_and_leaves_no_trace() -> None:
     waiting = tickets_of(1, 1)
     submit(core, *waiting)
     with pytest.raises(Unavailable, match=r"^Exceeds maximum queue size$"):
-        core.submit(Ticket(timeout_ns=5), 0)
+        core.submit(Ticket(deadline_ns=5), 0)
     assert core.take_actions() == []
     assert core.next_deadline_ns() is None
     assert core.snapshot().queued == 2
@@ -302,14 +302,30 @@ def test_a_request_that_is_delayed_while_a_batch_waits_for_company_goes_to_its_e
 
 
 @pytest.mark.parametrize("rules", [QueueRules(), QueueRules(timeout_action=DELAY), QueueRules(allow_timeout_override=True)])
-def test_the_callers_timeout_refuses_in_the_queue_and_while_running(rules: QueueRules) -> None:
+def test_a_deadline_refuses_in_the_queue_and_while_running(rules: QueueRules) -> None:
     core = core_of(batch=1, rules=rules)
-    running, waiting = Ticket(timeout_ns=10), Ticket(timeout_ns=10)
+    running, waiting = Ticket(deadline_ns=10), Ticket(deadline_ns=10)
     submit(core, running, waiting)
     assert core.next_deadline_ns() == 10
     core.advance(10)
     assert core.take_actions() == [Refuse(running, Outcome.TIMED_OUT), Refuse(waiting, Outcome.TIMED_OUT)]
     assert core.snapshot() == CoreSnapshot(queued=0, executing=0, idle_instances=0)
+
+
+@pytest.mark.parametrize("rules", [QueueRules(), QueueRules(timeout_action=DELAY), QueueRules(allow_timeout_override=True)])
+def test_the_callers_timeout_alone_changes_nothing(rules: QueueRules) -> None:
+    core = core_of(batch=1, rules=rules)
+    submit(core, Ticket(timeout_ns=10), Ticket(timeout_ns=10))
+    assert core.next_deadline_ns() is None
+
+
+def test_where_the_queue_allows_it_the_callers_timeout_refuses_in_the_queue_only() -> None:
+    core = core_of(batch=1, rules=QueueRules(allow_timeout_override=True, default_timeout_ns=100))
+    running, waiting = Ticket(timeout_ns=10), Ticket(timeout_ns=10)
+    submit(core, running, waiting)
+    core.advance(10)
+    assert core.take_actions() == [Refuse(waiting, Outcome.TIMED_OUT)]
+    assert core.next_deadline_ns() is None
 
 
 def test_the_rest_of_the_batch_goes_on() -> None:
@@ -373,7 +389,7 @@ def test_answers_leave_in_order_of_arrival() -> None:
 
 def test_a_request_that_ends_otherwise_holds_nobody_back() -> None:
     core = ordered()
-    cancelled, expired, third = Ticket(), Ticket(timeout_ns=8), Ticket()
+    cancelled, expired, third = Ticket(), Ticket(deadline_ns=8), Ticket()
     submit(core, cancelled, expired)
     core.completed(1, 1)
     core.submit(third, 1)
@@ -385,7 +401,7 @@ def test_a_request_that_ends_otherwise_holds_nobody_back() -> None:
 
 def test_an_answer_that_waits_too_long_for_its_turn_is_dropped() -> None:
     core = ordered()
-    first, second, third = Ticket(), Ticket(timeout_ns=8), Ticket()
+    first, second, third = Ticket(), Ticket(deadline_ns=8), Ticket()
     submit(core, first, second)
     core.completed(1, 1)
     core.submit(third, 1)

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from tpy.cli import main
-from tpy.cli.flags import FLAG_BY_NAME, FLAGS, Kind, Standing
+from tpy.cli.flag import Kind, Standing
+from tpy.cli.flags import FLAG_BY_NAME, FLAGS
 from tpy.cli.parsing import UsageError, collect, parse_value
 from tpy.cli.reference import page
 from tpy.cli.serve_options import server_options

@@ -28,9 +28,9 @@ from tpy_data.engine.admission import Admission
 from tpy_data.engine.cache_access import CacheAccess
 from tpy_data.engine.cached_request import CachedRequest, Stage
 from tpy_data.engine.model_engine import ModelEngine
+from tpy_data.engine.request_timeouts import with_deadline
 from tpy_data.schedulers.core import CoreSnapshot, Outcome
 from tpy_data.schedulers.core.deadlines import Deadlines
-from tpy_data.schedulers.core.default import end_to_end_deadline_ns
 
 _log = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ class CachedEngine:
         self, engine: ModelEngine, config: ModelConfig, version: int, *, access: CacheAccess, key: RequestKey, owner: str
     ) -> None:
         self.statistics = engine.statistics
+        self.enforces_timeouts = engine.enforces_timeouts
         self._engine = engine
         self._name = config.name
         self._version = version
@@ -68,7 +69,10 @@ class CachedEngine:
 
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
         """As `ResolvedModel.submit`. Answers inside the call when the answer is at hand."""
-        ours = CachedRequest(self, request, sink, self._clock.now_ns())
+        now_ns = self._clock.now_ns()
+        if self.enforces_timeouts:
+            request = with_deadline(request, now_ns)
+        ours = CachedRequest(self, request, sink, now_ns)
         if _takes_long(request.inputs):
             if self._access.hashing >= CACHE_JOBS_MAX:
                 return self._engine.submit(request, sink)
@@ -248,7 +252,7 @@ class CachedEngine:
         request.stage = Stage.RUNNING
         if request in self._open:
             request.began_ns = self._clock.now_ns()
-            refusal = self._submit(request, request.for_model())
+            refusal = self._submit(request, request.request)
             self._await_no_more(request)  # after the engine has it, or it could be drained in between
             return refusal
         request.began_ns = request.queued_ns + request.spent_ns
@@ -304,9 +308,8 @@ class CachedEngine:
         if not self._open:
             self._engine.hold()
         self._open[request] = None
-        deadline_ns = end_to_end_deadline_ns(request, request.queued_ns)
-        if deadline_ns is not None:
-            self._deadlines.add(request, deadline_ns)
+        if request.deadline_ns is not None:
+            self._deadlines.add(request, request.deadline_ns)
             self._arm()
 
     def _await_no_more(self, request: CachedRequest) -> None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import enum
 from typing import Protocol
 
-import msgspec
-
 from tpy.messages import InferenceRequest, InferenceResponse
 from tpy.services import RequestHandle, ResponseSink
 from tpy.units import NS_PER_US
 from tpy_data.cache.core.entry import CachedResponse
 from tpy_data.schedulers.core.contract import Ticket
-from tpy_data.schedulers.core.default import end_to_end_deadline_ns
 
 
 class Stage(enum.Enum):
@@ -94,10 +91,6 @@ class CachedRequest(Ticket):
         self.spent_ns = 0
         self.began_ns = 0
         self._owner = owner
-
-    def for_model(self) -> InferenceRequest:
-        """The request with its deadline as it was at submission, for one that is handed to the model later."""
-        return msgspec.structs.replace(self.request, deadline_ns=end_to_end_deadline_ns(self, self.queued_ns))
 
     @property
     def leader(self) -> CachedRequest | None:

@@ -10,6 +10,7 @@ import msgspec
 import trio
 
 from tpy.clock import Clock
+from tpy.config import RequestTimeout
 from tpy.deliveries import Deliveries
 from tpy.echo import echo
 from tpy.errors import InvalidArgument
@@ -43,7 +44,7 @@ _LOG_LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": loggin
 class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`load_threads_max` is --model-load-thread-count, `exit_timeout_ns` --exit-timeout-secs: how long stopping may take, from
     draining to the last unload. `load_retries` is --model-load-retry-count. `server_id` is --id. Without `cache` no
-    answers are kept, without `rate_limit` nothing is. `start_delay` is for tests."""
+    answers are kept, without `rate_limit` nothing is. `request_timeout` is --request-timeout. `start_delay` is for tests."""
 
     load_threads_max: int = 4
     load_retries: int = 0
@@ -54,6 +55,7 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheOptions | None = None
     rate_limit: Supply | None = None
     start_delay: StartDelay = NO_START_DELAY
+    request_timeout: RequestTimeout = RequestTimeout.QUEUE
 
 
 class DataPlane:
@@ -152,6 +154,7 @@ async def open_data_plane(
         clock=clock,
         deliveries=Deliveries(),
         load_retries=options.load_retries,
+        request_timeout=options.request_timeout,
         cache=open_cache(options.cache, executor, clock),
         limiter=None if options.rate_limit is None else RateLimiter(options.rate_limit),
     )

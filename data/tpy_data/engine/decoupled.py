@@ -22,7 +22,6 @@ from tpy_data.engine.statistics import VersionStatistics
 from tpy_data.engine.ticket import RequestTicket
 from tpy_data.schedulers.core import Outcome, Phase
 from tpy_data.schedulers.core.deadlines import Deadlines
-from tpy_data.schedulers.core.default import end_to_end_deadline_ns
 
 
 class RequestEnds(Protocol):
@@ -204,9 +203,8 @@ class DecoupledRequests:
         if self._stopped:
             self._ends.refuse(ticket, Outcome.STOPPING)
             return
-        deadline_ns = end_to_end_deadline_ns(ticket, ticket.queued_ns)
-        if deadline_ns is not None:
-            self._deadlines.add(ticket, deadline_ns)
+        if ticket.deadline_ns is not None:
+            self._deadlines.add(ticket, ticket.deadline_ns)
             self._arm()
 
     def _fail(self, ticket: RequestTicket, stream: ResponseStream, error: TpyError) -> None:

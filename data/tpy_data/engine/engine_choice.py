@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from tpy.clock import Clock
+from tpy.config import RequestTimeout, enforces_timeouts
 from tpy.deliveries import Deliveries
 from tpy.state import ObservedKey
 from tpy_data.engine.loading import LoadedVersion
@@ -24,19 +26,23 @@ def executing_engine(
     clock: Clock,
     deliveries: Deliveries,
     gate: InstanceGate | None = None,
+    *,
+    request_timeout: RequestTimeout = RequestTimeout.QUEUE,
 ) -> VersionEngine:
     """The engine that executes requests on instances: that of sequence models, or of any other. `gate` None: nothing is rate
     limited. With one, batches of sequences wait at the door of their instance, because a sequence does not change it."""
+    engine: VersionEngine
     if loaded.config.sequence_batching is not None:
-        sequence_engine = SequenceEngine(key.model, key.version, loaded, sequences, clock, deliveries)
-        sequence_engine.gate = gate
-        return sequence_engine
-    if gate is None:
-        return VersionEngine(loaded.config, key.version, loaded.core, clock, deliveries=deliveries)
-
-    def gated(core: SchedulerCore, clock: Clock, performer: Performer) -> SchedulerDriver:
-        return GatedDriver(cast(PooledCore, core), clock, performer, gate)
-
-    engine = VersionEngine(loaded.config, key.version, loaded.core, clock, make_driver=gated, deliveries=deliveries)
+        engine = SequenceEngine(key.model, key.version, loaded, sequences, clock, deliveries)
+    elif gate is None:
+        engine = VersionEngine(loaded.config, key.version, loaded.core, clock, deliveries=deliveries)
+    else:
+        make_driver = partial(_gated_driver, gate=gate)
+        engine = VersionEngine(loaded.config, key.version, loaded.core, clock, make_driver=make_driver, deliveries=deliveries)
     engine.gate = gate
+    engine.enforces_timeouts = enforces_timeouts(loaded.config, request_timeout)
     return engine
+
+
+def _gated_driver(core: SchedulerCore, clock: Clock, performer: Performer, *, gate: InstanceGate) -> SchedulerDriver:
+    return GatedDriver(cast(PooledCore, core), clock, performer, gate)

@@ -20,6 +20,7 @@ from tpy_data.engine.ensemble_flow import EnsembleFlow, Flowing, Member, sequenc
 from tpy_data.engine.ensemble_request import EnsembleRequest, StepRequest
 from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.outputs import OutputSelection
+from tpy_data.engine.request_timeouts import with_deadline
 from tpy_data.engine.statistics import VersionStatistics
 from tpy_data.schedulers.core import CoreSnapshot
 from tpy_data.schedulers.core.ensemble import (
@@ -41,10 +42,18 @@ class EnsembleEngine:
     `let_go`, so that every request ends with the members that it began with. `run` is a task of its owner's nursery."""
 
     def __init__(
-        self, config: ModelConfig, version: int, members: Sequence[Member], clock: Clock, statistics: VersionStatistics
+        self,
+        config: ModelConfig,
+        version: int,
+        members: Sequence[Member],
+        clock: Clock,
+        statistics: VersionStatistics,
+        *,
+        enforces_timeouts: bool = False,
     ) -> None:
         scheduling = config.ensemble_scheduling
         self.statistics = statistics
+        self.enforces_timeouts = enforces_timeouts
         self.members = tuple(members)
         self._name = config.name
         self._version = version
@@ -81,6 +90,8 @@ class EnsembleEngine:
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> EnsembleRequest:
         """As `ResolvedModel.submit`. What goes wrong in a step is delivered, also inside the call."""
         flow = self._flow
+        if self.enforces_timeouts:
+            request = with_deadline(request, self._clock.now_ns())
         try:
             inputs, batch_size, _ = self._admission.admit(request)
             run = EnsembleRequest(request, batch_size, sink, self)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import trio
 
-from tpy.config import ConfigError, ModelConfig, check_members, describe, errors_of, normalise, validate
+from tpy.config import ConfigError, ModelConfig, check_members, describe, enforces_timeouts, errors_of, normalise, validate
 from tpy.config.model_config import EnsembleStep, TransactionPolicy
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
 from tpy.ids import ModelId, Version
@@ -241,7 +241,14 @@ class EnsembleRuntime:
         if problems:
             raise ConfigError(problems, message="; ".join(problem.message for problem in problems))
         description = describe(config, self.version, self._labels, namespace=self.id.namespace)
-        engine = EnsembleEngine(config, self.version, members, self._plant.clock, self._statistics)
+        engine = EnsembleEngine(
+            config,
+            self.version,
+            members,
+            self._plant.clock,
+            self._statistics,
+            enforces_timeouts=enforces_timeouts(config, self._plant.request_timeout),
+        )
         self._changes += 1
         front = ensemble_with_cache(engine, self.key, config, self._plant.cache, change=self._changes)
         served_copy = ServedCopy(front, description, self._plant.clock)

@@ -15,6 +15,9 @@ class ModelEngine(Protocol):
 
     statistics: VersionStatistics
 
+    enforces_timeouts: bool
+    """Whether the timeout of a request is its deadline."""
+
     async def run(self) -> None:
         """Keep deadlines. A task of the version's; runs until cancelled."""
         ...

@@ -21,6 +21,7 @@ from tpy.services import RequestHandle, ResponseSink
 from tpy_data.engine.batch_run import BatchRun
 from tpy_data.engine.empty_places import EmptyPlaces
 from tpy_data.engine.loading import LoadedVersion
+from tpy_data.engine.request_timeouts import with_deadline
 from tpy_data.engine.sequence_admission import SequenceAdmission
 from tpy_data.engine.sequence_controls import SequenceControls
 from tpy_data.engine.sequence_peers import SequencePeers
@@ -92,6 +93,8 @@ class SequenceEngine(VersionEngine):
             holder = self._peers.other(self._model, request)
             if holder is not None:
                 return holder.submit(request, sink)
+        if self.enforces_timeouts:
+            request = with_deadline(request, self._clock.now_ns())
         try:
             inputs, batch_size, signature = self._sequence_admission.admit(request)
             ticket = SequenceTicket(request, inputs, batch_size=batch_size, signature=signature, sink=sink, owner=self)

@@ -22,6 +22,7 @@ from tpy_data.engine.admission import Admission
 from tpy_data.engine.batch_run import BatchRun, InstanceSlot
 from tpy_data.engine.decoupled import DecoupledRequests
 from tpy_data.engine.outputs import OutputSelection
+from tpy_data.engine.request_timeouts import with_deadline
 from tpy_data.engine.singles_run import Run, SinglesRun
 from tpy_data.engine.statistics import VersionStatistics
 from tpy_data.engine.ticket import RequestTicket, ResourceGate
@@ -56,6 +57,7 @@ class VersionEngine:
     ) -> None:
         self.statistics = VersionStatistics()
         self.gate: ResourceGate | None = None  # set by who makes it, where instances are rate limited
+        self.enforces_timeouts = False  # set by who makes it, where --request-timeout or the model says so
         self._name = config.name
         self._version = version
         self._clock = clock
@@ -88,6 +90,8 @@ class VersionEngine:
 
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
         """As `ResolvedModel.submit`."""
+        if self.enforces_timeouts:
+            request = with_deadline(request, self._clock.now_ns())
         try:
             inputs, batch_size, signature = self._admission.admit(request)
             ticket = RequestTicket(request, inputs, batch_size=batch_size, signature=signature, sink=sink, owner=self)

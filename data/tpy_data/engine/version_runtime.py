@@ -13,7 +13,7 @@ import trio
 
 from tpy.backend import ChecksReadiness
 from tpy.clock import Clock
-from tpy.config import ModelConfig
+from tpy.config import ModelConfig, RequestTimeout
 from tpy.deliveries import Deliveries
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.ids import ModelId, Version
@@ -61,6 +61,7 @@ class Plant(NamedTuple):
     clock: Clock
     deliveries: Deliveries
     load_retries: int = 0
+    request_timeout: RequestTimeout = RequestTimeout.QUEUE
     cache: CacheAccess | None = None
     limiter: RateLimiter | None = None
 
@@ -199,7 +200,13 @@ class VersionRuntime:
         try:
             async with trio.open_nursery() as nursery:
                 executing = executing_engine(
-                    self.key, loaded, self._plant.table.sequences, self._plant.clock, self._plant.deliveries, gate
+                    self.key,
+                    loaded,
+                    self._plant.table.sequences,
+                    self._plant.clock,
+                    self._plant.deliveries,
+                    gate,
+                    request_timeout=self._plant.request_timeout,
                 )
                 self._engine = engine = with_cache(executing, self.key, loaded, self._plant.cache)
                 self._served_copy = ServedCopy(engine, loaded.description, self._plant.clock)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from tpy.backend import HostPolicy
+from tpy.config import RequestTimeout
 from tpy.frontends.grpc import GrpcOptions, GrpcServiceOptions
 from tpy.frontends.http import HttpOptions
 from tpy.messages import LogSettings
@@ -71,6 +72,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheOptions | None = None
     rate_limit: Supply | None = None
     start_delay: StartDelay = NO_START_DELAY
+    request_timeout: RequestTimeout = RequestTimeout.QUEUE
     log: LogSettings = LogSettings()
     shown: tuple[ShownOption, ...] = ()
     warnings: tuple[str, ...] = ()

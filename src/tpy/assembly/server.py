@@ -237,6 +237,7 @@ def _data_options(options: ServerOptions, gpus: tuple[int, ...]) -> DataPlaneOpt
         cache=options.cache,
         rate_limit=options.rate_limit,
         start_delay=options.start_delay,
+        request_timeout=options.request_timeout,
     )
 
 

@@ -10,82 +10,11 @@ Spellings and defaults are Triton's. Every flag of Triton's is known and has a s
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 from typing import TypedDict, Unpack
 
-import msgspec
-
 from tpy import limits
-
-
-class Kind(enum.Enum):
-    """How a value is written."""
-
-    TEXT = "text"
-    INTEGER = "integer"
-    BOOLEAN = "boolean"
-    CHOICE = "choice"
-    LIST = "list"
-    """Repeatable; in the environment variable, values are separated by `Flag.separator`."""
-
-
-class Standing(enum.Enum):
-    """What giving the flag does."""
-
-    HONOURED = "honoured"
-    IGNORED = "accepted, no effect"
-    REFUSED = "refused unless default"
-
-
-Value = str | int | bool | tuple[str, ...]
-
-
-class Flag(msgspec.Struct, frozen=True, kw_only=True):
-    """One flag. `name` without dashes in front; `minimum` and `maximum` bound INTEGER; `choices` is for CHOICE; `aliases` are
-    other spellings; `why` says why a flag is IGNORED or REFUSED. `switches`: an INTEGER that also takes true, for 1, and false.
-    `harmless` tells the values that ask for nothing that is not there: of a REFUSED flag they are taken as of an IGNORED one, of
-    an IGNORED one without a warning."""
-
-    name: str
-    group: str
-    kind: Kind
-    default: Value
-    help: str
-    standing: Standing = Standing.HONOURED
-    why: str = ""
-    choices: Sequence[str] = ()
-    minimum: int | None = None
-    maximum: int | None = None
-    aliases: Sequence[str] = ()
-    metavar: str = ""
-    switches: bool = False
-    harmless: Callable[[str], bool] = lambda text: False
-
-    @property
-    def field(self) -> str:
-        """The key of the flag's value in the parsed options."""
-        return self.name.replace("-", "_")
-
-    @property
-    def environment(self) -> str:
-        """The variable that gives the value when the command line does not."""
-        return "TPY_" + self.name.upper().replace("-", "_")
-
-    @property
-    def separator(self) -> str:
-        """What stands between the values of a LIST in that variable: a semicolon where values have commas themselves."""
-        return ";" if "," in self.metavar else ","
-
-
-def _kind_of(default: Value, choices: Sequence[str]) -> Kind:
-    if choices:
-        return Kind.CHOICE
-    # bool before int: True is an int in Python.
-    for python_type, kind in ((bool, Kind.BOOLEAN), (int, Kind.INTEGER), (tuple, Kind.LIST)):
-        if isinstance(default, python_type):
-            return kind
-    return Kind.TEXT
+from tpy.cli.flag import Flag, Standing, Value, kind_of
 
 
 class _Rest(TypedDict, total=False):
@@ -106,7 +35,7 @@ def _traces_nothing(text: str) -> bool:
 
 
 def _flag(group: str, name: str, default: Value, about: str, *, choices: Sequence[str] = (), **rest: Unpack[_Rest]) -> Flag:
-    kind = _kind_of(default, choices)
+    kind = kind_of(default, choices)
     return Flag(group=group, name=name, kind=kind, default=default, help=about, choices=choices, **rest)
 
 
@@ -434,6 +363,14 @@ FLAGS: tuple[Flag, ...] = (
         (),
         "How much there is of a resource, on each device or on one. Default: what the most demanding instance asks for.",
         metavar="NAME:COUNT[:DEVICE]",
+    ),
+    _flag(
+        "Requests",
+        "request-timeout",
+        "queue",
+        "queue: the timeout of a request counts in queues whose policy allows that. enforce, an addition of tpy: it ends the "
+        "request, wherever that is. Of one model: its parameter TPY_REQUEST_TIMEOUT.",
+        choices=("queue", "enforce"),
     ),
     # Memory and devices
     _flag(

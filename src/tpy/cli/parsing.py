@@ -8,7 +8,8 @@ from functools import partial
 
 import click
 
-from tpy.cli.flags import FLAGS, Flag, Kind, Standing, Value
+from tpy.cli.flag import Flag, Kind, Standing, Value
+from tpy.cli.flags import FLAGS
 
 _TRUE = frozenset({"true", "1", "on", "t", "yes"})
 _FALSE = frozenset({"false", "0", "off", "f", "no"})

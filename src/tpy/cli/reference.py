@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from tpy.cli.flags import FLAGS, Flag, Standing
+from tpy.cli.flag import Flag, Standing
+from tpy.cli.flags import FLAGS
 from tpy.cli.parsing import default_text, metavar
 
 _HEAD = """# Command line

@@ -12,9 +12,11 @@ from tpy.assembly.options import BackendOptions, GrpcPortOptions, MetricsOptions
 from tpy.backend import HostPolicy
 from tpy.backend.host_policy import parse_host_policies
 from tpy.cli.cache_options import cache_options, without_password
-from tpy.cli.flags import FLAGS, Flag, Standing, Value
+from tpy.cli.flag import Flag, Standing, Value
+from tpy.cli.flags import FLAGS
 from tpy.cli.parsing import UsageError
 from tpy.cli.rate_options import rate_limit_supply
+from tpy.config import RequestTimeout
 from tpy.errors import TpyError
 from tpy.frontends.grpc import CompressionLevel, GrpcOptions, GrpcServiceOptions
 from tpy.frontends.http import HttpOptions, parse_restricted_apis
@@ -90,6 +92,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     backend_config: tuple[str, ...]
     cache_config: tuple[str, ...]
     response_cache_byte_size: int
+    request_timeout: str
     rate_limit: str
     rate_limit_resource: tuple[str, ...]
     host_policy: tuple[str, ...]
@@ -132,6 +135,7 @@ def server_options(
         metrics=metrics,
         cache=cache_options(v.cache_config, v.response_cache_byte_size, environment),
         rate_limit=rate_limit_supply(v.rate_limit, v.rate_limit_resource),
+        request_timeout=RequestTimeout(v.request_timeout),
         log=LogSettings(
             log_file=v.log_file,
             log_info=v.log_info,

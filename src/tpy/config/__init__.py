@@ -17,6 +17,7 @@ from tpy.config.model_config import ModelConfig
 from tpy.config.normalise import normalise
 from tpy.config.pbtxt import ParsedConfig, format_pbtxt, parse_pbtxt
 from tpy.config.problem import NO_SOURCE, ConfigError, Location, Problem, Severity, Source, errors_of
+from tpy.config.request_timeout import RequestTimeout, enforces_timeouts
 from tpy.config.resolve import resolve
 from tpy.config.validation import check_members, validate
 from tpy.config.wire import from_message, to_message
@@ -30,11 +31,13 @@ __all__ = [
     "Objection",
     "ParsedConfig",
     "Problem",
+    "RequestTimeout",
     "Severity",
     "Source",
     "check_members",
     "check_text",
     "describe",
+    "enforces_timeouts",
     "errors_of",
     "format_pbtxt",
     "from_message",

@@ -87,8 +87,8 @@ class Ticket:
     * `batch_size`: rows, >= 1.
     * `signature`: only tickets with equal signatures may share a batch (shapes without batch dimension, set of inputs).
     * `priority`: as the caller gave it, 0 = default.
-    * `timeout_ns`: the caller's timeout relative to submission, 0 = none.
-    * `deadline_ns`: the transport's absolute deadline, None = none.
+    * `timeout_ns`: the caller's timeout, 0 = none. It counts only in queues that allow it, from when the ticket gets there.
+    * `deadline_ns`: when the caller is told that it is over, wherever the ticket is then; None = never.
     * `sequence`: where it stands in its sequence, None = in none.
     Fields below are the core's. `live` is set, by the cores of sequences, before `submit` returns. `ready_ns` is from when the
     delay of a batch counts: since it was submitted or rescheduled or, where it must wait for others of its sequence, since those

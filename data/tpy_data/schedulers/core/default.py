@@ -23,16 +23,6 @@ from tpy_data.schedulers.core.deadlines import Deadlines
 from tpy_data.schedulers.core.instances import InstancePool
 from tpy_data.schedulers.core.run_ahead import RunAhead
 
-
-def end_to_end_deadline_ns(ticket: Ticket, now_ns: int) -> int | None:
-    """The earlier of the caller's timeout (counted from `now_ns`, the submission) and the transport's deadline."""
-    deadline_ns = ticket.deadline_ns
-    if ticket.timeout_ns <= 0:
-        return deadline_ns
-    timeout_at_ns = now_ns + ticket.timeout_ns
-    return timeout_at_ns if deadline_ns is None or timeout_at_ns < deadline_ns else deadline_ns
-
-
 _arrival = attrgetter("arrival")
 
 
@@ -45,8 +35,8 @@ class DefaultCore:
     one gets several too, so that it need not wait for the next: it gives nothing back unless it is asked to, which happens when
     another one comes, when it goes itself, and on `stop`.
 
-    Priorities, queue limits and queue policies belong to dynamic batching and have no effect here, as in Triton. Unlike in
-    Triton, a request's timeout and deadline are kept: it is refused when the first of them is reached, in the queue or while it
+    Priorities, queue limits, queue policies and so a request's timeout belong to dynamic batching and have no effect here, as in
+    Triton. Its deadline is kept: it is refused when that is reached, in the queue or while it
     runs. A verb called at or after a deadline treats that deadline as passed, whatever else it does.
     """
 
@@ -91,7 +81,7 @@ class DefaultCore:
         ticket.queued_ns = now_ns
         self._arrivals += 1
         ticket.arrival = self._arrivals
-        deadline_ns = end_to_end_deadline_ns(ticket, now_ns)
+        deadline_ns = ticket.deadline_ns
         if deadline_ns is not None:
             if deadline_ns <= now_ns:
                 self._refuse(ticket, Outcome.TIMED_OUT)

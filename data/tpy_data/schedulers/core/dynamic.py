@@ -24,9 +24,7 @@ class DynamicCore:
     and timeouts as fresh as can be.
 
     Two kinds of time limit:
-    * end to end: the caller's timeout and the transport's deadline. The first of them refuses the ticket, in the queue, while
-      it runs, or while its answer waits for its turn. Under a DELAY policy that allows overriding, the caller's timeout is not
-      one of them: the model says that it only moves the ticket back.
+    * end to end: the ticket's deadline refuses it, in the queue, while it runs, or while its answer waits for its turn.
     * the queue's: the level's default timeout, or the caller's shorter one where that is allowed. It refuses (REJECT) or moves
       back (DELAY) a ticket that still waits, and never touches one that runs.
 
@@ -95,7 +93,7 @@ class DynamicCore:
             raise Unavailable(Outcome.STOPPING.value)
         ticket.queued_ns = now_ns
         level = self._queue.level_of(ticket)
-        deadline_ns = self._deadline_ns(ticket, level, now_ns)
+        deadline_ns = ticket.deadline_ns
         if deadline_ns is not None and deadline_ns <= now_ns:
             self._refuse(ticket, Outcome.TIMED_OUT)
         elif level.full:
@@ -201,13 +199,6 @@ class DynamicCore:
         """Counts. A running ticket that was refused or cancelled is not counted any more, nor is one that has run and waits for
         its turn."""
         return CoreSnapshot(queued=self._queue.count, executing=self._executing, idle_instances=len(self._pool.idle))
-
-    def _deadline_ns(self, ticket: Ticket, level: QueueLevel, now_ns: int) -> int | None:
-        deadline_ns = ticket.deadline_ns
-        if ticket.timeout_ns <= 0 or not level.rules.timeout_is_end_to_end:
-            return deadline_ns
-        timeout_at_ns = now_ns + ticket.timeout_ns
-        return timeout_at_ns if deadline_ns is None or timeout_at_ns < deadline_ns else deadline_ns
 
     def _enqueue(self, ticket: Ticket, level: QueueLevel, deadline_ns: int | None, now_ns: int) -> None:
         ticket.ready_ns = now_ns

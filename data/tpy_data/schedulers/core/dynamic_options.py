@@ -28,11 +28,6 @@ class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
             return timeout_ns
         return self.default_timeout_ns
 
-    @property
-    def timeout_is_end_to_end(self) -> bool:
-        """Whether a request's own timeout ends it. False where the model asks that it only moves back in the queue."""
-        return not (self.allow_timeout_override and self.timeout_action is TimeoutAction.DELAY)
-
 
 class DynamicOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the dynamic core needs to know.

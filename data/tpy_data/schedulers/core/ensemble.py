@@ -22,7 +22,6 @@ from tpy.errors import Unavailable, invariant
 from tpy.limits import ENSEMBLE_FRAMES_MAX, ENSEMBLE_STEP_WAIT_NS_MAX
 from tpy_data.schedulers.core.contract import CoreSnapshot, Outcome, Phase, Ticket
 from tpy_data.schedulers.core.deadlines import Deadlines
-from tpy_data.schedulers.core.default import end_to_end_deadline_ns
 from tpy_data.schedulers.core.ensemble_graph import EnsemblePlan
 
 
@@ -180,9 +179,8 @@ class EnsembleCore:
         run.queued_ns = now_ns
         run.phase = Phase.EXECUTING
         self._runs[run] = None
-        deadline_ns = end_to_end_deadline_ns(run, now_ns)
+        deadline_ns = run.deadline_ns
         if deadline_ns is not None:
-            run.deadline_ns = deadline_ns
             if deadline_ns <= now_ns:
                 self._end_early(run, End.TIMED_OUT)
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tpy.config.instance_groups import check_instance_groups
 from tpy.config.model_config import ModelConfig
 from tpy.config.problem import NO_SOURCE, Problem, Source
+from tpy.config.request_timeout import PARAMETER, RequestTimeout
 from tpy.config.resolve import ENSEMBLE_PLATFORM, PLATFORMS_OF_BACKEND
 from tpy.config.validation.batching import check_dynamic_batching
 from tpy.config.validation.effects import check_effects
@@ -28,6 +29,7 @@ def validate(config: ModelConfig, *, source: Source = NO_SOURCE, complete: bool 
     check_sequence_batching(report)
     check_ensemble(report)
     _check_response_cache(report)
+    _check_request_timeout(report)
     check_metrics(report)
     check_tensors(report, complete=complete)
     check_batch_io(report, complete=complete)
@@ -67,3 +69,11 @@ def _check_response_cache(report: Report) -> None:
         report.error("response_cache.enable", text % "sequence batching scheduler")
     if config.decoupled:
         report.error("response_cache.enable", text % "'decoupled' transaction policy")
+
+
+def _check_request_timeout(report: Report) -> None:
+    value = report.config.parameter(PARAMETER, RequestTimeout.QUEUE.value)
+    known = [each.value for each in RequestTimeout]
+    if value not in known:
+        text = f"unexpected value '{value}' of parameter {PARAMETER} for {report.config.name}"
+        report.error(f"parameters[{PARAMETER}]", text, expected=" or ".join(known))

@@ -1,0 +1,77 @@
+"""A flag of `tpy serve`: how it is written, what its value may be, and what giving it does."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+
+class Kind(enum.Enum):
+    """How a value is written."""
+
+    TEXT = "text"
+    INTEGER = "integer"
+    BOOLEAN = "boolean"
+    CHOICE = "choice"
+    LIST = "list"
+    """Repeatable; in the environment variable, values are separated by `Flag.separator`."""
+
+
+class Standing(enum.Enum):
+    """What giving the flag does."""
+
+    HONOURED = "honoured"
+    IGNORED = "accepted, no effect"
+    REFUSED = "refused unless default"
+
+
+Value = str | int | bool | tuple[str, ...]
+
+
+class Flag(msgspec.Struct, frozen=True, kw_only=True):
+    """One flag. `name` without dashes in front; `minimum` and `maximum` bound INTEGER; `choices` is for CHOICE; `aliases` are
+    other spellings; `why` says why a flag is IGNORED or REFUSED. `switches`: an INTEGER that also takes true, for 1, and false.
+    `harmless` tells the values that ask for nothing that is not there: of a REFUSED flag they are taken as of an IGNORED one, of
+    an IGNORED one without a warning."""
+
+    name: str
+    group: str
+    kind: Kind
+    default: Value
+    help: str
+    standing: Standing = Standing.HONOURED
+    why: str = ""
+    choices: Sequence[str] = ()
+    minimum: int | None = None
+    maximum: int | None = None
+    aliases: Sequence[str] = ()
+    metavar: str = ""
+    switches: bool = False
+    harmless: Callable[[str], bool] = lambda text: False
+
+    @property
+    def field(self) -> str:
+        """The key of the flag's value in the parsed options."""
+        return self.name.replace("-", "_")
+
+    @property
+    def environment(self) -> str:
+        """The variable that gives the value when the command line does not."""
+        return "TPY_" + self.name.upper().replace("-", "_")
+
+    @property
+    def separator(self) -> str:
+        """What stands between the values of a LIST in that variable: a semicolon where values have commas themselves."""
+        return ";" if "," in self.metavar else ","
+
+
+def kind_of(default: Value, choices: Sequence[str]) -> Kind:
+    if choices:
+        return Kind.CHOICE
+    # bool before int: True is an int in Python.
+    for python_type, kind in ((bool, Kind.BOOLEAN), (int, Kind.INTEGER), (tuple, Kind.LIST)):
+        if isinstance(default, python_type):
+            return kind
+    return Kind.TEXT
