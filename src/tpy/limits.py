@@ -244,8 +244,8 @@ GRPC_CONTENTS_PARSE_BYTES_MAX: Final = 2 * MIB
 """Typed contents that are no packed numbers are given to protobuf up to this size: 8 ms at most, while nothing else runs."""
 
 GRPC_INLINE_BYTES_MAX: Final = 64 * KIB
-"""An inference request without its tensors, typed contents, and control requests are parsed on the loop up to this size (three
-milliseconds at most), else in a thread."""
+"""An inference request without its tensors, and typed contents, are parsed on the loop up to this size (three milliseconds at
+most), else in a thread."""
 
 GRPC_INLINE_STRING_BYTES_MAX: Final = 256 * KIB
 """BYTES elements up to this size together are copied on the loop, else in a thread."""
@@ -253,11 +253,14 @@ GRPC_INLINE_STRING_BYTES_MAX: Final = 256 * KIB
 GRPC_CONTROL_BYTES_MAX: Final = 64 * KIB
 """One request of a method other than inference and load: names and settings."""
 
-GRPC_CONTROL_FIELDS_MAX: Final = 1_024
-"""Fields in it, and in the messages within it: each costs some microseconds."""
+GRPC_CONTROL_FIELDS_MAX: Final = 256
+"""Fields in it, and in the messages within it: ten times what is needed. Each costs ten microseconds."""
 
-GRPC_LOAD_FIELDS_MAX: Final = 65_536
-"""The same in a load call, where each file that it brings is five."""
+GRPC_INLINE_CONTROL_BYTES_MAX: Final = 4 * KIB
+"""Such requests are read on the loop up to this size, else in a thread."""
+
+GRPC_LOAD_FIELDS_MAX: Final = 16_384
+"""Fields of a load call, where each file that it brings is four."""
 
 GRPC_INLINE_ELEMENTS_MAX: Final = 32_768
 """BYTES elements, and elements to classify, that are written into a response on the loop; more go to a thread."""

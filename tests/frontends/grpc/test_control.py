@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 from grpclib.const import Status
 from tritonclient.grpc import service_pb2 as pb
 
+from tpy import limits
 from tpy.errors import Internal, Unavailable
 from tpy.messages import Duration, LoadRequest, ResponseStatistics
 
@@ -279,3 +280,37 @@ async def test_every_method_has_a_handler() -> None:
     async with port() as server:
         for method in service.methods:
             assert f"/{service.full_name}/{method.name}" in server.handlers
+
+
+async def test_requests_are_bounded_before_they_are_read() -> None:
+    async with port() as server:
+        most = limits.GRPC_CONTROL_BYTES_MAX
+        too_long = await server.call("ModelReady", bytes(most + 1))
+        text = f"a ModelReady request of {most + 1} bytes, at most {most} are accepted"
+        assert (too_long.status, too_long.message) == (Status.INVALID_ARGUMENT, text)
+        for method, field, most in (
+            ("LogSettings", b"\x0a\x00", limits.GRPC_CONTROL_FIELDS_MAX),
+            ("LogSettings", b"\x0a\x02\x12\x00", limits.GRPC_CONTROL_FIELDS_MAX),
+            ("ModelReady", b"\x78\x00", limits.GRPC_CONTROL_FIELDS_MAX),
+            ("RepositoryModelLoad", b"\x1a\x00", limits.GRPC_LOAD_FIELDS_MAX),
+            ("RepositoryModelLoad", b"\x1a\x02\x12\x00", limits.GRPC_LOAD_FIELDS_MAX),
+        ):
+            call = await server.call(method, field * (most + 1))
+            text = f"a {method} request with more than {most} fields, at most as many are accepted"
+            assert (call.status, call.message) == (Status.INVALID_ARGUMENT, text)
+
+
+async def test_the_worst_requests_do_not_hold_up_the_loop(loop_guard: object) -> None:
+    settings = pb.LogSettingsRequest()
+    for number in range(limits.GRPC_CONTROL_FIELDS_MAX // 4):
+        settings.settings[f"{number}"].bool_param = True
+    names = pb.ModelReadyRequest(name="x" * 60_000).SerializeToString()
+    files = {f"file:1/{number}": Parameter(bytes_param=b"x") for number in range(limits.GRPC_LOAD_FIELDS_MAX // 4 - 1)}
+    load = pb.RepositoryModelLoadRequest(model_name="m", parameters=files)
+    await trio.lowlevel.checkpoint()
+    async with port() as server:
+        assert (await server.call("LogSettings", settings.SerializeToString())).status is Status.OK
+        assert (await server.call("ModelReady", names)).status is Status.OK
+        assert (await server.call("RepositoryModelLoad", load.SerializeToString())).status is Status.OK
+        [loaded] = server.services.repository.loads
+        assert len(loaded.files) == len(files)

@@ -18,8 +18,9 @@ from grpclib.const import Cardinality, Handler
 
 from tpy import limits
 from tpy._proto import request_class
-from tpy.errors import Internal, InvariantViolation, TpyError, Unsupported
+from tpy.errors import Internal, InvalidArgument, InvariantViolation, TpyError, Unsupported
 from tpy.frontends.grpc.calls import CallParts, fail_call, unexpected_error
+from tpy.frontends.grpc.codec.fields import FieldBudget, TooManyFields, count_nested_fields
 from tpy.frontends.grpc.transport import CallContext, StreamCall, StreamHandler, UnaryCall, UnaryHandler
 from tpy.frontends.threads import run_in_thread
 
@@ -53,7 +54,7 @@ def service_handlers(
     mapping: Mapping[str, Handler] = service.__mapping__()  # type: ignore[attr-defined]  # every generated base has it
     handlers: dict[str, UnaryHandler | StreamHandler] = {}
     for path, method in mapping.items():
-        reader = _RequestReader(path, method.request_type, conversions.get(path))
+        reader = _RequestReader(path, method.request_type, parts.threads, conversions.get(path))
         if method.cardinality is Cardinality.UNARY_UNARY:
             handlers[path] = UnaryHandler(_UnaryMethod(method, reader, parts, apis.get(path, "")).handle)
         else:
@@ -62,15 +63,37 @@ def service_handlers(
 
 
 class _RequestReader:
-    """Reads the requests of one method. betterproto2 reads what it can of broken bytes, so Google's looks at them first."""
+    """Reads the requests of one method. betterproto2 reads what it can of broken bytes, and takes microseconds for each field:
+    they are counted first, and Google's parser looks at them."""
 
-    def __init__(self, path: str, request_type: type[betterproto2.Message], convert: Convert | None = None) -> None:
+    def __init__(
+        self, path: str, request_type: type[betterproto2.Message], threads: trio.CapacityLimiter, convert: Convert | None = None
+    ) -> None:
+        self._method = path.rpartition("/")[2]
         self._request_type = request_type
         self._checked_type = request_class(path)
+        self._threads = threads
         self._convert = convert
+        self._fields_max = limits.GRPC_CONTROL_FIELDS_MAX if convert is None else limits.GRPC_LOAD_FIELDS_MAX
 
-    def read(self, message: memoryview) -> betterproto2.Message:
-        """The request in `message`. Raises Internal, as Triton, for bytes that are none."""
+    async def read(self, message: memoryview) -> betterproto2.Message:
+        """The request in `message`. Raises Internal, as Triton, for bytes that are none, and InvalidArgument for more than such a
+        request may have."""
+        if self._convert is None and len(message) > limits.GRPC_CONTROL_BYTES_MAX:
+            raise InvalidArgument(
+                f"a {self._method} request of {len(message)} bytes, at most {limits.GRPC_CONTROL_BYTES_MAX} are accepted"
+            )
+        if len(message) > limits.GRPC_INLINE_CONTROL_BYTES_MAX:
+            return await run_in_thread(self._read, message, limiter=self._threads)
+        return self._read(message)
+
+    def _read(self, message: memoryview) -> betterproto2.Message:
+        try:
+            count_nested_fields(message, self._checked_type.DESCRIPTOR, FieldBudget(self._fields_max))
+        except TooManyFields:
+            raise InvalidArgument(
+                f"a {self._method} request with more than {self._fields_max} fields, at most as many are accepted"
+            ) from None
         octets = bytes(message)
         try:
             checked = self._checked_type.FromString(octets)
@@ -115,10 +138,7 @@ class _UnaryMethod:
         with scope:
             try:
                 self._parts.policy.require(self._api, call.metadata)
-                if len(message) > limits.GRPC_INLINE_BYTES_MAX:
-                    request = await run_in_thread(self._reader.read, message, limiter=self._parts.threads)
-                else:
-                    request = self._reader.read(message)
+                request = await self._reader.read(message)
                 del message  # a load may take minutes: do not keep its message that long
                 stream = _UnaryStream(request)
                 del request
@@ -149,7 +169,7 @@ class _CallStream:
         message = await self._call.receive_message()
         if message is None:
             raise Unsupported("the call has no request message, expected one")
-        return self._reader.read(message)
+        return await self._reader.read(message)
 
     async def send_message(self, message: betterproto2.Message) -> None:
         await self._call.send_message([bytes(message)])
@@ -165,7 +185,7 @@ class _CallStream:
             nursery.cancel_scope.cancel()
         if message is None:
             raise StopAsyncIteration
-        return self._reader.read(message)
+        return await self._reader.read(message)
 
     async def _cancel_when_stopped(self, waiting: trio.CancelScope) -> None:
         await self._stop.wait()
