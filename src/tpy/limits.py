@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tpy.units import KIB, MIB, NS_PER_S
+from tpy.units import KIB, MIB, NS_PER_MS, NS_PER_S
 
 HTTP_INPUT_BYTES_MAX_DEFAULT: Final = 64 * MIB
 """--http-max-input-size: Triton's default. Bounds the request body, before and after decompression."""
@@ -200,6 +200,22 @@ GRPC_STREAMS_PER_CONNECTION_MAX: Final = 1024
 GRPC_STREAM_SEND_BYTES_MAX: Final = 1 * MIB
 """Response messages queued on one stream before its sender waits: keeps a fast reader busy, and bounds what a slow one costs."""
 
+LOOP_TURN_NS_MAX: Final = 5 * NS_PER_MS
+"""A turn of the loop that has taken longer is long: who has more to do with what clients have sent waits in line. Enough for
+some tens of requests, and what health checks and others wait for at most, but for LOOP_TURN_TASKS_MAX steps."""
+
+LOOP_TURN_TASKS_MAX: Final = 8
+"""Tasks in that line that go on in each turn, with a step each (three milliseconds at most)."""
+
+GRPC_CONNECTION_SLICE_NS_MAX: Final = 500_000
+"""How long a connection goes on with what has arrived, however long the turn: what is sent by clients that wait for answers."""
+
+GRPC_FRAMES_PER_STEP_MAX: Final = 64
+"""HTTP/2 frames that are read in one step (0.2 ms). Large header blocks and SETTINGS count as several."""
+
+GRPC_MANY_STREAMS: Final = 16
+"""With more streaming calls than that on a connection, each waits in line for its first message of a long turn, too."""
+
 GRPC_STREAM_MESSAGES_PER_TURN_MAX: Final = 16
 """Messages of one stream that its handler takes before others have their turn: a millisecond of small requests."""
 
@@ -270,6 +286,16 @@ GRPC_INLINE_ENTRIES_MAX: Final = 100
 
 GRPC_JOINED_BYTES_MAX: Final = 16 * KIB
 """A response up to this size is joined into one piece: copying it costs less than sending its parts."""
+
+GRPC_INLINE_UNPACKED_BYTES_MAX: Final = 64 * KIB
+"""What is made of a small compressed message on the loop (0.2 ms); one that becomes more is decompressed in a thread."""
+
+GRPC_UNPACKED_BYTES_FREE: Final = HTTP_INPUT_BYTES_MAX_DEFAULT
+"""A compressed message may become as large as this whatever its own size: images that are all zeros shrink to a thousandth."""
+
+GRPC_UNPACKED_RATIO_MAX: Final = 100
+"""What is larger may be so many times as large as what arrived: far beyond what compression makes of data that is not constant,
+while a few megabytes cannot become the two gigabytes that a message may have."""
 
 GRPC_CODEC_THREADS_MAX: Final = 4
 """Threads that parse, encode and compress large gRPC messages at the same time."""
@@ -368,6 +394,12 @@ HTTP2_ANSWER_BYTES_PER_IDLE_FRAME: Final = 4 * KIB
 
 GRPC_HEADER_FRAMES_MAX: Final = 16
 """HTTP/2 frames in one header block; more than any client needs for as many bytes as we take."""
+
+GRPC_HEADER_FIELDS_MAX: Final = 256
+"""Fields of one header block that are spelt out, not taken from the table: ten microseconds each, and more than any call has."""
+
+GRPC_HEADER_VALUES_MAX: Final = 64
+"""Values with commas between them in one header field."""
 
 GRPC_SETTINGS_MAX: Final = 64
 """Pairs in one SETTINGS frame; there are about ten settings."""

@@ -12,7 +12,7 @@ from tpy.clock import Clock
 from tpy.errors import Internal, TpyError
 from tpy.frontends.grpc.access import MetadataPolicy
 from tpy.frontends.grpc.status import GRPC_STATUS
-from tpy.frontends.grpc.transport import DEADLINE_TEXT, CallContext
+from tpy.frontends.grpc.transport import DEADLINE_TEXT, CallContext, LoopTurns
 from tpy.services import Services
 
 _log = logging.getLogger(__name__)
@@ -26,13 +26,21 @@ class CallParts:
     when the server stops; calls without an end of their own then end."""
 
     def __init__(
-        self, services: Services, clock: Clock, policy: MetadataPolicy, *, nursery: trio.Nursery, stop: trio.Event
+        self,
+        services: Services,
+        clock: Clock,
+        policy: MetadataPolicy,
+        *,
+        nursery: trio.Nursery,
+        stop: trio.Event,
+        turns: LoopTurns | None = None,
     ) -> None:
         self.services = services
         self.clock = clock
         self.policy = policy
         self.nursery = nursery
         self.stop = stop
+        self.turns = turns or LoopTurns(clock)
         self.threads = trio.CapacityLimiter(limits.GRPC_CODEC_THREADS_MAX)
 
 

@@ -137,6 +137,8 @@ class _UnaryMethod:
     async def _run(self, call: UnaryCall, message: memoryview, scope: trio.CancelScope) -> None:
         with scope:
             try:
+                if self._parts.turns.is_long:
+                    await self._parts.turns.wait()
                 self._parts.policy.require(self._api, call.metadata)
                 request = await self._reader.read(message)
                 del message  # a load may take minutes: do not keep its message that long

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+import time
 
+import hpack
 import msgspec
 import pytest
 from grpclib.const import Status
@@ -14,8 +16,8 @@ from tpy.frontends.grpc.transport.core.answers import OK, RESPONSE, trailers
 from tpy.frontends.grpc.transport.core.codes import Http2Code
 from tpy.frontends.grpc.transport.core.events import ConnectionEnded, RequestBegan
 from tpy.frontends.grpc.transport.core.pings import PingRules
-from tpy.limits import GRPC_HEADER_FRAMES_MAX
-from tpy.units import KIB, MIB, NS_PER_S
+from tpy.limits import GRPC_FRAMES_PER_STEP_MAX, GRPC_HEADER_FRAMES_MAX
+from tpy.units import KIB, MIB, NS_PER_MS, NS_PER_S
 
 from .peer import HEADERS, PING_RULES, Peer, data, frame, message, ping, rst_stream, settings, window_update
 
@@ -46,6 +48,35 @@ def test_headers_that_are_too_large_refuse_the_call_only() -> None:
     assert begun.head.refused is not None
     assert begun.head.refused.status is Status.RESOURCE_EXHAUSTED
     assert peer.ended_with() is None
+
+
+def test_table_size_updates_without_end() -> None:
+    """Each is a byte. A block begins with two at most."""
+    sizes = Peer()
+    begun, *_ = sizes.send(frame(codes.HEADERS, codes.END_HEADERS, 1, b"\x20\x3f\xe1\x1f" + sizes.encoder.encode(HEADERS)))
+    assert isinstance(begun, RequestBegan)
+    sizes.send(frame(codes.HEADERS, codes.END_HEADERS, 3, b"\x20\x20\x20" + sizes.encoder.encode(HEADERS)))
+    assert sizes.ended_with() is Http2Code.COMPRESSION_ERROR
+
+
+def test_fields_of_a_block_are_counted() -> None:
+    peer = Peer()
+    begun, *_ = peer.send(peer.headers(1, [*HEADERS, *((f"x{number}", "y") for number in range(200))]))
+    assert isinstance(begun, RequestBegan)
+    assert len(begun.head.metadata) == 200
+    peer.send(peer.headers(3, [*HEADERS, *((f"y{number}", "y") for number in range(300))]))
+    assert peer.ended_with() is CALM
+
+
+@pytest.mark.parametrize("name", ["x-bin", "grpc-accept-encoding"])
+def test_values_of_one_field_are_counted(name: str) -> None:
+    peer = Peer()
+    begun, *_ = peer.send(peer.headers(1, [*HEADERS, (name, "," * 15_000)]))
+    assert isinstance(begun, RequestBegan)
+    assert (begun.head.refused is not None) is (name == "x-bin")
+    begun, *_ = peer.send(peer.headers(3, [*HEADERS, (name, ",".join(["gzip"] * 60))]))
+    assert isinstance(begun, RequestBegan)
+    assert begun.head.refused is None
 
 
 @pytest.mark.parametrize("pieces", [1, 5])
@@ -265,6 +296,66 @@ def test_responses_of_a_peer_that_opens_no_window_stay_within_its_streams() -> N
         peer.output()
     assert peer.server.open_streams == 10
     assert sum(peer.server.queued_bytes(stream_id) for stream_id in range(1, 41, 2)) == 10_000
+
+
+def test_settings_move_the_windows_once() -> None:
+    peer = Peer(streams_max=1000)
+    peer.send(*(peer.headers(2 * number + 1) for number in range(1000)))
+    pairs = [(codes.INITIAL_WINDOW_SIZE, 5 + number % 2) for number in range(63)]
+    began_ns = time.thread_time_ns()
+    for _ in range(20):
+        peer.send(settings(*pairs))
+    assert time.thread_time_ns() - began_ns < 100 * NS_PER_MS  # 20 times 63 times 1000 windows would be a second
+    peer.send(settings((codes.INITIAL_WINDOW_SIZE, 2**31), (codes.INITIAL_WINDOW_SIZE, 5)))
+    assert peer.ended_with() is Http2Code.FLOW_CONTROL_ERROR
+
+
+def test_frames_are_read_some_at_a_time() -> None:
+    """What one step does is bounded, and all steps together do what one would."""
+    whole, stepwise = Peer(), Peer()
+    sent = [b"".join((peer.headers(1), *(data(1, b"x") for _ in range(500)), peer.request(3))) for peer in (whole, stepwise)]
+    whole.send(sent[0])
+    events = stepwise.server.receive(sent[1], 0, 64)
+    steps = 1
+    while stepwise.server.has_input:
+        more = stepwise.server.receive(b"", 0, 64)
+        assert len(more) <= 64
+        events += more
+        steps += 1
+    assert steps == 503 // 64 + 1
+    assert len(events) == len(whole.events)
+    stepwise.events = events
+    assert stepwise.body(1) == whole.body(1)
+    assert stepwise.body(3) == whole.body(3)
+
+
+@pytest.mark.parametrize("flood", ["data", "indexed", "literals", "huffman", "references"])
+def test_a_step_is_short(flood: str) -> None:
+    """A megabyte of the worst frames that the bounds allow, read in steps: each is a few milliseconds."""
+    peer = Peer(streams_max=1000, header_bytes_max=16 * KIB)
+    encoder = hpack.Encoder()
+    if flood == "data":
+        frames = [peer.headers(1), *[data(1, b"x")] * 100_000]
+    elif flood == "indexed":
+        frames = [frame(codes.HEADERS, codes.END_HEADERS, 1 + 2 * n, b"\x90" * 500) for n in range(400)]
+    elif flood == "literals":
+        block = b"".join(b"\x00\x01a\x01" + bytes([65 + n % 26]) for n in range(250))
+        frames = [frame(codes.HEADERS, codes.END_HEADERS, 1 + 2 * n, block) for n in range(200)]
+    elif flood == "huffman":
+        block = encoder.encode([("x", "\x1f" * 7_000), ("y", "0" * 8_000)], huffman=True)
+        frames = [frame(codes.HEADERS, codes.END_HEADERS, 1 + 2 * n, block) for n in range(40)]
+    else:
+        block = encoder.encode([("x", "y" * 4_000)], huffman=False)
+        frames = [frame(codes.HEADERS, codes.END_HEADERS, 1 + 2 * n, (b"" if n else block) + b"\xbe" * 7) for n in range(900)]
+    pending, worst_ns = b"".join(frames), 0
+    while pending or peer.server.has_input:
+        began_ns = time.thread_time_ns()
+        peer.server.receive(pending, 0, GRPC_FRAMES_PER_STEP_MAX)
+        worst_ns = max(worst_ns, time.thread_time_ns() - began_ns)
+        pending = b""
+        peer.output()
+    assert not peer.server.is_closed
+    assert worst_ns < 15 * NS_PER_MS
 
 
 def test_data_in_single_bytes() -> None:

@@ -6,13 +6,14 @@ import gzip
 import tracemalloc
 import zlib
 
+import numpy as np
 import pytest
 from grpclib.const import Status
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpy.frontends.grpc.transport import StreamHandler, UnaryHandler
-from tpy.frontends.grpc.transport.compression import decompress
+from tpy.frontends.grpc.transport import StreamHandler, UnaryHandler, compression
+from tpy.frontends.grpc.transport.compression import MessageCodec, decompress
 from tpy.frontends.grpc.transport.core.framing import FramingFault
 from tpy.units import KIB, MIB
 
@@ -108,6 +109,23 @@ def test_a_bomb_costs_no_more_than_the_limit() -> None:
         assert tracemalloc.get_traced_memory()[1] < 8 * MIB
     finally:
         tracemalloc.stop()
+
+
+def test_what_is_large_may_not_be_compressed_too_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "GRPC_UNPACKED_BYTES_FREE", MIB)
+    assert len(decompress(memoryview(gzip.compress(bytes(MIB))), "gzip", 64 * MIB)) == MIB
+    with pytest.raises(FramingFault, match=r"compressed too well: .* bytes at most 100 for each are accepted") as caught:
+        decompress(memoryview(gzip.compress(bytes(MIB + 1))), "gzip", 64 * MIB)
+    assert caught.value.status is Status.RESOURCE_EXHAUSTED
+    image = np.random.default_rng(1).integers(0, 4, 4 * MIB, np.uint8).tobytes()
+    assert decompress(memoryview(gzip.compress(image)), "gzip", 64 * MIB) == image
+
+
+def test_small_messages_that_become_large_go_to_a_thread() -> None:
+    codec = MessageCodec("none", 64 * MIB)
+    for size, now in ((60 * KIB, True), (70 * KIB, False), (900 * KIB, False)):
+        unpacked = codec.unpack_now(memoryview(gzip.compress(bytes(size))), "gzip")
+        assert (unpacked is not None) is now
 
 
 # Responses

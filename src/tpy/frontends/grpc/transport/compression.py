@@ -12,11 +12,16 @@ from tpy.frontends.grpc.transport.core.framing import FramingFault
 from tpy.frontends.grpc.transport.core.request_head import Encoding
 from tpy.frontends.grpc.transport.options import CompressionLevel
 from tpy.frontends.threads import run_in_thread
-from tpy.limits import GRPC_CODEC_THREADS_MAX
+from tpy.limits import (
+    GRPC_CODEC_THREADS_MAX,
+    GRPC_INLINE_UNPACKED_BYTES_MAX,
+    GRPC_UNPACKED_BYTES_FREE,
+    GRPC_UNPACKED_RATIO_MAX,
+)
 from tpy.units import KIB, MIB
 
 INLINE_COMPRESSED_BYTES_MAX = KIB
-"""Compressed messages up to this size are unpacked on the loop: deflate cannot make more than about 1 MiB of it."""
+"""Compressed messages up to this size are unpacked on the loop, as far as GRPC_INLINE_UNPACKED_BYTES_MAX goes."""
 
 INLINE_PLAIN_BYTES_MAX = 32 * KIB
 """Messages up to this size are compressed on the loop."""
@@ -44,15 +49,26 @@ class MessageCodec:
         """What responses are compressed with, for a client that likes `accepted` best."""
         return "identity" if self._zlib_level is None else accepted
 
-    def unpack(self, message: memoryview, encoding: Encoding) -> memoryview:
-        """A compressed message, decompressed. Raises FramingFault."""
+    def unpack_now(self, message: memoryview, encoding: Encoding) -> memoryview | None:
+        """As `unpack`, if it takes less than a millisecond; None: do it in a thread."""
+        if len(message) > INLINE_COMPRESSED_BYTES_MAX:
+            return None
+        limit = min(self._receive_bytes_max, GRPC_INLINE_UNPACKED_BYTES_MAX)
+        try:
+            return self._unpack(message, encoding, limit)
+        except FramingFault as fault:
+            if fault.status is Status.RESOURCE_EXHAUSTED and limit < self._receive_bytes_max:
+                return None
+            raise
+
+    async def unpack(self, message: memoryview, encoding: Encoding) -> memoryview:
+        """A compressed message, decompressed in a thread. Raises FramingFault."""
+        return await run_in_thread(self._unpack, message, encoding, self._receive_bytes_max, limiter=self._threads)
+
+    def _unpack(self, message: memoryview, encoding: Encoding, limit: int) -> memoryview:
         if encoding == "identity":
             raise FramingFault(Status.INTERNAL, "a message is marked as compressed, but there is no grpc-encoding")
-        return memoryview(decompress(message, encoding, self._receive_bytes_max))
-
-    async def unpack_in_thread(self, message: memoryview, encoding: Encoding) -> memoryview:
-        """As `unpack`."""
-        return await run_in_thread(self.unpack, message, encoding, limiter=self._threads)
+        return memoryview(decompress(message, encoding, limit))
 
     def pack(self, parts: Sequence[bytes | memoryview], encoding: Encoding) -> bytes:
         """`parts` as one message, compressed with `encoding`, which is not identity."""
@@ -69,8 +85,10 @@ class MessageCodec:
 def decompress(message: memoryview, encoding: Encoding, limit: int) -> bytearray:
     """`message` decompressed; never more than `limit` bytes are produced, and one step more.
 
-    Raises FramingFault: INTERNAL for what is corrupt or cut off, RESOURCE_EXHAUSTED for what is larger than `limit`.
+    Raises FramingFault: INTERNAL for what is corrupt or cut off, RESOURCE_EXHAUSTED for what is larger than `limit`, or than
+    GRPC_UNPACKED_BYTES_FREE and GRPC_UNPACKED_RATIO_MAX times what arrived.
     """
+    ratio_limit = max(GRPC_UNPACKED_BYTES_FREE, GRPC_UNPACKED_RATIO_MAX * len(message))
     produced = bytearray()
     stream = zlib.decompressobj(_GZIP_OR_ZLIB)
     at = 0
@@ -80,12 +98,18 @@ def decompress(message: memoryview, encoding: Encoding, limit: int) -> bytearray
             at += _CHUNK_BYTES
             while True:
                 # One byte more than allowed is enough to know that it is too much.
-                step_max = min(_STEP_BYTES, limit + 1 - len(produced))
+                step_max = min(_STEP_BYTES, min(limit, ratio_limit) + 1 - len(produced))
                 step = stream.decompress(pending, step_max)
                 produced += step
                 if len(produced) > limit:
                     raise FramingFault(
                         Status.RESOURCE_EXHAUSTED, f"Received message larger than max (more than {limit} bytes when decompressed)"
+                    )
+                if len(produced) > ratio_limit:
+                    raise FramingFault(
+                        Status.RESOURCE_EXHAUSTED,
+                        f"Received message that is compressed too well: {len(message)} bytes for more than {ratio_limit}, beyond "
+                        f"{GRPC_UNPACKED_BYTES_FREE} bytes at most {GRPC_UNPACKED_RATIO_MAX} for each are accepted",
                     )
                 pending = stream.unconsumed_tail
                 if stream.eof or (not pending and len(step) < step_max):

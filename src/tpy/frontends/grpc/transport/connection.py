@@ -13,6 +13,7 @@ end). Calls that are open then are cancelled.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
 
 import trio
@@ -24,7 +25,7 @@ from tpy.frontends.grpc.transport.call import DEADLINE_TEXT, StreamHandler
 from tpy.frontends.grpc.transport.core.answers import refusal
 from tpy.frontends.grpc.transport.core.codes import Http2Code
 from tpy.frontends.grpc.transport.core.deadlines import DeadlineQueue
-from tpy.frontends.grpc.transport.core.events import ConnectionEnded, DataArrived, RequestBegan, StreamEnded
+from tpy.frontends.grpc.transport.core.events import ConnectionEnded, DataArrived, Event, RequestBegan, StreamEnded
 from tpy.frontends.grpc.transport.core.http2 import Http2Server
 from tpy.frontends.grpc.transport.core.lifetime import Lifetime, LifetimeStep
 from tpy.frontends.grpc.transport.core.pings import Keepalive, KeepaliveStep
@@ -34,7 +35,13 @@ from tpy.frontends.grpc.transport.port import GrpcPort
 from tpy.frontends.grpc.transport.stream import StreamExchange
 from tpy.frontends.grpc.transport.unary import UnaryExchange
 from tpy.frontends.grpc.transport.wire import GONE, Wire
-from tpy.limits import GRPC_GOAWAY_ANSWER_S_MAX, GRPC_LINGER_S_MAX, GRPC_SETUP_S_MAX
+from tpy.limits import (
+    GRPC_CONNECTION_SLICE_NS_MAX,
+    GRPC_FRAMES_PER_STEP_MAX,
+    GRPC_GOAWAY_ANSWER_S_MAX,
+    GRPC_LINGER_S_MAX,
+    GRPC_SETUP_S_MAX,
+)
 from tpy.units import KIB, MIB, NS_PER_S
 
 _log = logging.getLogger(__name__)
@@ -76,8 +83,11 @@ class Connection:
         self.receive_bytes_max = port.options.max_receive_bytes
         self.send_bytes_max = port.options.max_send_bytes
         self.spawn = spawn
+        self.turns = port.turns
         self._port = port
         self._wire = wire
+        self._events: deque[Event] = deque()
+        """What has been read and not been looked at."""
         self._exchanges: dict[int, Exchange] = {}
         self.behind: set[Waiting] = set()
         self._deadlines = DeadlineQueue()
@@ -120,30 +130,29 @@ class Connection:
                     size_max = _READ_BYTES if len(data) < _READ_BYTES else _READ_BYTES_BULK
                     if not server.is_closed:
                         self._take(data)
+                        while self._events or server.has_input:
+                            await self.turns.wait()
+                            self._take(b"")
             except GONE:
                 return
 
     def _take(self, data: bytes) -> None:
-        """One turn: what has arrived, and what is answered at once."""
-        now_ns = self._port.clock.now_ns()
-        self._keepalive.heard(now_ns)
+        """One turn: of what has arrived as much as there is time for, and what is answered at once."""
+        began_ns = self._port.clock.now_ns()
+        self._keepalive.heard(began_ns)
         self._in_turn = True
+        events = self._events
         try:
-            for event in self.server.receive(data, now_ns):
-                if isinstance(event, DataArrived):
-                    exchange = self._exchanges.get(event.stream_id)
-                    if exchange is not None:
-                        exchange.on_data(event.data, ended=event.ended)
-                    else:
-                        self.server.credit(event.stream_id, len(event.data))
-                elif isinstance(event, RequestBegan):
-                    self._begin(event.stream_id, event.head, now_ns)
-                elif isinstance(event, StreamEnded):
-                    exchange = self._exchanges.get(event.stream_id)
-                    if exchange is not None:
-                        exchange.cancel()
-                else:
-                    self._on_fault(event)
+            while True:
+                if not events:
+                    events += self.server.receive(data, began_ns, GRPC_FRAMES_PER_STEP_MAX)
+                    data = b""
+                while events:
+                    self._on_event(events.popleft(), began_ns)
+                    if not self._has_time(began_ns):
+                        break
+                if events or not self.server.has_input or not self._has_time(began_ns):
+                    break
         finally:
             self._in_turn = False
         if self.server.is_settled:
@@ -152,6 +161,26 @@ class Connection:
             self._send_nowait()
         if self._unsent or self.server.has_output or self._is_over:
             self.wake()
+
+    def _has_time(self, began_ns: int) -> bool:
+        """Whether what began then may go on in this turn of the loop."""
+        return self._port.clock.now_ns() - began_ns < GRPC_CONNECTION_SLICE_NS_MAX or not self.turns.is_long
+
+    def _on_event(self, event: Event, now_ns: int) -> None:
+        if isinstance(event, DataArrived):
+            exchange = self._exchanges.get(event.stream_id)
+            if exchange is not None:
+                exchange.on_data(event.data, ended=event.ended)
+            else:
+                self.server.credit(event.stream_id, len(event.data))
+        elif isinstance(event, RequestBegan):
+            self._begin(event.stream_id, event.head, now_ns)
+        elif isinstance(event, StreamEnded):
+            exchange = self._exchanges.get(event.stream_id)
+            if exchange is not None:
+                exchange.cancel()
+        else:
+            self._on_fault(event)
 
     def _begin(self, stream_id: int, head: RequestHead, now_ns: int) -> None:
         handler = self._port.handlers.get(head.path)

@@ -17,6 +17,7 @@ from tpy.frontends.grpc.transport.core.answers import Fields
 from tpy.frontends.grpc.transport.core.codes import Http2Code
 from tpy.frontends.grpc.transport.core.http2 import Http2Server
 from tpy.frontends.grpc.transport.core.request_head import RequestHead
+from tpy.frontends.grpc.transport.turns import LoopTurns
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class Link(Protocol):
     spawn: Callable[..., None]
     """Start a task in the connection's nursery."""
 
+    turns: LoopTurns
     behind: set[Waiting]
     """To be told when output is written."""
 

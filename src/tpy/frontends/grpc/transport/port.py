@@ -12,6 +12,7 @@ from tpy.frontends.grpc.transport.compression import MessageCodec
 from tpy.frontends.grpc.transport.core.pings import PingRules
 from tpy.frontends.grpc.transport.core.rules import Http2Rules
 from tpy.frontends.grpc.transport.options import GrpcOptions
+from tpy.frontends.grpc.transport.turns import LoopTurns
 from tpy.units import NS_PER_S
 
 if TYPE_CHECKING:
@@ -22,7 +23,14 @@ class GrpcPort:
     """Options in the units of the cores, and the connections that are open. Raises InvalidArgument for options that cannot be
     served."""
 
-    def __init__(self, options: GrpcOptions, handlers: Handlers, clock: Clock, deliveries: Deliveries | None = None) -> None:
+    def __init__(
+        self,
+        options: GrpcOptions,
+        handlers: Handlers,
+        clock: Clock,
+        deliveries: Deliveries | None = None,
+        turns: LoopTurns | None = None,
+    ) -> None:
         _check(options)
         self.options = options
         self.handlers = handlers
@@ -43,6 +51,7 @@ class GrpcPort:
                 strikes_max=options.http2_max_ping_strikes,
             ),
         )
+        self.turns = turns or LoopTurns(clock)
         self.connections: set[Connection] = set()
         self.is_draining = False
 

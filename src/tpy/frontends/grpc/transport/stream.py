@@ -8,13 +8,14 @@ import trio
 from grpclib.const import Status
 
 from tpy.frontends.grpc.transport.call import Metadata, Parts, StreamHandler
-from tpy.frontends.grpc.transport.compression import INLINE_COMPRESSED_BYTES_MAX, INLINE_PLAIN_BYTES_MAX
+from tpy.frontends.grpc.transport.compression import INLINE_PLAIN_BYTES_MAX
 from tpy.frontends.grpc.transport.core.answers import Fields, response_headers, trailers, trailers_only
 from tpy.frontends.grpc.transport.core.framing import PREFIX_BYTES, FramingFault, Message, MessageReader, prefix
 from tpy.frontends.grpc.transport.core.request_head import RequestHead
 from tpy.frontends.grpc.transport.exchange import CallState, Exchange, Link, flatten, guard
 from tpy.limits import (
     GRPC_CONNECTION_MESSAGES_PER_TURN_MAX,
+    GRPC_MANY_STREAMS,
     GRPC_STREAM_MESSAGES_PER_TURN_MAX,
     GRPC_STREAM_SEND_BYTES_MAX,
 )
@@ -136,12 +137,14 @@ class StreamExchange(Exchange):
             await self._receivers.park()
         # What has arrived together is taken together: a turn of the loop for each would cost more than the message.
         self._taken += 1
-        together = GRPC_CONNECTION_MESSAGES_PER_TURN_MAX // max(1, self._link.server.open_streams)
-        if self._taken <= min(together, GRPC_STREAM_MESSAGES_PER_TURN_MAX):
+        if self._may_go_on():
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             self._taken = 1
-            await trio.lowlevel.checkpoint()
+            await self._link.turns.wait()
+            if not self._arrived:  # the call was cancelled meanwhile
+                await trio.lowlevel.checkpoint()
+                return None
         compressed, message = self._arrived.popleft()
         if self.state is CallState.OPEN:
             more = self._arrived or self._uncut
@@ -150,13 +153,20 @@ class StreamExchange(Exchange):
         if not compressed:
             return message
         try:
-            if len(message) <= INLINE_COMPRESSED_BYTES_MAX:
-                return self._link.codec.unpack(message, self._head.encoding)
-            return await self._link.codec.unpack_in_thread(message, self._head.encoding)
+            unpacked = self._link.codec.unpack_now(message, self._head.encoding)
+            return await self._link.codec.unpack(message, self._head.encoding) if unpacked is None else unpacked
         except FramingFault as fault:
             self.abort(fault.status, fault.text)
             await trio.lowlevel.checkpoint()  # raises Cancelled
             return None
+
+    def _may_go_on(self) -> bool:
+        """Whether the next message may be taken in this turn of the loop."""
+        streams = max(1, self._link.server.open_streams)
+        if self._taken == 1 and streams <= GRPC_MANY_STREAMS:
+            return True
+        together = GRPC_CONNECTION_MESSAGES_PER_TURN_MAX // streams
+        return self._taken <= min(together, GRPC_STREAM_MESSAGES_PER_TURN_MAX) and not self._link.turns.is_long
 
     # The response
 

@@ -7,11 +7,14 @@ import logging
 from grpclib.const import Status
 
 from tpy.frontends.grpc.transport.call import Metadata, Parts, UnaryHandler
-from tpy.frontends.grpc.transport.compression import INLINE_COMPRESSED_BYTES_MAX, INLINE_PLAIN_BYTES_MAX
+from tpy.frontends.grpc.transport.compression import INLINE_PLAIN_BYTES_MAX
 from tpy.frontends.grpc.transport.core.answers import Fields, response_headers, trailers, trailers_only
 from tpy.frontends.grpc.transport.core.framing import PREFIX_BYTES, FramingFault, Message, MessageReader, prefix
 from tpy.frontends.grpc.transport.core.request_head import Encoding, RequestHead
 from tpy.frontends.grpc.transport.exchange import CallState, Exchange, Link, flatten
+
+_MESSAGES_MAX = 2
+"""Messages that are looked for in what has arrived: one is right, and the second one is refused."""
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +41,7 @@ class UnaryExchange(Exchange):
             reader = self._reader
             if reader is None:
                 reader = self._reader = MessageReader(link.receive_bytes_max)
-            for message in reader.feed(data):
+            for message in reader.cut(data, _MESSAGES_MAX)[0]:
                 if self._message is not None:
                     raise FramingFault(Status.UNIMPLEMENTED, "the method takes exactly one message, got more")
                 self._message = message
@@ -55,14 +58,14 @@ class UnaryExchange(Exchange):
         (compressed, message), self._message = self._message, None
         if not compressed:
             self._serve(message)
-        elif len(message) <= INLINE_COMPRESSED_BYTES_MAX:
-            self._serve(self._link.codec.unpack(message, self._head.encoding))
+        elif (unpacked := self._link.codec.unpack_now(message, self._head.encoding)) is not None:
+            self._serve(unpacked)
         else:
             self._link.spawn(self._unpack_and_serve, message)
 
     async def _unpack_and_serve(self, message: memoryview) -> None:
         try:
-            unpacked = await self._link.codec.unpack_in_thread(message, self._head.encoding)
+            unpacked = await self._link.codec.unpack(message, self._head.encoding)
         except FramingFault as fault:
             if self.state is CallState.OPEN:
                 self.fail(fault.status, fault.text)

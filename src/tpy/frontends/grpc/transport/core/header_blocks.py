@@ -9,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from hpack import Decoder, Encoder, HPACKError, OversizedHeaderListError
+from hpack import Decoder, Encoder, HeaderTuple, HPACKDecodingError, HPACKError, OversizedHeaderListError
 from hpack.table import HeaderTable
 
 from tpy.frontends.grpc.transport.core.codes import HEADER_TABLE_BYTES, ConnectionFault, Http2Code
-from tpy.limits import GRPC_HEADER_BLOCKS_REMEMBERED_MAX
+from tpy.limits import GRPC_HEADER_BLOCKS_REMEMBERED_MAX, GRPC_HEADER_FIELDS_MAX
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
 _REMEMBERED_BYTES_MAX = 2048
+
+_RESIZES_MAX = 2
+"""Table size updates of one block: the least and the last size (RFC 7541, 4.2). Each is a byte, and costs microseconds."""
 
 T = TypeVar("T")
 
@@ -28,6 +31,8 @@ class _CountingTable(HeaderTable):
     def __init__(self) -> None:
         super().__init__()
         self.changes = 0
+        self.resizes_left = 2**62
+        """How many more sizes are taken."""
 
     def add(self, name: bytes, value: bytes) -> None:
         self.changes += 1
@@ -39,8 +44,26 @@ class _CountingTable(HeaderTable):
 
     @maxsize.setter
     def maxsize(self, size: int) -> None:
+        if not self.resizes_left:
+            raise HPACKDecodingError("more table size updates than a block may begin with")
+        self.resizes_left -= 1
         self.changes += 1
         HeaderTable.maxsize.__set__(self, size)  # type: ignore[attr-defined]  # a property's setter has no other name
+
+
+class _BoundedDecoder(Decoder):
+    """A decoder that counts the fields of a block that are spelt out."""
+
+    def __init__(self, list_bytes_max: int) -> None:
+        super().__init__(max_header_list_size=list_bytes_max)
+        self.fields_left = 0
+        """In this block."""
+
+    def _decode_literal(self, data: bytes | memoryview, should_index: bool) -> tuple[HeaderTuple, int]:
+        if not self.fields_left:
+            raise OversizedHeaderListError(f"more than {GRPC_HEADER_FIELDS_MAX} fields")
+        self.fields_left -= 1
+        return super()._decode_literal(data, should_index)
 
 
 class HeaderReader(Generic[T]):
@@ -49,7 +72,7 @@ class HeaderReader(Generic[T]):
 
     def __init__(self, interpret: Callable[[Headers], T], list_bytes_max: int) -> None:
         self._interpret = interpret
-        self._decoder = Decoder(max_header_list_size=list_bytes_max)
+        self._decoder = _BoundedDecoder(list_bytes_max)
         self._table = _CountingTable()
         self._decoder.header_table = self._table
         self._changes = 0
@@ -71,6 +94,8 @@ class HeaderReader(Generic[T]):
 
     def decode(self, block: bytes) -> Headers:
         """Any block, which must be decoded even when nobody wants it. Raises ConnectionFault: the table is of no use then."""
+        self._table.resizes_left = _RESIZES_MAX
+        self._decoder.fields_left = GRPC_HEADER_FIELDS_MAX
         try:
             return tuple((name, value) for name, value in self._decoder.decode(block, raw=True))
         except OversizedHeaderListError:

@@ -11,6 +11,7 @@ nothing is on budgets (budget.py): frames that carry nothing here, streams that 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
@@ -44,6 +45,12 @@ _SMALL_FRAME_BYTES_MAX = 16 * KIB
 _HEADERS_OVERHEAD_BYTES = 6 + 255
 """Priority, pad length and padding of a HEADERS frame."""
 
+_ANY_NUMBER = 2**62
+_BYTES_PER_FRAME = 64
+"""A header block counts as one more frame for each so many bytes: decoding it takes as long."""
+_SETTINGS_FRAMES = 16
+"""What SETTINGS count as: each of the streams may be touched."""
+
 _DRAIN_PING = b"draining"
 _KEEPALIVE_PING = b"tpy-live"
 
@@ -71,6 +78,9 @@ class Http2Server:
         """Streams beyond it are refused: what the last GOAWAY said."""
         # Where in the bytes we are
         self._kept = b""
+        self._unread: tuple[bytes, int] | None = None
+        """Bytes, and where in them the next frame begins."""
+        self._frames_left = _ANY_NUMBER
         self._greeted = False
         self._settings_seen = False
         self._payload_left = 0
@@ -176,24 +186,34 @@ class Http2Server:
 
     # Bytes in
 
-    def receive(self, data: bytes, now_ns: int) -> list[Event]:
-        """Bytes of the peer have arrived; what they mean."""
+    @property
+    def has_input(self) -> bool:
+        """Whether frames have arrived that are still to be read, by `receive` without further bytes."""
+        return self._unread is not None and not self.is_closed
+
+    def receive(self, data: bytes, now_ns: int, frames_max: int = _ANY_NUMBER) -> list[Event]:
+        """Bytes of the peer have arrived; what the first `frames_max` frames mean, where large ones that are not DATA count as
+        several. While there is more (`has_input`), no further bytes may be given."""
         self._now_ns = now_ns
         events = self._events = []
         if self.is_closed:
             return events
+        self._frames_left = frames_max
         try:
             if self._out.is_overdue:
                 raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, "too many answers are not taken")
-            self._read(self._kept + data if self._kept else data)
+            if self._unread is not None:
+                (whole, at), self._unread = self._unread, None
+                self._read(whole, at)
+            else:
+                self._read(self._kept + data if self._kept else data)
         except ConnectionFault as fault:
             self.close(fault.code, fault.text)
             events.append(ConnectionEnded(code=fault.code, text=fault.text))
         return events
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, data: bytes, at: int = 0) -> None:
         self._kept = b""
-        at = 0
         if not self._greeted:
             if not self._read_preface(data):
                 self._kept = data
@@ -207,6 +227,9 @@ class Http2Server:
                 continue
             if end - at < codes.FRAME_HEADER_BYTES:
                 break
+            if self._frames_left <= 0:
+                self._unread = data, at
+                return
             high, low, kind, flags, stream_id = read_frame_header(data, at)
             length = high << 8 | low
             stream_id &= codes.STREAM_ID_MAX
@@ -217,6 +240,7 @@ class Http2Server:
                 raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "a header block was interrupted")
             if not self._settings_seen and (kind != codes.SETTINGS or flags & codes.ACK):
                 raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "the first frame must be SETTINGS")
+            self._frames_left -= 1
             if kind == codes.DATA:
                 padding = 0
                 if flags & codes.PADDED:
@@ -234,6 +258,7 @@ class Http2Server:
                 break
             else:
                 at = begin + length
+                self._frames_left -= _SETTINGS_FRAMES if kind == codes.SETTINGS else length // _BYTES_PER_FRAME
                 self._HANDLERS[kind](self, flags, stream_id, data[begin:at])
         if at < end:
             self._kept = data[at:]
@@ -414,9 +439,13 @@ class Http2Server:
         if len(payload) > 6 * limits.GRPC_SETTINGS_MAX:
             raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, f"SETTINGS of {len(payload)} bytes")
         self._settings_seen = True
-        for at in range(0, len(payload), 6):
-            name, value = int.from_bytes(payload[at : at + 2], "big"), int.from_bytes(payload[at + 2 : at + 6], "big")
-            self._out.apply_setting(name, value, self._streams.all())
+        pairs = list(struct.iter_unpack(">HI", payload))
+        last = {name: index for index, (name, _) in enumerate(pairs)}
+        streams = self._streams.all()
+        for index, (name, value) in enumerate(pairs):
+            if name == codes.INITIAL_WINDOW_SIZE and index < last[name] and value <= codes.WINDOW_MAX:
+                continue  # the windows of all streams are moved once
+            self._out.apply_setting(name, value, streams)
         self._out.control(SETTINGS_ACK)
         self._out.pump()
 

@@ -12,6 +12,7 @@ from grpclib.const import Status
 from tpy.echo import echo
 from tpy.frontends.grpc.transport.core.header_blocks import Headers
 from tpy.frontends.grpc.transport.core.header_rules import check_request
+from tpy.limits import GRPC_HEADER_VALUES_MAX
 from tpy.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 Encoding = Literal["identity", "gzip", "deflate"]
@@ -115,7 +116,12 @@ def _encoding(fields: Headers) -> Encoding:
 
 
 def _reply_encoding(fields: Headers) -> Encoding:
-    accepted = {item.strip() for name, value in fields if name == b"grpc-accept-encoding" for item in value.split(b",")}
+    accepted = {
+        item.strip()
+        for name, value in fields
+        if name == b"grpc-accept-encoding"
+        for item in value.split(b",", GRPC_HEADER_VALUES_MAX)
+    }
     for encoding in (b"gzip", b"deflate"):
         if encoding in accepted:
             return _ENCODINGS[encoding]
@@ -130,6 +136,11 @@ def _metadata(fields: Headers) -> tuple[tuple[str, str | bytes], ...]:
         key = name.decode("latin-1")
         if key.endswith("-bin"):
             # Repeated binary fields may have been joined with commas on the way.
+            if value.count(b",") >= GRPC_HEADER_VALUES_MAX:
+                raise _Refusal(
+                    Status.RESOURCE_EXHAUSTED,
+                    f"metadata {echo(key)} has more than {GRPC_HEADER_VALUES_MAX} values, at most as many are accepted",
+                )
             metadata += [(key, _binary(key, item)) for item in value.split(b",")]
         else:
             metadata.append((key, value.decode("latin-1")))
