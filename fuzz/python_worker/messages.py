@@ -31,20 +31,21 @@ TENSORS = (
 )
 
 
-def expected(stream: bytes) -> tuple[list[tuple[int, bytes, bytes]], bool]:
+def expected(stream: bytes) -> tuple[list[tuple[int, int, bytes, bytes]], bool]:
     """The frames of a stream, and whether it has a wrong prefix: with everything at hand at once."""
-    frames: list[tuple[int, bytes, bytes]] = []
+    frames: list[tuple[int, int, bytes, bytes]] = []
     at = 0
     while at + 16 <= len(stream):
         prefix = stream[at : at + 16]
         header, data = int.from_bytes(prefix[4:8], "little"), int.from_bytes(prefix[8:12], "little")
-        sound = prefix[:2] == b"\x79\x70" and prefix[3] == 1 and prefix[12:] == bytes(4) and header % 16 == 0
+        sound = prefix[:2] == b"\x79\x70" and prefix[3] == 2 and header % 16 == 0
         if not sound or header > HEADER_BYTES_MAX or data > DATA_BYTES_MAX or prefix[2] not in {int(kind) for kind in Kind}:
             return frames, True
         end = at + 16 + header + data
         if end > len(stream):
             break
-        frames.append((prefix[2], stream[at + 16 : at + 16 + header], stream[at + 16 + header : end]))
+        number = int.from_bytes(prefix[12:16], "little")
+        frames.append((prefix[2], number, stream[at + 16 : at + 16 + header], stream[at + 16 + header : end]))
         at = end
     return frames, False
 
@@ -55,7 +56,8 @@ def run_frames(chance: Chance, decoder_of: type[FrameDecoder] = FrameDecoder) ->
     for _ in chance.rounds((1, 4, 8)):
         header = b"{}" * chance.choice((0, 1, 8, 100))
         data = chance.randbytes(chance.choice((0, 1, 16, 300)))
-        pieces.append(b"".join(encode(chance.choice(list(Kind)), header, [data], len(data))))
+        number = chance.choice((0, 1, 2**31, 2**32 - 1))
+        pieces.append(b"".join(encode(chance.choice(list(Kind)), header, [data], len(data), number)))
     stream = b"".join(pieces)
     if chance.random() < 0.5:
         stream = spoiled(chance, stream)
@@ -78,7 +80,7 @@ def check_stream(stream: bytes, pieces: list[bytes], decoder_of: type[FrameDecod
             break
     if refused is not wrong:
         raise Violation(f"{stream!r}: refused {refused}, expected {wrong}")
-    if [(int(frame.kind), bytes(frame.header), bytes(frame.data)) for frame in found] != frames:
+    if [(int(frame.kind), frame.number, bytes(frame.header), bytes(frame.data)) for frame in found] != frames:
         raise Violation(f"{stream!r}: found {found}, expected {frames}")
     return 1 + len(frames)
 

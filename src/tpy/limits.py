@@ -48,7 +48,8 @@ CONFIG_BYTES_MAX: Final = MIB
 seconds to read (in a thread), and one of 16 MiB would take minutes."""
 
 WORKER_RESTART_BACKOFF_S_MIN: Final = 1
-"""Pause before the first restart of a failed instance."""
+"""Between the start of an instance and its restart at the earliest, when it failed once. One that has lived longer is started
+again at once: whoever makes it fail with requests costs the host one start a second at most."""
 
 WORKER_RESTART_BACKOFF_S_MAX: Final = 60
 """The pause doubles with each failure in a row up to this."""

@@ -106,7 +106,7 @@ def test_killed_under_load(server: ServerProcess) -> None:
         for turn in range(2):
             wait_until(lambda goal=outcomes["right"] + 50: answered(goal))
             instance = f"two_0_{turn}"
-            os.kill(_worker_of(server, instance), signal.SIGKILL)
+            os.kill(worker_of(server, instance), signal.SIGKILL)
             wait_until(lambda goal=outcomes["right"] + 50: answered(goal))
             assert client.is_model_ready("two")
             server.wait_log(f"instance started again instance={instance}")
@@ -140,7 +140,7 @@ def test_requests_that_wait_while_the_only_worker_dies(repository: Path) -> None
         assert not is_alive(worker)
 
 
-def _worker_of(server: ServerProcess, instance: str) -> int:
+def worker_of(server: ServerProcess, instance: str) -> int:
     """The worker of an instance: its name is the last argument of its command."""
     arguments = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in server.children()}
     return next(pid for pid, words in arguments.items() if instance.encode() in words)

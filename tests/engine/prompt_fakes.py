@@ -40,6 +40,8 @@ class FakePrompt:
         self.taken_back = 0
         self.at_work = False
         self.dead = False
+        self.unread = False
+        """It never reads what it is given from now on."""
         self.declines = False
         self.asks = False
         """The next thing that it says is for the thread."""
@@ -75,6 +77,8 @@ class FakePrompt:
         return True
 
     def _start(self) -> None:
+        if self.unread:
+            return
         self.at_work = True
         self.backend.begun.extend([_value(request) for request in self.unsaid[0].requests])
 
@@ -145,7 +149,7 @@ class FakePrompt:
         while self.open:
             self._hear(take)
             if self.dead:
-                raise InstanceFailure("it died")
+                raise InstanceFailure("it died", begun=not self.unread)
             self.step()
         self.is_stuck = False
 

@@ -263,14 +263,29 @@ async def test_a_dead_instance_is_replaced_with_growing_pauses(autojump_clock: M
         await short.wait()
         assert short.at_ms == 500
         await queued.wait()
-        assert queued.at_ms == 1010, "nobody waits longer than for the first attempt: those who come now are refused, too"
+        assert queued.at_ms == 1000, "nobody waits longer than for the first attempt: those who come now are refused, too"
         await trio.sleep(10)
         assert r.states()[1, 1] == ("UNAVAILABLE", "Internal: the process died")
         broken = False
         await r.wait_state(1, 1, ModelState.READY)
         assert values(await r.submit().wait()) == [1, 1]
-        assert created == pytest.approx([0, 1.01, 3.01, 7.01, 15.01])
+        assert created == pytest.approx([0, 1, 3, 7, 15])
         assert backend.instances == ["m_0"]
+
+
+async def test_an_instance_that_had_lived_is_replaced_at_once(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    """And not more than once a second, however often it dies."""
+    created: list[float] = []
+    backend = ScriptedBackend(lambda batch: die_on_negative(batch))
+    backend.on_create = lambda placement: created.append(trio.current_time())
+    async with rig(backend=backend, latency_ms=10) as r:
+        await r.serve(config())
+        await trio.sleep(5)
+        for _ in range(3):
+            await r.submit(request(value=-1)).wait()
+            await r.wait_state(1, 1, ModelState.READY)
+            assert values(await r.submit().wait()) == [1, 1]
+        assert created == pytest.approx([0, 5.01, 6.01, 7.01])
 
 
 async def test_other_instances_go_on_when_one_dies(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:

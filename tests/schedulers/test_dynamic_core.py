@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tpy.config.model_config import TimeoutAction
-from tpy.errors import Unavailable
+from tpy.errors import InvariantViolation, Unavailable
 from tpy_data.schedulers.core.contract import Action, CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Ticket
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
@@ -470,3 +470,70 @@ def test_stop_refuses_what_waits_for_company() -> None:
     assert core.next_deadline_ns() is None
     with pytest.raises(Unavailable, match="Server is stopping"):
         core.submit(Ticket(), 2)
+
+
+def test_a_batch_that_was_not_begun_waits_again_before_all_others() -> None:
+    core = core_of(batch=2)
+    first, second, third = tickets_of(1, 1, 1)
+    submit(core, first)
+    submit(core, second, third)
+    core.remove_instance(0, 5)
+    core.completed(0, 5, not_begun=1)
+    assert core.take_actions() == []
+    assert core.snapshot() == CoreSnapshot(queued=3, executing=0, idle_instances=0)
+    core.add_instance(1, 6)
+    assert core.take_actions() == [Dispatch(1, [first, second])]
+    core.completed(1, 7)
+    assert core.take_actions() == [Respond([first, second]), Dispatch(1, [third])]
+
+
+def test_a_batch_that_was_not_begun_keeps_its_time_in_the_queue() -> None:
+    core = core_of(batch=2, rules=QueueRules(default_timeout_ns=100))
+    first, second = tickets_of(1, 1)
+    submit(core, first)
+    submit(core, second, now_ns=50)
+    core.remove_instance(0, 60)
+    core.completed(0, 60, not_begun=1)
+    assert core.next_deadline_ns() == 100
+    core.advance(100)
+    assert core.take_actions() == [Refuse(first, Outcome.TIMED_OUT)]
+    assert core.next_deadline_ns() == 150
+
+
+def test_a_batch_that_was_not_begun_is_refused_when_its_time_is_over_or_all_is() -> None:
+    core = core_of(batch=2, rules=QueueRules(default_timeout_ns=100))
+    (late,) = tickets_of(1)
+    submit(core, late)
+    core.remove_instance(0, 100)
+    core.completed(0, 100, not_begun=1)
+    assert core.take_actions() == [Refuse(late, Outcome.TIMED_OUT)]
+    core.add_instance(1, 100)
+    (stopped, cancelled) = tickets_of(1, 1)
+    submit(core, stopped, now_ns=100)
+    core.stop(101)
+    core.completed(1, 102, not_begun=1)
+    assert core.take_actions() == [Refuse(stopped, Outcome.STOPPING)]
+    assert cancelled.phase is Phase.QUEUED
+    assert core.snapshot() == CoreSnapshot(queued=0, executing=0, idle_instances=1)
+
+
+def test_a_ticket_that_ended_while_its_batch_was_not_begun_does_not_come_back() -> None:
+    core = core_of(batch=2)
+    first, second = tickets_of(1, 1)
+    occupy(core)
+    submit(core, first, second)
+    core.completed(0, 1)
+    core.take_actions()
+    core.cancel(first, 2)
+    core.completed(0, 3, not_begun=2)
+    assert core.take_actions() == [Dispatch(0, [second])]
+
+
+def test_a_batch_is_not_begun_in_part() -> None:
+    core = core_of(batch=2)
+    occupy(core)
+    submit(core, *tickets_of(1, 1))
+    core.completed(0, 1)
+    core.take_actions()
+    with pytest.raises(InvariantViolation):
+        core.completed(0, 2, not_begun=1)

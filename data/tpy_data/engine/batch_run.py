@@ -36,7 +36,10 @@ class InstanceSlot(NamedTuple):
 
 
 class BatchOwner(Protocol):
-    """Who takes finished batches."""
+    """Who takes finished batches. With `returns_unbegun`, a batch that an instance failed with before it had begun it waits for
+    another one; otherwise it is over like any that failed."""
+
+    returns_unbegun: bool
 
     def batch_finished(self, run: BatchRun) -> None:
         """Called on the Trio thread."""
@@ -45,9 +48,9 @@ class BatchOwner(Protocol):
 
 class BatchRun:
     """`results` holds one result per ticket, in order, once the job is finished. `failure` says that, and why, the instance can
-    run nothing any more."""
+    run nothing any more; `begun` False that it had not begun this batch, which is to be given to another one."""
 
-    __slots__ = ("_clock", "_owner", "failure", "results", "slot", "tickets", "times")
+    __slots__ = ("_clock", "_owner", "begun", "failure", "results", "slot", "tickets", "times")
 
     def __init__(self, slot: InstanceSlot, tickets: Sequence[RequestTicket], clock: Clock, owner: BatchOwner) -> None:
         self.slot = slot
@@ -55,6 +58,7 @@ class BatchRun:
         self.times = PhaseTimes()
         self.results: Sequence[ExecutionResult] = ()
         self.failure: str | None = None
+        self.begun = True
         self._clock = clock
         self._owner = owner
 
@@ -74,7 +78,7 @@ class BatchRun:
                 results = [_SENT] * len(self.tickets)
             self.conclude(results)
         except InstanceFailure as failure:
-            self.fail(str(failure))
+            self.fail(failure)
         except TpyError as error:
             self.conclude(error)
         except BaseException as error:  # also sys.exit() in model code, which must end neither this thread nor the server
@@ -94,16 +98,17 @@ class BatchRun:
         else:
             self.results = outcome
 
-    def fail_now(self, why: str) -> None:
+    def fail_now(self, failure: InstanceFailure) -> None:
         """The instance, which was given it with others, has failed with this batch."""
-        self.fail(why)
+        self.fail(failure)
         self.times.end_ns = self._clock.now_ns()
         self.times.start_ns = self.times.start_ns or self.times.end_ns
 
-    def fail(self, why: str) -> None:
+    def fail(self, failure: InstanceFailure) -> None:
         """The instance has failed with this batch."""
-        self.failure = why
-        self._fail(Internal(why))
+        self.failure = str(failure)
+        self.begun = failure.begun or not self._owner.returns_unbegun
+        self._fail(Internal(self.failure))
 
     def finished(self) -> None:
         """Back on the Trio thread."""

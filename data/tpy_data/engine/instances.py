@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import trio
 
-from tpy.backend import ChecksReadiness, LoadedModel, ModelInstance
+from tpy.backend import ChecksReadiness, LoadedModel, ModelInstance, WatchedInstance
 from tpy.backend.host_policy import bind
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import INSTANCE_CLOSE_S_MAX, WORKER_RESTART_BACKOFF_S_MAX, WORKER_RESTART_BACKOFF_S_MIN
@@ -59,6 +59,7 @@ class SupervisedInstance:
         self._instance: ModelInstance | None = None
         self._line: PromptLine | None = None
         self._failures_in_row = 0
+        self._started_s = 0.0
         self._failed = trio.Event()
         self._stopping = trio.Event()
         self._starting: trio.CancelScope | None = None
@@ -87,6 +88,7 @@ class SupervisedInstance:
             # Its thread ends with the process; closed now it could not close the instance when that is there at last.
             raise Unavailable(f"gave up waiting for instance '{name}': the server ends")
         self._worker, self._instance = worker, instance
+        self._started_s = trio.current_time()
         self._failed = trio.Event()
         self.alive, self.beyond_help, self.reason = True, False, ""
         if not self.placed.passive:
@@ -141,14 +143,31 @@ class SupervisedInstance:
 
             nursery.start_soon(first, self._failed)
             nursery.start_soon(first, self._stopping)
+            nursery.start_soon(self._watch_end)
         return not self._stopping.is_set()
 
+    async def _watch_end(self) -> None:
+        """Have the instance failed as soon as it has ended by itself, also while it has nothing to do."""
+        instance: object = self._instance
+        if not isinstance(instance, WatchedInstance) or (descriptor := instance.end_fileno()) < 0:
+            return
+        await trio.lowlevel.wait_readable(descriptor)
+        # What it may be running finds the same in its thread; nothing more is given to it.
+        self._recipe.engine.remove_instance(self._number)
+        self._fail(instance.end_reason)
+
+    def _pause_s(self) -> float:
+        """Before it is started again: none for one that had lived for a while, but for that again and again."""
+        pause_s: float = min(WORKER_RESTART_BACKOFF_S_MIN * 2 ** (self._failures_in_row - 1), WORKER_RESTART_BACKOFF_S_MAX)
+        if self._failures_in_row > 1:
+            return pause_s
+        return max(0.0, self._started_s + pause_s - trio.current_time())
+
     async def _restart(self) -> None:
-        """Try, with growing pauses, until the instance is there or is to stop."""
+        """Try, at once and then with growing pauses, until the instance is there or is to stop."""
         while not self._stopping.is_set():
             self._failures_in_row += 1
-            pause_s = min(WORKER_RESTART_BACKOFF_S_MIN * 2 ** (self._failures_in_row - 1), WORKER_RESTART_BACKOFF_S_MAX)
-            with trio.move_on_after(pause_s):
+            with trio.move_on_after(self._pause_s()):
                 await self._stopping.wait()
                 return
             try:

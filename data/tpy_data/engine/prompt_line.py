@@ -201,9 +201,10 @@ class PromptRun:
         try:
             self._instance.finish(self._take_and_tell if self.steady else self.take)
         except InstanceFailure as failure:
-            self._fail(str(failure))
+            self._fail(failure)
         except BaseException as error:
-            self._fail(f"Failed to process the request(s) for model '{self.slot.name}', message: {exception_text(error)}")
+            text = f"Failed to process the request(s) for model '{self.slot.name}', message: {exception_text(error)}"
+            self._fail(InstanceFailure(text))
 
     def progressed(self) -> None:
         """On the Trio thread: some of it is over."""
@@ -230,9 +231,13 @@ class PromptRun:
     def take_waiting(self) -> int:
         """As a SinglesRun's."""
         # While its thread is at it, only the instance can tell what is not begun: `_open` lags behind.
-        count = len(self._open) - self._returned if self._over else self._instance.take_back()
-        self._returned += count
-        return count
+        if not self._over:
+            count = self._instance.take_back()
+            self._returned += count
+            return count
+        not_begun = list(self._open)[: len(self._open) - self._returned]
+        self._returned += len(not_begun)
+        return sum([len(batch.tickets) for batch in not_begun])
 
     @property
     def brief(self) -> bool:
@@ -250,10 +255,12 @@ class PromptRun:
         self.take(outcome)
         self.slot.worker.tell(self.progressed)
 
-    def _fail(self, why: str) -> None:
-        self.failure = why
+    def _fail(self, failure: InstanceFailure) -> None:
+        self.failure = str(failure)
         if self._open:
-            batch = self._open.popleft()
-            batch.fail_now(why)
-            self._last_times = batch.times
-            self._finished.append(batch)
+            batch = self._open[0]
+            batch.fail_now(failure)
+            if batch.begun:
+                self._open.popleft()
+                self._last_times = batch.times
+                self._finished.append(batch)

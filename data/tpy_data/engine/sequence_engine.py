@@ -38,6 +38,9 @@ class SequenceEngine(VersionEngine):
     On `LiveSequence.state` it hangs the SequenceState of models with implicit state, from the first execution of the sequence on.
     """
 
+    returns_unbegun = False
+    """An instance that fails takes its sequences along, and what they had waiting."""
+
     def __init__(
         self,
         model: ModelId,

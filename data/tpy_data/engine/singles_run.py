@@ -116,8 +116,11 @@ class SinglesRun:
         if batch is None:
             return False
         batch.run()
-        self._finished.append(batch)
         self.failure = batch.failure
+        if not batch.begun:
+            self._waiting.appendleft(batch.tickets[0])
+            return False
+        self._finished.append(batch)
         self.took_ns = batch.took_ns
         self.brief = batch.times.end_ns <= self._slice_end_ns
         if self.failure is not None or not (self.brief or self.steady):

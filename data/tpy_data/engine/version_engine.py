@@ -45,6 +45,8 @@ NOBODY = Nobody()
 class VersionEngine:
     """Admits requests, schedules them, runs batches on instances, answers. `run` is a task of its owner's nursery."""
 
+    returns_unbegun = True
+
     def __init__(
         self,
         config: ModelConfig,
@@ -291,8 +293,10 @@ class VersionEngine:
         with self._deliveries:
             if self._decoupled is not None:
                 self._decoupled.flush()
-            self._book(run)
-            self._instance_finished(run.slot, run.failure, brief=run.brief, took_ns=run.took_ns)
+            if run.begun:
+                self._book(run)
+            not_begun = 0 if run.begun else len(run.tickets)
+            self._instance_finished(run.slot, run.failure, not_begun=not_begun, brief=run.brief, took_ns=run.took_ns)
 
     def run_progressed(self, run: Run) -> None:
         """Requests of a steady run are over that is not."""

@@ -30,6 +30,7 @@ from tpy.backend.prompt_instance import Outcome, PromptInstance
 from tpy.backend.ragged import BATCH_INPUT_RANKS, Batching, batching_of
 from tpy.backend.readiness import ChecksReadiness
 from tpy.backend.server_calls import CallSink, Done, LineReader, LoopCalls, ServerCall, ServerCalls, WaitingBatch
+from tpy.backend.watched_instance import WatchedInstance
 
 __all__ = [
     "BATCH_INPUT_RANKS",
@@ -65,6 +66,7 @@ __all__ = [
     "ServerCalls",
     "StateSpec",
     "WaitingBatch",
+    "WatchedInstance",
     "batching_of",
     "bound",
     "control_datatype",

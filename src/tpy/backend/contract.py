@@ -202,9 +202,15 @@ class ExecutionBatch(msgspec.Struct, frozen=True):
 class InstanceFailure(Exception):
     """The instance can no longer run anything (its process died, its device is lost).
 
-    `execute` raises it: every request of the batch is answered with INTERNAL and this text, the instance is closed and, after a
-    back-off, created again. Any other exception from `execute` fails the batch and keeps the instance.
+    `execute` raises it: every request of the batch is answered with INTERNAL and this text, the instance is closed and created
+    again, after a back-off when it had not lived long. With `begun` False the instance cannot have seen anything of the batch,
+    which then goes to another instance, or waits for one. Any other exception from `execute` fails the batch and keeps the
+    instance.
     """
+
+    def __init__(self, reason: str, *, begun: bool = True) -> None:
+        super().__init__(reason)
+        self.begun = begun
 
 
 class ModelInstance(Protocol):

@@ -58,5 +58,5 @@ class PromptInstance(Protocol):
 
     def finish(self, take: Callable[[Outcome], None]) -> None:
         """As `collect`, until no batch is open. Blocks. Raises InstanceFailure, as `execute` does: that is then what became of
-        the oldest open batch, and those behind it were not begun."""
+        the oldest open batch, and those behind it were not begun (with `begun` False, nor was that one)."""
         ...

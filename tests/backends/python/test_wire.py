@@ -18,13 +18,14 @@ from hypothesis import strategies as st
 
 from tpy_data.backends.python.worker import channel as channel_module
 from tpy_data.backends.python.worker import datatypes
-from tpy_data.backends.python.worker.channel import Channel, Closed
+from tpy_data.backends.python.worker.channel import Channel, Closed, Foreign, Unread
 from tpy_data.backends.python.worker.core.batch import INLINE_BYTES_MAX, INLINE_TOTAL_BYTES_MAX, Descriptor, Layout, read
 from tpy_data.backends.python.worker.core.frames import (
     ALIGNMENT,
     DATA_BYTES_MAX,
     HEADER_BYTES_MAX,
     MAGIC,
+    VERSION,
     FrameDecoder,
     Kind,
     ProtocolViolation,
@@ -66,13 +67,12 @@ def test_any_bytes_are_frames_or_a_violation(raw: bytes) -> None:
 @pytest.mark.parametrize(
     ("prefix", "text"),
     [
-        ((MAGIC + 1, 1, 1, 0, 0, 0), "not a frame"),
-        ((MAGIC, 1, 9, 0, 0, 0), "not a frame"),
-        ((MAGIC, 1, 1, 0, 0, 5), "not a frame"),
-        ((MAGIC, 33, 1, 0, 0, 0), "unknown kind of frame: 33"),
-        ((MAGIC, 1, 1, HEADER_BYTES_MAX + 16, 0, 0), "frame too long"),
-        ((MAGIC, 1, 1, 0, DATA_BYTES_MAX + 1, 0), "frame too long"),
-        ((MAGIC, 1, 1, 7, 0, 0), "not padded"),
+        ((MAGIC + 1, 1, VERSION, 0, 0, 0), "not a frame"),
+        ((MAGIC, 1, VERSION + 7, 0, 0, 0), "not a frame"),
+        ((MAGIC, 33, VERSION, 0, 0, 0), "unknown kind of frame: 33"),
+        ((MAGIC, 1, VERSION, HEADER_BYTES_MAX + 16, 0, 0), "frame too long"),
+        ((MAGIC, 1, VERSION, 0, DATA_BYTES_MAX + 1, 0), "frame too long"),
+        ((MAGIC, 1, VERSION, 7, 0, 0), "not padded"),
     ],
 )
 def test_a_wrong_prefix_is_refused_before_the_rest_comes(prefix: tuple[int, ...], text: str) -> None:
@@ -269,6 +269,57 @@ def test_a_channel_carries_frames_and_files() -> None:
     with pytest.raises(Closed):
         right.send(Kind.RESULT, b"{}", [], 0)
     right.close()
+
+
+def test_what_the_other_end_had_not_read_is_known() -> None:
+    """When it goes: then nothing of it was executed."""
+    for size in (0, 8, 15):
+        left, right = socket.socketpair()
+        channel = Channel(left)
+        channel.send(Kind.EXECUTE, b"", [], 0)
+        assert len(right.recv(size)) == size
+        right.send(b"".join(encode(Kind.HELLO, b"", [], 0)))
+        right.close()
+        assert channel.receive().kind is Kind.HELLO
+        with pytest.raises(Unread):
+            channel.receive()
+        with pytest.raises(Unread):
+            channel.send(Kind.EXECUTE, b"", [], 0)
+        channel.close()
+    left, right = socket.socketpair()
+    channel = Channel(left)
+    channel.send(Kind.EXECUTE, b"", [], 0)
+    right.recv(100)
+    right.close()
+    with pytest.raises(Closed) as caught:
+        channel.receive()
+    assert not isinstance(caught.value, Unread)
+    channel.close()
+
+
+def test_a_channel_is_of_one_process() -> None:
+    left, right = socket.socketpair()
+    channel = Channel(left, process=os.getpid() + 1)
+    for use in (channel.require_own, channel.receive, lambda: channel.send(Kind.RESULT, b"", [], 0)):
+        with pytest.raises(Foreign):
+            use()
+    right.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        right.recv(1)
+    channel.close()
+    right.close()
+
+
+@pytest.mark.parametrize("number", [0, 1, 2**32 - 1, 2**32, 2**32 + 1])
+def test_numbers_go_round(number: int) -> None:
+    decoder = FrameDecoder()
+    decoder.feed(b"".join(encode(Kind.RESULT, b"", [], 0, number)))
+    frame = decoder.next_frame()
+    assert frame is not None
+    frame.require_number(number)
+    for other in (number + 1, number - 1):
+        with pytest.raises(ProtocolViolation, match=f"RESULT with number {number % 2**32}, while {other % 2**32} was due"):
+            frame.require_number(other)
 
 
 def test_files_that_nobody_takes_are_closed() -> None:

@@ -8,9 +8,9 @@ import msgspec
 
 from tpy.errors import Internal
 from tpy.units import NS_PER_S
-from tpy_data.backends.python.process import LIVENESS_CHECK_S, WorkerProcess
+from tpy_data.backends.python.process import LIVENESS_CHECK_S, EndWatch, WorkerProcess
 from tpy_data.backends.python.side_line import SideLine
-from tpy_data.backends.python.worker.channel import Channel, Closed, Stalled, wait_readable
+from tpy_data.backends.python.worker.channel import Channel, Closed, Stalled, Unread, wait_readable
 from tpy_data.backends.python.worker.core.batch import Layout
 from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
 from tpy_data.backends.python.worker.core.session import Session, State
@@ -43,6 +43,8 @@ class Conversation:
         self._process = process
         self._channel = Channel(process.socket)
         self._session = Session(streaming=streaming)
+        self._said = Kind.LOAD
+        """Last."""
         self.tokens = process.tokens
 
     @property
@@ -54,14 +56,16 @@ class Conversation:
         """Where the talk is."""
         return self._session.state
 
-    def say(self, kind: Kind, header: bytes, layout: Layout | None = None, loan: Loan | None = None) -> None:
+    def say(self, kind: Kind, header: bytes, layout: Layout | None = None, loan: Loan | None = None, *, number: int = 0) -> None:
         """Send. Raises Closed."""
         self._session.apply(kind)
+        self._said = kind
         try:
             if layout is None:
-                self._channel.send(kind, header, [], 0)
+                self._channel.send(kind, header, [], 0, -1, number)
             else:
-                self._channel.send(kind, header, layout.data, layout.data_bytes, -1 if loan is None else loan.descriptor)
+                file = -1 if loan is None else loan.descriptor
+                self._channel.send(kind, header, layout.data, layout.data_bytes, file, number)
         finally:
             if loan is not None:
                 loan.sent()
@@ -78,10 +82,11 @@ class Conversation:
             self._session.apply(frame.kind)
             return frame
 
-    def say_at_once(self, kind: Kind, header: bytes, layout: Layout) -> memoryview:
+    def say_at_once(self, kind: Kind, header: bytes, layout: Layout, number: int) -> memoryview:
         """Send what can be sent without waiting; what is left, for `say_rest`. Raises Closed."""
         self._session.apply(kind)
-        return self._channel.send_at_once(kind, header, layout.data, layout.data_bytes)
+        self._said = kind
+        return self._channel.send_at_once(kind, header, layout.data, layout.data_bytes, number)
 
     def say_rest(self, rest: memoryview) -> None:
         """Send what is left of a message. Raises Closed."""
@@ -125,6 +130,15 @@ class Conversation:
         """Raises Closed when the process is gone."""
         if self._process.wait_exited(0):
             raise Closed("the process is gone")
+
+    def is_unread_order(self, lost: BaseException) -> bool:
+        """Whether the worker, which was lost by this error, never had the whole of the batch or run that it was given last: then
+        nothing of that was executed."""
+        return isinstance(lost, Unread) and self._said in (Kind.EXECUTE, Kind.RUN)
+
+    def watch(self) -> EndWatch:
+        """A new watch for the end of the worker."""
+        return self._process.watch()
 
     def cut(self) -> None:
         """Have every other thread that says or hears something get Closed."""

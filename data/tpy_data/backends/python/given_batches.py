@@ -19,10 +19,11 @@ class GivenBatches:
         self._batches: deque[Sequence[ExecutionRequest]] = deque()
         self._waiting: dict[int, WaitingBatch] = {}
 
-    def begin(self, requests: Sequence[ExecutionRequest]) -> None:
-        """The worker is about to be given this batch, to be executed after those before."""
+    def begin(self, requests: Sequence[ExecutionRequest]) -> int:
+        """The worker is about to be given this batch, to be executed after those before. Returns its number."""
         with self._lock:
             self._batches.append(requests)
+            return self._first + len(self._batches) - 1
 
     def end(self) -> None:
         """The oldest is executed; nothing after `end_all`."""

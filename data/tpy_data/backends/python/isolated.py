@@ -116,7 +116,10 @@ class IsolatedInstance:
         self._log = log
         self._lender = Lender()
         self._borrower = Borrower(writable=False)
+        self._watch = talk.watch()
         self._open: deque[ExecutionBatch] = deque()
+        self._number = 0
+        """Of the oldest open batch."""
         self._start_ns = 0
         self._taken_back = 0
         self._counting = threading.Lock()
@@ -142,6 +145,15 @@ class IsolatedInstance:
     def pid(self) -> int | None:
         """The worker's process id, None when there is none any more."""
         return None if self._talk is None else self._talk.pid
+
+    @property
+    def end_reason(self) -> str:
+        """As `tpy.backend.WatchedInstance`."""
+        return unhealthy(self._name)
+
+    def end_fileno(self) -> int:
+        """As `tpy.backend.WatchedInstance`."""
+        return self._watch.fileno()
 
     @property
     def is_prompt(self) -> bool:
@@ -171,7 +183,7 @@ class IsolatedInstance:
         """
         talk = self._talk
         if talk is None:
-            raise InstanceFailure(unhealthy(self._name))
+            raise InstanceFailure(unhealthy(self._name), begun=False)
         try:
             self._send(talk, batch)
         except LOST as error:
@@ -198,14 +210,14 @@ class IsolatedInstance:
         if ahead and not talk.tokens.give(ahead):
             return False
         calls = talk.side.calls.batches
-        for batch in batches:
-            calls.begin(batch.requests)
+        numbers = [calls.begin(batch.requests) for batch in batches]
+        self._number = numbers[0]
         self._open.extend(batches)
         self._none_over = True
         header = self._header(text, None, slice_ns)
         self._start_ns = time.monotonic_ns()
         try:
-            self._rest = talk.say_at_once(Kind.RUN if ahead else Kind.EXECUTE, header, layout) or None
+            self._rest = talk.say_at_once(Kind.RUN if ahead else Kind.EXECUTE, header, layout, self._number) or None
         except LOST as error:
             self._lost = error
         return True
@@ -240,7 +252,7 @@ class IsolatedInstance:
         """As `PromptInstance`."""
         talk = self._talk
         if talk is None:
-            raise InstanceFailure(unhealthy(self._name))
+            raise InstanceFailure(unhealthy(self._name), begun=False)
         try:
             if self._lost is not None:
                 raise self._lost
@@ -250,7 +262,7 @@ class IsolatedInstance:
             while self._open:
                 frame, self._left = self._left or self._hear(talk), None
                 if frame.kind is Kind.IS_CANCELLED:
-                    self._answer_cancelled(talk, self._open[0].requests, _decode_index(frame.header))
+                    self._answer_cancelled(talk, frame)
                 else:
                     self._take(talk, frame, take)
         except TimeoutError:
@@ -258,17 +270,19 @@ class IsolatedInstance:
             self._let_go()
             raise InstanceFailure(overdue(self._name, self._execute_limit_s)) from None
         except Exception as error:
+            begun = not talk.is_unread_order(error)
             how = talk.give_up()
             self._let_go()
             self._log("error", f"worker process {talk.pid} {how} ({error})")
-            raise InstanceFailure(unhealthy(self._name)) from error
+            raise InstanceFailure(unhealthy(self._name), begun=begun) from error
 
     def close(self) -> None:
         """Finalize the model and end its process; bounded by finalize-timeout-seconds and EXIT_GRACE_S."""
+        self._watch.close()
         if self._talk is not None:
             talk, self._talk = self._talk, None
             how = talk.stop(self._settings.finalize_timeout_s)
-            self._log("verbose", f"worker process {talk.pid} {how}")
+            self._log("error" if talk.state is State.BROKEN else "verbose", f"worker process {talk.pid} {how}")
 
     def _let_go(self) -> None:
         """The worker is gone. What failed refers to this instance through its traceback, so that without this the shared memory
@@ -288,11 +302,11 @@ class IsolatedInstance:
         text = encode_requests(batch.requests, layout)
         loan = lend_inputs(self._lender, layout)
         header = self._header(text, loan, 0)
-        talk.side.calls.batches.begin(batch.requests)
+        self._number = talk.side.calls.batches.begin(batch.requests)
         self._open.append(batch)
         self._none_over = True
         self._start_ns = time.monotonic_ns()
-        talk.say(Kind.EXECUTE, header, layout, loan)
+        talk.say(Kind.EXECUTE, header, layout, loan, number=self._number)
 
     def _header(self, queue: bytes, loan: Loan | None, slice_ns: int) -> bytes:
         return _encode(
@@ -305,17 +319,19 @@ class IsolatedInstance:
             }
         )
 
-    @staticmethod
-    def _answer_cancelled(talk: Conversation, requests: Sequence[ExecutionRequest], index: int) -> None:
+    def _answer_cancelled(self, talk: Conversation, frame: Frame) -> None:
+        frame.require_number(self._number)
+        requests, index = self._open[0].requests, _decode_index(frame.header)
         if not 0 <= index < len(requests):
             raise ProtocolViolation(f"asked for request {index} of {len(requests)}")
-        talk.say(Kind.CANCELLED, b"true" if requests[index].is_cancelled() else b"false")
+        talk.say(Kind.CANCELLED, b"true" if requests[index].is_cancelled() else b"false", number=self._number)
 
     def _take(self, talk: Conversation, frame: Frame, take: Callable[[Outcome], None], *, brief: bool = False) -> bool:
         """Take what became of the oldest open batch, or that no other is begun. False, with `brief`, when that takes longer.
         Raises ProtocolViolation or msgspec.DecodeError."""
         if brief and not at_once.is_brief(frame):
             return False
+        frame.require_number(self._number)
         if frame.kind is Kind.NOT_BEGUN:
             self._take_not_begun(talk, _decode_index(frame.header))
             return True
@@ -330,6 +346,7 @@ class IsolatedInstance:
         self._set_times(batch.times, said.t)
         with self._counting:
             self._open.popleft()
+        self._number += 1
         self._none_over = False
         talk.side.calls.batches.end()
         take(outcome)

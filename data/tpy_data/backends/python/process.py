@@ -62,6 +62,28 @@ def _start(command: list[str], files: tuple[int, ...], host: HostPolicy) -> subp
         )
 
 
+class EndWatch:
+    """Its descriptor is readable from the moment that a worker is gone, or has closed its end of the socket, whoever uses that
+    socket for what. `close` it."""
+
+    def __init__(self, exit_descriptor: int, sock: socket.socket) -> None:
+        """`exit_descriptor` is a pidfd."""
+        self._exit = os.dup(exit_descriptor)  # this one shows the end when the other one is closed, too
+        self._poll = select.epoll()
+        self._poll.register(self._exit, select.EPOLLIN)
+        self._poll.register(sock, select.EPOLLRDHUP)
+
+    def fileno(self) -> int:
+        """-1 when it is closed."""
+        return -1 if self._poll.closed else self._poll.fileno()
+
+    def close(self) -> None:
+        """Idempotent."""
+        if not self._poll.closed:
+            self._poll.close()
+            os.close(self._exit)
+
+
 class WorkerProcess:
     """One worker. `socket` and `side` are the server's ends of its sockets, for the caller to use and to close; then call
     `end`. `tokens` are there until then."""
@@ -108,6 +130,10 @@ class WorkerProcess:
     def last_error_line(self) -> str:
         """The newest line on its stderr; complete after `end`."""
         return self._output.last_error_line
+
+    def watch(self) -> EndWatch:
+        """A new watch for its end."""
+        return EndWatch(self._exit, self.socket)
 
     def wait_exited(self, timeout_s: float) -> bool:
         """Whether the process is gone, after at most `timeout_s` seconds."""

@@ -8,7 +8,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from tpy.backend import AnswerLater, ExecutionBatch, ExecutionRequest, ExecutionResult, ModelInstance, SequenceState, StateSpec
+from tpy.backend import (
+    AnswerLater,
+    ExecutionBatch,
+    ExecutionRequest,
+    ExecutionResult,
+    ModelInstance,
+    SequenceState,
+    StateSpec,
+    WatchedInstance,
+)
 from tpy.errors import Internal
 from tpy.messages import Tensor
 
@@ -44,6 +53,16 @@ class StatefulInstance:
     def pid(self) -> int | None:
         """Of the worker process, None without."""
         return getattr(self._instance, "pid", None)
+
+    @property
+    def end_reason(self) -> str:
+        """As `tpy.backend.WatchedInstance`."""
+        return str(getattr(self._instance, "end_reason", ""))
+
+    def end_fileno(self) -> int:
+        """As `tpy.backend.WatchedInstance`."""
+        watched: object = self._instance
+        return watched.end_fileno() if isinstance(watched, WatchedInstance) else -1
 
     @property
     def has_readiness_check(self) -> bool:

@@ -31,6 +31,7 @@ from tpy_data.backends.python.isolated import encode_requests, lend_inputs
 from tpy_data.backends.python.output_lines import LogLine
 from tpy_data.backends.python.process import LIVENESS_CHECK_S
 from tpy_data.backends.python.settings import PythonSettings
+from tpy_data.backends.python.worker.channel import Closed
 from tpy_data.backends.python.worker.core.batch import Array, Layout
 from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
 from tpy_data.backends.python.worker.core.windows import Receipts
@@ -68,6 +69,7 @@ class _Verdict(NamedTuple):
 
 
 _FINALIZED = _Verdict("")
+_UNREAD = _Verdict("the worker is lost, and never had the batch")
 
 
 class _News:
@@ -105,11 +107,12 @@ class _Open:
     """One request that the worker has not ended. `receipts` are the pump's. It `rests` between two iterations; `is_over` says
     that nobody waits for it."""
 
-    __slots__ = ("_news", "_number", "is_over", "receipts", "rests", "sender")
+    __slots__ = ("_news", "_number", "is_over", "receipts", "responses", "rests", "sender")
 
     def __init__(self, number: int, sender: ResponseSender, news: _News) -> None:
         self.sender = sender
         self.receipts = Receipts()
+        self.responses = 0
         self.rests = False
         self.is_over = False
         self._number = number
@@ -140,6 +143,7 @@ class StreamingInstance:
         self._failure_text = unhealthy(talk.name)
         self._checks_readiness = checks_readiness
         self._talk = talk
+        self._watch = talk.watch()
         self._settings = settings
         self._log = log
         self._lender = Lender()
@@ -148,10 +152,14 @@ class StreamingInstance:
         """Of the lender as well: both are used by the instance's thread and by the pump."""
         self._numbers = itertools.count()
         self._open: dict[int, _Open] = {}
+        self._given: list[int] = []
+        """The requests of the last batch."""
+        self._batch = 0
+        """Its number."""
         self._news = _News()
         self._lost = False
         self._verdicts: queue.SimpleQueue[_Verdict | None] = queue.SimpleQueue()
-        """Of each batch, and of the finalization; None when the worker is lost."""
+        """Of each batch, and of the finalization; None or _UNREAD when the worker is lost."""
         self._resting: dict[ResponseSender, int] = {}
         """Requests that were given back, until their next iteration."""
         self._pump = threading.Thread(target=self._run_pump, name=f"{talk.name} responses", daemon=True)
@@ -167,6 +175,15 @@ class StreamingInstance:
         return self._talk.side.check_ready(timeout_s)
 
     @property
+    def end_reason(self) -> str:
+        """As `tpy.backend.WatchedInstance`."""
+        return self._failure_text
+
+    def end_fileno(self) -> int:
+        """As `tpy.backend.WatchedInstance`."""
+        return self._watch.fileno()
+
+    @property
     def pid(self) -> int | None:
         """The worker's process id, None when there is none any more."""
         return None if self._lost else self._talk.pid
@@ -177,22 +194,14 @@ class StreamingInstance:
         Raises InstanceFailure when the worker died or sent what no worker sends; Internal, with Triton's text, when the model
         failed the batch as a whole.
         """
-        numbers = []
-        for request in batch.requests:
-            if request.sender is None:
-                raise Internal("a request of a decoupled model has no sender")
-            numbers.append(self._number_of(request.sender))
-        if self._lost:
-            raise self._failure()
+        numbers: list[int] = []
+        self._given = numbers
         try:
             self._send(batch, numbers)
-            batch.times.inputs_ready()
         except LOST:
             self._talk.cut()  # the pump sees to the rest
-        except BaseException:
-            for number in numbers:
-                self._open.pop(number, None)
-            raise
+            raise InstanceFailure(self._failure_text, begun=False) from None
+        batch.times.inputs_ready()
         try:
             verdict = self._verdicts.get(timeout=self._execute_limit_s)
         except queue.Empty:
@@ -200,13 +209,16 @@ class StreamingInstance:
             self._talk.cut()
             verdict = self._verdicts.get()  # the pump ends the worker
         self._talk.side.calls.batches.end()
-        if verdict is None:
-            raise self._failure()
+        if verdict is None or verdict is _UNREAD:
+            raise InstanceFailure(self._failure_text, begun=verdict is None)
         if verdict.failure:
-            for number in numbers:
-                self._open.pop(number, None)
+            self._drop(numbers)
             raise Internal(verdict.failure)
         return self._given_back(numbers, verdict.given_back) if verdict.given_back else ()
+
+    def _drop(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            self._open.pop(number, None)
 
     def _number_of(self, sender: ResponseSender) -> int:
         """A new number, or that of the iterations before."""
@@ -237,6 +249,7 @@ class StreamingInstance:
     def close(self) -> None:
         """Finalize the model and end its process; bounded by finalize-timeout-seconds and EXIT_GRACE_S."""
         limit_s = self._settings.finalize_timeout_s
+        self._watch.close()
         if not self._lost:
             try:
                 with self._speaking:
@@ -255,30 +268,40 @@ class StreamingInstance:
         self._end_open(Internal(unhealthy(self._talk.name)))
         self._news.close()
 
-    def _failure(self) -> InstanceFailure:
-        self._end_open(Internal(self._failure_text))
-        return InstanceFailure(self._failure_text)
-
     def _send(self, batch: ExecutionBatch, numbers: list[int]) -> None:
+        """The numbers of the requests go into `numbers`. Raises Closed when the worker cannot have it."""
         layout = Layout()
         text = encode_requests(batch.requests, layout)
         with self._speaking:  # of the watching as well: the worker must not hear of a request before it has it
-            for number in numbers:
-                open_request = self._open.get(number)
-                if open_request is not None and not open_request.rests:
-                    open_request.sender.watch(open_request.taken, open_request.ended)
-                elif open_request is not None:
-                    open_request.rests = False  # watched since its first iteration
-            loan = lend_inputs(self._lender, layout)
-            header = {
-                "n": numbers,
-                "s": None if loan is None else (loan.number, loan.size, loan.descriptor >= 0),
-                "r": self._borrower.take_released(),
-                "d": self._lender.take_dropped(),
-                "q": msgspec.Raw(text),
-            }
-            self._talk.side.calls.batches.begin(batch.requests)
-            self._talk.say(Kind.EXECUTE, _encode(header), layout, loan)
+            if self._lost:
+                raise Closed("the worker is lost")  # and what is open was ended
+            try:
+                self._open_requests(batch, numbers)
+                loan = lend_inputs(self._lender, layout)
+                header = {
+                    "n": numbers,
+                    "s": None if loan is None else (loan.number, loan.size, loan.descriptor >= 0),
+                    "r": self._borrower.take_released(),
+                    "d": self._lender.take_dropped(),
+                    "q": msgspec.Raw(text),
+                }
+                self._batch = self._talk.side.calls.batches.begin(batch.requests)
+                self._talk.say(Kind.EXECUTE, _encode(header), layout, loan, number=self._batch)
+            except BaseException:
+                self._drop(numbers)  # before the pump can end them
+                raise
+
+    def _open_requests(self, batch: ExecutionBatch, numbers: list[int]) -> None:
+        for request in batch.requests:
+            if request.sender is None:
+                raise Internal("a request of a decoupled model has no sender")
+            number = self._number_of(request.sender)
+            numbers.append(number)
+            open_request = self._open[number]
+            if open_request.rests:
+                open_request.rests = False  # watched since its first iteration
+            else:
+                request.sender.watch(open_request.taken, open_request.ended)
 
     # The pump
 
@@ -296,9 +319,9 @@ class StreamingInstance:
                 if self._talk.fileno() in ready and not self._hear():
                     return
         except LOST as error:
-            self._lose(str(error))
+            self._lose(str(error), error)
         except Exception as error:  # a bug of ours in here must not leave anybody waiting
-            self._lose(f"{type(error).__name__}: {error}")
+            self._lose(f"{type(error).__name__}: {error}", error)
 
     def _hear(self) -> bool:
         """Everything that has arrived. False when the worker has finalized."""
@@ -307,6 +330,7 @@ class StreamingInstance:
             if frame.kind is Kind.RESPONSE:
                 self._respond(frame)
             elif frame.kind is Kind.RESULT:
+                frame.require_number(self._batch)
                 said = _decode_returned(frame.header)
                 self._settle(said.r, said.d)
                 self._verdicts.put(_Verdict(said.a, said.g))
@@ -326,6 +350,8 @@ class StreamingInstance:
         open_request = self._open.get(said.n)
         if open_request is None or (said.a is None and not said.f):
             raise ProtocolViolation(f"a response for request {said.n}, which is not open or gets none")
+        open_request.responses += 1
+        frame.require_number(open_request.responses)
         result = None if said.a is None else result_of(said.a, frame.data, segment)
         if said.f:
             del self._open[said.n]
@@ -367,14 +393,17 @@ class StreamingInstance:
                 }
                 self._talk.say(Kind.PROGRESS, _encode(said))
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, why: str, error: Exception) -> None:
         self._lost = True
         self._talk.cut()  # lets go whoever is sending, before the lock is asked for
         with self._speaking:
+            is_unread = self._talk.is_unread_order(error)
             how = self._talk.give_up()
         self._log("error", f"worker process {self._talk.pid} {how} ({why})")
+        if is_unread:
+            self._drop(self._given)
         self._end_open(Internal(self._failure_text))
-        self._verdicts.put(None)
+        self._verdicts.put(_UNREAD if is_unread else None)
 
     def _end_open(self, error: Internal) -> None:
         for number in list(self._open):

@@ -229,7 +229,8 @@ class SchedulerCore(Protocol):
     def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
         """The batch or run on this instance is over (whether it succeeded is not the core's business); the instance is idle.
 
-        The last `not_begun` tickets of the run were not executed: they wait again. `brief`: it took at most RUN_SLICE_NS_MAX.
+        The last `not_begun` tickets of the run were not executed: they wait again; of a batch that is none of them or all,
+        and none in cores of sequences. `brief`: it took at most RUN_SLICE_NS_MAX.
         `took_ns`: how long the instance was at the batch, of a run at the last that it executed; 0 = nobody says.
         """
         ...

@@ -116,10 +116,14 @@ class DynamicCore:
         self._release()
 
     def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
-        """The batch is over; those of its tickets that have not ended get their answers, now or in their turn."""
-        invariant(not_begun == 0, "a batch was executed in part")
-        self._expire(now_ns)
+        """The batch is over; those of its tickets that have not ended get their answers, now or in their turn. If it was not
+        begun, they wait again."""
         tickets = self._pool.finish(instance)
+        invariant(not_begun in (0, len(tickets)), "a batch was executed in part")
+        if not_begun:
+            self._return(tickets)
+            tickets = ()
+        self._expire(now_ns)
         if self._given_back:
             self._wait_anew(tickets, now_ns)
         live = [ticket for ticket in tickets if ticket.phase is Phase.EXECUTING]
@@ -232,6 +236,25 @@ class DynamicCore:
                 self._refuse(ticket, Outcome.STOPPING)
             else:
                 self._enqueue(ticket, self._queue.level_of(ticket), None, now_ns)
+
+    def _return(self, tickets: Sequence[Ticket]) -> None:
+        """Have those of the tickets that have not ended wait again, before all others of their levels, and with the time in the
+        queue that they had."""
+        for ticket in reversed(tickets):
+            if ticket.phase is not Phase.EXECUTING:
+                continue
+            self._executing -= 1
+            if self._stopped:
+                self._forget(ticket)
+                self._refuse(ticket, Outcome.STOPPING)
+                continue
+            level = self._queue.level_of(ticket)
+            queue_timeout_ns = level.rules.queue_timeout_ns(ticket.timeout_ns)
+            if queue_timeout_ns > 0:
+                self._queue_timeouts.add(ticket, ticket.ready_ns + queue_timeout_ns)
+            ticket.phase = Phase.QUEUED
+            self._queue.push_first(ticket, level)
+        self._forming.reset()
 
     def _watch_anew(self) -> None:
         """The instances are not those of before: what the rule saw says nothing of them, and it is for an only one."""

@@ -51,6 +51,12 @@ class PriorityQueue:
         level.waiting[ticket] = None
         self.count += 1
 
+    def push_first(self, ticket: Ticket, level: QueueLevel) -> None:
+        """Put the ticket before all others of its level."""
+        level.waiting[ticket] = None
+        level.waiting.move_to_end(ticket, last=False)
+        self.count += 1
+
     def remove(self, ticket: Ticket) -> None:
         """Take the ticket out, wherever it stands."""
         level = self.level_of(ticket)

@@ -22,7 +22,9 @@ def main() -> None:
     package.load()
     channel_module = importlib.import_module(package.NAME + ".channel")
     frames = importlib.import_module(package.NAME + ".core.frames")
-    channel = channel_module.Channel(socket.socket(fileno=control))
+    for descriptor in (control, log, side, tokens):
+        os.set_inheritable(descriptor, False)  # what the model starts has no part in them
+    channel = channel_module.Channel(socket.socket(fileno=control), process=os.getpid())
     channel.send(frames.Kind.HELLO, b"{}", [], 0)
     try:
         die_with(server)

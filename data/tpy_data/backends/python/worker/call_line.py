@@ -129,6 +129,11 @@ class CallLine:
         """As `CallPort.is_model_ready`."""
         return self._ask({"o": "ready", "m": speakable(name), "v": version}, Layout()) == "true"
 
+    def close(self) -> None:
+        """For this process, not for one that it was forked from."""
+        if self._channel is not None:
+            self._channel.close()
+
     def _ask(self, header: dict[str, Any], layout: Layout) -> str:
         response, _ = self._call(Kind.REPOSITORY, header, layout, streams=False).take()
         error = response.error()
@@ -190,7 +195,7 @@ class CallLine:
                     raise
                 finally:
                     theirs.close()
-                self._channel = Channel(ours)
+                self._channel = Channel(ours, process=self._process)
             return self._channel
 
     # Notes: what may have to be said in the middle of garbage collection. Whoever holds `_speaking` says them afterwards.

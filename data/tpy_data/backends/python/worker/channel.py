@@ -33,15 +33,25 @@ class Closed(Exception):
     """The other end is gone."""
 
 
+class Unread(Closed):
+    """The other end is gone, and has not read all of the frame that was sent last."""
+
+
+class Foreign(Closed):
+    """This process was forked from the one that the channel belongs to, and may not use it."""
+
+
 class Stalled(Exception):
     """The socket's receive timeout passed and nothing came; the call may be repeated."""
 
 
 class Channel:
-    """One end of the socket pair. `close` it."""
+    """One end of the socket pair. `close` it. With `process`, only the process of this id may use it: what the model forked would
+    otherwise speak for it, and take what is said to it."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, *, process: int = 0) -> None:
         self._socket = sock
+        self._process = process
         self._decoder = FrameDecoder()
         self._buffer = bytearray(RECEIVE_BYTES)
         self._view = memoryview(self._buffer)
@@ -51,12 +61,18 @@ class Channel:
         """For polling."""
         return self._socket.fileno()
 
-    def send(self, kind: Kind, header: bytes, data: list[Buffer], data_bytes: int, file: int = -1) -> None:
+    def require_own(self) -> None:
+        """Raises Foreign in a process that was forked from the channel's, also by code that Python's hooks know nothing of."""
+        if self._process and os.getpid() != self._process:
+            raise Foreign(f"the channel belongs to process {self._process}")
+
+    def send(self, kind: Kind, header: bytes, data: list[Buffer], data_bytes: int, file: int = -1, number: int = 0) -> None:
         """Write one frame, with a file when `file` >= 0. One system call unless the frame is larger than the socket's buffer.
 
         Blocks while the peer does not read: a peer of ours always does when it may be spoken to. Raises Closed.
         """
-        buffers = encode(kind, header, data, data_bytes)
+        self.require_own()
+        buffers = encode(kind, header, data, data_bytes, number)
         if len(buffers) > _BUFFERS_MAX or data_bytes <= _JOINED_BYTES_MAX:
             buffers = [b"".join(buffers)]
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))] if file >= 0 else []
@@ -65,24 +81,24 @@ class Channel:
             if sent < sum(map(len, buffers)):
                 self._socket.sendall(memoryview(b"".join(buffers))[sent:])
         except OSError as error:
-            raise Closed(str(error)) from None
+            raise Unread(str(error)) from None
 
-    def send_at_once(self, kind: Kind, header: bytes, data: list[Buffer], data_bytes: int) -> memoryview:
+    def send_at_once(self, kind: Kind, header: bytes, data: list[Buffer], data_bytes: int, number: int = 0) -> memoryview:
         """Write as much of a frame as can be written without waiting; what is left, for `send_rest`. Raises Closed."""
-        joined = memoryview(b"".join(encode(kind, header, data, data_bytes)))
+        joined = memoryview(b"".join(encode(kind, header, data, data_bytes, number)))
         try:
             return joined[self._socket.send(joined, _AT_ONCE) :]
         except BlockingIOError:
             return joined
         except OSError as error:
-            raise Closed(str(error)) from None
+            raise Unread(str(error)) from None
 
     def send_rest(self, rest: memoryview) -> None:
         """Write the rest of a frame, before anything else is. Blocks as `send` does. Raises Closed."""
         try:
             self._socket.sendall(rest)
         except OSError as error:
-            raise Closed(str(error)) from None
+            raise Unread(str(error)) from None
 
     def receive(self) -> Frame:
         """The next frame. Raises Closed, Stalled (on a socket with a receive timeout) or ProtocolViolation."""
@@ -100,10 +116,14 @@ class Channel:
 
     def _read(self, how: int) -> bool:
         """False when nothing has come."""
+        self.require_own()
         try:
             size, ancillary, flags, _ = self._socket.recvmsg_into([self._view], _ANCILLARY_BYTES, how)
         except BlockingIOError:
             return False
+        except ConnectionResetError as error:
+            # How Linux tells that the other end was closed with something in it that nobody had read.
+            raise Unread(str(error)) from None
         except OSError as error:
             raise Closed(str(error)) from None
         if ancillary:

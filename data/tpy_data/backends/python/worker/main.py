@@ -13,7 +13,7 @@ from typing import Any
 
 from . import context, loader, runner
 from .call_line import CallLine
-from .channel import Channel, Closed
+from .channel import Channel, Closed, Foreign
 from .core.batch import Array, Layout
 from .core.frames import HEADER_BYTES_MAX, Frame, Kind, ProtocolViolation
 from .failures import ModelFailure
@@ -28,6 +28,11 @@ from .segments import Borrower, Lender
 from .side_line import SideLine
 from .single_answer import SingleAnswer, settle, settle_failed
 from .streaming import StreamingWorker
+
+FORKED = (
+    "a process that the model had forked came back from the model's code and was ended: it has no part in the server's requests. "
+    "End such processes with os._exit().\n"
+)
 
 LOG_TEXT_MAX = 64 * 1024
 """Characters of one log message; longer ones are cut."""
@@ -82,7 +87,7 @@ class Worker:
         self._tokens = tokens
 
     def run(self) -> None:
-        """Serve until FINALIZE. Raises Closed when the server is gone."""
+        """Serve until FINALIZE. Raises Closed when the server is gone, Foreign in a process that the model has forked."""
         self._load(_decode(self._expect(Kind.LOAD).header))
         if self._streaming is not None and self._runner is not None:
             self._streaming.serve(self._runner)
@@ -101,14 +106,22 @@ class Worker:
             else:
                 raise ProtocolViolation(f"unexpected {frame.kind.name}")
 
+    def lose_lines(self) -> None:
+        """In a process that was forked: it can neither say nor take anything in this one's place, nor keep the server from seeing
+        this one's end. Who asks the channel whose it is, still hears that."""
+        self._channel.close()
+        self._side.close()
+        self._calls.close()
+        self._tokens.close()
+
     def _expect(self, kind: Kind) -> Frame:
         frame = self._channel.receive()
         if frame.kind is not kind:
             raise ProtocolViolation(f"{frame.kind.name} instead of {kind.name}")
         return frame
 
-    def _say(self, kind: Kind, message: object) -> None:
-        self._channel.send(kind, _encode(message).encode(), [], 0)
+    def _say(self, kind: Kind, message: object, number: int = 0) -> None:
+        self._channel.send(kind, _encode(message).encode(), [], 0, -1, number)
 
     def _load(self, order: dict[str, Any]) -> None:
         source = loader.ModelSource(**order["source"])
@@ -141,6 +154,7 @@ class Worker:
             raise SystemExit(0) from None
 
     def _execute(self, frame: Frame) -> None:
+        frame.require_number(self._executed + 1)
         order = _decode(frame.header)
         self._execute_batch(order["q"], frame.data, self._segment(order), Kind.RESULT)
 
@@ -148,12 +162,13 @@ class Worker:
         """Each request is a batch of its own. None is begun when the time of the run is over, or without its token: the server
         takes tokens back for those that it does not want to be executed any more."""
         began_ns = time.monotonic_ns()
+        frame.require_number(self._executed + 1)
         order = _decode(frame.header)
         segment, queue, slice_ns = self._segment(order), order["q"], order["l"]
         last = len(queue) - 1
         for index, entry in enumerate(queue):
             if index and (time.monotonic_ns() - began_ns > slice_ns or not self._take_token()):
-                self._say(Kind.NOT_BEGUN, len(queue) - index)
+                self._say(Kind.NOT_BEGUN, len(queue) - index, self._executed + 1)
                 return
             self._execute_batch([entry], frame.data, segment, Kind.RESULT if index == last else Kind.PART)
 
@@ -222,6 +237,7 @@ class Worker:
         layout: Layout,
     ) -> list[Any]:
         """As `answer_of`, or what comes later or again. Raises ModelFailure."""
+        self._channel.require_own()
         ways = single_answers(requests)
         rescheduled = [is_rescheduled(request) for request in requests]
         try:
@@ -243,6 +259,7 @@ class Worker:
 
     def _send_result(self, kind: Kind, answers: Any, layout: Layout, infer_ns: int, output_ns: int) -> None:
         """With the times at which the batch was handed to the model, and came back from it."""
+        self._channel.require_own()  # before anything is written into memory that the server sees
         text = _encode(answers)
         if len(text) > HEADER_BYTES_MAX // 2:
             text = _encode(f"answers with {len(text)} bytes of error texts, parameters and names are too long to be sent")
@@ -265,17 +282,20 @@ class Worker:
         with self._speaking:
             self._batch += 1
             file = -1 if loan is None else loan.descriptor
-            self._channel.send(kind, header.encode(), layout.data, layout.data_bytes, file)
+            self._channel.send(kind, header.encode(), layout.data, layout.data_bytes, file, self._executed)
         if loan is not None:
             loan.sent()
 
     def ask_cancelled(self, batch: int, index: int) -> bool:
         """Whether request `index` of a batch was cancelled. Any thread; False when the batch is over."""
+        self._channel.require_own()
         with self._speaking:
             if batch != self._batch:
                 return False  # of an answer that comes later, the side line tells
-            self._say(Kind.IS_CANCELLED, index)
-            return bool(_decode(self._expect(Kind.CANCELLED).header))
+            self._say(Kind.IS_CANCELLED, index, self._executed)
+            frame = self._expect(Kind.CANCELLED)
+            frame.require_number(self._executed)
+            return bool(_decode(frame.header))
 
     def _finalize(self) -> None:
         self._calls.phase = FINALIZING
@@ -319,6 +339,12 @@ def serve(channel: Channel, log_descriptor: int, side: socket.socket, tokens: so
     """Be a worker until the server says stop or is gone."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a TextIOWrapper: this is a fresh process
     try:
-        Worker(channel, LogPipe(log_descriptor), SideLine(side), tokens).run()
+        worker = Worker(channel, LogPipe(log_descriptor), SideLine(side), tokens)
+        os.register_at_fork(after_in_child=worker.lose_lines)
+        worker.run()
+    except Foreign:
+        sys.stderr.write(FORKED)
+        sys.stderr.flush()
+        os._exit(1)  # what stands in atexit is the parent's affair
     except Closed:
         sys.exit(1)

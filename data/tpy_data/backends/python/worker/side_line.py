@@ -28,6 +28,8 @@ HEADER_BYTES_MAX = 56 * 1024
 
 GONE = "the server is gone"
 
+FOREIGN = "the server can be reached from the model's own process only, not from one that it has started"
+
 _LENGTH = struct.Struct("<I")
 _ANCILLARY_BYTES = socket.CMSG_SPACE(array.array("i").itemsize)
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -40,6 +42,7 @@ class SideLine:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._process = os.getpid()
         self._calls = itertools.count()
         self._asked: dict[int, queue.SimpleQueue[Message]] = {}
         self._handlers: dict[str, Callable[[Message], None]] = {}
@@ -47,7 +50,9 @@ class SideLine:
         self._reads = False
 
     def tell(self, message: Message, data: bytes = b"", file: int = -1) -> None:
-        """Send a message. Waits while the server is behind. Raises TritonModelException when it is gone."""
+        """Send a message. Waits while the server is behind. Raises TritonModelException when it is gone, and in a process
+        that was forked from this one."""
+        self._require_own()
         header = _encode(message).encode("utf-8", "replace")
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))] if file >= 0 else []
         packet = b"".join((_LENGTH.pack(len(header)), header, data))
@@ -60,6 +65,7 @@ class SideLine:
 
     def ask(self, message: Message) -> Any:
         """Send a message and wait for what the server says to it. Raises TritonModelException with the server's error."""
+        self._require_own()
         self._start()
         call = next(self._calls)
         waiting: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -79,6 +85,14 @@ class SideLine:
         """Have messages of this kind handled, in the line's thread: it must be quick."""
         self._handlers[kind] = handler
         self._start()
+
+    def close(self) -> None:
+        """For this process, not for one that it was forked from."""
+        self._socket.close()
+
+    def _require_own(self) -> None:
+        if os.getpid() != self._process:
+            raise TritonModelException(FOREIGN)
 
     def _start(self) -> None:
         with self._starting:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from .call_line import CallLine
 from .channel import Channel
 from .core.batch import Array, Layout
-from .core.frames import HEADER_BYTES_MAX, Frame, Kind, ProtocolViolation
+from .core.frames import HEADER_BYTES_MAX, NUMBER_MAX, Frame, Kind, ProtocolViolation
 from .core.windows import Window
 from .failures import ModelFailure, TritonError, describe
 from .messages import answer_of, requests_of, speakable
@@ -34,9 +34,11 @@ _decoder = json.JSONDecoder()
 class _Flow:
     """One request that has not ended: how much of it is on its way, and whether anybody waits."""
 
-    __slots__ = ("_room", "_window", "ended", "rests")
+    __slots__ = ("_room", "_window", "ended", "responses", "rests")
 
     def __init__(self) -> None:
+        self.responses = 0
+        """That were sent; changed by whoever speaks."""
         self.ended = False
         self.rests = False
         self._window = Window()
@@ -70,6 +72,7 @@ class _Order(NamedTuple):
     header: dict[str, Any]
     data: memoryview
     file: int | None
+    number: int
 
 
 class StreamingWorker:
@@ -164,7 +167,7 @@ class StreamingWorker:
             for number in header["n"]:
                 self._flows.setdefault(number, _Flow()).rests = False  # there already in another iteration
             is_new = header["s"] is not None and header["s"][2]
-            self._inbox.put(_Order(header, frame.data, self._channel.take_file() if is_new else None))
+            self._inbox.put(_Order(header, frame.data, self._channel.take_file() if is_new else None, frame.number))
             return True
         for number, count in header["t"]:
             flow = self._flows.get(number)
@@ -182,6 +185,9 @@ class StreamingWorker:
 
     def _execute(self, runner: ModelRunner, order: _Order) -> None:
         header = order.header
+        self._executed += 1
+        if order.number != self._executed & NUMBER_MAX:
+            raise ProtocolViolation(f"a batch with number {order.number}, while {self._executed} was due")
         segment: Array | None = None
         if header["s"] is not None:
             with self._lending:
@@ -202,13 +208,13 @@ class StreamingWorker:
         del request, way
         failure = ""
         self._ways = ways
-        self._executed += 1
         self._calls.batch = self._executed
         try:
             given_back = [numbers[index] for index in runner.start(requests)]
         except ModelFailure as error:
             failure = speakable(str(error))
             given_back = []
+        self._channel.require_own()
         self._calls.batch = 0
         self._ways = ()
         if failure:
@@ -230,7 +236,8 @@ class StreamingWorker:
             if len(failure) > HEADER_BYTES_MAX // 8:
                 failure = failure[: HEADER_BYTES_MAX // 8]
             given_back = [number for number in given_back if number in self._flows]  # the others have ended
-            self._channel.send(Kind.RESULT, _encode({**settled, "a": failure, "g": given_back}).encode(), [], 0)
+            told = _encode({**settled, "a": failure, "g": given_back})
+            self._channel.send(Kind.RESULT, told.encode(), [], 0, -1, order.number)
 
     def _given_back(self, number: int) -> None:
         """The request rests until its next iteration; when nobody waits for it any more, there is none."""
@@ -242,7 +249,9 @@ class StreamingWorker:
                     self._flows.pop(number, None)
 
     def _deliver(self, number: int, wanted: Sequence[str] | None, response: InferenceResponse | None, final: bool) -> None:
-        """Send one response; waits for room unless it is the final one. Any thread. Raises Closed when the server is gone."""
+        """Send one response; waits for room unless it is the final one. Any thread. Raises Closed when the server is gone, and in
+        a process that the model has forked."""
+        self._channel.require_own()  # before anything is written into memory that the server sees
         flow = self._flows.get(number)
         if flow is None:
             return
@@ -276,8 +285,10 @@ class StreamingWorker:
                     return  # the batch has failed meanwhile
                 if final:
                     del self._flows[number]
+                flow.responses += 1
                 file = -1 if loan is None else loan.descriptor
-                self._channel.send(Kind.RESPONSE, f'{header[:-1]},"a":{text}}}'.encode(), layout.data, layout.data_bytes, file)
+                told = f'{header[:-1]},"a":{text}}}'.encode()
+                self._channel.send(Kind.RESPONSE, told, layout.data, layout.data_bytes, file, flow.responses)
         finally:
             if loan is not None:
                 loan.sent()

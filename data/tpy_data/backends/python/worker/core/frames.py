@@ -2,7 +2,11 @@
 
 A frame is a 16-byte prefix, a JSON header padded with spaces to a multiple of ALIGNMENT, and a data area:
 
-    u16 magic | u8 kind | u8 version | u32 header bytes (padded) | u32 data bytes | u32 zero     (little endian)
+    u16 magic | u8 kind | u8 version | u32 header bytes (padded) | u32 data bytes | u32 number     (little endian)
+
+The number says what the frame belongs to. In EXECUTE, RUN, RESULT, PART, NOT_BEGUN, IS_CANCELLED and CANCELLED it is that of the
+batch (of a RUN, the first one): both ends count batches from 1 on. In RESPONSE it is that of the response to its request, from 1
+on. It is 0 in all others. Whoever gets a frame with another number than the one that is due does not believe its peer any more.
 
 Nothing is ever unpickled or evaluated. Lengths are bounded before anything is allocated.
 """
@@ -16,7 +20,7 @@ from typing import NamedTuple
 Buffer = bytes | bytearray | memoryview
 
 MAGIC = 0x7079
-VERSION = 1
+VERSION = 2
 ALIGNMENT = 16
 """Of the data area and of every tensor in it: what SIMD loads and other libraries' views of the arrays expect."""
 
@@ -25,6 +29,9 @@ HEADER_BYTES_MAX = 16 * 1024 * 1024
 
 DATA_BYTES_MAX = 1024 * 1024
 """Larger data goes to shared memory, so a larger data area is a lie."""
+
+NUMBER_MAX = (1 << 32) - 1
+"""Numbers go on with 0 behind it."""
 
 _PREFIX = struct.Struct("<HBBIII")
 PREFIX_BYTES = _PREFIX.size
@@ -66,12 +73,18 @@ class Frame(NamedTuple):
     kind: Kind
     header: memoryview
     data: memoryview
+    number: int
+
+    def require_number(self, due: int) -> None:
+        """Raises ProtocolViolation when the frame belongs to something else than what is due."""
+        if self.number != due & NUMBER_MAX:
+            raise ProtocolViolation(f"{self.kind.name} with number {self.number}, while {due & NUMBER_MAX} was due")
 
 
-def encode(kind: Kind, header: bytes, data: list[Buffer], data_bytes: int) -> list[Buffer]:
+def encode(kind: Kind, header: bytes, data: list[Buffer], data_bytes: int, number: int = 0) -> list[Buffer]:
     """The buffers of a frame, to be written one after the other. `data_bytes` is the sum of `data`'s lengths."""
     padding = -len(header) % ALIGNMENT
-    prefix = _PREFIX.pack(MAGIC, kind, VERSION, len(header) + padding, data_bytes, 0)
+    prefix = _PREFIX.pack(MAGIC, kind, VERSION, len(header) + padding, data_bytes, number & NUMBER_MAX)
     return [prefix + header + b" " * padding, *data]
 
 
@@ -90,8 +103,8 @@ class FrameDecoder:
         pending = self._pending
         if len(pending) < PREFIX_BYTES:
             return None
-        magic, kind, version, header_bytes, data_bytes, zero = _PREFIX.unpack_from(pending)
-        if magic != MAGIC or version != VERSION or zero:
+        magic, kind, version, header_bytes, data_bytes, number = _PREFIX.unpack_from(pending)
+        if magic != MAGIC or version != VERSION:
             raise ProtocolViolation(f"not a frame: it begins with {bytes(pending[:PREFIX_BYTES]).hex()}")
         if header_bytes > HEADER_BYTES_MAX or data_bytes > DATA_BYTES_MAX:
             raise ProtocolViolation(f"frame too long: {header_bytes} bytes of header, {data_bytes} bytes of data")
@@ -111,4 +124,4 @@ class FrameDecoder:
             del pending[:end]
         view = memoryview(body)
         data_begin = PREFIX_BYTES + header_bytes
-        return Frame(known, view[PREFIX_BYTES:data_begin], view[data_begin:end])
+        return Frame(known, view[PREFIX_BYTES:data_begin], view[data_begin:end], number)
