@@ -397,7 +397,7 @@ GRPC_HEADER_FRAMES_MAX: Final = 16
 """HTTP/2 frames in one header block; more than any client needs for as many bytes as we take."""
 
 GRPC_HEADER_FIELDS_MAX: Final = 256
-"""Fields of one header block that are spelt out, not taken from the table: ten microseconds each, and more than any call has."""
+"""Fields of one header block: up to ten microseconds each, and more than any call has."""
 
 GRPC_HEADER_VALUES_MAX: Final = 64
 """Values with commas between them in one header field."""

@@ -52,7 +52,7 @@ class _CountingTable(HeaderTable):
 
 
 class _BoundedDecoder(Decoder):
-    """A decoder that counts the fields of a block that are spelt out."""
+    """A decoder that counts the fields of a block."""
 
     def __init__(self, list_bytes_max: int) -> None:
         super().__init__(max_header_list_size=list_bytes_max)
@@ -60,10 +60,17 @@ class _BoundedDecoder(Decoder):
         """In this block."""
 
     def _decode_literal(self, data: bytes | memoryview, should_index: bool) -> tuple[HeaderTuple, int]:
+        self._count()
+        return super()._decode_literal(data, should_index)
+
+    def _decode_indexed(self, data: bytes | memoryview) -> tuple[HeaderTuple, int]:
+        self._count()
+        return super()._decode_indexed(data)
+
+    def _count(self) -> None:
         if not self.fields_left:
             raise OversizedHeaderListError(f"more than {GRPC_HEADER_FIELDS_MAX} fields")
         self.fields_left -= 1
-        return super()._decode_literal(data, should_index)
 
 
 class HeaderReader(Generic[T]):

@@ -46,7 +46,7 @@ _HEADERS_OVERHEAD_BYTES = 6 + 255
 """Priority, pad length and padding of a HEADERS frame."""
 
 _ANY_NUMBER = 2**62
-_BYTES_PER_FRAME = 64
+_BYTES_PER_FRAME = 16
 """A header block counts as one more frame for each so many bytes: decoding it takes as long."""
 _SETTINGS_FRAMES = 16
 """What SETTINGS count as: each of the streams may be touched."""
