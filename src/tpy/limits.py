@@ -24,6 +24,12 @@ MODEL_NAME_BYTES_MAX: Final = 255
 HTTP_HEADER_BYTES_MAX: Final = 64 * KIB
 """Request line plus headers. Generous for auth tokens, far below what hurts."""
 
+HEADER_NAMES_REMEMBERED_MAX: Final = 256
+"""Names of headers of which it is remembered whether the forward pattern matches them: those of real clients are a few dozen."""
+
+HEADER_NAME_REMEMBERED_CHARACTERS_MAX: Final = 128
+"""Longer names are matched anew each time, so that what is remembered stays below 100 KB."""
+
 HTTP_PIPELINED_REQUESTS_MAX: Final = 16
 """Requests of one connection that may wait for their turn; the reader stops reading beyond it."""
 

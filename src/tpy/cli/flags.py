@@ -136,7 +136,7 @@ FLAGS: tuple[Flag, ...] = (
         "HTTP",
         "http-header-forward-pattern",
         "",
-        "Request headers whose whole name matches (ignoring case) become request parameters.",
+        "Request headers in whose name this is found (RE2's syntax, ignoring case) become request parameters.",
         metavar="REGEX",
     ),
     _flag(
@@ -171,7 +171,7 @@ FLAGS: tuple[Flag, ...] = (
         "gRPC",
         "grpc-header-forward-pattern",
         "",
-        "Metadata whose whole key matches become request parameters. Keys arrive in lower case.",
+        "Metadata in whose key this is found (RE2's syntax, ignoring case) become request parameters.",
         metavar="REGEX",
     ),
     _flag(

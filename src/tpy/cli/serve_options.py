@@ -17,8 +17,9 @@ from tpy.cli.flags import FLAGS
 from tpy.cli.parsing import UsageError
 from tpy.cli.rate_options import rate_limit_supply
 from tpy.config import RequestTimeout
-from tpy.errors import TpyError
+from tpy.errors import InvalidArgument, TpyError
 from tpy.frontends.grpc import CompressionLevel, GrpcOptions, GrpcServiceOptions
+from tpy.frontends.header_pattern import HeaderPattern
 from tpy.frontends.http import HttpOptions, parse_restricted_apis
 from tpy.frontends.restrictions import parse_restricted
 from tpy.messages import LogSettings
@@ -261,9 +262,9 @@ def _grpc(v: _Values) -> GrpcPortOptions:
 def _pattern(flag: str, text: str) -> str:
     """`text` if it is a regular expression. Said here, because later models are being loaded already."""
     try:
-        re.compile(text)
-    except re.error as error:
-        raise UsageError(f"--{flag} is not a regular expression: {error}") from None
+        HeaderPattern(text, flag=flag)
+    except InvalidArgument as error:
+        raise UsageError(error.message) from None
     return text
 
 

@@ -18,6 +18,7 @@ from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from tpy.errors import Internal
+from tpy.frontends.grpc import GrpcServiceOptions
 
 from .fakes import infer_request
 from .harness import running
@@ -211,6 +212,21 @@ async def test_grpcio_sets_a_deadline() -> None:
         [submitted] = server.services.inference.submitted
         await submitted.ended.wait()
         assert submitted.request.deadline_ns is not None
+
+
+async def test_metadata_values_may_have_spaces_around_them() -> None:
+    """grpcio sends them as they are, and Triton takes them so."""
+    sent = (("x-a", " lead"), ("x-b", "trail "), ("x-c", " both "), ("x-d", ""), ("other", "1"))
+
+    def use(url: str) -> None:
+        channel, stub = _stub(url)
+        with channel:
+            stub.ModelInfer(infer_request(), metadata=sent, timeout=30)
+
+    async with running(GrpcServiceOptions(header_forward_pattern="X-")) as server:
+        await server.using(use)
+        [submitted] = server.services.inference.submitted
+        assert submitted.request.parameters == dict(sent[:-1])
 
 
 async def test_grpcio_cancels_a_stream() -> None:

@@ -44,7 +44,7 @@ def test_wrong_restrictions_are_refused(text: str, complaint: str) -> None:
 @pytest.mark.parametrize("fast_path", [True, False])
 async def test_matching_headers_become_parameters(fast_path: bool) -> None:
     services = FakeServices()
-    async with running(services, header_forward_pattern="x-.*|priority|triton_.*", fast_path=fast_path) as server:
+    async with running(services, header_forward_pattern="^x-.*|priority|triton_.*", fast_path=fast_path) as server:
         client = await server.connect()
         assert (await client.ask(post(INFER, infer_body(1), "X-Tenant: a", "Not-X-This: b"))).status == 200
         assert dict(services.inference.submitted[0].request.parameters) == {"X-Tenant": "a"}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from tpy.echo import echo
 from tpy.errors import Forbidden, InvalidArgument
 from tpy.frontends.grpc.options import GrpcServiceOptions
 from tpy.frontends.grpc.transport import Metadata
+from tpy.frontends.header_pattern import HeaderPattern
 
 _RESERVED = frozenset({"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"})
 _RESERVED_PREFIX = "triton_"
@@ -20,10 +19,7 @@ class MetadataPolicy:
     def __init__(self, options: GrpcServiceOptions) -> None:
         self._keys = {api: (f"{_KEY_PREFIX}{group.header}", group.value) for group in options.restricted for api in group.apis}
         pattern = options.header_forward_pattern
-        try:
-            self._forward = re.compile(pattern) if pattern else None
-        except re.error as error:
-            raise InvalidArgument(f"--grpc-header-forward-pattern is not a regular expression: {error}") from None
+        self._forward = HeaderPattern(pattern, flag="grpc-header-forward-pattern") if pattern else None
 
     def require(self, api: str, metadata: Metadata) -> None:
         """Raise Forbidden unless a call with this metadata may use `api`."""
@@ -39,7 +35,7 @@ class MetadataPolicy:
             return None
         forwarded: dict[str, str] = {}
         for name, value in metadata:
-            if isinstance(value, str) and self._forward.fullmatch(name):
+            if isinstance(value, str) and self._forward.matches(name):
                 if name in _RESERVED or name.startswith(_RESERVED_PREFIX):
                     raise InvalidArgument(f"Header '{echo(name)}' is reserved for Triton usage and cannot be forwarded.")
                 forwarded[name] = value

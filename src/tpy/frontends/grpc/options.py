@@ -9,7 +9,7 @@ from tpy.frontends.restrictions import RestrictedApi
 
 class GrpcServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`restricted` protocols are served only to calls that carry the metadata `triton-grpc-protocol-<header>` with its value.
-    Metadata whose key matches `header_forward_pattern` as a whole become request parameters; "" forwards nothing."""
+    Metadata in whose key `header_forward_pattern` is found become request parameters; "" forwards nothing."""
 
     restricted: tuple[RestrictedApi, ...] = ()
     header_forward_pattern: str = ""

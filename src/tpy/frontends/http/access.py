@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hmac
-import re
 from collections.abc import Mapping, Sequence
 
 from tpy.echo import echo
 from tpy.errors import Forbidden, InvalidArgument
+from tpy.frontends.header_pattern import HeaderPattern
 from tpy.frontends.http.options import RestrictedApi
 
 _RESERVED = frozenset({"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"})
@@ -21,10 +21,7 @@ class HeaderPolicy:
         self._keys = {
             api: (group.header, group.header.lower().encode(), group.value.encode()) for group in restricted for api in group.apis
         }
-        try:
-            self._forward = re.compile(forward_pattern, re.IGNORECASE) if forward_pattern else None
-        except re.error as error:
-            raise InvalidArgument(f"--http-header-forward-pattern is not a regular expression: {error}") from None
+        self._forward = HeaderPattern(forward_pattern, flag="http-header-forward-pattern") if forward_pattern else None
 
     def require(self, api: str, fields: Mapping[bytes, bytes]) -> None:
         """Raise Forbidden unless a request with these header fields may use `api`."""
@@ -40,7 +37,7 @@ class HeaderPolicy:
         forwarded: dict[str, str] = {}
         for raw_name, raw_value in headers:
             name = raw_name.decode("latin-1")
-            if self._forward.fullmatch(name):
+            if self._forward.matches(name):
                 if name in _RESERVED or name.startswith(_RESERVED_PREFIX):
                     raise InvalidArgument(f"Header '{echo(name)}' is reserved for Triton usage and cannot be forwarded.")
                 forwarded[name] = raw_value.decode("latin-1")

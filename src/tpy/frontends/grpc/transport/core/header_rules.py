@@ -9,7 +9,10 @@ from tpy.frontends.grpc.transport.core.header_blocks import Headers
 _NAME = re.compile(rb"[!-9;-@\[-~]+")
 """Visible, no capital letters, no colon."""
 
-_VALUE = re.compile(rb"(?![ \t])[^\0\r\n]*(?<![ \t])", re.DOTALL)
+_PSEUDO_VALUE = re.compile(rb"(?![ \t])[^\0\r\n]*(?<![ \t])", re.DOTALL)
+_VALUE = re.compile(rb"[^\0\r\n]*", re.DOTALL)
+"""Spaces at its ends, which RFC 9113 forbids, too: gRPC's own libraries send them, and take them."""
+
 _REQUEST_PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
 _OF_CONNECTION = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
 
@@ -29,7 +32,7 @@ def check_request(headers: Headers) -> tuple[dict[bytes, bytes], Headers, int | 
             raise MalformedHeaders(f"unknown pseudo-header field {_shown(name)}")
         if name in pseudo:
             raise MalformedHeaders(f"{_shown(name)} occurs twice")
-        if not _VALUE.fullmatch(value):
+        if not _PSEUDO_VALUE.fullmatch(value):
             raise MalformedHeaders(f"the value of {_shown(name)} has characters that are not allowed")
         pseudo[name] = value
         count += 1
