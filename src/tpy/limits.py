@@ -33,6 +33,12 @@ HEADER_NAME_REMEMBERED_CHARACTERS_MAX: Final = 128
 HTTP_PIPELINED_REQUESTS_MAX: Final = 16
 """Requests of one connection that may wait for their turn; the reader stops reading beyond it."""
 
+ACCEPT_PAUSE_S: Final = 0.1
+"""How long a port that cannot accept connections, for want of file descriptors or memory, waits before it tries again."""
+
+ACCEPT_WARNING_PAUSE_S: Final = 60.0
+"""How often such a port says so in the log."""
+
 OPEN_FILES_WANTED: Final = 65_536
 """Open files that `tpy serve` asks the system for, as far as its hard limit goes: each connection is one, and the usual soft
 limit of 1,024 is for programs that use select(2)."""

@@ -50,5 +50,6 @@ async def serve_metrics(
         config=hypercorn_config(options),
         gate=Gate(),
         endpoint=None,
+        name="metrics",
     )
     await serve_port(port, stop=stop, task_status=task_status)

@@ -22,7 +22,7 @@ class Stoppable(Protocol):
 
 class HttpPort:
     """One port: its application and how to serve it. `endpoint` answers inference past the application; None (metrics port,
-    `fast_path` off) leaves every route to the application."""
+    `fast_path` off) leaves every route to the application. `name` is for the log."""
 
     def __init__(
         self,
@@ -32,7 +32,9 @@ class HttpPort:
         config: Config,
         gate: Gate,
         endpoint: InferEndpoint | None,
+        name: str = "HTTP",
     ) -> None:
+        self.name = name
         self.options = options
         self.app = app
         self.config = config

@@ -29,11 +29,12 @@ from hypercorn.utils import parse_socket_addr
 
 from tpy import limits
 from tpy.errors import InvalidArgument
+from tpy.frontends.accepting import ConnectionListener
 from tpy.frontends.http.connection import GONE, HTTP2_PREFACE, Http1Connection
 from tpy.frontends.http.http2_flood import Http2Flood
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
-from tpy.frontends.http.wire import SocketWire, SocketWireListener
+from tpy.frontends.http.wire import SocketWire
 from tpy.frontends.listening import BoundAddress, address_of, close, listen
 from tpy.units import NS_PER_S
 
@@ -161,7 +162,7 @@ async def serve_port(
                         partial(
                             trio.serve_listeners,
                             partial(_serve_connection, port, tls),
-                            [SocketWireListener(listening) for listening in sockets],
+                            [ConnectionListener(listening, SocketWire, port=port.name) for listening in sockets],
                             handler_nursery=connections,
                         )
                     )

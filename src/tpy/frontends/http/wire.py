@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import logging
-import math
 import socket
 from collections.abc import Sequence
 from typing import Protocol
 
 import trio
-
-_log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 64 * 1024
 _PIECES_PER_SEND = 64
@@ -130,52 +125,3 @@ class StreamWire:
 
     async def aclose(self) -> None:
         await trio.aclose_forcefully(self._stream)
-
-
-class SocketWireListener(trio.abc.Listener[SocketWire]):
-    """Accepts connections as SocketWire. Owns the listening socket."""
-
-    def __init__(self, listening: socket.socket) -> None:
-        listening.setblocking(False)
-        self._listening = listening
-        self._warned_s = -math.inf
-
-    async def accept(self) -> SocketWire:
-        """The next connection. While the system has no file descriptor or memory for one, new connections wait in the backlog."""
-        while True:
-            await trio.lowlevel.wait_readable(self._listening)
-            try:
-                raw, _ = self._listening.accept()
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                if error.errno in _GONE_BEFORE_ACCEPT:
-                    continue
-                if error.errno not in _EXHAUSTED:
-                    raise
-                self._warn(error)
-                await trio.sleep(_EXHAUSTED_PAUSE_S)
-                continue
-            return SocketWire(raw)
-
-    def _warn(self, error: OSError) -> None:
-        now_s = trio.current_time()
-        if now_s - self._warned_s >= _WARNING_PAUSE_S:
-            self._warned_s = now_s
-            context = {"reason": error.strerror, "expected": "fewer connections, or a higher limit of open files (ulimit -n)"}
-            _log.warning("new HTTP connections wait: the system has no room for them", extra={"context": context})
-
-    async def aclose(self) -> None:
-        trio.lowlevel.notify_closing(self._listening)
-        self._listening.close()
-        await trio.lowlevel.checkpoint()
-
-
-_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-"""Errors of accept(2) that pass when something else is closed."""
-
-_EXHAUSTED_PAUSE_S = 0.1
-_WARNING_PAUSE_S = 60.0
-
-_GONE_BEFORE_ACCEPT = {errno.ECONNABORTED, errno.EPERM, errno.EPROTO, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH}
-"""Errors of one connection that accept(2) reports as its own."""

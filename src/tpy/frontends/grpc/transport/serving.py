@@ -19,6 +19,7 @@ import trio
 
 from tpy.clock import Clock
 from tpy.deliveries import Deliveries
+from tpy.frontends.accepting import ConnectionListener
 from tpy.frontends.grpc.transport.call import Handlers
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.options import GrpcOptions
@@ -26,7 +27,7 @@ from tpy.frontends.grpc.transport.peer import peer_of
 from tpy.frontends.grpc.transport.port import GrpcPort
 from tpy.frontends.grpc.transport.tls import ALPN, tls_context
 from tpy.frontends.grpc.transport.turns import LoopTurns
-from tpy.frontends.grpc.transport.wire import GONE, SocketWire, SocketWireListener, StreamWire
+from tpy.frontends.grpc.transport.wire import GONE, SocketWire, StreamWire
 from tpy.frontends.listening import BoundAddress, address_of, close, listen
 from tpy.limits import GRPC_SETUP_S_MAX
 
@@ -65,7 +66,7 @@ async def serve_grpc(
                     partial(
                         trio.serve_listeners,
                         partial(_serve_connection, port, tls),
-                        [SocketWireListener(listening) for listening in sockets],
+                        [ConnectionListener(listening, SocketWire, port="gRPC") for listening in sockets],
                         handler_nursery=connections,
                     )
                 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 from collections.abc import Sequence
 from typing import Protocol
@@ -118,42 +117,3 @@ class StreamWire:
 
     async def aclose(self) -> None:
         await trio.aclose_forcefully(self._stream)
-
-
-class SocketWireListener(trio.abc.Listener[SocketWire]):
-    """Accepts connections as SocketWire. Owns the listening socket."""
-
-    def __init__(self, listening: socket.socket) -> None:
-        listening.setblocking(False)
-        self._listening = listening
-
-    async def accept(self) -> SocketWire:
-        """The next connection. Raises OSError, in particular when there are no more file descriptors."""
-        while True:
-            await trio.lowlevel.wait_readable(self._listening)
-            try:
-                raw, _ = self._listening.accept()
-                return SocketWire(raw)
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                if error.errno in _GONE_BEFORE_ACCEPT:
-                    continue
-                raise
-
-    async def aclose(self) -> None:
-        trio.lowlevel.notify_closing(self._listening)
-        self._listening.close()
-        await trio.lowlevel.checkpoint()
-
-
-_GONE_BEFORE_ACCEPT = {
-    errno.ECONNABORTED,
-    errno.EINVAL,
-    errno.EPERM,
-    errno.EPROTO,
-    errno.ENETDOWN,
-    errno.EHOSTUNREACH,
-    errno.ENETUNREACH,
-}
-"""Errors of one connection, which accept(2) and setsockopt(2) report as their own."""

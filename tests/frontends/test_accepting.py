@@ -1,0 +1,76 @@
+"""Accepting connections while the system has no room for them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+import pytest
+import trio
+import trio.testing
+
+from tpy.frontends.accepting import ConnectionListener
+from tpy.frontends.grpc.transport.wire import SocketWire as GrpcWire
+from tpy.frontends.http.wire import SocketWire as HttpWire
+
+
+class CrowdedSocket(socket.socket):
+    """A listening socket whose first `failures` accepts find no file descriptor."""
+
+    failures = 0
+    reason = errno.EMFILE
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(self.reason, os.strerror(self.reason))
+        return super().accept()
+
+
+@pytest.mark.parametrize(("port", "connected"), [("HTTP", HttpWire), ("metrics", HttpWire), ("gRPC", GrpcWire)])
+@pytest.mark.parametrize("reason", [errno.EMFILE, errno.ENFILE])
+async def test_connections_wait_until_there_is_a_file_descriptor_for_them(
+    port: str,
+    connected: type[HttpWire] | type[GrpcWire],
+    reason: int,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with CrowdedSocket() as listening, socket.socket() as client:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        client.connect(listening.getsockname())
+        listening.failures = 100
+        listening.reason = reason
+        listener = ConnectionListener(listening, connected, port=port)
+        began_s = trio.current_time()
+        wire = await listener.accept()
+        assert 5 < trio.current_time() - began_s < 20
+        assert wire.raw.getpeername() == client.getsockname()
+        await wire.aclose()
+        await listener.aclose()
+    [record] = caplog.records
+    assert record.getMessage() == f"new {port} connections wait: the system has no room for them"
+    assert record.exc_info is None
+
+
+async def test_a_connection_that_is_gone_before_it_is_set_up_is_passed_over() -> None:
+    def connected(raw: socket.socket) -> HttpWire:
+        if not made:
+            made.append(raw)
+            raise OSError(errno.EINVAL, "the peer has left")
+        return HttpWire(raw)
+
+    made: list[socket.socket] = []
+    with socket.socket() as listening, socket.socket() as one, socket.socket() as other:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        one.connect(listening.getsockname())
+        other.connect(listening.getsockname())
+        listener = ConnectionListener(listening, connected, port="HTTP")
+        wire = await listener.accept()
+        assert wire.raw.getpeername() == other.getsockname()
+        assert made[0].fileno() < 0
+        await wire.aclose()
+        await listener.aclose()
