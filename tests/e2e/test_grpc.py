@@ -161,12 +161,18 @@ def test_the_size_of_messages_is_bounded(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (["--grpc-port=8123", "--http-port=8123"], "--http-port and --grpc-port are both 8123"),
-        (["--grpc-port=8123", "--metrics-port=8123"], "--grpc-port and --metrics-port are both 8123"),
+        (["--grpc-port=8123", "--http-port=8123"], "HTTP requests and GRPC requests at the same address and port 0.0.0.0:8123"),
+        (
+            ["--grpc-port=8123", "--metrics-port=8123"],
+            "METRICS requests at the same address and port 0.0.0.0:8123",
+        ),
         (["--grpc-restricted-protocol=x"], "--grpc-restricted-protocol expects '<api>[,<api>...]:<header>=<value>', got: 'x'"),
-        (["--grpc-infer-response-compression-level=x"], "--grpc-infer-response-compression-level: expected one of none, low"),
-        (["--grpc-max-input-size=2147483648"], "--grpc-max-input-size: expected at most 2147483647, got 2147483648"),
-        (["--grpc-keepalive-time=0"], "--grpc-keepalive-time: expected at least 1, got 0"),
+        (
+            ["--grpc-infer-response-compression-level=x"],
+            "--grpc-infer-response-compression-level: x (expected one of none, low",
+        ),
+        (["--grpc-max-input-size=2147483648"], "Got 2147483648 (expected at most 2147483647)"),
+        (["--grpc-keepalive-time=0"], "--grpc-keepalive-time must be greater than 0, got 0"),
     ],
 )
 def test_wrong_flags(repository: Path, flags: list[str], text: str) -> None:

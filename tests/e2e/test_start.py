@@ -312,19 +312,25 @@ def test_a_port_in_use_is_said_in_tritons_words(repository: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--nosuch=1"], "No such option"),
-        (["--http-port=x"], "--http-port: expected an integer, got 'x'"),
-        (["--http-port=70000"], "--http-port: expected at most 65535, got 70000"),
-        (["--model-control-mode=sometimes"], "--model-control-mode: expected one of none, poll, explicit, got 'sometimes'"),
-        (["--strict-readiness=maybe"], "--strict-readiness: expected true or false, got 'maybe'"),
-        (["--load-model=a"], "--load-model needs --model-control-mode=explicit"),
+        (["--nosuch=1"], "unrecognized option '--nosuch'"),
+        (["--http-port=x"], 'Bad option: "--http-port". Invalid option value. Got x (expected an integer)'),
+        (["--http-port=70000"], "Got 70000 (expected at most 65535)"),
+        (
+            ["--model-control-mode=sometimes"],
+            "--model-control-mode: sometimes (expected one of none, poll, explicit)",
+        ),
+        (["--strict-readiness=maybe"], "invalid value for bool option: maybe (expected true or false)"),
+        (["--load-model=a"], "Use of '--load-model' requires setting '--model-control-mode=explicit' as well."),
         (["--model-control-mode=explicit", "--load-model=a", "--load-model=*"], "--load-model=* loads all models"),
         (["--http-restricted-api=nosuch:k=v"], "nosuch"),
         (["--http-restricted-api=health"], "--http-restricted-api"),
         (["--http-header-forward-pattern=("], "--http-header-forward-pattern"),
         (["--backend-config=nonsense"], "--backend-config option format is '<backend name>,<setting>=<value>'. Got nonsense"),
         (["--log-file=/no/such/folder/file"], "--log-file: cannot write '/no/such/folder/file': No such file or directory"),
-        (["--http-port=8123", "--metrics-port=8123"], "--http-port and --metrics-port are both 8123"),
+        (
+            ["--http-port=8123", "--metrics-port=8123"],
+            "METRICS requests at the same address and port 0.0.0.0:8123",
+        ),
         (["--allow-sagemaker=true"], "--allow-sagemaker is not supported"),
         (["extra"], "extra"),
     ],
@@ -367,6 +373,19 @@ def test_a_port_in_use(repository: Path) -> None:
     assert re.match(rf"tpy: error: .*127\.0\.0\.1:{port}", last), outcome.err
     assert "in use" in last
     assert "Traceback" not in outcome.err
+
+
+def test_tritons_start_scripts_run_unchanged(repository: Path, tmp_path: Path) -> None:
+    """`tritonserver` as Model Analyzer's local mode and entry points of containers start it; SIGTERM ends it with 0."""
+    ModelFolder(repository, "a").config(AFFINE_CONFIG).affine(1, 2)
+    flags = ["--model-control-mode", "explicit", "--load-model=a", "--http-thread-count=16", "--metrics-interval-ms", "1000.0"]
+    flags += ["--strict-readiness=True", "--allow-gpu-metrics=false", "--model-repo", str(repository), "--log-verbose=0"]
+    program = ("-c", "from tpy.cli import tritonserver; tritonserver()")
+    with ServerProcess(*flags, program=program) as server, InferenceServerClient(server.http) as client:
+        assert scaled(client, "a") == 2
+        client.unload_model("a")
+        server.wait_log("unloaded")
+    assert "\"successfully unloaded 'a' version 1\"" in server.log
 
 
 def test_flags_without_effect_warn(repository: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import tomllib
+from pathlib import Path
 
 import pytest
 
-from tpy.cli import main
-from tpy.cli.flag import Kind, Standing
+from tpy.cli import main, tritonserver
+from tpy.cli.flag import Flag, Kind, Standing
 from tpy.cli.flags import FLAG_BY_NAME, FLAGS
 from tpy.cli.parsing import UsageError, collect, parse_value
 from tpy.cli.reference import page
@@ -34,11 +36,19 @@ def test_booleans_as_triton_takes_them(text: str, value: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        ("http-port", "x", "--http-port: expected an integer, got 'x'"),
-        ("http-port", "70000", "--http-port: expected at most 65535, got 70000"),
-        ("exit-timeout-secs", "-1", "--exit-timeout-secs: expected at least 0, got -1"),
-        ("model-control-mode", "push", "--model-control-mode: expected one of none, poll, explicit, got 'push'"),
-        ("allow-http", "maybe", "--allow-http: expected true or false, got 'maybe'"),
+        ("http-port", "x", 'Bad option: "--http-port". Invalid option value. Got x (expected an integer)'),
+        (
+            "http-port",
+            "70000",
+            '"--http-port". Provided option value is out of bound. Got 70000 (expected at most 65535)',
+        ),
+        (
+            "exit-timeout-secs",
+            "-1",
+            '"--exit-timeout-secs". Provided option value is out of bound. Got -1 (expected at least 0)',
+        ),
+        ("model-control-mode", "push", "invalid argument for --model-control-mode: push (expected one of none, poll, explicit)"),
+        ("allow-http", "maybe", 'Bad option: "--allow-http". invalid value for bool option: maybe (expected true or false)'),
     ],
 )
 def test_wrong_values_are_named_with_what_was_expected(name: str, text: str, expected: str) -> None:
@@ -58,7 +68,7 @@ def test_environment_counts_where_the_command_line_is_silent() -> None:
 def test_an_empty_variable_counts_as_not_set_and_a_wrong_one_is_named() -> None:
     values, _ = collect({}, {"TPY_HTTP_PORT": "", "TPY_ALLOW_HTTP": "", "TPY_MODEL_REPOSITORY": ""})
     assert (values["http_port"], values["allow_http"], values["model_repository"]) == (8000, True, ())
-    with pytest.raises(UsageError, match=r"^TPY_HTTP_PORT: --http-port: expected an integer, got 'x'$"):
+    with pytest.raises(UsageError, match=r'^TPY_HTTP_PORT: Bad option: "--http-port"\. Invalid option value\. Got x '):
         collect({}, {"TPY_HTTP_PORT": "x"})
 
 
@@ -72,8 +82,8 @@ def test_a_list_takes_no_empty_value(name: str) -> None:
     ("arguments", "problem"),
     [
         (["--http-port"], "Option '--http-port' requires an argument."),
-        (["--http-port=-1"], "--http-port: expected at least 0, got -1"),
-        (["--http-port", "-1"], "--http-port: expected at least 0, got -1"),
+        (["--http-port=-1"], '--http-port". Provided option value is out of bound. Got -1 (expected at least 0)'),
+        (["--http-port", "-1"], '--http-port". Provided option value is out of bound. Got -1 (expected at least 0)'),
         (["--http-header-forward-pattern=(("], "--http-header-forward-pattern is not a regular expression"),
         (["--metrics-config=counter_latencies=perhaps"], "--metrics-config counter_latencies=perhaps is not supported"),
         (["--http-restricted-api=health:\u043a=v"], "cannot be the name of a header"),
@@ -91,6 +101,87 @@ def test_wrong_command_lines_end_in_one_line(
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("tpy: error: ")
     assert problem in line
+
+
+NUMERIC = [flag for flag in FLAGS if flag.kind is Kind.INTEGER]
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "-1", "1.5", "99999999999999999999", "9" * 5000, "abc", "12abc", "0x10", " ", "", "nan", "1e3", "\u0663"]
+)
+@pytest.mark.parametrize("flag", NUMERIC, ids=lambda flag: flag.name)
+def test_every_number_is_taken_or_refused_in_one_line(flag: Flag, text: str) -> None:
+    """Triton's words: `Bad option: "--http-port".` and why. What is taken is within the bounds of Triton's integers."""
+    value, problem = outcome_of(flag, text)
+    if value is None:
+        assert problem.startswith(f'Bad option: "--{flag.name}". ')
+        assert "\n" not in problem
+        assert re.search(r"Got |must be greater than 0, got ", problem)
+        assert len(problem) < 300
+    else:
+        assert -flag.maximum <= value <= flag.maximum <= 2**63 - 1
+        assert flag.minimum is None or value >= flag.minimum
+        assert text in ("0", "-1", "\u0663")
+
+
+def outcome_of(flag: Flag, text: str) -> tuple[int | None, str]:
+    """The value that is taken, or why none is."""
+    try:
+        value = parse_value(flag, text)
+    except UsageError as error:
+        return None, str(error)
+    assert isinstance(value, int)
+    return value, ""
+
+
+def test_sizes_are_greater_than_nothing() -> None:
+    with pytest.raises(UsageError, match="--http-max-input-size must be greater than 0"):
+        parse_value(FLAG_BY_NAME["http-max-input-size"], "0")
+    assert parse_value(FLAG_BY_NAME["http-max-input-size"], str(2**63 - 1)) == 2**63 - 1
+    with pytest.raises(UsageError, match="out of bound"):
+        parse_value(FLAG_BY_NAME["http-max-input-size"], str(2**63))
+
+
+@pytest.mark.parametrize("command", ["tpy serve", "tritonserver"])
+def test_the_help_lists_every_flag(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", [*command.split(), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        (main if command == "tpy serve" else tritonserver)()
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"Usage: {command} ")
+    assert not [name for name in FLAG_BY_NAME if f"  --{name}" not in told and f", --{name}" not in told]
+    assert "Accepted, no effect: one event loop serves all connections." in " ".join(told.split())
+
+
+def test_a_flag_of_the_server_without_its_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["tpy", "--model-repository", "/models", "--http-port=1"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err == (
+        "tpy: error: unrecognized option '--model-repository', did you mean: tpy serve --model-repository /models --http-port=1\n"
+    )
+
+
+def test_flags_may_be_abbreviated_while_they_are_clear(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As getopt takes them for Triton; `--http-p` is one flag, `--http` is many."""
+    for argument, problem in (
+        ("--http-p=x", '"--http-port". Invalid option value'),
+        ("--http=x", "unrecognized option '--http'"),
+    ):
+        monkeypatch.setattr("sys.argv", ["tritonserver", "--model-repo=/nonexistent", argument])
+        with pytest.raises(SystemExit) as ended:
+            tritonserver()
+        assert ended.value.code == 1
+        assert problem in capsys.readouterr().err
+
+
+def test_the_command_is_installed_under_tritons_name() -> None:
+    scripts = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"tpy": "tpy.cli:main", "tritonserver": "tpy.cli:tritonserver"}
 
 
 def test_a_flag_without_effect_warns_and_one_not_offered_is_refused() -> None:

@@ -3,6 +3,6 @@
 `flags.py` is the table; everything else here is made from it.
 """
 
-from tpy.cli.main import main
+from tpy.cli.main import main, tritonserver
 
-__all__ = ["main"]
+__all__ = ["main", "tritonserver"]

@@ -27,6 +27,10 @@ class Standing(enum.Enum):
     REFUSED = "refused unless default"
 
 
+INT_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+"""What Triton's integers can be; counts of bytes are the wide ones."""
+
 Value = str | int | bool | tuple[str, ...]
 
 
@@ -45,7 +49,7 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
     choices: Sequence[str] = ()
     minimum: int | None = None
-    maximum: int | None = None
+    maximum: int = INT_MAX
     aliases: Sequence[str] = ()
     metavar: str = ""
     switches: bool = False

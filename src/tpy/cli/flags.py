@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TypedDict, Unpack
 
 from tpy import limits
-from tpy.cli.flag import Flag, Standing, Value, kind_of
+from tpy.cli.flag import INT64_MAX, INT_MAX, Flag, Standing, Value, kind_of
 
 
 class _Rest(TypedDict, total=False):
@@ -154,6 +154,7 @@ FLAGS: tuple[Flag, ...] = (
         limits.HTTP_INPUT_BYTES_MAX_DEFAULT,
         "Bytes that a request body may have, compressed or not.",
         minimum=1,
+        maximum=INT64_MAX,
     ),
     _flag(
         "HTTP",
@@ -189,7 +190,8 @@ FLAGS: tuple[Flag, ...] = (
         "gRPC threads.",
         why="one event loop serves all calls",
         standing=Standing.IGNORED,
-        minimum=1,
+        minimum=2,
+        maximum=128,
     ),
     _flag(
         "gRPC", "grpc-infer-allocation-pool-size", 8, "Pooled messages.", why="messages are not pooled", standing=Standing.IGNORED
@@ -197,8 +199,9 @@ FLAGS: tuple[Flag, ...] = (
     _flag(
         "gRPC",
         "grpc-max-response-pool-size",
-        2_147_483_647,
+        INT_MAX,
         "Pooled responses.",
+        minimum=1,
         why="messages are not pooled",
         standing=Standing.IGNORED,
     ),
@@ -349,7 +352,14 @@ FLAGS: tuple[Flag, ...] = (
         why="the caches local and redis are part of tpy, shared libraries are not loaded",
         standing=Standing.IGNORED,
     ),
-    _flag("Response cache", "response-cache-byte-size", 0, "Deprecated spelling of --cache-config=local,size=N.", minimum=0),
+    _flag(
+        "Response cache",
+        "response-cache-byte-size",
+        0,
+        "Deprecated spelling of --cache-config=local,size=N.",
+        minimum=0,
+        maximum=INT64_MAX,
+    ),
     _flag(
         "Rate limiter",
         "rate-limit",
@@ -378,6 +388,7 @@ FLAGS: tuple[Flag, ...] = (
         "pinned-memory-pool-byte-size",
         268_435_456,
         "Pinned memory.",
+        maximum=INT64_MAX,
         why="onnxruntime manages pinned memory itself",
         standing=Standing.IGNORED,
     ),

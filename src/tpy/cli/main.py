@@ -7,6 +7,7 @@ second Ctrl-C ended the server at once.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,18 +16,31 @@ import click
 
 from tpy import __version__
 from tpy.cli.flags import FLAG_BY_NAME
-from tpy.cli.parsing import UsageError, collect, serve_options
+from tpy.cli.parsing import ServeCommand, UsageError, collect, serve_options
 
 _FAILURE = 1
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+
+
+class _Commands(click.Group):
+    """The commands of tpy; a flag of the server in front of all of them is not one of theirs."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse it, and say where it goes."""
+        if args and args[0].startswith("--") and args[0][2:].partition("=")[0] in FLAG_BY_NAME:
+            raise UsageError(f"unrecognized option '{args[0]}', did you mean: tpy serve {shlex.join(args)}")
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="tpy")
 def cli() -> None:
     """A Triton-compatible inference server. Start with: tpy serve --model-repository DIRECTORY"""
 
 
-@cli.command()
+@cli.command(cls=ServeCommand, context_settings=_SETTINGS)
 @serve_options()
 def serve(**given: tuple[str, ...]) -> None:
     """Serve the models of a repository. Takes Triton's flags; those without a meaning here are accepted with a warning."""
@@ -95,6 +109,11 @@ def main() -> None:
     sys.exit(_guarded(lambda: cli.main(prog_name="tpy", standalone_mode=False)))
 
 
+def tritonserver() -> None:
+    """The entry point of start scripts that call Triton's server by its name."""
+    sys.exit(_guarded(lambda: serve.main(prog_name="tritonserver", standalone_mode=False)))
+
+
 def _guarded(run: Callable[[], object]) -> int:
     from tpy.errors import TpyError
 
@@ -105,6 +124,9 @@ def _guarded(run: Callable[[], object]) -> int:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return _FAILURE
+    except click.NoSuchOption as error:
+        hint = f", did you mean {' or '.join(error.possibilities)}" if error.possibilities else ""
+        return _fail(f"unrecognized option '{error.option_name}'{hint}")
     except click.ClickException as error:
         return _fail(error.format_message())
     except (UsageError, TpyError) as error:

@@ -9,10 +9,15 @@ from functools import partial
 import click
 
 from tpy.cli.flag import Flag, Kind, Standing, Value
-from tpy.cli.flags import FLAGS
+from tpy.cli.flags import FLAG_BY_NAME, FLAGS
+from tpy.echo import echo
 
 _TRUE = frozenset({"true", "1", "on", "t", "yes"})
 _FALSE = frozenset({"false", "0", "off", "f", "no"})
+
+
+_DIGITS_MAX = 40
+"""More than any number that is taken has; Python refuses to read very long ones, with a text of its own."""
 
 
 class UsageError(Exception):
@@ -26,14 +31,14 @@ def parse_value(flag: Flag, text: str) -> Value:
             word = text.lower()
             if word in _TRUE or word in _FALSE:
                 return word in _TRUE
-            raise UsageError(f"--{flag.name}: expected true or false, got '{text}'")
+            raise _bad(flag, f"invalid value for bool option: {text} (expected true or false)")
         case Kind.INTEGER:
             return _integer(flag, text)
         case Kind.CHOICE:
             for choice in flag.choices:
                 if choice.lower() == text.lower():
                     return choice
-            raise UsageError(f"--{flag.name}: expected one of {', '.join(flag.choices)}, got '{text}'")
+            raise _bad(flag, f"invalid argument for --{flag.name}: {text} (expected one of {', '.join(flag.choices)})")
         case _:
             return text
 
@@ -42,14 +47,23 @@ def _integer(flag: Flag, text: str) -> int:
     if flag.switches and text.lower() in {"true", "false"}:
         return int(text.lower() == "true")
     try:
-        number = int(re.sub(r"\.0*$", "", text))  # Triton takes 2000.0, and its help asks for that in places
+        number = int(re.sub(r"\.0*$", "", text[:_DIGITS_MAX]))  # Triton takes 2000.0, and its help asks for that in places
     except ValueError:
-        raise UsageError(f"--{flag.name}: expected an integer, got '{text}'") from None
+        raise _bad(flag, f"Invalid option value. Got {echo(text, _DIGITS_MAX)} (expected an integer)") from None
+    if flag.minimum == 1 and number < 1:
+        raise _bad(flag, f"--{flag.name} must be greater than 0, got {number}")
     if flag.minimum is not None and number < flag.minimum:
-        raise UsageError(f"--{flag.name}: expected at least {flag.minimum}, got {number}")
-    if flag.maximum is not None and number > flag.maximum:
-        raise UsageError(f"--{flag.name}: expected at most {flag.maximum}, got {number}")
+        raise _bad(flag, f"Provided option value is out of bound. Got {number} (expected at least {flag.minimum})")
+    if number > flag.maximum or number < -flag.maximum:
+        raise _bad(
+            flag, f"Provided option value is out of bound. Got {echo(text, _DIGITS_MAX)} (expected at most {flag.maximum})"
+        )
     return number
+
+
+def _bad(flag: Flag, why: str) -> UsageError:
+    """The refusal of a value, in one line and, where there are some, in Triton's words."""
+    return UsageError(f'Bad option: "--{flag.name}". {why}')
 
 
 def collect(given: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> tuple[dict[str, Value], list[str]]:
@@ -101,6 +115,22 @@ def serve_options() -> Callable[[Callable[..., None]], Callable[..., None]]:
     return decorate
 
 
+class ServeCommand(click.Command):
+    """A command with the flags of the table, which takes them abbreviated as Triton's does: `--model-repo` for instance."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Write out abbreviated flags first."""
+        return super().parse_args(ctx, [_written_out(argument) for argument in args])
+
+
+def _written_out(argument: str) -> str:
+    name, equals, value = argument.removeprefix("--").partition("=")
+    if not argument.startswith("--") or not name or name in FLAG_BY_NAME or name == "help":
+        return argument
+    found = {FLAG_BY_NAME[each].name for each in FLAG_BY_NAME if each.startswith(name)}
+    return f"--{found.pop()}{equals}{value}" if len(found) == 1 else argument
+
+
 def _option(flag: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:
     spellings = [f"--{name}" for name in (flag.name, *flag.aliases)]
     option = partial(
@@ -111,7 +141,6 @@ def _option(flag: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:
         multiple=True,
         metavar=metavar(flag),
         help=help_text(flag),
-        hidden=flag.standing is not Standing.HONOURED,
     )
     if flag.kind is Kind.BOOLEAN:
         # `--allow-http` alone means true; a value may also follow as the next word. Only there: with any flag_value click takes
@@ -136,9 +165,10 @@ def metavar(flag: Flag) -> str:
 
 
 def help_text(flag: Flag) -> str:
-    """Help with default and environment variable."""
+    """Help with default, environment variable, and what is done of it."""
     default = "" if flag.default in ((), "") else f" Default: {default_text(flag)}."
-    return f"{flag.help}{default} [{flag.environment}]"
+    why = {Standing.IGNORED: f" Accepted, no effect: {flag.why}.", Standing.REFUSED: f" Refused unless default: {flag.why}."}
+    return f"{flag.help}{default}{why.get(flag.standing, '')} [{flag.environment}]"
 
 
 def default_text(flag: Flag) -> str:

@@ -193,7 +193,7 @@ def _shown(flag: Flag, value: Value) -> str:
 def _control(v: _Values) -> ControlOptions:
     mode = ControlMode(v.model_control_mode)
     if v.load_model and mode is not ControlMode.EXPLICIT:
-        raise UsageError("--load-model needs --model-control-mode=explicit")
+        raise UsageError("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
     if "*" in v.load_model and len(v.load_model) > 1:
         raise UsageError("--load-model=* loads all models; it cannot stand beside names")
     if mode is ControlMode.POLL and not v.repository_poll_secs:
@@ -279,7 +279,11 @@ def _require_different_ports(places: Mapping[str, tuple[str, int] | None]) -> No
         if place is None or not place[1] or place[0].startswith("unix:"):
             continue
         if place in taken:
-            raise UsageError(f"--{taken[place]} and --{flag} are both {place[1]}")
+            one, other = (name.removesuffix("-port").upper() for name in (taken[place], flag))
+            raise UsageError(
+                f"The server cannot listen to {one} requests and {other} requests at the same address and port "
+                f"{place[0]}:{place[1]} (--{taken[place]}, --{flag})"
+            )
         taken[place] = flag
 
 
