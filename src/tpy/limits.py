@@ -55,6 +55,9 @@ BATCH_REQUESTS_MAX: Final = 65_536
 LOAD_OVERRIDE_BYTES_MAX: Final = 2048 * MIB
 """Sum of the `file:` overrides in one load call."""
 
+LOAD_OVERRIDE_FILES_MAX: Final = 4096
+"""Files in one load call: models have tens. Each is written, and looked at again."""
+
 CONFIG_BYTES_MAX: Final = MIB
 """Size of a config.pbtxt or of a `config` override: room for ensembles of thousands of steps. The worst text of this size takes
 seconds to read (in a thread), and one of 16 MiB would take minutes."""
@@ -69,11 +72,18 @@ WORKER_RESTART_BACKOFF_S_MAX: Final = 60
 PRIORITY_LEVELS_MAX: Final = 1024
 """`dynamic_batching.priority_levels`: each level is a queue of its own that is looked at when a batch is formed."""
 
+CLASSES_MAX: Final = 2_097_152
+"""Classes of all rows of an output together: each is an object of its own."""
+
 CLASSIFICATION_ELEMENTS_MAX: Final = 1_000_000
 """Elements of one row that classification sorts, as Triton 2.73."""
 
 TENSOR_DIMS_MAX: Final = 32
 """Dimensions of a tensor: what every supported numpy can hold."""
+
+BYTES_ELEMENTS_MAX: Final = 2_097_152
+"""Elements of a BYTES tensor in a request. Each is an object of its own: as many take some tens of milliseconds to let go of, in
+which nothing else can run, and many times their bytes in memory."""
 
 JSON_EXPLAIN_BYTES_MAX: Final = 64 * KIB
 """Broken JSON up to this size is scanned again for Triton's exact text and offset; that scan is slow, so longer documents get
@@ -103,13 +113,26 @@ HTTP_CODEC_THREADS_MAX: Final = 4
 """Threads that parse, encode, compress and decompress large HTTP bodies at the same time."""
 
 HTTP_INLINE_JSON_BYTES_MAX: Final = 256 * KIB
-"""JSON up to this size is parsed on the loop (a few milliseconds); larger goes to a thread."""
+"""JSON up to this size is parsed on the loop (a few milliseconds), if it has few values; other goes to a thread."""
+
+HTTP_INLINE_JSON_VALUES_MAX: Final = 8192
+"""Values in it: as many take some milliseconds also where each is looked at, because one of them is wrong."""
+
+HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX: Final = 16 * KIB
+"""JSON up to this size cannot have more, and is not counted through."""
+
+JSON_WHOLE_BYTES_MAX: Final = 256 * KIB
+"""JSON up to this size is parsed as a whole, in a millisecond; of larger documents the arrays and strings are, in pieces."""
+
+JSON_OUTLINE_BYTES_MAX: Final = 1 * MIB
+"""What a large JSON document may have besides arrays of numbers or strings and long strings, in bytes. Parsed as a whole, in five
+milliseconds at worst, and up to sixty times as large as Python's objects: room for thousands of tensors and parameters."""
 
 HTTP_INLINE_JSON_ELEMENTS_MAX: Final = 32_768
 """Output elements up to this number are written as JSON on the loop; more go to a thread."""
 
-HTTP_INLINE_COMPRESSED_BYTES_MAX: Final = KIB
-"""Compressed bodies up to this size are unpacked on the loop: deflate cannot make more than about 1 MiB of it."""
+HTTP_INLINE_BYTES_MAX: Final = 128 * KIB
+"""Binary bodies up to this size are split into the elements of BYTES tensors on the loop (some milliseconds at worst)."""
 
 HTTP_INLINE_COMPRESS_BYTES_MAX: Final = 32 * KIB
 """Response bodies up to this size are compressed on the loop."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tpy.echo import echo
+from tpy.limits import BYTES_ELEMENTS_MAX
 
 _LENGTH = Struct("<I")
 _LENGTH_BYTES = _LENGTH.size
@@ -42,10 +43,13 @@ class IncompleteElement(BrokenElements):
 
 
 def split_elements(data: bytes | bytearray | memoryview, count: int) -> list[bytes]:
-    """The `count` elements in `data`. Raises BrokenElements for another number of them or a cut-off one.
+    """The `count` elements in `data`. Raises BrokenElements for another number of them or a cut-off one, or more than
+    BYTES_ELEMENTS_MAX.
 
     Never allocates more than `data` can hold, whatever `count` is.
     """
+    if count > BYTES_ELEMENTS_MAX and len(data) >= _LENGTH_BYTES * count:
+        raise BrokenElements(f"{count} string elements", f"at most {BYTES_ELEMENTS_MAX} are supported")
     if count and len(data) >= _LENGTH_BYTES:
         elements = _split_same_length(data, count)
         if elements is not None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tpy.errors import InvalidArgument
 from tpy.frontends.bytes_tensor import object_array
-from tpy.limits import CLASSIFICATION_ELEMENTS_MAX
+from tpy.limits import CLASSES_MAX, CLASSIFICATION_ELEMENTS_MAX
 from tpy.messages import DataType, Tensor
 
 _INTEGERS = frozenset(
@@ -34,7 +34,8 @@ def classify(tensor: Tensor, *, class_count: int, batches: bool, labels: Sequenc
 
     A row is everything behind the batch dimension, flattened; without a batch (`batches` False, or a batch of 0) the whole
     output. The result has shape [batch?, min(class_count, elements of a row)]. Raises InvalidArgument for other types than
-    integers, FP32 and FP64, and for rows of more than CLASSIFICATION_ELEMENTS_MAX elements.
+    integers, FP32 and FP64, and for rows of more than CLASSIFICATION_ELEMENTS_MAX elements,
+    or more than CLASSES_MAX classes.
     """
     if tensor.datatype not in _INTEGERS and tensor.datatype not in _FLOATS:
         raise InvalidArgument(f"class result not available for output due to unsupported type '{tensor.datatype.value}'")
@@ -44,6 +45,8 @@ def classify(tensor: Tensor, *, class_count: int, batches: bool, labels: Sequenc
     if rows.shape[1] > CLASSIFICATION_ELEMENTS_MAX:
         raise InvalidArgument("classification output tensor too large")
     chosen = min(class_count, rows.shape[1])
+    if chosen * rows.shape[0] > CLASSES_MAX:
+        raise InvalidArgument("classification output tensor too large")
     value_format = "%f" if tensor.datatype in _FLOATS else "%d"
     classes = [text for row in rows for text in _row_classes(row, chosen, value_format, labels)]
     return Tensor(tensor.name, DataType.BYTES, object_array(classes, (batch_size, chosen) if batch_size else (chosen,)))

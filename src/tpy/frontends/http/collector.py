@@ -1,8 +1,8 @@
-"""A pause for Python's garbage collector while a large document is parsed.
+"""A pause for Python's garbage collector while a piece of a document is parsed.
 
-A document of nested arrays is millions of lists that are all alive, and making them starts collection after collection, each
-of which walks all that are there already, with the interpreter locked: most of the time that a large document would hold up
-the loop for (measured: 500 ms of 14 MiB without a pause, 180 ms with it). Nothing there is garbage, so nothing is lost.
+Nested arrays are lists that are all alive, and making them starts collection after collection, each of which walks all that are
+there already, with the interpreter locked. Nothing there is garbage, so nothing is lost. The pause is as long as one piece takes:
+while large requests come one after another, what others left behind is still collected between the pieces.
 """
 
 from __future__ import annotations

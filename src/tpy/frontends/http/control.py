@@ -16,7 +16,16 @@ from tpy import limits
 from tpy.config import to_json
 from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, Unsupported
-from tpy.frontends.http.codec.document import NON_ARRAY, NON_BOOLEAN, NON_STRING, NON_UNSIGNED, is_unsigned, load_document
+from tpy.frontends.http.codec.document import (
+    NON_ARRAY,
+    NON_BOOLEAN,
+    NON_STRING,
+    NON_UNSIGNED,
+    is_heavy,
+    is_unsigned,
+    load_document,
+)
+from tpy.frontends.http.codec.pieces import LongString
 from tpy.frontends.http.infer import parse_version
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, json_reply
 from tpy.frontends.threads import run_in_thread
@@ -96,7 +105,7 @@ class ControlApi:
     async def load(self, request: HttpRequest, *, model: str, repository: str = "") -> HttpReply:
         _refuse_repository(repository)
         body, request.body = request.body, b""  # a load may take minutes: do not keep its body that long
-        if len(body) > limits.HTTP_INLINE_JSON_BYTES_MAX:
+        if is_heavy(body):
             load = await run_in_thread(_load_request, model, body, limiter=self._threads)
         else:
             load = _load_request(model, body)
@@ -170,7 +179,7 @@ class ControlApi:
                 raise InvalidArgument(f"Request for unknown model : {echo(model)}") from None
 
     async def _document(self, body: Body, *, required: bool = False) -> Json:
-        if len(body) > limits.HTTP_INLINE_JSON_BYTES_MAX:
+        if is_heavy(body):
             return await run_in_thread(_object_of, body, limiter=self._threads)
         return _object_of(body) if required or len(body) else {}
 
@@ -296,16 +305,19 @@ def _load_request(model: str, body: Body) -> LoadRequest:
     config: str | None = None
     files: dict[str, bytes] = {}
     size = 0
-    for key, value in _parameters(_object_of(body) if len(body) else {}).items():
+    parameters = _parameters(_object_of(body) if len(body) else {})
+    if len(parameters) > limits.LOAD_OVERRIDE_FILES_MAX:
+        raise InvalidArgument(f"a load call has at most {limits.LOAD_OVERRIDE_FILES_MAX} parameters")
+    for key, value in parameters.items():
         if key != "config" and not key.startswith(_FILE_PREFIX):
             raise InvalidArgument("unexpected error on creating Triton parameter")
-        if type(value) is not str:
+        if not isinstance(value, str | LongString):
             raise InvalidArgument(NON_STRING)
         if key == "config":
-            config = value
+            config = value.decode() if isinstance(value, LongString) else value
             continue
         try:
-            content = base64.b64decode(value, validate=True)
+            content = _from_base64(value)
         except (binascii.Error, ValueError) as error:
             raise InvalidArgument(f"load parameter '{echo(key)}' is not base64: {error}") from None
         size += len(content)
@@ -313,6 +325,22 @@ def _load_request(model: str, body: Body) -> LoadRequest:
             raise InvalidArgument(f"file overrides exceed {limits.LOAD_OVERRIDE_BYTES_MAX} bytes")
         files[key.removeprefix(_FILE_PREFIX)] = content
     return LoadRequest(model_name=model, config_json=config, files=files)
+
+
+def _from_base64(value: str | LongString) -> bytes:
+    """The bytes in `value`, of a long one in pieces. Raises ValueError, and InvalidArgument for a string that is none."""
+    if isinstance(value, str):
+        return base64.b64decode(value, validate=True)
+    content, rest = bytearray(), ""
+    for piece in value.pieces():
+        rest += piece
+        whole = len(rest) - len(rest) % 4
+        # Padding belongs to the end: it would hide what follows it.
+        if "=" not in rest[:whole]:
+            content += base64.b64decode(rest[:whole], validate=True)
+            rest = rest[whole:]
+    content += base64.b64decode(rest, validate=True)
+    return bytes(content)
 
 
 def _changed(settings: LogSettings, changes: Json) -> LogSettings:

@@ -168,7 +168,7 @@ class GenerateApi:
                 forwarded=forwarded,
             )
 
-        if len(request.body) > limits.HTTP_INLINE_JSON_BYTES_MAX:
+        if codec.is_heavy(request.body):
             with held(resolved):
                 parsed = await run_in_thread(parse, limiter=endpoint.threads)
                 request.body = b""

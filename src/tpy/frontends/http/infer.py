@@ -23,7 +23,6 @@ from tpy.echo import echo
 from tpy.errors import Internal, InvalidArgument, InvariantViolation, TpyError, Unavailable, Unsupported
 from tpy.frontends.http import codec
 from tpy.frontends.http.access import HeaderPolicy
-from tpy.frontends.http.collector import CollectorPause
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, error_reply
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelDescription
@@ -33,8 +32,10 @@ _log = logging.getLogger(__name__)
 
 _ROUTE = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/infer")
 _VERSION_MAX = 2**63 - 1
+_CLASS_COST = 8
+"""What ordering and writing an element costs, in elements that are only written."""
+
 _NO_PLAN = codec.OutputPlan()
-_PAUSE = CollectorPause()
 _SUPPORTED_ENCODINGS = (("Accept-Encoding", "gzip, deflate"),)
 
 
@@ -149,15 +150,21 @@ class InferCall:
     def heavy_request(self) -> bool:
         """Whether decoding the request could hold up the loop. To be asked before it has begun."""
         request = self._request
-        size = len(request.body)
         if b"content-encoding" in request.fields:
-            return size > limits.HTTP_INLINE_COMPRESSED_BYTES_MAX
-        if size <= limits.HTTP_INLINE_JSON_BYTES_MAX:
+            return True  # a few bytes may be many
+        body = request.body
+        size = len(body)
+        if size <= limits.HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX:
             return False
-        header = request.fields.get(b"inference-header-content-length", b"")
-        if not header.isdigit() or len(header) > len(str(size)) or int(header) > limits.HTTP_INLINE_JSON_BYTES_MAX:
+        header = request.fields.get(b"inference-header-content-length")
+        if header is None:
+            return codec.is_heavy(body)
+        if not header.isdigit() or len(header) > len(str(size)):
             return True
-        return self._takes_bytes()  # whose elements become objects one by one
+        if codec.is_heavy(memoryview(body)[: int(header)]):
+            return True
+        # Elements of BYTES become objects one by one.
+        return size > limits.HTTP_INLINE_BYTES_MAX and self._takes_bytes()
 
     @property
     def heavy_answer(self) -> bool:
@@ -169,7 +176,9 @@ class InferCall:
         for output in response.outputs:
             size += output.array.nbytes
             choice = plan.choice(output.name)
-            if not choice.binary or choice.classification or output.datatype is DataType.BYTES:
+            if choice.classification:
+                elements += _CLASS_COST * output.array.size
+            elif not choice.binary or output.datatype is DataType.BYTES:
                 elements += output.array.size
         if elements > limits.HTTP_INLINE_JSON_ELEMENTS_MAX:
             return True
@@ -199,7 +208,7 @@ class InferCall:
         try:
             model = self._admit()
             with held(model):
-                decoded = await run_in_thread(self._decode_large, model.description, limiter=self._endpoint.threads)
+                decoded = await run_in_thread(self._decode, model.description, limiter=self._endpoint.threads)
                 if not self._cancelled:
                     self._submit(model, *decoded)
         except TpyError as error:
@@ -264,10 +273,6 @@ class InferCall:
         )
         request.body = b""  # from here on the tensors alone keep the body alive
         return decoded
-
-    def _decode_large(self, description: ModelDescription) -> tuple[InferenceRequest, codec.OutputPlan]:
-        with _PAUSE:
-            return self._decode(description)
 
     def _plain_body(self, request: HttpRequest) -> Body:
         encoding = request.fields.get(b"content-encoding")

@@ -5,6 +5,7 @@ looks at it is decided here and raised as TpyError with Triton's text; what need
 """
 
 from tpy.frontends.http.codec.compression import Encoding, choose_encoding, compress, decompress
+from tpy.frontends.http.codec.document import is_heavy
 from tpy.frontends.http.codec.generate import encode_generate, parse_generate
 from tpy.frontends.http.codec.plan import BINARY_PLAN, JSON_PLAN, OutputChoice, OutputPlan
 from tpy.frontends.http.codec.request import parse_header_length, parse_infer
@@ -25,6 +26,7 @@ __all__ = [
     "encode_error",
     "encode_generate",
     "encode_infer",
+    "is_heavy",
     "parse_generate",
     "parse_header_length",
     "parse_infer",

@@ -7,22 +7,20 @@ InvalidArgument (400) with the same text.
 from __future__ import annotations
 
 import codecs
-import json
-import re
-from typing import NoReturn
-
-import orjson
+from typing import Any, NoReturn
 
 from tpy.errors import InvalidArgument
-from tpy.frontends.http.codec.json_errors import first_error
-from tpy.limits import JSON_EXPLAIN_BYTES_MAX
+from tpy.frontends.http.codec.cutting import load_in_pieces
+from tpy.frontends.http.codec.json_text import INT64_MAX, INT64_MIN, UINT64_MAX, parse_json
+from tpy.frontends.http.codec.pieces import LongArray, LongString
+from tpy.limits import (
+    HTTP_INLINE_JSON_BYTES_MAX,
+    HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX,
+    HTTP_INLINE_JSON_VALUES_MAX,
+    JSON_WHOLE_BYTES_MAX,
+)
 
-UINT64_MAX = 2**64 - 1
-INT64_MAX = 2**63 - 1
-INT64_MIN = -(2**63)
-
-_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
-_INTEGER_DIGITS_MAX = len(str(UINT64_MAX))
+__all__ = ["INT64_MAX", "INT64_MIN", "UINT64_MAX"]
 
 NON_STRING = "attempt to access JSON non-string as string"
 NON_BOOLEAN = "attempt to access JSON non-boolean as boolean"
@@ -32,39 +30,24 @@ NON_NUMBER = "attempt to access JSON non-number as double"
 NON_ARRAY = "attempt to access JSON non-array as array"
 
 
+def is_heavy(text: bytes | bytearray | memoryview) -> bool:
+    """Whether reading the document could hold up the loop: it is long, or has many values."""
+    size = len(text)
+    if size > HTTP_INLINE_JSON_BYTES_MAX:
+        return True
+    if size <= HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX:
+        return False
+    plain = bytes(text)
+    return plain.count(b",") + plain.count(b"[") > HTTP_INLINE_JSON_VALUES_MAX
+
+
 def load_document(text: bytes | bytearray | memoryview) -> object:
     """The JSON value in `text`; the literals NaN, Infinity and -Infinity are numbers. Raises InvalidArgument with Triton's
-    text: `failed to parse the request JSON buffer: <what> at <byte offset>`. A byte order mark in front is passed over."""
+    text: `failed to parse the request JSON buffer: <what> at <byte offset>`. A byte order mark in front is passed over.
+    Long arrays and strings of a large document are LongArray and LongString."""
     if text[:3] == codecs.BOM_UTF8:
         text = memoryview(text)[3:]
-    try:
-        document: object = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        return _load_with_literals(bytes(text), error)
-    return document
-
-
-def _load_with_literals(text: bytes, error: orjson.JSONDecodeError) -> object:
-    """What orjson refused, read by a slower parser if it only has number literals that orjson does not know."""
-    if b"NaN" in text or b"Infinity" in text:
-        try:
-            document: object = json.loads(text.decode(), parse_int=_integer)
-            if _SURROGATE_ESCAPE.search(text):
-                orjson.dumps(document)  # raises for half a surrogate pair, which the slow parser lets through
-            return document
-        except (ValueError, TypeError, RecursionError):
-            pass
-    found = first_error(text) if len(text) <= JSON_EXPLAIN_BYTES_MAX else None
-    what, offset = found if found is not None else (f"{error.msg}.", error.pos)
-    raise InvalidArgument(f"failed to parse the request JSON buffer: {what} at {offset}") from None
-
-
-def _integer(digits: str) -> int | float:
-    """Integers of 64 bits stay what they are, larger ones are floats, as in the fast parser."""
-    if len(digits) > _INTEGER_DIGITS_MAX:
-        return float(digits)
-    value = int(digits)
-    return value if INT64_MIN <= value <= UINT64_MAX else float(digits)
+    return parse_json(text) if len(text) <= JSON_WHOLE_BYTES_MAX else load_in_pieces(text)
 
 
 def refuse(member: str, problem: str) -> NoReturn:
@@ -82,16 +65,27 @@ def string_member(item: object, member: str) -> str:
     if type(item) is not dict or member not in item:
         missing(member)
     value = item[member]
+    if type(value) is LongString:
+        return value.decode()
     if type(value) is not str:
         refuse(member, NON_STRING)
     return value
 
 
 def array_member(item: object, member: str) -> list[object]:
+    """The array `member` of the object `item`; of a long one, which it is nowhere but in `data`, the beginning. Raises
+    InvalidArgument."""
+    value = data_member(item, member)
+    return value.head() if isinstance(value, LongArray) else value
+
+
+def data_member(item: object, member: str) -> list[Any] | LongArray:
     """The array `member` of the object `item`. Raises InvalidArgument."""
     if type(item) is not dict or member not in item:
         missing(member)
-    value = item[member]
+    value: object = item[member]
+    if type(value) is LongArray:
+        return value
     if type(value) is not list:
         refuse(member, NON_ARRAY)
     return value

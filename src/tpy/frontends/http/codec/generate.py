@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from tpy.echo import request_prefix
 from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.document import NON_STRING, load_document, refuse
-from tpy.frontends.http.codec.json_data import read_json_data
+from tpy.frontends.http.codec.json_data import count_elements, read_json_data
 from tpy.frontends.http.codec.parameters import own_value
+from tpy.frontends.http.codec.pieces import LongArray, LongString
 from tpy.frontends.http.codec.response import generate_document
 from tpy.messages import (
     DataType,
@@ -43,6 +45,8 @@ def parse_generate(
     if type(document) is not dict:
         raise InvalidArgument("attempt to get members for non-object")
     request_id = document.get("id", "")
+    if type(request_id) is LongString:
+        request_id = request_id.decode()
     if type(request_id) is not str:
         refuse("id", NON_STRING)
     inputs: dict[str, Tensor] = {}
@@ -95,10 +99,15 @@ def _take(
 
 
 def _tensor(described: TensorDescription, value: object) -> Tensor:
-    data = value if type(value) is list else [value]
-    shape = _shape(described, len(data))
-    if data or described.datatype in (DataType.FP16, DataType.BF16):
-        array = read_json_data(data, described.datatype, len(data), tensor=described.name)
+    data: list[Any] | LongArray = [value]
+    if type(value) is LongArray or type(value) is list:
+        data = value
+    elif type(value) is LongString:
+        data = [value.decode()]
+    count = count_elements(data) if isinstance(data, LongArray) else len(data)
+    shape = _shape(described, count)
+    if count or described.datatype in (DataType.FP16, DataType.BF16):
+        array = read_json_data(data, described.datatype, count, tensor=described.name)
     else:
         array = np.empty(0, described.datatype.numpy)
     return Tensor(described.name, described.datatype, array.reshape(shape))

@@ -10,7 +10,15 @@ from tpy.echo import echo, echo_list, request_prefix
 from tpy.errors import InvalidArgument
 from tpy.frontends.binary_tensor import element_count, read_binary, shaped
 from tpy.frontends.bytes_tensor import BrokenElements
-from tpy.frontends.http.codec.document import INT64_MAX, NON_UNSIGNED, array_member, is_unsigned, refuse, string_member
+from tpy.frontends.http.codec.document import (
+    INT64_MAX,
+    NON_UNSIGNED,
+    array_member,
+    data_member,
+    is_unsigned,
+    refuse,
+    string_member,
+)
 from tpy.frontends.http.codec.json_data import read_json_data
 from tpy.frontends.shared_memory import refuse_shared_memory
 from tpy.limits import TENSOR_DIMS_MAX
@@ -63,7 +71,7 @@ class InputReader:
             _refuse_shape(name, shape, f"causes total element count to exceed maximum size of {INT64_MAX}")
         if count == 0:
             return shaped(np.empty(0, self._known(name, datatype).numpy), shape, name)
-        data = array_member(item, "data")
+        data = data_member(item, "data")
         if datatype is None:
             raise InvalidArgument(f"invalid datatype for input {echo(name)}")
         try:

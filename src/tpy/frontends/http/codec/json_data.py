@@ -26,7 +26,8 @@ from tpy.frontends.http.codec.document import (
     UINT64_MAX,
     refuse,
 )
-from tpy.limits import JSON_DEPTH_MAX
+from tpy.frontends.http.codec.pieces import LongArray
+from tpy.limits import BYTES_ELEMENTS_MAX, JSON_DEPTH_MAX
 from tpy.messages import DataType
 
 _INTEGERS: dict[DataType, tuple[int, int]] = {
@@ -56,7 +57,7 @@ _FEW = 256
 """Up to so many, looking at each number costs less than having numpy look out for overflows."""
 
 
-def read_json_data(data: list[object], datatype: DataType, count: int, *, tensor: str) -> np.ndarray[Any, Any]:
+def read_json_data(data: list[Any] | LongArray, datatype: DataType, count: int, *, tensor: str) -> np.ndarray[Any, Any]:
     """The `count` (at least 1) elements in `data` as a one-dimensional array of `datatype`. BYTES elements come as UTF-8.
 
     Raises InvalidArgument for elements of another type, integers and FP32 values out of the type's range,
@@ -68,12 +69,60 @@ def read_json_data(data: list[object], datatype: DataType, count: int, *, tensor
             f"receiving {datatype.value} data via JSON is not supported. Please use the binary data format for input "
             f"{echo(tensor)}"
         )
+    if isinstance(data, LongArray):
+        return _read_pieces(data, datatype, count, tensor)
     flat = _flatten(data)
     if flat is not None and len(flat) == count:
         array = _convert(flat, datatype)
         if array is not None:
             return array
     return _read_slowly(data, datatype, count, tensor)
+
+
+def count_elements(data: LongArray) -> int:
+    """How many elements there are. Raises InvalidArgument as `read_json_data`."""
+    return sum(len(_flat(piece, DataType.INVALID)) for piece in data.pieces())
+
+
+def _read_pieces(data: LongArray, datatype: DataType, count: int, tensor: str) -> np.ndarray[Any, Any]:
+    """As `read_json_data`: each piece becomes an array before the next one is parsed."""
+    if datatype is DataType.BYTES and count > BYTES_ELEMENTS_MAX:
+        raise BrokenElements(f"{count} string elements", f"at most {BYTES_ELEMENTS_MAX} are supported")
+    arrays: list[np.ndarray[Any, Any]] = []
+    found = 0
+    for piece in data.pieces():
+        flat = _flat(piece, datatype)
+        fitting = flat[: count - found] if found + len(flat) > count else flat
+        if fitting:
+            array = _convert(fitting, datatype)
+            if array is None:
+                _refuse_elements(fitting, datatype, tensor, found)
+            arrays.append(array)
+        found += len(flat)
+        if found > count:
+            if datatype is not DataType.BYTES:
+                refuse("data", "Shape does not match true shape of 'data' field")
+            _check_count(found, count, datatype)
+    _check_count(found, count, datatype)
+    return np.concatenate(arrays)
+
+
+def _flat(data: list[Any], datatype: DataType) -> list[Any]:
+    """The scalars of nested lists. Raises InvalidArgument where the nesting gets too deep."""
+    flat = _flatten(data)
+    if flat is not None:
+        return flat
+    try:
+        return list(_walk(data))
+    except _TooDeep:
+        _refuse_depth(datatype)
+
+
+def _refuse_elements(elements: list[Any], datatype: DataType, tensor: str, offset: int) -> NoReturn:
+    """Raise InvalidArgument for the first element that is not of the right type, or else does not fit; `offset` are before."""
+    for element in elements:
+        _check_type(element, datatype)
+    _refuse_unfit(elements, datatype, tensor, offset)
 
 
 def _flatten(data: list[Any]) -> list[Any] | None:
@@ -143,22 +192,31 @@ def _read_slowly(data: list[object], datatype: DataType, count: int, tensor: str
         for element in _walk(data):
             if len(elements) == count and datatype is not DataType.BYTES:
                 refuse("data", "Shape does not match true shape of 'data' field")
-            problem = _type_problem(element, datatype)
-            if problem and datatype is DataType.BYTES:
-                raise InvalidArgument(f"Unable to parse JSON bytes array: {problem}")
-            if problem:
-                refuse("data", problem)
+            _check_type(element, datatype)
             elements.append(element)
     except _TooDeep:
-        problem = f"JSON nesting depth exceeds maximum allowed limit ({JSON_DEPTH_MAX})"
-        if datatype is DataType.BYTES:
-            raise InvalidArgument(problem) from None
-        refuse("data", problem)
+        _refuse_depth(datatype)
     _check_count(len(elements), count, datatype)
     array = _convert(elements, datatype)
     if array is None:
-        _refuse_unfit(elements, datatype, tensor)
+        _refuse_unfit(elements, datatype, tensor, 0)
     return array
+
+
+def _refuse_depth(datatype: DataType) -> NoReturn:
+    problem = f"JSON nesting depth exceeds maximum allowed limit ({JSON_DEPTH_MAX})"
+    if datatype is DataType.BYTES:
+        raise InvalidArgument(problem) from None
+    refuse("data", problem)
+
+
+def _check_type(element: object, datatype: DataType) -> None:
+    """Raises InvalidArgument for an element that is not of the JSON type that `datatype` is read from."""
+    problem = _type_problem(element, datatype)
+    if problem and datatype is DataType.BYTES:
+        raise InvalidArgument(f"Unable to parse JSON bytes array: {problem}")
+    if problem:
+        refuse("data", problem)
 
 
 def _check_count(found: int, count: int, datatype: DataType) -> None:
@@ -186,9 +244,9 @@ def _type_problem(element: object, datatype: DataType) -> str:
     return "" if type(element) in _NUMBERS else NON_NUMBER
 
 
-def _refuse_unfit(elements: list[Any], datatype: DataType, tensor: str) -> NoReturn:
+def _refuse_unfit(elements: list[Any], datatype: DataType, tensor: str, offset: int) -> NoReturn:
     """Raise InvalidArgument for the first element that has the right JSON type and still cannot be stored."""
-    for index, element in enumerate(elements):
+    for index, element in enumerate(elements, offset):
         if _convert([element], datatype) is None:
             if datatype is DataType.BYTES:
                 raise InvalidArgument(f"Unable to parse 'data': element {index} of input '{tensor}' is not valid Unicode text")

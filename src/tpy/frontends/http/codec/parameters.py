@@ -17,6 +17,7 @@ from tpy.frontends.http.codec.document import (
     is_unsigned,
     refuse,
 )
+from tpy.frontends.http.codec.pieces import LongString
 from tpy.limits import SEQUENCE_ID_CHARACTERS_MAX
 from tpy.messages import ParameterValue, SequencePosition
 
@@ -60,6 +61,8 @@ def own_value(key: str, value: object) -> ParameterValue:
     """A parameter for the model. Raises InvalidArgument for a list, an object or null."""
     if isinstance(value, str | bool | float):
         return value
+    if type(value) is LongString:
+        return value.decode()
     if isinstance(value, int):
         return value if INT64_MIN <= value <= INT64_MAX else float(value)
     raise InvalidArgument(f"parameter '{echo(key)}' has invalid type. It should be either 'int', 'bool', or 'string'.")

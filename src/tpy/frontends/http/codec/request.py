@@ -19,6 +19,7 @@ from tpy.frontends.http.codec.document import (
 )
 from tpy.frontends.http.codec.inputs import InputReader
 from tpy.frontends.http.codec.parameters import NONE, read_parameters
+from tpy.frontends.http.codec.pieces import LongString
 from tpy.frontends.http.codec.plan import BINARY, BINARY_PLAN, JSON, JSON_PLAN, OutputChoice, OutputPlan
 from tpy.frontends.http.codec.raw import read_raw_input
 from tpy.frontends.shared_memory import refuse_shared_memory
@@ -83,6 +84,8 @@ def parse_infer(
     document = load_document(body if header_length == len(body) else memoryview(body)[:header_length])
     members: dict[str, object] = document if type(document) is dict else {}
     request_id = members.get("id", "")
+    if type(request_id) is LongString:
+        request_id = request_id.decode()
     if type(request_id) is not str:
         refuse("id", NON_STRING)
     parameters = read_parameters(members["parameters"]) if "parameters" in members else NONE

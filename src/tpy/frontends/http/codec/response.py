@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor
 
 JSON_TYPE = "application/json"
 BINARY_TYPE = "application/octet-stream"
+
+_PIECE_ELEMENTS_MAX = 16_384
 
 _AS_LIST_ELEMENTS_MAX = 64
 """Arrays up to this size are written faster as lists."""
@@ -69,14 +72,15 @@ def encode_infer(response: InferenceResponse, plan: OutputPlan, description: Mod
     if response.parameters:
         document["parameters"] = response.parameters
     document["outputs"] = outputs
-    head = _dump(document)
+    head = _dump_in_pieces(document)
+    length = sum(map(len, head))
     if not blobs:
-        return EncodedInfer(parts=[head], json_length=None, content_type=JSON_TYPE, content_length=len(head))
+        return EncodedInfer(parts=head, json_length=None, content_type=JSON_TYPE, content_length=length)
     return EncodedInfer(
-        parts=[head, *blobs],
-        json_length=len(head),
+        parts=[*head, *blobs],
+        json_length=length,
         content_type=BINARY_TYPE,
-        content_length=len(head) + sum(map(len, blobs)),
+        content_length=length + sum(map(len, blobs)),
     )
 
 
@@ -90,7 +94,7 @@ def generate_document(response: InferenceResponse) -> bytes:
     for tensor in response.outputs:
         data = _json_data(tensor)
         document[tensor.name] = data[0] if isinstance(data, list) and len(data) == 1 else data
-    return _dump(dict(sorted(document.items())))
+    return b"".join(_dump_in_pieces(dict(sorted(document.items()))))
 
 
 def encode_error(error: TpyError) -> bytes:
@@ -104,12 +108,53 @@ def _classified(tensor: Tensor, class_count: int, description: ModelDescription)
     return classify(tensor, class_count=class_count, batches=description.batches, labels=labels)
 
 
+class _LongData(msgspec.Struct, frozen=True):
+    """The elements of a large output, which are written in pieces."""
+
+    tensor: Tensor
+    flat: np.ndarray[Any, Any]
+
+
 def _json_data(tensor: Tensor) -> object:
-    """The elements, flat, as the JSON writer takes them. FP32 values become doubles, whose digits Triton prints."""
-    datatype, array = tensor.datatype, tensor.array
+    """The elements, flat, as the JSON writer takes them, or _LongData."""
+    flat: np.ndarray[Any, Any] = tensor.array.reshape(-1)
+    if flat.size > _PIECE_ELEMENTS_MAX:
+        return _LongData(tensor, flat)
+    return _writable(tensor, flat)
+
+
+def _dump_in_pieces(document: dict[str, object]) -> list[bytes | memoryview]:
+    """The document as JSON, that of large outputs in pieces: no step holds the interpreter for more than some milliseconds."""
+    found: list[_LongData] = []
+    mark = secrets.token_hex(16)
+
+    entries = document.get("outputs")
+    holders: list[object] = [document, *entries] if isinstance(entries, list) else [document]
+    for holder in holders:
+        if isinstance(holder, dict):
+            for key, value in holder.items():
+                if isinstance(value, _LongData):
+                    found.append(value)
+                    holder[key] = mark
+    text = _dump(document)
+    if not found:
+        return [text]
+    around = text.split(b'"%b"' % mark.encode())
+    parts: list[bytes | memoryview] = [around[0]]
+    for data, behind in zip(found, around[1:], strict=True):
+        for start in range(0, data.flat.size, _PIECE_ELEMENTS_MAX):
+            piece = _dump(_writable(data.tensor, data.flat[start : start + _PIECE_ELEMENTS_MAX]))
+            parts.append((b"," if start else b"[") + memoryview(piece)[1:-1])
+        parts.append(b"]" + behind)
+    return parts
+
+
+def _writable(tensor: Tensor, flat: np.ndarray[Any, Any]) -> object:
+    """Elements of the tensor as the JSON writer takes them. FP32 values become doubles, whose digits Triton prints."""
+    datatype = tensor.datatype
     if datatype is DataType.BYTES:
         try:
-            return [element.decode() for element in array.reshape(-1).tolist()]
+            return [element.decode() for element in flat.tolist()]
         except UnicodeDecodeError:
             raise InvalidArgument(
                 f"output '{tensor.name}' holds bytes that are not UTF-8 and cannot be sent as JSON. Please use the binary data "
@@ -119,7 +164,6 @@ def _json_data(tensor: Tensor) -> object:
         raise InvalidArgument(
             f"sending {datatype.value} data via JSON is not supported. Please use the binary data format for output"
         )
-    flat: np.ndarray[Any, Any] = array.reshape(-1)
     if flat.size <= _AS_LIST_ELEMENTS_MAX:
         return flat.tolist()
     if datatype is DataType.FP32:
@@ -127,7 +171,7 @@ def _json_data(tensor: Tensor) -> object:
     return np.ascontiguousarray(flat)
 
 
-def _dump(document: dict[str, object]) -> bytes:
+def _dump(document: object) -> bytes:
     """The document as JSON. NaN and infinities are written as the literals NaN, Infinity and -Infinity, as Triton does."""
     try:
         text = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -1,0 +1,240 @@
+"""Cuts the long arrays and long strings out of a JSON document, by scanning its bytes without parsing them."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from bisect import bisect_right
+from typing import Any, NamedTuple
+
+from tpy import limits
+from tpy.errors import InvalidArgument
+from tpy.frontends.http.codec.json_text import broken_text, parse_json
+from tpy.frontends.http.codec.pieces import PIECE_BYTES, LongArray, LongString, Piece
+from tpy.units import KIB
+
+_LOOK_BYTES = KIB
+"""How far is looked into an array at first: most are short, or hold objects."""
+
+_STEP_BYTES = 16 * KIB
+"""Strings longer than this are cut out."""
+
+_ARRAY_BYTES_MIN = 512
+"""Arrays shorter than this are not."""
+
+_STRING = rb'"(?:[^"\\]++|\\.)*+"'
+_STRINGS = re.compile(_STRING, re.DOTALL)
+_TO_ARRAY = re.compile(rb'(?:[^"\[]++|' + _STRING + rb")*+", re.DOTALL)
+_TO_BRACKET = re.compile(rb'(?:[^"{}:\[\]]++|' + _STRING + rb")*+", re.DOTALL)
+_WITH_COMMAS = re.compile(rb'(?:(?:[^"{}:,]++|' + _STRING + rb")*+,)*+", re.DOTALL)
+_INSIDE = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_OPENING = re.compile(rb"[ \t\r\n\[]*+")
+_CLOSING = re.compile(rb"[ \t\r\n\]]*+")
+_NO_ELEMENT = re.compile(rb"[{}:]")
+_QUOTE, _OPEN, _CLOSE, _COMMA = b'"[],'
+
+
+def load_in_pieces(text: bytes | bytearray | memoryview) -> object:
+    """The JSON value in `text`, with LongArray and LongString in it. Raises InvalidArgument, also when more than
+    JSON_OUTLINE_BYTES_MAX is neither."""
+    cutter = _Cutter(memoryview(text).cast("B"))
+    outline = cutter.cut()
+    return _put_back(parse_json(outline, cutter.offset_of), cutter.found)
+
+
+def _put_back(document: object, found: dict[str, LongArray | LongString]) -> object:
+    """The document with what was cut out where its name stands."""
+    if isinstance(document, str):
+        return found.get(document, document)
+    pending, missing = [document], len(found)
+    while pending and missing:
+        container = pending.pop()
+        if type(container) is dict:
+            if not found.keys().isdisjoint(container):
+                raise InvalidArgument(
+                    f"failed to parse the request JSON buffer: a member's name has more than {_STEP_BYTES} bytes"
+                )
+            places: list[tuple[Any, Any]] = list(container.items())
+        elif type(container) is list:
+            places = list(enumerate(container))
+        else:
+            continue
+        for key, value in places:
+            if type(value) is str:
+                if value in found:
+                    container[key] = found[value]
+                    missing -= 1
+            elif type(value) is dict or type(value) is list:
+                pending.append(value)
+    return document
+
+
+class _Shift(NamedTuple):
+    """From this place of the outline on, places of the document are `by` bytes further."""
+
+    at: int
+    by: int
+
+
+class _Cutter:
+    """Goes once through one document. Afterwards `found` is what was cut out, by the string that stands for it in the outline."""
+
+    def __init__(self, text: memoryview) -> None:
+        self.text = text
+        self.size = len(text)
+        self.found: dict[str, LongArray | LongString] = {}
+        self._outline = bytearray()
+        self._shifts: list[_Shift] = []
+        self._secret = secrets.token_hex(16)
+        """What no client can write into a document."""
+
+    def offset_of(self, outline_at: int) -> int:
+        """The place in the document of one in the outline."""
+        index = bisect_right(self._shifts, outline_at, key=lambda shift: shift.at) - 1
+        return outline_at if index < 0 else outline_at + self._shifts[index].by
+
+    def cut(self) -> bytes:
+        """The outline: the text with a short string in place of each long array or string."""
+        at = 0
+        while at < self.size:
+            end = _end(_TO_ARRAY, self.text, at, min(at + _STEP_BYTES, self.size))
+            self._keep(at, end)
+            if end < self.size and self.text[end] == _OPEN:
+                end = self._pass_array(end)
+            elif end == at:
+                end = self.string_end(at)
+                self._put(LongString(self.text, at + 1, end - 1), end)
+            at = end
+        return bytes(self._outline)
+
+    def string_end(self, at: int) -> int:
+        """Behind the closing quote of the string that begins at `at`. Raises InvalidArgument when it has none."""
+        at += 1
+        while at < self.size:
+            end = _end(_INSIDE, self.text, at, min(at + PIECE_BYTES, self.size))
+            if end < self.size and self.text[end] == _QUOTE:
+                return end + 1
+            if end == at:
+                break  # a backslash is the last byte of all
+            at = end
+        raise broken_text("Missing a closing quotation mark in string.", self.size)
+
+    def _pass_array(self, at: int) -> int:
+        """Cut out the array that begins at `at`; when it is short or holds objects, keep its beginning. Where to go on."""
+        scan = _ArrayScan(self, at)
+        closed = scan.run()
+        if closed and scan.at - at >= _ARRAY_BYTES_MIN:
+            self._put(LongArray(self.text, scan.pieces), scan.at)
+        else:
+            self._keep(at, scan.at)
+        return scan.at
+
+    def _keep(self, start: int, end: int) -> None:
+        if len(self._outline) + end - start > limits.JSON_OUTLINE_BYTES_MAX:
+            raise InvalidArgument(
+                f"request JSON has more than {limits.JSON_OUTLINE_BYTES_MAX} bytes besides its arrays of numbers or strings "
+                "and its long strings"
+            )
+        self._outline += self.text[start:end]
+
+    def _put(self, what: LongArray | LongString, end: int) -> None:
+        name = f"{self._secret}{len(self.found)}"
+        self.found[name] = what
+        self._outline += b'"%b"' % name.encode()
+        self._shifts.append(_Shift(len(self._outline), end - len(self._outline)))
+
+
+class _ArrayScan:
+    """Finds the pieces of the array that begins at `at`."""
+
+    def __init__(self, cutter: _Cutter, at: int) -> None:
+        self.pieces: list[Piece] = []
+        self.at = at + 1
+        """Behind what was scanned: outside of strings."""
+        self._cutter = cutter
+        self._text = cutter.text
+        self._depth = 1
+
+    def run(self) -> bool:
+        """Whether it was an array without objects, of which all was scanned."""
+        size, look = self._cutter.size, _LOOK_BYTES
+        while True:
+            limit = min(self.at + look, size)
+            end = self._last_comma(limit)
+            depth = self._depth + self._depth_change(self.at, end)
+            if end > self.at and depth > 0:
+                self.pieces.append(Piece(self.at, end - 1, self._depth, depth))
+                self.at, self._depth = end, depth
+                look = min(2 * look, PIECE_BYTES)
+                continue
+            stop, closed = self._closing_bracket(self.at, limit, self._depth)
+            if closed:
+                self.pieces.append(Piece(self.at, stop, self._depth, 1))
+                self.at = stop + 1
+                return True
+            if stop < limit and self._text[stop] != _QUOTE:
+                self.at = stop
+                return False
+            if limit < size and look < PIECE_BYTES:
+                look *= 2
+            elif self._pass_long_string():
+                return True
+
+    def _last_comma(self, limit: int) -> int:
+        """Behind the last comma of the elements before `limit`."""
+        window = bytes(self._text[self.at : limit])
+        if b'"' in window:
+            return _end(_WITH_COMMAS, self._text, self.at, limit)
+        stop = _NO_ELEMENT.search(window) if b"{" in window or b"}" in window or b":" in window else None
+        return self.at + 1 + window.rfind(b",", 0, len(window) if stop is None else stop.start())
+
+    def _depth_change(self, start: int, end: int) -> int:
+        """How many more brackets open than close."""
+        window = bytes(self._text[start:end])
+        if b'"' in window and (b"[" in window or b"]" in window):
+            window = _STRINGS.sub(b"", window)
+        return window.count(b"[") - window.count(b"]")
+
+    def _closing_bracket(self, at: int, limit: int, depth: int) -> tuple[int, bool]:
+        """Where the array ends of which `depth` brackets are open at `at`, and True; or how far it was looked for."""
+        while True:
+            at = _end(_TO_BRACKET, self._text, at, limit)
+            if at >= limit:
+                return limit, False
+            if self._text[at] == _OPEN:
+                depth += 1
+            elif self._text[at] != _CLOSE:
+                return at, False
+            else:
+                depth -= 1
+                if not depth:
+                    return at, True
+            at += 1
+
+    def _pass_long_string(self) -> bool:
+        """Pass over an element that is a string of more than a piece, its brackets and its comma. Whether the array ended there.
+        Raises InvalidArgument for anything else of that length."""
+        start, text, size = self.at, self._text, self._cutter.size
+        quote = _end(_OPENING, text, start, min(start + PIECE_BYTES, size))
+        if quote >= size or text[quote] != _QUOTE:
+            raise broken_text("Missing a comma or ']' after an array element.", quote)
+        end = self._cutter.string_end(quote)
+        string = LongString(text, quote + 1, end - 1)
+        inside = self._depth + bytes(text[start:quote]).count(b"[")
+        behind = _end(_CLOSING, text, end, min(end + PIECE_BYTES, size))
+        stop, closed = self._closing_bracket(end, behind, inside)
+        if closed:
+            self.pieces.append(Piece(start, stop, self._depth, 1, string))
+            self.at = stop + 1
+            return True
+        if behind >= size or text[behind] != _COMMA:
+            raise broken_text("Missing a comma or ']' after an array element.", behind)
+        depth = inside - bytes(text[end:behind]).count(b"]")
+        self.pieces.append(Piece(start, behind, self._depth, depth, string))
+        self.at, self._depth = behind + 1, depth
+        return False
+
+
+def _end(pattern: re.Pattern[bytes], text: memoryview, at: int, limit: int) -> int:
+    match = pattern.match(text, at, limit)
+    return at if match is None else match.end()

@@ -1,0 +1,71 @@
+"""Parses JSON text as a whole, refusing in Triton's words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+import orjson
+
+from tpy.errors import InvalidArgument
+from tpy.frontends.http.codec.json_errors import first_error
+from tpy.frontends.http.collector import CollectorPause
+from tpy.limits import JSON_EXPLAIN_BYTES_MAX
+from tpy.units import KIB
+
+UINT64_MAX = 2**64 - 1
+INT64_MAX = 2**63 - 1
+INT64_MIN = -(2**63)
+
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_PAUSE = CollectorPause()
+_QUICK_BYTES_MAX = 16 * KIB
+"""Of larger texts the lists and objects would start several collections."""
+
+_INTEGER_DIGITS_MAX = len(str(UINT64_MAX))
+
+
+def parse_json(text: bytes | bytearray | memoryview, offset_of: Callable[[int], int] | None = None) -> object:
+    """The JSON value in `text`; the literals NaN, Infinity and -Infinity are numbers. Raises InvalidArgument with Triton's text.
+    `offset_of` gives the place in the whole document for one in `text`."""
+    try:
+        document: object = orjson.loads(text) if len(text) <= _QUICK_BYTES_MAX else _load(text)
+    except orjson.JSONDecodeError as error:
+        message, position = error.msg, error.pos
+    else:
+        return document
+    return _parse_with_literals(bytes(text), message, position, offset_of)
+
+
+def _load(text: bytes | bytearray | memoryview) -> object:
+    with _PAUSE:
+        return orjson.loads(text)
+
+
+def _parse_with_literals(text: bytes, message: str, position: int, offset_of: Callable[[int], int] | None) -> object:
+    """What orjson refused, read by a slower parser if it only has number literals that orjson does not know."""
+    if b"NaN" in text or b"Infinity" in text:
+        try:
+            document: object = json.loads(text.decode(), parse_int=_integer)
+            if _SURROGATE_ESCAPE.search(text):
+                orjson.dumps(document)  # raises for half a surrogate pair, which the slow parser lets through
+            return document
+        except (ValueError, TypeError, RecursionError):
+            pass
+    found = first_error(text) if len(text) <= JSON_EXPLAIN_BYTES_MAX else None
+    what, at = found if found is not None else (f"{message}.", position)
+    raise broken_text(what, at if offset_of is None else offset_of(at))
+
+
+def broken_text(problem: str, at: int) -> InvalidArgument:
+    """The refusal that says what is wrong with the text at byte `at` of the document."""
+    return InvalidArgument(f"failed to parse the request JSON buffer: {problem} at {at}")
+
+
+def _integer(digits: str) -> int | float:
+    """Integers of 64 bits stay what they are, larger ones are floats, as in the fast parser."""
+    if len(digits) > _INTEGER_DIGITS_MAX:
+        return float(digits)
+    value = int(digits)
+    return value if INT64_MIN <= value <= UINT64_MAX else float(digits)

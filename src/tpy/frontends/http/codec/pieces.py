@@ -1,0 +1,131 @@
+"""The long arrays and long strings of a large JSON document, which are parsed piece by piece where they are used.
+
+No step holds the interpreter for more than a millisecond or two, and the elements of a tensor never exist as Python objects all
+at once: objects and lists take up to sixty times the memory of their text.
+
+Pieces are cut at commas between elements. `[[1,2],[3,4]]` cut behind 3 is `[1,2],[3` and `4]`; with the brackets that are open
+before and behind it each piece is a document of its own, evenly nested when the array is, and valid exactly when the array is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tpy import limits
+from tpy.errors import InvalidArgument
+from tpy.frontends.http.codec.json_text import broken_text, parse_json
+from tpy.units import KIB
+
+PIECE_BYTES = 128 * KIB
+
+_WHOLE_CHARACTERS = re.compile(
+    rb"(?:[^\\\x80-\xff]++|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}"
+    rb"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\[^u])*+",
+    re.DOTALL,
+)
+"""As far as a piece of a string has no character or escape that is cut in two."""
+
+_CUT_BYTES_MAX = 12
+"""Of an escape, at most."""
+
+_SPACE = b" \t\r\n"
+_OPEN, _CLOSE = b"[]"
+
+
+class LongString:
+    """The bytes of `text` from `start` to `end`, between quotes."""
+
+    __slots__ = ("end", "start", "text")
+
+    def __init__(self, text: memoryview, start: int, end: int) -> None:
+        self.text = text
+        self.start = start
+        self.end = end
+
+    def decode(self) -> str:
+        """The whole string. Raises InvalidArgument when it is none."""
+        return "".join(self.pieces())
+
+    def encode(self) -> bytes:
+        """The whole string as UTF-8. Raises InvalidArgument when it is none."""
+        return b"".join([piece.encode() for piece in self.pieces()])
+
+    def pieces(self) -> Iterator[str]:
+        """The string in pieces. Raises InvalidArgument at the piece that is none."""
+        at = self.start
+        while at < self.end:
+            limit = min(at + PIECE_BYTES, self.end)
+            end = limit
+            if limit < self.end:
+                match = _WHOLE_CHARACTERS.match(self.text, at, limit)
+                if match is not None and limit - match.end() < _CUT_BYTES_MAX:
+                    end = match.end()
+            piece = parse_json(b'"' + self.text[at:end] + b'"', _shift(at - 1))
+            if type(piece) is not str:
+                raise broken_text("Invalid value.", at)
+            yield piece
+            at = end
+
+
+class Piece(NamedTuple):
+    """Elements between two commas; `depth` brackets are open before them and `depth_after` behind them. `long_string`: the only
+    element, when it is longer than a piece."""
+
+    start: int
+    end: int
+    depth: int
+    depth_after: int
+    long_string: LongString | None = None
+
+
+class LongArray:
+    """An array of numbers, literals and strings, nested or not."""
+
+    __slots__ = ("_pieces", "_text")
+
+    def __init__(self, text: memoryview, pieces: list[Piece]) -> None:
+        self._text = text
+        self._pieces = pieces
+
+    def pieces(self) -> Iterator[list[Any]]:
+        """The elements in lists, each as deeply nested as in the array. Raises InvalidArgument at the piece that is broken."""
+        last = len(self._pieces) - 1
+        for index, piece in enumerate(self._pieces):
+            text = self._piece_text(piece)
+            if index and (not text or text[0] == _CLOSE):
+                raise broken_text("Invalid value.", piece.start)
+            if index < last and (not text or text[-1] == _OPEN):
+                raise broken_text("Invalid value.", piece.end)
+            elements = parse_json(b"[" * piece.depth + text + b"]" * piece.depth_after, _shift(piece.start - piece.depth))
+            if type(elements) is not list:
+                raise broken_text("Invalid value.", piece.start)
+            if piece.long_string is not None:
+                _replace_innermost(elements, piece.long_string.decode())
+            yield elements
+
+    def head(self) -> list[Any]:
+        """The first elements: enough for those who refuse a long array in this place anyway."""
+        return next(self.pieces())
+
+    def _piece_text(self, piece: Piece) -> bytes:
+        if piece.depth > limits.JSON_DEPTH_MAX or piece.depth_after > limits.JSON_DEPTH_MAX:
+            problem = f"JSON nesting depth exceeds maximum allowed limit ({limits.JSON_DEPTH_MAX})"
+            raise InvalidArgument(f"Unable to parse 'data': {problem}")
+        string = piece.long_string
+        if string is None:
+            return bytes(self._text[piece.start : piece.end]).strip(_SPACE)
+        before, behind = self._text[piece.start : string.start], self._text[string.end : piece.end]
+        return bytes(before).lstrip(_SPACE) + bytes(behind).rstrip(_SPACE)
+
+
+def _shift(offset: int) -> Any:
+    return lambda at: at + offset
+
+
+def _replace_innermost(elements: list[Any], value: str) -> None:
+    """Put `value` in place of the only scalar of nested lists."""
+    while elements and type(elements[-1]) is list:
+        elements = elements[-1]
+    elements[-1:] = [value]
