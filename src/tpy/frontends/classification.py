@@ -28,6 +28,9 @@ _FLOATS = frozenset({DataType.FP32, DataType.FP64})
 _WHOLE_SORT_MAX = 2048
 """Rows up to this size are sorted whole; longer ones are cut down to the candidates first."""
 
+_AT_ONCE = 16_384
+"""Elements that become Python objects without giving other threads a turn."""
+
 
 def classify(tensor: Tensor, *, class_count: int, batches: bool, labels: Sequence[str]) -> Tensor:
     """The `class_count` largest values of each row as BYTES `<value>:<index>[:<label>]`, largest first, equal ones by index.
@@ -54,11 +57,14 @@ def classify(tensor: Tensor, *, class_count: int, batches: bool, labels: Sequenc
 
 def _row_classes(row: np.ndarray[Any, Any], count: int, value_format: str, labels: Sequence[str]) -> list[bytes]:
     indices = _largest(row, count)
+    values = row[indices]
     classes = []
-    for index, value in zip(indices.tolist(), row[indices].tolist(), strict=True):
-        label = labels[index] if index < len(labels) else ""
-        text = f"{value_format % value}:{index}:{label}" if label else f"{value_format % value}:{index}"
-        classes.append(text.encode())
+    for start in range(0, len(indices), _AT_ONCE):
+        some = slice(start, start + _AT_ONCE)
+        for index, value in zip(indices[some].tolist(), values[some].tolist(), strict=True):
+            label = labels[index] if index < len(labels) else ""
+            text = f"{value_format % value}:{index}:{label}" if label else f"{value_format % value}:{index}"
+            classes.append(text.encode())
     return classes
 
 

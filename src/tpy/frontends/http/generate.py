@@ -6,8 +6,9 @@ is paused, and with it the model. When the client is gone the task is cancelled,
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import trio
@@ -20,6 +21,8 @@ from tpy.frontends.http.message import HttpReply, HttpRequest, json_reply
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse
 from tpy.services import RequestHandle, ResolvedModel, held
+
+_Encoded = TypeVar("_Encoded")
 
 EVENT_STREAM_TYPE = "text/event-stream; charset=utf-8"
 
@@ -92,7 +95,7 @@ class Responses:
 class EventBody:
     """The events of one request as the pieces of a body: an async iterator. `close` cancels what has not ended."""
 
-    def __init__(self, first: list[bytes], responses: Responses, encode: Callable[[InferenceResponse], bytes]) -> None:
+    def __init__(self, first: list[bytes], responses: Responses, encode: Callable[[InferenceResponse], Awaitable[bytes]]) -> None:
         self._first = first
         self._responses = responses
         self._encode = encode
@@ -103,7 +106,7 @@ class EventBody:
     async def __anext__(self) -> bytes:
         events, self._first = self._first, []
         if not events:
-            events = [self._encode(response) for response in await self._responses.wait()]
+            events = [await self._encode(response) for response in await self._responses.wait()]
         if not events:
             raise StopAsyncIteration
         return b"".join([b"data: %b\n\n" % event for event in events])
@@ -130,7 +133,7 @@ class GenerateApi:
             responses.cancel()
         if len(found) != 1:
             return json_reply(codec.encode_error(_NOT_ONE))
-        return json_reply(codec.encode_generate(found[0]))
+        return json_reply(await self._in_thread_if_large(codec.encode_generate, found[0]))
 
     async def generate_stream(self, request: HttpRequest, *, model: str, version: str | None = None) -> StreamReply:
         """Every response as an event. The first one decides the status. Raises TpyError."""
@@ -140,15 +143,27 @@ class GenerateApi:
             first = await responses.wait()
             if first and first[0].refused and first[0].error is not None:
                 raise first[0].error
-            events = [_event(response, path) for response in first]
+            events = [await self._in_thread_if_large(partial(_event, path), response) for response in first]
         except BaseException:
             responses.cancel()
             raise
         return StreamReply(
             status=events[0].status if events else 200,
             content_type=EVENT_STREAM_TYPE,
-            body=EventBody([event.data for event in events], responses, lambda response: _event(response, path).data),
+            body=EventBody([event.data for event in events], responses, self._event_encoder(path)),
         )
+
+    def _event_encoder(self, path: str) -> Callable[[InferenceResponse], Awaitable[bytes]]:
+        async def encode(response: InferenceResponse) -> bytes:
+            return (await self._in_thread_if_large(partial(_event, path), response)).data
+
+        return encode
+
+    async def _in_thread_if_large(self, encode: Callable[[InferenceResponse], _Encoded], response: InferenceResponse) -> _Encoded:
+        """Encode a response, in a thread when that could hold up the loop. Raises what `encode` raises."""
+        if sum([tensor.array.size for tensor in response.outputs]) > limits.HTTP_INLINE_JSON_ELEMENTS_MAX:
+            return await run_in_thread(encode, response, limiter=self._endpoint.threads)
+        return encode(response)
 
     async def _begin(self, request: HttpRequest, model: str, version: str | None) -> Responses:
         endpoint = self._endpoint
@@ -191,7 +206,7 @@ class _Event(NamedTuple):
     data: bytes
 
 
-def _event(response: InferenceResponse, path: str) -> _Event:
+def _event(path: str, response: InferenceResponse) -> _Event:
     """The response, or its error, or why it cannot be written. Raises nothing."""
     try:
         return _Event(200, codec.encode_generate(response))
