@@ -43,6 +43,12 @@ OPEN_FILES_WANTED: Final = 65_536
 """Open files that `tpy serve` asks the system for, as far as its hard limit goes: each connection is one, and the usual soft
 limit of 1,024 is for programs that use select(2)."""
 
+DOCTOR_OPEN_FILES_MIN: Final = 4096
+DOCTOR_MEMORY_BYTES_MIN: Final = 512 * MIB
+DOCTOR_SHARED_MEMORY_BYTES_MIN: Final = 128 * MIB
+"""Below these `tpy doctor` warns: some thousand connections, a server with small models, and some batches of images for workers;
+what containers are given by default in /dev/shm is 64 MiB."""
+
 HTTP_CHUNKS_MAX: Final = 65_536
 """Chunks in one chunked request body, as Triton 2.73."""
 

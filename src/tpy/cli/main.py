@@ -1,4 +1,4 @@
-"""`tpy`: serve, check, demo.
+"""`tpy`: serve, check, doctor, demo.
 
 Exit codes: 0 done; 1 wrong flags, a server that could not start or stop in order, or a repository with errors; 130 when a
 second Ctrl-C ended the server at once.
@@ -46,8 +46,12 @@ def serve(**given: tuple[str, ...]) -> None:
     """Serve the models of a repository. Takes Triton's flags; those without a meaning here are accepted with a warning."""
     from tpy.cli.serve import serve as run
     from tpy.cli.serve_options import server_options
+    from tpy_data.backends.onnxruntime.packages import package_clash
 
     values, warnings = collect(given, os.environ)
+    clash = package_clash()
+    if clash:
+        warnings.append(clash)
     sys.exit(run(server_options(values, warnings, os.environ)))
 
 
@@ -84,6 +88,37 @@ def check(
         namespacing=namespacing,
         backend_directory=backend_directory,
     )
+    click.echo(text)
+    sys.exit(0 if sound else _FAILURE)
+
+
+@cli.command()
+@click.argument("repository", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Write the findings as one JSON document.")
+@click.option("--http-address", default="0.0.0.0", show_default=True, metavar="ADDRESS", help="As for tpy serve.")
+@click.option("--grpc-address", default="0.0.0.0", show_default=True, metavar="ADDRESS", help="As for tpy serve.")
+@click.option("--http-port", default=8000, show_default=True, metavar="N", help="As for tpy serve.")
+@click.option("--grpc-port", default=8001, show_default=True, metavar="N", help="As for tpy serve.")
+@click.option("--metrics-port", default=8002, show_default=True, metavar="N", help="As for tpy serve.")
+def doctor(
+    repository: tuple[Path, ...],
+    as_json: bool,
+    http_address: str,
+    grpc_address: str,
+    http_port: int,
+    grpc_port: int,
+    metrics_port: int,
+) -> None:
+    """Look at Python, packages, ONNX providers, GPUs, ports, limits and /dev/shm, and say what is wrong with each and what to do.
+    Exit status 1 when something would stop a server."""
+    from tpy.cli.doctor import examine, report
+
+    ports = {
+        "http-port": (http_address, http_port),
+        "grpc-port": (grpc_address, grpc_port),
+        "metrics-port": (http_address, metrics_port),
+    }
+    text, sound = report(examine(repository, ports), as_json=as_json)
     click.echo(text)
     sys.exit(0 if sound else _FAILURE)
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from itertools import groupby
 
+import click
+
 from tpy.cli.flag import Flag, Standing
 from tpy.cli.flags import FLAGS
+from tpy.cli.main import cli
 from tpy.cli.parsing import default_text, metavar
+
+_CONTEXT = click.Context(cli)
 
 _HEAD = """# Command line
 
@@ -27,7 +32,24 @@ def page() -> str:
     for group, flags in groupby(FLAGS, key=lambda flag: flag.group):
         parts.append(f"\n## {group}\n\n| flag | default | environment | what it does |\n|---|---|---|---|\n")
         parts.extend(_row(flag) for flag in flags)
+    parts.extend(_command(command) for name, command in sorted(cli.commands.items()) if name != "serve")
     return "".join(parts)
+
+
+def _command(command: click.Command) -> str:
+    arguments = [each.make_metavar(_CONTEXT) for each in command.params if isinstance(each, click.Argument)]
+    rows = [_option_row(each) for each in command.params if isinstance(each, click.Option)]
+    usage = " ".join(["tpy", command.name or "", "[OPTIONS]", *arguments])
+    about = " ".join((command.help or "").split())
+    return (
+        f"\n## tpy {command.name}\n\n`{usage}`\n\n{about}\n\n| option | default | what it does |\n|---|---|---|\n{''.join(rows)}"
+    )
+
+
+def _option_row(option: click.Option) -> str:
+    value = "" if option.is_flag else f" `{option.make_metavar(_CONTEXT)}`"
+    default = "" if option.is_flag or option.default == "" else f"`{option.default}`"
+    return f"| `{option.opts[0]}`{value} | {default} | {option.help} |\n"
 
 
 def _row(flag: Flag) -> str:

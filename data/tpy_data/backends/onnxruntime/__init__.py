@@ -21,6 +21,6 @@ def create(settings: BackendSettings) -> Backend:
     except ImportError as error:
         raise Unavailable(
             f"backend '{settings.name}' needs ONNX Runtime, which cannot be imported ({error}); "
-            "install it with `pip install onnxruntime`, or with `pip install tpy[gpu]` for NVIDIA GPUs"
+            "install it with `pip install onnxruntime`, or with `pip install onnxruntime-gpu` for NVIDIA GPUs"
         ) from error
     return OnnxRuntimeBackend(settings)

@@ -7,6 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from tpy.config import ModelConfig
 from tpy.config.model_config import ExecutionAccelerator, InstanceKind
 from tpy.errors import InvalidArgument, Unsupported
+from tpy_data.backends.onnxruntime.packages import CPU as CPU_PACKAGE
+from tpy_data.backends.onnxruntime.packages import GPU as GPU_PACKAGE
+from tpy_data.backends.onnxruntime.packages import package_clash
 from tpy_data.backends.onnxruntime.settings import parse_boolean, parse_integer
 
 CPU = "CPUExecutionProvider"
@@ -79,6 +82,9 @@ _CUDA_PARAMETERS: dict[str, tuple[str, ...] | None] = {
 """Model parameters that are CUDA options by Triton's old spelling; a tuple gives the words for the numbers 0, 1, ..."""
 
 
+_GPU_ADVICE = f"`pip uninstall -y {CPU_PACKAGE} && pip install {GPU_PACKAGE}` brings one"
+
+
 def providers_for(config: ModelConfig, *, kind: InstanceKind, device_id: int, offered: Collection[str]) -> tuple[Provider, ...]:
     """The providers of a session, most wanted first; the last is always the CPU.
 
@@ -92,7 +98,7 @@ def providers_for(config: ModelConfig, *, kind: InstanceKind, device_id: int, of
         if CUDA not in offered:
             raise Unsupported(
                 f"GPU instances not supported: the installed ONNX Runtime has no {CUDA} (it has {_words(offered)}); "
-                "`pip install tpy[gpu]` brings one"
+                f"{package_clash() or _GPU_ADVICE}"
             )
         cuda = _cuda_parameters(config)
         for accelerator in policy.gpu_execution_accelerator if policy is not None else ():

@@ -1,0 +1,32 @@
+"""Which distributions of ONNX Runtime are installed. They share their files, so of two only the one installed last is whole."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+CPU = "onnxruntime"
+GPU = "onnxruntime-gpu"
+_OTHERS = ("onnxruntime-directml", "onnxruntime-migraphx", "onnxruntime-openvino", "onnxruntime-qnn", "onnxruntime-rocm")
+
+
+def installed_packages() -> dict[str, str]:
+    """Distributions that bring the module `onnxruntime`, and their versions."""
+    found = {}
+    for name in (CPU, GPU, *_OTHERS):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def package_clash() -> str:
+    """What is wrong with the distributions that are installed, and the command that mends it; empty: nothing."""
+    found = installed_packages()
+    if len(found) < 2:
+        return ""
+    wanted = next((name for name in found if name != CPU), CPU)
+    return (
+        f"{' and '.join(found)} are both installed and have overwritten each other's files, so providers are missing; "
+        f"mend it with: pip uninstall -y {' '.join(found)} && pip install {wanted}"
+    )

@@ -1,0 +1,251 @@
+"""`tpy doctor`: what a server will find on this machine, and what is wrong with it, one line each."""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+import resource
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+import orjson
+
+from tpy.cli.serve import visible_gpus
+from tpy.errors import TpyError
+from tpy.limits import DOCTOR_MEMORY_BYTES_MIN, DOCTOR_OPEN_FILES_MIN, DOCTOR_SHARED_MEMORY_BYTES_MIN, OPEN_FILES_WANTED
+from tpy.units import MIB
+from tpy_data.backends.onnxruntime.packages import GPU, installed_packages, package_clash
+from tpy_data.gpus import compute_capability
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_UNLIMITED = 1 << 60
+"""A memory limit as large as this is none: version 1 of cgroups writes it so."""
+
+
+class Verdict(enum.Enum):
+    """What a finding means."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+    """A server would not start, or not serve."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line: what was looked at, what was found, and what to do about it where something is wrong."""
+
+    subject: str
+    verdict: Verdict
+    found: str
+    advice: str = ""
+
+
+def examine(repositories: Sequence[Path], ports: Mapping[str, tuple[str, int]]) -> list[Finding]:
+    """Look at everything. `ports` maps flags to the address and port that the server is to have."""
+    looks: list[Callable[[], Iterable[Finding]]] = [
+        _python,
+        _packages,
+        _onnx_runtime,
+        _gpus,
+        lambda: [_port(flag, *place) for flag, place in ports.items()],
+        _open_files,
+        _memory,
+        _processors,
+        _shared_memory,
+        lambda: [_repository(path) for path in repositories],
+    ]
+    return [finding for look in looks for finding in look()]
+
+
+def report(findings: Sequence[Finding], *, as_json: bool) -> tuple[str, bool]:
+    """The text to print, and whether a server can start."""
+    sound = all(finding.verdict is not Verdict.ERROR for finding in findings)
+    if as_json:
+        document = {"ok": sound, "findings": [msgspec.to_builtins(finding) for finding in findings]}
+        return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode(), sound
+    lines = [
+        f"{each.verdict.value:<7}  {each.subject}: {each.found}{f'; {each.advice}' if each.advice else ''}" for each in findings
+    ]
+    return "\n".join(lines), sound
+
+
+def _python() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    verdict = Verdict.OK if sys.version_info >= (3, 11) else Verdict.ERROR
+    yield Finding("Python", verdict, f"{version} ({sys.executable})", "" if verdict is Verdict.OK else "use Python 3.11 or newer")
+
+
+def _packages() -> Iterator[Finding]:
+    required, extras = _requirements()
+    missing = [name for name in required if not _version(name)]
+    if missing:
+        yield Finding("packages", Verdict.ERROR, f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
+    else:
+        yield Finding("packages", Verdict.OK, f"tpy {metadata.version('tpy')} and all {len(required)} that it needs")
+    for extra in ("redis", "demo"):
+        absent = [name for name in extras.get(extra, ()) if not _version(name)]
+        advice = f"pip install {' '.join(absent)}" if absent else ""
+        yield Finding(f"extra {extra}", Verdict.OK, "not installed" if absent else "installed", advice)
+
+
+def _requirements() -> tuple[list[str], dict[str, list[str]]]:
+    """Names of the distributions that tpy needs, and that its extras bring."""
+    required: list[str] = []
+    extras: dict[str, list[str]] = {}
+    for line in metadata.requires("tpy") or ():
+        name = re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0]
+        extra = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", line)
+        (extras.setdefault(extra[1], []) if extra else required).append(name)
+    return required, extras
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _onnx_runtime() -> Iterator[Finding]:
+    subject = "ONNX Runtime"
+    clash = package_clash()
+    if clash:
+        found, _, mend = clash.partition("; mend it with: ")
+        yield Finding(subject, Verdict.WARNING, found, f"mend it with: {mend}")
+    try:
+        import onnxruntime
+    except ImportError as error:
+        advice = f"for ONNX models: pip install onnxruntime, or {GPU} for NVIDIA GPUs"
+        yield Finding(subject, Verdict.WARNING, f"cannot be imported ({error})", advice)
+        return
+    packages = " ".join(f"{name} {version}" for name, version in installed_packages().items())
+    yield Finding(subject, Verdict.OK, f"{packages} with {', '.join(onnxruntime.get_available_providers())}")
+
+
+def _gpus() -> Iterator[Finding]:
+    devices = visible_gpus()
+    if not devices:
+        yield Finding("GPUs", Verdict.OK, "none, models run on the CPU")
+        return
+    for device in devices:
+        try:
+            capability = ".".join(map(str, compute_capability(device)))
+        except TpyError as error:
+            yield Finding(f"GPU {device}", Verdict.WARNING, error.message, "check the NVIDIA driver with nvidia-smi")
+        else:
+            yield Finding(f"GPU {device}", Verdict.OK, f"compute capability {capability}")
+    packages = installed_packages()
+    if packages and GPU not in packages:
+        advice = f"pip uninstall -y {' '.join(packages)} && pip install {GPU}"
+        yield Finding("GPUs", Verdict.WARNING, "the ONNX Runtime that is installed cannot use them", advice)
+
+
+def _port(flag: str, address: str, port: int) -> Finding:
+    subject = f"port {port}"
+    try:
+        family = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((address, port))
+            probe.listen(1)
+    except OSError as error:
+        why = error.strerror or str(error)
+        return Finding(subject, Verdict.ERROR, f"{address}:{port}: {why}", f"end what uses it, or choose another with --{flag}")
+    return Finding(subject, Verdict.OK, f"free on {address} (--{flag})")
+
+
+def _open_files() -> Iterator[Finding]:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    subject = "open files"
+    if hard == resource.RLIM_INFINITY or hard >= OPEN_FILES_WANTED:
+        yield Finding(subject, Verdict.OK, f"the server may have {OPEN_FILES_WANTED}")
+        return
+    verdict = Verdict.OK if hard >= DOCTOR_OPEN_FILES_MIN else Verdict.WARNING
+    advice = "each connection is one; raise the hard limit (ulimit -Hn, LimitNOFILE=, --ulimit nofile=)"
+    yield Finding(subject, verdict, f"the server may have {hard}", advice if verdict is Verdict.WARNING else "")
+
+
+def _memory() -> Iterator[Finding]:
+    limit = _number(_CGROUPS / "memory.max", _CGROUPS / "memory/memory.limit_in_bytes")
+    available = _available_memory()
+    smallest = min(available, _UNLIMITED if limit is None else limit)
+    text = f"{available // MIB} MiB available"
+    if limit is not None and limit < _UNLIMITED:
+        text += f", limited to {limit // MIB} MiB by the container"
+    scarce = smallest < DOCTOR_MEMORY_BYTES_MIN
+    advice = "give the machine or the container more, or serve fewer models" if scarce else ""
+    yield Finding("memory", Verdict.WARNING if scarce else Verdict.OK, text, advice)
+
+
+def _available_memory() -> int:
+    try:
+        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    except OSError:
+        found = None
+    return int(found[1]) * 1024 if found else _UNLIMITED
+
+
+def _processors() -> Iterator[Finding]:
+    cores = len(os.sched_getaffinity(0))
+    text = f"{cores} cores"
+    quota = _processor_quota()
+    if quota is not None:
+        text += f", limited to {quota:g} by the container"
+    if quota is not None and quota < cores:
+        advice = "models that start a thread for each core are slowed down: set their thread counts"
+        yield Finding("processors", Verdict.WARNING, text, advice)
+    else:
+        yield Finding("processors", Verdict.OK, text)
+
+
+def _processor_quota() -> float | None:
+    """Cores that the cgroup may use; None: no limit."""
+    try:
+        quota, _, period = (_CGROUPS / "cpu.max").read_text().partition(" ")
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        cpu = _CGROUPS / "cpu"
+        used, every = _number(cpu / "cpu.cfs_quota_us"), _number(cpu / "cpu.cfs_period_us")
+        return None if used is None or every is None or used <= 0 else used / every
+
+
+def _shared_memory() -> Iterator[Finding]:
+    subject = "/dev/shm"
+    try:
+        usage = shutil.disk_usage("/dev/shm")
+    except OSError as error:
+        yield Finding(subject, Verdict.WARNING, error.strerror or str(error), "Python models pass large tensors through it")
+        return
+    scarce = usage.free < DOCTOR_SHARED_MEMORY_BYTES_MIN
+    advice = "Python models pass large tensors through it: docker run --shm-size=1g, or an emptyDir of medium Memory"
+    text = f"{usage.free // MIB} of {usage.total // MIB} MiB free"
+    yield Finding(subject, Verdict.WARNING if scarce else Verdict.OK, text, advice if scarce else "")
+
+
+def _repository(path: Path) -> Finding:
+    subject = f"repository {path}"
+    try:
+        folders = [entry for entry in os.scandir(path) if entry.is_dir()]
+        unreadable = [entry.name for entry in folders if not os.access(entry.path, os.R_OK | os.X_OK)]
+    except OSError as error:
+        return Finding(subject, Verdict.ERROR, error.strerror or str(error), "name a folder that this user may read")
+    if unreadable:
+        found = f"this user may not read {', '.join(sorted(unreadable))}"
+        return Finding(subject, Verdict.ERROR, found, "change their owner or mode")
+    return Finding(subject, Verdict.OK, f"{len(folders)} folders", f"tpy check {path} looks into them")
+
+
+def _number(*files: Path) -> int | None:
+    """The number in the first of the files that there is; None for none, or a word."""
+    for file in files:
+        try:
+            return int(file.read_text())
+        except (OSError, ValueError):
+            continue
+    return None
