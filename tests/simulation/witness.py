@@ -27,8 +27,9 @@ class _Tally:
 class Observed:
     """One request: its sink and its handle at once."""
 
-    def __init__(self, witness: Witness, request: InferenceRequest, sink: ResponseSink) -> None:
+    def __init__(self, witness: Witness, request: InferenceRequest, sink: ResponseSink, version: int) -> None:
         self.request = request
+        self.version = version
         self.ended = False
         self.cancelled = False
         self.number = 0
@@ -46,6 +47,8 @@ class Observed:
             journal.broken(f"request {self.request.id} got a response after {state}")
         if response.id != self.request.id or response.model_name != self.request.model_name:
             journal.broken(f"request {self.request.id} got the response of {response.model_name} {response.id}")
+        if response.model_version != self.version and self.request.sequence is None:
+            journal.broken(f"request {self.request.id} for version {self.version} was answered by {response.model_version}")
         self.failed = self.failed or response.error is not None
         journal.note("answer", self.request.id, response.final, response.error or "ok")
         if response.final:
@@ -98,19 +101,25 @@ class Observed:
 
 
 class _Witnessed:
-    """A resolved model of which the witness sees the requests."""
+    """A resolved model of which the witness sees the requests, and who holds it."""
 
     def __init__(self, witness: Witness, model: ResolvedModel, *, ordered: bool) -> None:
         self.copy = model.copy
         self.description = model.description
-        self.hold = model.hold
-        self.release = model.release
         self._witness = witness
         self._model = model
         self._ordered = ordered
 
     def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> RequestHandle:
         return self._witness.submit(self._model, request, sink, ordered=self._ordered)
+
+    def hold(self) -> None:
+        self._witness.held += 1
+        self._model.hold()
+
+    def release(self) -> None:
+        self._witness.held -= 1
+        self._model.release()
 
 
 class Witness:
@@ -122,6 +131,7 @@ class Witness:
         self._tallies: dict[VersionStatistics, _Tally] = {}
         self._engines: dict[ModelEngine, None] = {}
         self._requests: list[Observed] = []
+        self.held = 0
 
     def resolve(self, model_name: str, version: int | None = None) -> ResolvedModel:
         dynamic = self._inference.config(model_name, version).dynamic_batching
@@ -135,7 +145,7 @@ class Witness:
         return self._inference.config(model_name, version)
 
     def submit(self, model: ResolvedModel, request: InferenceRequest, sink: ResponseSink, *, ordered: bool) -> RequestHandle:
-        observed = Observed(self, request, sink)
+        observed = Observed(self, request, sink, model.description.version)
         try:
             handle = model.submit(request, observed)
         except Exception as refusal:
@@ -156,6 +166,8 @@ class Witness:
         for observed in self._requests:
             if not observed.ended and not observed.cancelled:
                 self.journal.broken(f"request {observed.request.id} was never answered")
+        if self.held:
+            self.journal.broken(f"a model is held {self.held} times at the end")
         for statistics, tally in self._tallies.items():
             inference = statistics.inference()
             seen = (tally.succeeded, tally.failed + tally.cancelled)
