@@ -40,7 +40,7 @@ class Rig:
     def failures(self) -> dict[str, float]:
         """Failed requests by reason."""
         found = metrics(self.server)
-        series = 'nv_inference_request_failure{{model="{}",version="1",reason="{}"}}'
+        series = 'nv_inference_request_failure{{model="{}",reason="{}",version="1"}}'
         return {reason: found[series.format(self.model.name, reason)] for reason in ("OTHER", "BACKEND", "CANCELED", "REJECTED")}
 
     def statistics(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,6 +56,55 @@ def test_over_grpc(server: ServerProcess) -> None:
         with pytest.raises(InferenceServerException, match="in ensemble 'fails', gone") as caught:
             client.infer("fails", [given])
         assert caught.value.status() == "StatusCode.NOT_FOUND"
+
+
+LABELLED = (
+    'backend: "identity"\nmax_batch_size: 4\ninput [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 4 ] } ]\n'
+    'output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 4 ] %s } ]\n'
+)
+LABEL_FILE = 'label_filename: "labels.txt"'
+
+
+def _ensemble(*steps: tuple[str, str, str], label: str = "") -> str:
+    written = ", ".join(
+        f'{{ model_name: "{model}" model_version: -1 input_map {{ key: "INPUT0" value: "{taken}" }} '
+        f'output_map {{ key: "OUTPUT0" value: "{made}" }} }}'
+        for model, taken, made in steps
+    )
+    return f'platform: "ensemble"\n{(LABELLED % label).partition(chr(10))[2]}ensemble_scheduling {{ step [ {written} ] }}\n'
+
+
+def test_labels_are_those_of_the_member_that_makes_the_output(repository: Path) -> None:
+    """As Triton 2.51 answers: an ensemble's own file goes first, and labels come through nested ensembles."""
+    models = {
+        "labels": (LABELLED % LABEL_FILE, "cat\ndog\nbird\nfish\n"),
+        "plain": (LABELLED % "", None),
+        "taken": (_ensemble(("labels", "INPUT0", "OUTPUT0")), None),
+        "nested": (_ensemble(("taken", "INPUT0", "OUTPUT0")), None),
+        "first": (_ensemble(("labels", "INPUT0", "middle"), ("plain", "middle", "OUTPUT0")), None),
+        "own": (_ensemble(("labels", "INPUT0", "OUTPUT0"), label=LABEL_FILE), "own0\nown1\n"),
+    }
+    for name, (config, labels) in models.items():
+        (repository / name / "1").mkdir(parents=True)
+        (repository / name / "config.pbtxt").write_text(config)
+        if labels is not None:
+            (repository / name / "labels.txt").write_text(labels)
+    values = np.array([[1, 2, 3, 4]], np.float32)
+    answered = {
+        "taken": ["4.000000:3:fish", "3.000000:2:bird", "2.000000:1:dog", "1.000000:0:cat"],
+        "first": ["4.000000:3", "3.000000:2", "2.000000:1", "1.000000:0"],
+        "own": ["4.000000:3", "3.000000:2", "2.000000:1:own1", "1.000000:0:own0"],
+    }
+    answered["labels"] = answered["nested"] = answered["taken"]
+    with ServerProcess(repositories=[repository]) as server:
+        for module, address in ((httpclient, server.http), (grpcclient, server.grpc)):
+            with module.InferenceServerClient(address) as client:
+                given = module.InferInput("INPUT0", [1, 4], "FP32")
+                given.set_data_from_numpy(values)
+                for name, expected in answered.items():
+                    wanted = [module.InferRequestedOutput("OUTPUT0", class_count=4)]
+                    found = client.infer(name, [given], outputs=wanted).as_numpy("OUTPUT0")
+                    assert [text.decode() for text in found.reshape(-1)] == expected, name
 
 
 def test_a_stream_of_a_decoupled_ensemble(server: ServerProcess) -> None:

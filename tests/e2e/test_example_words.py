@@ -17,7 +17,7 @@ from .examples import Serve, python_command
 from .server import ServerProcess
 from .waiting import wait_until
 
-CANCELLED = 'nv_inference_request_failure{model="words",version="1",reason="CANCELED"} 1'
+CANCELLED = 'nv_inference_request_failure{model="words",reason="CANCELED",version="1"} 1'
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def test_it_is_seen_and_mended_without_a_request(server: ServerProcess, reposito
         wait_until(lambda: client.is_model_ready(model))
         assert [ask(client, model, number) for number in range(6)] == list(range(6))
         assert client.is_server_ready()
-    assert metrics(server)[f'nv_inference_request_failure{{model="{model}",version="1",reason="BACKEND"}}'] == 0
+    assert metrics(server)[f'nv_inference_request_failure{{model="{model}",reason="BACKEND",version="1"}}'] == 0
 
 
 def test_a_request_that_its_worker_never_read_is_answered_by_another(server: ServerProcess, model: str) -> None:
@@ -126,7 +126,7 @@ def test_a_request_that_its_worker_never_read_is_answered_by_another(server: Ser
         assert [each.result() for each in asked] == list(range(len(workers)))
         wait_until(lambda: client.is_model_ready(model))
         assert not set(workers) & set(server.children())
-    assert metrics(server)[f'nv_inference_request_failure{{model="{model}",version="1",reason="BACKEND"}}'] == 0
+    assert metrics(server)[f'nv_inference_request_failure{{model="{model}",reason="BACKEND",version="1"}}'] == 0
 
 
 def _ask(server: ServerProcess, model: str, number: int) -> int:
@@ -155,4 +155,4 @@ def test_many_kills_of_idle_workers_lose_nothing(server: ServerProcess, model: s
             os.kill(worker_of(server, instances_of(model)[turn % 2]), signal.SIGKILL)
             assert [ask(client, model, number) for number in range(4)] == list(range(4))
             wait_until(lambda turn=turn: server.log.count("instance started again") > turn)
-    assert metrics(server)[f'nv_inference_request_failure{{model="{model}",version="1",reason="BACKEND"}}'] == 0
+    assert metrics(server)[f'nv_inference_request_failure{{model="{model}",reason="BACKEND",version="1"}}'] == 0

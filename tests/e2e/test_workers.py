@@ -76,7 +76,7 @@ def test_a_model_with_one_instance(server: ServerProcess) -> None:
         assert len(after) == len(before) == 3
         assert len(after & before) == 2
     server.wait_log(r"SIGABRT")
-    assert metrics(server)['nv_inference_request_failure{model="one",version="1",reason="BACKEND"}'] == 1
+    assert metrics(server)['nv_inference_request_failure{model="one",reason="BACKEND",version="1"}'] == 1
 
 
 def test_killed_under_load(server: ServerProcess) -> None:
@@ -119,7 +119,7 @@ def test_killed_under_load(server: ServerProcess) -> None:
     assert all("is not healthy." in word for word in failed), failed
     assert sum(failed.values()) <= 2 * 4  # each kill hits one batch at most
     counted = metrics(server)
-    assert counted['nv_inference_request_failure{model="two",version="1",reason="BACKEND"}'] == sum(failed.values())
+    assert counted['nv_inference_request_failure{model="two",reason="BACKEND",version="1"}'] == sum(failed.values())
     assert counted['nv_inference_request_success{model="two",version="1"}'] == outcomes["right"]
 
 

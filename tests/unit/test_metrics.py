@@ -26,21 +26,25 @@ def samples(page: bytes) -> dict[str, str]:
 
 def test_values_labels_and_microseconds() -> None:
     found = samples(render([STATS]))
-    labels = 'model="m\\"1",version="3",_team="a\\nb"'
+    labels = '_team="a\\nb",model="m\\"1",version="3"'
+    failures = 'nv_inference_request_failure{_team="a\\nb",model="m\\"1",reason="%s",version="3"}'
     assert found[f"nv_inference_request_success{{{labels}}}"] == "4"
     assert found[f"nv_inference_count{{{labels}}}"] == "8"
     assert found[f"nv_inference_exec_count{{{labels}}}"] == "2"
     assert found[f"nv_inference_request_duration_us{{{labels}}}"] == "9999"
     assert found[f"nv_inference_queue_duration_us{{{labels}}}"] == "1"
-    assert found[f'nv_inference_request_failure{{{labels},reason="BACKEND"}}'] == "2"
-    assert found[f'nv_inference_request_failure{{{labels},reason="CANCELED"}}'] == "0"
+    assert found[failures % "BACKEND"] == "2"
+    assert found[failures % "CANCELED"] == "0"
     assert found[f"nv_inference_pending_request_count{{{labels}}}"] == "5"
     assert found[f"nv_model_load_duration_secs{{{labels}}}"] == "1.5"
 
 
 def test_families_are_announced_without_models() -> None:
-    page = render([]).decode()
+    page = render([], caching=True).decode()
     assert all(f"# TYPE {family.name} {family.kind.value}\n" in page for family in FAMILIES)
+    without = render([]).decode()
+    assert "nv_cache" not in without
+    assert all((family.name in without) is not family.of_cache for family in FAMILIES)
 
 
 def test_counter_latencies_can_be_switched_off() -> None:

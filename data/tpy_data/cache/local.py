@@ -68,7 +68,9 @@ class LocalCache:
             if not kept and owner not in self._told_too_large:
                 self._told_too_large.add(owner)
                 _log.warning(
-                    "an answer is larger than the response cache and is not kept; further ones of the model are not reported",
+                    "Failed to insert key [%s] into response cache: the answer is larger than the cache; "
+                    "further ones of the model are not reported",
+                    copy.key.hex(),
                     extra={"context": {"model": owner, "bytes": copy.size_bytes, "cache_bytes": self._core.bytes_max}},
                 )
         self._insertion_ns += self._clock.now_ns() - copy.begun_ns

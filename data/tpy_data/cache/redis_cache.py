@@ -142,7 +142,9 @@ class RedisCache:
             if job.too_large and not self._told_too_large:
                 self._told_too_large = True
                 _log.warning(
-                    "an answer is too large for the response cache and is not kept; further ones are not reported",
+                    "Failed to insert key [%s] into response cache: the answer is too large for it; "
+                    "further ones are not reported",
+                    job.key.hex(),
                     extra={"context": {"bytes_max": REDIS_ENTRY_BYTES_MAX}},
                 )
             job.inserter.inserted()
@@ -205,7 +207,7 @@ class RedisCache:
         try:
             data = write_entry(job.key, outputs, parameters) if job.size_bytes <= REDIS_ENTRY_BYTES_MAX else b""
         except NotWritable as error:
-            _log.debug("an answer cannot be written for the response cache: %s", error)
+            _log.debug("Failed to insert key [%s] into response cache: %s", job.key.hex(), error)
             return
         if 0 < len(data) <= REDIS_ENTRY_BYTES_MAX:
             self._client.set(name, data)

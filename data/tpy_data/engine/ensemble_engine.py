@@ -256,7 +256,10 @@ class EnsembleEngine:
         parameters: dict[str, ParameterValue] = {}
         if error is None and answer.values:
             try:
-                outputs = self._outputs.select(self._flow.outputs(run.plan.outputs, answer.values), ())
+                made = self._flow.outputs(run.plan.outputs, answer.values)
+                if len(made) < len(run.plan.outputs):
+                    self._tell_missing(run, made)
+                outputs = self._outputs.select(made, ())
             except Internal as fault:
                 error = fault
             else:
@@ -272,6 +275,13 @@ class EnsembleEngine:
             error=error,
             final=answer.final,
         )
+
+    def _tell_missing(self, run: EnsembleRequest, made: Sequence[Tensor]) -> None:
+        """In Triton's words, at its level; the answer lacks what no member made."""
+        names = {tensor.name for tensor in made}
+        for number in run.plan.outputs:
+            if self._flow.output_names[number] not in names:
+                _log.debug("Composing models did not output tensor %s", self._flow.output_names[number])
 
     def _count(self, run: EnsembleRequest, answer: Answer, error: TpyError | None) -> None:
         now_ns = self._clock.now_ns()

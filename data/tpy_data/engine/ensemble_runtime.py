@@ -214,7 +214,7 @@ class EnsembleRuntime:
         if self._service is None or _engines(self._service.engine.members) != _engines(bound):
             nesting = 1 + max((served.nesting for served in members), default=0)
             try:
-                self._change(bound, nesting)
+                self._change(bound, nesting, _labels_of_members(self._model.config, members))
             except InvalidArgument as error:
                 return Unmet(Lack.INVALID, error.message)
         if not self.ready:
@@ -228,8 +228,9 @@ class EnsembleRuntime:
         self._move(ModelState.READY, phase=Phase.SERVING)
         return None
 
-    def _change(self, members: Sequence[Member], nesting: int) -> None:
-        """Another engine, for these members. Raises InvalidArgument when the ensemble does not fit them."""
+    def _change(self, members: Sequence[Member], nesting: int, labels: _Labels) -> None:
+        """Another engine, for these members; `labels` are theirs, for outputs without a label file of the ensemble's own. Raises
+        InvalidArgument when the ensemble does not fit them."""
         if nesting > ENSEMBLE_NESTING_MAX:
             raise InvalidArgument(
                 f"ensemble '{self.id.name}' nests ensembles {nesting} deep; at most {ENSEMBLE_NESTING_MAX} are allowed"
@@ -240,7 +241,7 @@ class EnsembleRuntime:
         problems = errors_of(validate(config))
         if problems:
             raise ConfigError(problems, message="; ".join(problem.message for problem in problems))
-        description = describe(config, self.version, self._labels, namespace=self.id.namespace)
+        description = describe(config, self.version, {**labels, **(self._labels or {})}, namespace=self.id.namespace)
         engine = EnsembleEngine(
             config,
             self.version,
@@ -362,3 +363,15 @@ def _read(model: DesiredModel) -> _Labels:
     if problems:
         raise ConfigError(problems, message="; ".join(problem.message for problem in problems))
     return read_labels(model.config, model.directory)
+
+
+def _labels_of_members(config: ModelConfig, members: Sequence[Served]) -> _Labels:
+    """By output of the ensemble, the labels of the member that makes it, as in Triton."""
+    scheduling = config.ensemble_scheduling
+    labels = {}
+    for step, member in zip(() if scheduling is None else scheduling.step, members, strict=True):
+        described = member.served_copy.description.output_by_name
+        for name, tensor in step.output_map.items():
+            if name in described and described[name].labels:
+                labels[tensor] = described[name].labels
+    return labels

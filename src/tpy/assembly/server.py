@@ -220,6 +220,7 @@ def _metrics_page(
             [*sampler.families, *cache_families(data.cache_statistics())],
             custom=data.custom_metrics(),
             counter_latencies=metrics.counter_latencies,
+            caching=options.cache is not None,
             namespacing=options.control.namespacing,
         )
 

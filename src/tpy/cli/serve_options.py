@@ -228,7 +228,7 @@ def _http(v: _Values) -> HttpOptions:
 
 def _grpc(v: _Values) -> GrpcPortOptions:
     try:
-        restricted = parse_restricted(v.grpc_restricted_protocol, flag="grpc-restricted-protocol")
+        restricted = parse_restricted(v.grpc_restricted_protocol, flag="grpc-restricted-protocol", kind="protocol")
     except TpyError as error:
         raise UsageError(error.message) from None
     return GrpcPortOptions(

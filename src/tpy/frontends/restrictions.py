@@ -34,8 +34,9 @@ class RestrictedApi(msgspec.Struct, frozen=True, kw_only=True):
     value: str
 
 
-def parse_restricted(values: Iterable[str], *, flag: str) -> tuple[RestrictedApi, ...]:
-    """The values of the flag `flag`, each `<api>[,<api>...]:<header>=<value>`. Raises InvalidArgument for an unknown API, for one
+def parse_restricted(values: Iterable[str], *, flag: str, kind: str) -> tuple[RestrictedApi, ...]:
+    """The values of the flag `flag`, each `<api>[,<api>...]:<header>=<value>`; `kind` is what Triton calls an API there. Raises
+    InvalidArgument for an unknown API, for one
     that occurs twice, and for a value without a header that HTTP can carry."""
     groups: list[RestrictedApi] = []
     seen: set[str] = set()
@@ -46,9 +47,9 @@ def parse_restricted(values: Iterable[str], *, flag: str) -> tuple[RestrictedApi
         apis = [api.strip() for api in match[1].split(",")]
         for api in apis:
             if api not in API_CATEGORIES:
-                raise InvalidArgument(f"--{flag}: unknown API '{api}', expected one of {', '.join(API_CATEGORIES)}")
+                raise InvalidArgument(f"--{flag}: unknown restricted {kind} '{api}', expected one of {', '.join(API_CATEGORIES)}")
             if api in seen:
-                raise InvalidArgument(f"--{flag}: API '{api}' can not be specified in multiple groups")
+                raise InvalidArgument(f"--{flag}: restricted {kind} '{api}' can not be specified in multiple config groups")
             seen.add(api)
         header = match[2].strip()
         if _HEADER_NAME.fullmatch(header) is None:

@@ -52,6 +52,8 @@ class ModelFamily(msgspec.Struct, frozen=True, kw_only=True):
     kind: MetricKind
     help: str
     values: Callable[[ModelStatistics], Iterable[tuple[Mapping[str, str], float]]]
+    of_cache: bool = False
+    """Of servers with a response cache only."""
     counter_latencies: bool = True
     """Belongs to the group that `--metrics-config counter_latencies=false` switches off."""
 
@@ -136,24 +138,28 @@ FAMILIES: Sequence[ModelFamily] = (
         kind=MetricKind.COUNTER,
         help="Number of cache hits per model",
         values=_of_cache(lambda s: s.inference.cache_hit.count),
+        of_cache=True,
     ),
     ModelFamily(
         name="nv_cache_hit_duration_per_model",
         kind=MetricKind.COUNTER,
         help="Total cache hit duration per model, in microseconds",
         values=_of_cache(lambda s: s.inference.cache_hit.ns // NS_PER_US),
+        of_cache=True,
     ),
     ModelFamily(
         name="nv_cache_num_misses_per_model",
         kind=MetricKind.COUNTER,
         help="Number of cache misses per model",
         values=_of_cache(lambda s: s.inference.cache_miss.count),
+        of_cache=True,
     ),
     ModelFamily(
         name="nv_cache_miss_duration_per_model",
         kind=MetricKind.COUNTER,
         help="Total cache miss (insert+lookup) duration per model, in microseconds",
         values=_of_cache(lambda s: s.inference.cache_miss.ns // NS_PER_US),
+        of_cache=True,
     ),
     ModelFamily(
         name="nv_inference_pending_request_count",
@@ -194,13 +200,15 @@ def render(
     *,
     custom: Sequence[MeasuredFamily] = (),
     counter_latencies: bool = True,
+    caching: bool = False,
     namespacing: bool = False,
 ) -> bytes:
-    """The whole exposition. Families without samples are still announced, so that dashboards find them."""
+    """The whole exposition. Families without samples are still announced, so that dashboards find them; those of the response
+    cache only where there is one (`caching`)."""
     lines: list[str] = []
     labels = [_model_labels(stats, namespacing=namespacing) for stats in models]
     for family in FAMILIES:
-        if family.counter_latencies and not counter_latencies:
+        if (family.counter_latencies and not counter_latencies) or (family.of_cache and not caching):
             continue
         _announce(lines, family.name, family.kind, family.help)
         for stats, base in zip(models, labels, strict=True):
@@ -227,7 +235,7 @@ def _custom_lines(name: str, sample: Sample) -> Iterator[str]:
     yield f"{name}_sum{labels} {_number(sample.value)}"
     bounds = (*map(_number, sample.histogram.buckets), "+Inf")
     for bound, count in zip(bounds, itertools.accumulate(sample.histogram.counts), strict=True):
-        yield f"{name}_bucket{_labels({**sample.labels, 'le': bound})} {count}"
+        yield f"{name}_bucket{_labels(sample.labels, bound=bound)} {count}"
 
 
 def _announce(lines: list[str], name: str, kind: MetricKind, text: str) -> None:
@@ -244,10 +252,14 @@ def _model_labels(stats: ModelStatistics, *, namespacing: bool) -> dict[str, str
     return labels
 
 
-def _labels(labels: Mapping[str, str]) -> str:
-    if not labels:
+def _labels(labels: Mapping[str, str], *, bound: str = "") -> str:
+    """In alphabetical order, as Triton writes them, and the upper bound of a bucket last: scripts look for whole lines."""
+    pairs = sorted(labels.items())
+    if bound:
+        pairs.append(("le", bound))
+    if not pairs:
         return ""
-    return "{" + ",".join(f'{key}="{_escape(value)}"' for key, value in labels.items()) + "}"
+    return "{" + ",".join(f'{key}="{_escape(value)}"' for key, value in pairs) + "}"
 
 
 def _escape(value: str) -> str:

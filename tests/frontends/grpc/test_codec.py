@@ -131,7 +131,6 @@ def test_everything_else_of_a_request() -> None:
         setattr(message.parameters[name], field, value)
     message.outputs.add(name="OUTPUT1")
     message.outputs.add(name="OUTPUT0").parameters["classification"].int64_param = 2
-    message.outputs.add(name="OUTPUT1")
     decoded, plan = decode(message, deadline_ns=5, forwarded={"s": "from metadata", "user-agent": "x"})
     assert decoded.sequence == SequencePosition(correlation_id=2**64 - 1, start=True, end=True)
     assert (decoded.id, decoded.model_version, decoded.priority, decoded.timeout_us) == ("seven", 1, 2, 99)
@@ -190,6 +189,10 @@ FP32 = ("INPUT0", "FP32", [1, 4])
         ),
         (request(("X", "FP31", [1, 4]), raw=(bytes(16),)), "unexpected inference input 'X' for model 'm'"),
         (request(FP32, FP32, raw=(bytes(16), bytes(16)), id="a"), "[request id: a] input 'INPUT0' already exists in request"),
+        (
+            request(FP32, raw=(bytes(16),), outputs=[{"name": "O"}, {"name": "P"}, {"name": "O"}], id="a"),
+            "[request id: a] output 'O' already exists in request",
+        ),
         (typed("FP32", [1, 4], "fp32_contents", [1, 2, 3]), SIZE.format(16, 12)),
         (typed("FP32", [1, 4], "fp32_contents", []), SIZE.format(16, 0)),
         (typed("FP32", [1, 4], "int_contents", [1, 2, 3, 4]), EXPLICIT.format("INT32", "FP32")),

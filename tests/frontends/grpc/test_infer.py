@@ -159,7 +159,7 @@ async def test_a_refusal_in_a_thread_is_answered() -> None:
 
 
 async def test_restricted_protocols_need_their_key() -> None:
-    restricted = parse_restricted(["inference,health:Key=secret"], flag="grpc-restricted-protocol")
+    restricted = parse_restricted(["inference,health:Key=secret"], flag="grpc-restricted-protocol", kind="protocol")
     text = "This protocol is restricted, expecting header 'triton-grpc-protocol-Key'"
     message = infer_request().SerializeToString()
     async with port(GrpcServiceOptions(restricted=restricted)) as server:

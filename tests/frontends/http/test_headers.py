@@ -32,8 +32,8 @@ async def test_restricted_apis_need_their_header(fast_path: bool) -> None:
     [
         ("inference", "expects"),
         ("inference:key", "expects"),
-        ("inferences:k=v", "unknown API 'inferences'"),
-        ("trace,trace:k=v", "can not be specified in multiple groups"),
+        ("inferences:k=v", "unknown restricted api 'inferences'"),
+        ("trace,trace:k=v", "restricted api 'trace' can not be specified in multiple config groups"),
     ],
 )
 def test_wrong_restrictions_are_refused(text: str, complaint: str) -> None:

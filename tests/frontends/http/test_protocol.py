@@ -267,6 +267,32 @@ async def test_too_large_chunked_bodies_are_refused() -> None:
         assert answer.headers["connection"] == "close"
 
 
+async def test_a_raw_body_that_is_too_large_is_refused_in_triton_s_words() -> None:
+    """Those that Triton's own test of the limit looks for."""
+    for length in ("Content-Length: 1001\r\n\r\n" + "x" * 1001, "Transfer-Encoding: chunked\r\n\r\n3e9\r\n" + "x" * 1001):
+        async with running(FakeServices(), max_input_size=1000) as server:
+            client = await server.connect()
+            head = f"POST {INFER} HTTP/1.1\r\nHost: t\r\nInference-Header-Content-Length: 0\r\n"
+            answer = await client.ask((head + length).encode())
+            assert answer.status == 400
+            assert answer.error == (
+                "request binary size of 1001 bytes exceeds the maximum allowed value of 1000 bytes. "
+                "Use --http-max-input-size to increase the limit."
+            )
+
+
+async def test_as_many_chunks_as_are_allowed_are_taken() -> None:
+    head = b"POST /v2/repository/index HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
+    body = b"{}" + b" " * (limits.HTTP_CHUNKS_MAX - 2)
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+    async with running(FakeServices()) as server:
+        client = await server.connect()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.send, head + chunks + b"0\r\n\r\n")
+            answer = await client.answer()
+        assert answer.status == 200
+
+
 async def test_too_many_chunks_and_too_long_chunk_headers_are_refused() -> None:
     head = b"POST /v2 HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
     async with running(FakeServices()) as server:

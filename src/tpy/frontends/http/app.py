@@ -177,7 +177,7 @@ class _Routes:
             handler = handlers["GET" if request.method == "HEAD" else request.method]
             reply: HttpReply | StreamReply = await handler(message, **values)
         except _Oversized as oversized:
-            reply = too_large_reply(oversized.size, self._max_input_size)
+            reply = too_large_reply(oversized.size, self._max_input_size, fields_of(list(request.scope["headers"])))
         except TpyError as error:
             reply = error_reply(error)
         except Exception:

@@ -45,4 +45,4 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_restricted_apis(values: Iterable[str]) -> tuple[RestrictedApi, ...]:
     """The values of --http-restricted-api. Raises InvalidArgument as `parse_restricted`."""
-    return parse_restricted(values, flag="http-restricted-api")
+    return parse_restricted(values, flag="http-restricted-api", kind="api")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
+from collections.abc import Mapping
 from http import HTTPStatus
 
 import httptools
@@ -261,7 +262,7 @@ class RequestParser:
             self._collect = _Collect.BUFFER
 
     def _oversized(self, request: HttpRequest, size: int) -> None:
-        refusal = too_large_reply(size, self._max_input_size)
+        refusal = too_large_reply(size, self._max_input_size, request.fields)
         if size > limits.HTTP_DISCARDED_BODY_BYTES_MAX or b"expect" in request.fields:
             self.fatal = refusal
             raise _Stop
@@ -278,11 +279,12 @@ class RequestParser:
     def on_chunk_header(self) -> None:
         if self._chunks is not None:
             self._chunks += 1
-            if self._chunks > limits.HTTP_CHUNKS_MAX:
-                text = f"request body has more than {limits.HTTP_CHUNKS_MAX} chunks"
-                self._fail(HTTPStatus.BAD_REQUEST, text)
 
     def on_body(self, piece: bytes) -> None:
+        if (
+            self._chunks is not None and self._chunks > limits.HTTP_CHUNKS_MAX
+        ):  # here, because the last chunk, an empty one, is none
+            self._fail(HTTPStatus.BAD_REQUEST, f"request body has more than {limits.HTTP_CHUNKS_MAX} chunks")
         at = self.body_received
         self.body_received += len(piece)
         match self._collect:
@@ -293,7 +295,8 @@ class RequestParser:
             case _Collect.GROWING:
                 self._growing += piece
                 if self.body_received > self._max_input_size:
-                    self.fatal = too_large_reply(self.body_received, self._max_input_size)
+                    fields = self._request.fields if self._request is not None else {}
+                    self.fatal = too_large_reply(self.body_received, self._max_input_size, fields)
                     raise _Stop
             case _Collect.DISCARD:
                 pass
@@ -335,10 +338,12 @@ def _headtoo_large_reply() -> HttpReply:
     return refusal_reply(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
 
 
-def too_large_reply(size: int, limit: int) -> HttpReply:
-    """The refusal of a body of `size` bytes."""
+def too_large_reply(size: int, limit: int, fields: Mapping[bytes, bytes]) -> HttpReply:
+    """The refusal of a body of `size` bytes that came with these header fields: of a raw one in other words, as in Triton."""
+    raw = fields.get(b"inference-header-content-length") == b"0"
+    what, bound = ("binary", "value") if raw else ("JSON", "input size")
     return refusal_reply(
         HTTPStatus.BAD_REQUEST,
-        f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "
+        f"request {what} size of {size} bytes exceeds the maximum allowed {bound} of {limit} bytes. "
         "Use --http-max-input-size to increase the limit.",
     )

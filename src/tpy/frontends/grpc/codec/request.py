@@ -89,7 +89,7 @@ def decode_request(
     requested: tuple[str, ...] = ()
     plan = NO_PLAN
     if len(head.outputs):
-        requested, class_counts = _read_outputs(head.outputs)
+        requested, class_counts = _read_outputs(head.outputs, request_prefix(head.id))
         if class_counts:
             plan = OutputPlan(class_counts=class_counts, empty_final=parameters.empty_final)
     if parameters.empty_final and not plan.empty_final:
@@ -148,11 +148,13 @@ def _read_inputs(parsed: ParsedRequest, description: ModelDescription) -> tuple[
     return tuple(tensors.values())
 
 
-def _read_outputs(outputs: Any) -> tuple[tuple[str, ...], dict[str, int]]:
-    """The names of the requested outputs, once each, and what is wanted as classes."""
+def _read_outputs(outputs: Any, prefix: str) -> tuple[tuple[str, ...], dict[str, int]]:
+    """The names of the requested outputs and what is wanted as classes."""
     names: dict[str, None] = {}
     class_counts: dict[str, int] = {}
     for item in outputs:
+        if item.name in names:
+            raise InvalidArgument(f"{prefix}output '{echo(item.name)}' already exists in request")
         names[item.name] = None
         parameters = item.parameters
         if not len(parameters):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping
 from math import prod
 from typing import Any
@@ -15,6 +17,7 @@ from tpy.frontends.http.codec.json_data import count_elements, read_json_data
 from tpy.frontends.http.codec.parameters import own_value
 from tpy.frontends.http.codec.pieces import LongArray, LongString
 from tpy.frontends.http.codec.response import generate_document
+from tpy.limits import JSON_EXPLAIN_BYTES_MAX
 from tpy.messages import (
     DataType,
     InferenceRequest,
@@ -49,6 +52,7 @@ def parse_generate(
         request_id = request_id.decode()
     if type(request_id) is not str:
         refuse("id", NON_STRING)
+    _refuse_repeated(body, description, request_id)
     inputs: dict[str, Tensor] = {}
     parameters: dict[str, ParameterValue] = {}
     for name, value in document.items():
@@ -79,6 +83,31 @@ def encode_generate(response: InferenceResponse) -> bytes:
     if response.error is not None:
         raise response.error
     return generate_document(response)
+
+
+class _Members(list[tuple[str, object]]):
+    """An object of a JSON document, with members of the same name."""
+
+
+def _refuse_repeated(body: bytes | bytearray | memoryview, description: ModelDescription, request_id: str) -> None:
+    """Raise InvalidArgument for an input that an object of the document has twice. Of such members the parser knows the last
+    only, so documents in which the name of an input occurs twice are read again, slowly, up to a size."""
+    if len(body) > JSON_EXPLAIN_BYTES_MAX:
+        return
+    text = bytes(body)
+    suspects = [name for name in description.input_by_name if text.count(f'"{name}"'.encode()) > 1]
+    if not suspects:
+        return
+    try:
+        document = json.loads(text, object_pairs_hook=_Members)
+    except (ValueError, RecursionError):  # what only the other parser takes
+        return
+    inner = [value for name, value in document if name == _PARAMETERS]
+    for members in (document, *inner):
+        counts = Counter(name for name, _ in members) if type(members) is _Members else Counter()
+        for name in suspects:
+            if counts[name] > 1:
+                raise InvalidArgument(f"{request_prefix(request_id)}input '{name}' already exists in request")
 
 
 def _take(
