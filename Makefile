@@ -100,6 +100,9 @@ simulate: $(SETUP) ## whole-server simulations in virtual time: make simulate SE
 chaos: $(SETUP) ## faults for real: kill workers, fill disks, break files under a running server
 	$(BIN)/python -m tests.chaos
 
+attack: $(SETUP) ## hostile input and faults against a running server, and what others feel of each: under 5 minutes
+	$(BIN)/python -m tests.attack
+
 leaks: $(SETUP) ## 200,000 requests and what is left of them
 	$(BIN)/python -m tests.leaks
 

@@ -1,0 +1,66 @@
+"""The attacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from . import faults, messages, repositories, workers
+from .arena import Outcome
+
+_STARTS_MS = 250.0
+"""Workers start meanwhile, on the same two cores."""
+
+
+class Attack(NamedTuple):
+    """One attack, and what it may cost beside what the machine costs without it."""
+
+    name: str
+    run: Callable[[Path], Outcome]
+    quick: bool = False
+    """Whether it is part of `make test`."""
+
+    live_ms_max: float = 100.0
+    kept_mib_max: float = 50.0
+    peak_mib_max: float = 1000.0
+
+
+def _bomb(name: str, *, field: str, megabytes: int, quick: bool = False, gzip: bool = False, stream: bool = False) -> Attack:
+    run = partial(messages.count_bomb, field=field, megabytes=megabytes, gzip=gzip, stream=stream)
+    return Attack(name, run, quick, live_ms_max=50, peak_mib_max=300)
+
+
+BASELINE = Attack("none", faults.nothing, live_ms_max=float("inf"))
+
+ATTACKS = (
+    _bomb("grpc-raw-1", field="raw_input_contents", megabytes=1),
+    _bomb("grpc-raw-8", field="raw_input_contents", megabytes=8),
+    _bomb("grpc-raw-20", field="raw_input_contents", megabytes=20, quick=True),
+    _bomb("grpc-inputs-20", field="inputs", megabytes=20),
+    _bomb("grpc-outputs-20", field="outputs", megabytes=20),
+    _bomb("grpc-raw-8-gzip", field="raw_input_contents", megabytes=8, gzip=True),
+    _bomb("grpc-inputs-20-gzip", field="inputs", megabytes=20, gzip=True),
+    _bomb("grpc-stream-raw-8", field="raw_input_contents", megabytes=8, stream=True),
+    _bomb("grpc-stream-raw-8-gzip", field="raw_input_contents", megabytes=8, gzip=True, stream=True, quick=True),
+    Attack("json-15-refused", partial(messages.refused_documents, megabytes=15, times=50)),
+    Attack("json-60-three", partial(messages.refused_documents, megabytes=60, times=1, clients=3)),
+    Attack("worker-idle-kill", partial(workers.kill_idle, model="copy", instances=2), quick=True, live_ms_max=_STARTS_MS),
+    Attack("worker-idle-kill-decoupled", partial(workers.kill_idle, model="count", instances=1), live_ms_max=_STARTS_MS),
+    Attack("worker-forks", partial(workers.fork_in_execute, requests=1600), live_ms_max=_STARTS_MS),
+    Attack("worker-stopped-at-shutdown", workers.stopped_at_shutdown),
+    Attack("folder-nested", partial(repositories.hostile_folder, kind="nested")),
+    Attack("folder-link-bomb", partial(repositories.hostile_folder, kind="link_bomb"), quick=True),
+    Attack("folder-proc-link", partial(repositories.hostile_folder, kind="proc_link")),
+    Attack("labels-fifo", partial(repositories.special_file, device=False, warm_up=False), quick=True),
+    Attack("labels-zero", partial(repositories.special_file, device=True, warm_up=False)),
+    Attack("warm-up-fifo", partial(repositories.special_file, device=False, warm_up=True)),
+    Attack("warm-up-zero", partial(repositories.special_file, device=True, warm_up=True)),
+    Attack("no-descriptors", faults.no_descriptors),
+    Attack("update-while-decoding", faults.update_while_decoding, kept_mib_max=200),
+    Attack("redis-silent", partial(faults.strange_redis, poisoned=False)),
+    Attack("redis-poisoned", partial(faults.strange_redis, poisoned=True)),
+    Attack("tls-stalled", faults.stalled_handshakes),
+    Attack("metric-labels", partial(faults.metric_labels, labels=20_000)),
+)
