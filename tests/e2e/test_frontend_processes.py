@@ -10,6 +10,7 @@ import queue
 import re
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -278,6 +279,27 @@ def test_a_stop_lets_requests_in_flight_finish(tmp_path: Path, number: int) -> N
         assert server.wait_end() == 0
         assert not any(map(is_alive, frontends))
         assert "replaced" not in server.log
+
+
+def test_one_core_is_enough(tmp_path: Path) -> None:
+    """Server, frontend process and worker share it; every answer is right, and the end is in order."""
+    build(tmp_path / "models")
+    pinned = "import os, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); os.execvp(sys.argv[1], sys.argv[1:])"
+    with (
+        ServerProcess(
+            "--frontend-processes=1", repositories=[tmp_path / "models"], launcher=(sys.executable, "-c", pinned)
+        ) as server,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        assert all(len(os.sched_getaffinity(pid)) == 1 for pid in (server.process.pid, *server.children()))
+
+        def ask(number: int) -> list[float]:
+            with tritonclient.http.InferenceServerClient(server.http) as client:
+                sent = np.full((1, 2), number, np.float32)
+                answers = [_infer((tritonclient.http, client), "floats", sent, "FP32") for _ in range(20)]
+                return [float(answer.ravel()[0]) for answer in answers]
+
+        assert list(pool.map(ask, range(16))) == [[number] * 20 for number in range(16)]
 
 
 def test_a_stopped_process_does_not_hold_up_the_end(tmp_path: Path) -> None:

@@ -179,6 +179,14 @@ def test_flags_may_be_abbreviated_while_they_are_clear(
         assert problem in capsys.readouterr().err
 
 
+def test_every_flag_that_is_not_honoured_is_listed_as_a_difference() -> None:
+    text = (Path(__file__).parents[2] / "docs/reference/compatibility.md").read_text()
+    ignored, _, refused = text.partition("Accepted, with a warning")[2].partition("Refused by name")
+    refused = refused.partition("\n\n")[0]
+    assert [flag.name for flag in FLAGS if flag.standing is Standing.IGNORED and f"`--{flag.name}`" not in ignored] == []
+    assert [flag.name for flag in FLAGS if flag.standing is Standing.REFUSED and f"`--{flag.name}`" not in refused] == []
+
+
 def test_the_command_is_installed_under_tritons_name() -> None:
     scripts = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"tpy": "tpy.cli:main", "tritonserver": "tpy.cli:tritonserver"}

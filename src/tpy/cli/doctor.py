@@ -172,7 +172,7 @@ def _open_files() -> Iterator[Finding]:
 
 
 def _memory() -> Iterator[Finding]:
-    limit = _number(_CGROUPS / "memory.max", _CGROUPS / "memory/memory.limit_in_bytes")
+    limit = _number(*_cgroup_files("memory", "memory.max"), *_cgroup_files("memory", "memory.limit_in_bytes"))
     available = _available_memory()
     smallest = min(available, _UNLIMITED if limit is None else limit)
     text = f"{available // MIB} MiB available"
@@ -206,13 +206,28 @@ def _processors() -> Iterator[Finding]:
 
 def _processor_quota() -> float | None:
     """Cores that the cgroup may use; None: no limit."""
+    for file in _cgroup_files("cpu", "cpu.max"):
+        try:
+            quota, _, period = file.read_text().partition(" ")
+            return None if quota == "max" else int(quota) / int(period)
+        except (OSError, ValueError):
+            continue
+    used, every = (_number(*_cgroup_files("cpu", f"cpu.cfs_{name}_us")) for name in ("quota", "period"))
+    return None if used is None or every is None or used <= 0 else used / every
+
+
+def _cgroup_files(controller: str, name: str) -> list[Path]:
+    """Where the cgroup of this process may have a file: its own folder first, then the topmost, which a container's is."""
     try:
-        quota, _, period = (_CGROUPS / "cpu.max").read_text().partition(" ")
-        return None if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError):
-        cpu = _CGROUPS / "cpu"
-        used, every = _number(cpu / "cpu.cfs_quota_us"), _number(cpu / "cpu.cfs_period_us")
-        return None if used is None or every is None or used <= 0 else used / every
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    found = [_CGROUPS / name, _CGROUPS / controller / name]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", controller):
+            found.insert(0, _CGROUPS / controllers / path.lstrip("/") / name)
+    return found
 
 
 def _shared_memory() -> Iterator[Finding]:
