@@ -252,6 +252,10 @@ LOOP_TURN_TASKS_MAX: Final = 8
 GRPC_CONNECTION_SLICE_NS_MAX: Final = 500_000
 """How long a connection goes on with what has arrived, however long the turn: what is sent by clients that wait for answers."""
 
+GRPC_TASKS_PER_TURN_MAX: Final = 4
+"""Control calls and streams that a connection begins in one turn of the loop: each has a task, which works in the next one (a
+millisecond); and calls that are cancelled in one when it ends."""
+
 GRPC_FRAMES_PER_STEP_MAX: Final = 64
 """HTTP/2 frames that are read in one step (0.2 ms). Large header blocks and SETTINGS count as several."""
 
@@ -278,11 +282,14 @@ GRPC_REQUEST_FIELDS_MAX: Final = 8_192
 """Inputs, outputs, parameters and raw tensors of one inference request: several times the inputs of any real model. Each costs
 protobuf up to 0.3 us and 250 bytes, and the server a few microseconds."""
 
+GRPC_SHAPE_BYTES_MAX: Final = KIB
+"""The shape of an input as it is on the wire: TENSOR_DIMS_MAX dimensions take ten bytes each at most."""
+
 GRPC_NESTED_FIELDS_MAX: Final = 32_768
 """The fields in all of them: names, shapes, parameters of inputs. Protobuf takes half a microsecond for one at the most, during
 which nothing else runs."""
 
-GRPC_HEAD_BYTES_MAX: Final = 4 * MIB
+GRPC_HEAD_BYTES_MAX: Final = MIB
 """All that is not tensor data in one inference request: parameters may be long texts. Protobuf takes milliseconds for it."""
 
 GRPC_INLINE_FIELDS_MAX: Final = 1_024

@@ -12,7 +12,7 @@ from tpy.clock import Clock
 from tpy.errors import Internal, TpyError
 from tpy.frontends.grpc.access import MetadataPolicy
 from tpy.frontends.grpc.status import GRPC_STATUS
-from tpy.frontends.grpc.transport import DEADLINE_TEXT, CallContext, LoopTurns
+from tpy.frontends.grpc.transport import DEADLINE_TEXT, CallContext
 from tpy.services import Services
 
 _log = logging.getLogger(__name__)
@@ -33,14 +33,12 @@ class CallParts:
         *,
         nursery: trio.Nursery,
         stop: trio.Event,
-        turns: LoopTurns | None = None,
     ) -> None:
         self.services = services
         self.clock = clock
         self.policy = policy
         self.nursery = nursery
         self.stop = stop
-        self.turns = turns or LoopTurns(clock)
         self.threads = trio.CapacityLimiter(limits.GRPC_CODEC_THREADS_MAX)
 
 

@@ -12,7 +12,7 @@ from tpy.frontends.grpc.infer import InferApi
 from tpy.frontends.grpc.options import GrpcServiceOptions
 from tpy.frontends.grpc.service_adapter import service_handlers
 from tpy.frontends.grpc.stream import StreamInferApi
-from tpy.frontends.grpc.transport import Handlers, LoopTurns, StreamHandler, UnaryHandler
+from tpy.frontends.grpc.transport import Handlers, StreamHandler, UnaryHandler
 from tpy.services import Services
 
 _OWN_SERVICES = ("inference.GRPCInferenceService", "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection")
@@ -25,14 +25,13 @@ def create_handlers(
     *,
     nursery: trio.Nursery,
     stop: trio.Event,
-    turns: LoopTurns | None = None,
 ) -> Handlers:
     """All methods: inference, health, reflection. Raises InvalidArgument for options that cannot be served.
 
     `nursery` must outlive the port that serves the handlers: unary calls that wait have their tasks there, each cancelled with
     its call. `stop` is set when the server stops; streams then take no more requests and end once they are idle.
     """
-    parts = CallParts(services, clock, MetadataPolicy(options), nursery=nursery, stop=stop, turns=turns)
+    parts = CallParts(services, clock, MetadataPolicy(options), nursery=nursery, stop=stop)
     handlers: dict[str, UnaryHandler | StreamHandler] = {}
     handlers |= service_handlers(control.ControlService(services, parts.threads), parts, control.APIS, control.CONVERSIONS)
     handlers |= service_handlers(health.HealthService(services, _OWN_SERVICES, stop), parts, health.APIS)

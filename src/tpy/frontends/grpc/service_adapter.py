@@ -56,7 +56,7 @@ def service_handlers(
     for path, method in mapping.items():
         reader = _RequestReader(path, method.request_type, parts.threads, conversions.get(path))
         if method.cardinality is Cardinality.UNARY_UNARY:
-            handlers[path] = UnaryHandler(_UnaryMethod(method, reader, parts, apis.get(path, "")).handle)
+            handlers[path] = UnaryHandler(_UnaryMethod(method, reader, parts, apis.get(path, "")).handle, in_task=True)
         else:
             handlers[path] = StreamHandler(_StreamMethod(method, reader, parts, apis.get(path, "")).handle)
     return handlers
@@ -137,8 +137,6 @@ class _UnaryMethod:
     async def _run(self, call: UnaryCall, message: memoryview, scope: trio.CancelScope) -> None:
         with scope:
             try:
-                if self._parts.turns.is_long:
-                    await self._parts.turns.wait()
                 self._parts.policy.require(self._api, call.metadata)
                 request = await self._reader.read(message)
                 del message  # a load may take minutes: do not keep its message that long

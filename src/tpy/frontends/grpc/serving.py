@@ -17,7 +17,7 @@ import trio
 from tpy.clock import Clock
 from tpy.frontends.grpc.handlers import create_handlers
 from tpy.frontends.grpc.options import GrpcServiceOptions
-from tpy.frontends.grpc.transport import BoundAddress, GrpcOptions, LoopTurns, serve_grpc
+from tpy.frontends.grpc.transport import BoundAddress, GrpcOptions, serve_grpc
 from tpy.services import Services
 
 
@@ -38,14 +38,12 @@ async def serve_grpc_services(
     InvalidArgument for options that cannot be served. Cancelled: stops at once, calls are cancelled.
     """
     async with trio.open_nursery() as calls:
-        turns = LoopTurns(clock)
-        handlers = create_handlers(service_options, services, clock, nursery=calls, stop=stop, turns=turns)
+        handlers = create_handlers(service_options, services, clock, nursery=calls, stop=stop)
         await serve_grpc(
             options,
             handlers,
             clock,
             deliveries=services.deliveries,
-            turns=turns,
             stop=stop,
             inherited=inherited,
             task_status=task_status,

@@ -32,6 +32,7 @@ STREAM_RESPONSE_CLASS: Final = message_class("inference.ModelStreamInferResponse
 _INPUT_TAG = length_delimited(5)
 _RAW_INPUT_TAG = length_delimited(7)
 _CONTENTS_TAG = length_delimited(5)
+_SHAPE_TAG = length_delimited(3)
 """In an InferInputTensor."""
 _INPUT_OCTET = bytes((_INPUT_TAG,))
 _NO_CONTENTS = bytes((_CONTENTS_TAG, 0))
@@ -116,8 +117,8 @@ def split_request(
 ) -> SplitRequest:
     """Find the raw tensors, and typed contents beyond `whole_contents_bytes_max`, in a request; a view over single bytes.
 
-    Raises Internal for bytes whose fields cannot be told apart, TooManyFields beyond `budget`; what else is wrong, the parser
-    will say."""
+    Raises Internal for bytes whose fields cannot be told apart, TooManyFields beyond `budget`, InvalidArgument for a shape that
+    is far too long; what else is wrong, the parser will say."""
     kept: list[bytes | memoryview] = []
     raws: list[memoryview] = []
     contents: dict[int, memoryview] = {}
@@ -151,6 +152,10 @@ def _without_contents(message: memoryview, budget: FieldBudget, bytes_max: int) 
             kept_from = end
             found.append(message[body:end])
             size += end - body
+        elif tag == _SHAPE_TAG and end - body > limits.GRPC_SHAPE_BYTES_MAX:
+            raise InvalidArgument(
+                f"an input has a shape of {end - body} bytes, at most {limits.TENSOR_DIMS_MAX} dimensions are supported"
+            )
     if size <= bytes_max:
         return b"", None
     kept += message[kept_from:], _NO_CONTENTS

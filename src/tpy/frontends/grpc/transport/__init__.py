@@ -18,7 +18,6 @@ from tpy.frontends.grpc.transport.call import (
 )
 from tpy.frontends.grpc.transport.options import CompressionLevel, GrpcOptions
 from tpy.frontends.grpc.transport.serving import serve_grpc
-from tpy.frontends.grpc.transport.turns import LoopTurns
 from tpy.frontends.listening import BoundAddress
 
 __all__ = [
@@ -28,7 +27,6 @@ __all__ = [
     "CompressionLevel",
     "GrpcOptions",
     "Handlers",
-    "LoopTurns",
     "Metadata",
     "Parts",
     "StreamCall",

@@ -95,9 +95,11 @@ class StreamCall(CallContext, Protocol):
 class UnaryHandler:
     """`handle(call, message)` is called on the loop, synchronously, when the whole request has arrived: there is no task for a
     unary call, so it must not block; it may answer before it returns or later. `message` stays valid as long as it is held.
-    An exception is a bug: logged, and answered INTERNAL."""
+    An exception is a bug: logged, and answered INTERNAL. `in_task`: the work is done in a task that `handle` starts, so that a
+    connection begins few such calls in one turn of the loop."""
 
     handle: Callable[[UnaryCall, memoryview], None]
+    in_task: bool = False
 
 
 @dataclass(frozen=True, slots=True)

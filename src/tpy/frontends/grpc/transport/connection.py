@@ -41,6 +41,7 @@ from tpy.limits import (
     GRPC_GOAWAY_ANSWER_S_MAX,
     GRPC_LINGER_S_MAX,
     GRPC_SETUP_S_MAX,
+    GRPC_TASKS_PER_TURN_MAX,
 )
 from tpy.units import KIB, MIB, NS_PER_S
 
@@ -49,6 +50,9 @@ _log = logging.getLogger(__name__)
 _READ_BYTES = 64 * KIB
 _READ_BYTES_BULK = MIB
 """While there is much to read: fewer turns of the loop."""
+
+
+_CLOSED_TEXT = "the server closes the connection"
 
 
 async def run_connection(port: GrpcPort, wire: Wire, peer: str) -> None:
@@ -63,6 +67,7 @@ async def run_connection(port: GrpcPort, wire: Wire, peer: str) -> None:
                 tasks.start_soon(connection.write)
                 tasks.start_soon(connection.keep_time)
                 await connection.read()
+                await connection.abort_calls()
             finally:
                 port.connections.discard(connection)
                 connection.end()
@@ -86,6 +91,8 @@ class Connection:
         self.turns = port.turns
         self._port = port
         self._wire = wire
+        self._tasks_left = 0
+        """Calls that may begin a task in this turn."""
         self._events: deque[Event] = deque()
         """What has been read and not been looked at."""
         self._exchanges: dict[int, Exchange] = {}
@@ -114,6 +121,9 @@ class Connection:
         if not self._port.deliveries.afterwards(self._write_now):
             self._writer.unpark_all()
 
+    def task_begun(self) -> None:
+        self._tasks_left -= 1
+
     def forget(self, stream_id: int) -> None:
         self._exchanges.pop(stream_id, None)
         self._deadlines.discard(stream_id)
@@ -141,6 +151,7 @@ class Connection:
         began_ns = self._port.clock.now_ns()
         self._keepalive.heard(began_ns)
         self._in_turn = True
+        self._tasks_left = GRPC_TASKS_PER_TURN_MAX
         events = self._events
         try:
             while True:
@@ -164,6 +175,8 @@ class Connection:
 
     def _has_time(self, began_ns: int) -> bool:
         """Whether what began then may go on in this turn of the loop."""
+        if self._tasks_left <= 0:
+            return False
         return self._port.clock.now_ns() - began_ns < GRPC_CONNECTION_SLICE_NS_MAX or not self.turns.is_long
 
     def _on_event(self, event: Event, now_ns: int) -> None:
@@ -196,6 +209,7 @@ class Connection:
             self._deadlines.add(stream_id, deadline_ns)
             self._alarm.bring_forward(deadline_ns)
         if isinstance(handler, StreamHandler):
+            self.task_begun()
             stream = StreamExchange(self, stream_id, head, deadline_ns)
             self._exchanges[stream_id] = stream
             self.spawn(stream.run, handler)
@@ -316,6 +330,14 @@ class Connection:
         self._set_alarm()
         self.wake()
 
+    async def abort_calls(self) -> None:
+        """The peer has left: cancel what is open, some calls in each turn of the loop, as each has tasks that end."""
+        with trio.CancelScope(shield=True):  # a turn for each GRPC_TASKS_PER_TURN_MAX calls
+            for number, exchange in enumerate(tuple(self._exchanges.values())):
+                if number % GRPC_TASKS_PER_TURN_MAX == 0:
+                    await trio.lowlevel.checkpoint()
+                exchange.abort(Status.UNAVAILABLE, _CLOSED_TEXT)
+
     def end(self) -> None:
         """Cancel what is open, and say so to the peer if it takes it at once. Idempotent."""
         self._abort_calls()
@@ -335,4 +357,4 @@ class Connection:
 
     def _abort_calls(self) -> None:
         for exchange in tuple(self._exchanges.values()):
-            exchange.abort(Status.UNAVAILABLE, "the server closes the connection")
+            exchange.abort(Status.UNAVAILABLE, _CLOSED_TEXT)

@@ -49,6 +49,10 @@ class Link(Protocol):
         """There is output: write it in this turn of the loop, together with what else there is."""
         ...
 
+    def task_begun(self) -> None:
+        """A handler is about to start a task for a call."""
+        ...
+
     def forget(self, stream_id: int) -> None:
         """The call has ended: no more events for it, no deadline."""
         ...

@@ -29,7 +29,6 @@ class GrpcPort:
         handlers: Handlers,
         clock: Clock,
         deliveries: Deliveries | None = None,
-        turns: LoopTurns | None = None,
     ) -> None:
         _check(options)
         self.options = options
@@ -51,7 +50,7 @@ class GrpcPort:
                 strikes_max=options.http2_max_ping_strikes,
             ),
         )
-        self.turns = turns or LoopTurns(clock)
+        self.turns = LoopTurns(clock)
         self.connections: set[Connection] = set()
         self.is_draining = False
 

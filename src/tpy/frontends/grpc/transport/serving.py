@@ -26,7 +26,6 @@ from tpy.frontends.grpc.transport.options import GrpcOptions
 from tpy.frontends.grpc.transport.peer import peer_of
 from tpy.frontends.grpc.transport.port import GrpcPort
 from tpy.frontends.grpc.transport.tls import ALPN, tls_context
-from tpy.frontends.grpc.transport.turns import LoopTurns
 from tpy.frontends.grpc.transport.wire import GONE, SocketWire, StreamWire
 from tpy.frontends.listening import BoundAddress, address_of, close, listen
 from tpy.limits import GRPC_SETUP_S_MAX
@@ -40,7 +39,6 @@ async def serve_grpc(
     clock: Clock,
     *,
     deliveries: Deliveries | None = None,
-    turns: LoopTurns | None = None,
     stop: trio.Event,
     inherited: Sequence[socket.socket] = (),
     task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
@@ -49,14 +47,13 @@ async def serve_grpc(
     left is cancelled then).
 
     From `stop` on no connection is accepted, every connection gets a GOAWAY, and only calls that were under way to us when it
-    was sent are still begun. What is answered on a connection in one block of `deliveries` leaves in one piece; `turns` is shared
-    with handlers that wait for theirs. Listens on
+    was sent are still begun. What is answered on a connection in one block of `deliveries` leaves in one piece. Listens on
     `inherited` when there are any, whose address belongs to whoever made them, else on that of the options. Reports the bound
     address as soon as connections are accepted. Raises Unavailable when the address cannot be bound and InvalidArgument for
     options that cannot be served. Cancelled: stops at once, calls are cancelled.
     """
     tls = tls_context(options)
-    port = GrpcPort(options, handlers, clock, deliveries, turns)
+    port = GrpcPort(options, handlers, clock, deliveries)
     sockets = inherited or await listen(options.address, options.port, reuse_port=options.reuse_port)
     address = address_of(sockets[0])
     try:

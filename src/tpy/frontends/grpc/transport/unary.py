@@ -76,6 +76,8 @@ class UnaryExchange(Exchange):
         if self.state is not CallState.OPEN:
             return
         try:
+            if self._handler.in_task:
+                self._link.task_begun()
             self._handler.handle(self, message)
         except Exception:
             _log.exception("gRPC handler failed unexpectedly", extra={"context": {"path": self.path}})
