@@ -109,6 +109,10 @@ SEQUENCES_LOST_REMEMBERED_MAX: Final = 4096
 SEQUENCES_STOP_RESERVE_S: Final = 2
 """When a server stops it waits for live sequences to end; this much of its exit time-out is left to answer and to unload."""
 
+ANSWERS_STOP_S: Final = 5
+"""When the exit time-out of a server is over, every request that is still open is refused. So long at most these answers have to
+leave before its connections are cut: it takes milliseconds, but for clients that do not read, and machines that do much else."""
+
 SEQUENCE_ID_CHARACTERS_MAX: Final = 128
 """A sequence id that is a string, as Triton."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import time
@@ -9,15 +10,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
+from tritonclient.http import InferenceServerException
+
+from tpy._proto import message_class
 
 from .gated import GatedModel, asking
 from .repositories import AFFINE_CONFIG, ModelFolder
 from .server import ServerProcess, is_alive
+from .test_workers import worker_of
 from .waiting import wait_until
 
 WITHOUT_DELAY_S = 10.0
 """Far less than the exit timeout of 30 s that would otherwise pass, far more than a busy machine needs."""
+
+
+STOPPING = r"^\[503\] .*Server is stopping, scheduler for model has stopped accepting new inference requests"
 
 
 @contextmanager
@@ -99,8 +108,41 @@ def test_the_exit_timeout(repository: Path) -> None:
         assert server.stop() == 1
         assert 1 <= time.monotonic() - started_s < WITHOUT_DELAY_S
         assert "Exit timeout expired. Exiting immediately." in server.log
-        assert lost.exception() is not None
+        with pytest.raises(InferenceServerException, match=STOPPING):
+            lost.result()
         wait_until(lambda: not [pid for pid in workers if is_alive(pid)])
+
+
+@pytest.mark.parametrize("batching", ["", "dynamic_batching { }"], ids=["default", "dynamic"])
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_worker_that_was_stopped(repository: Path, batching: str, processes: int) -> None:
+    """The requests that it has, and those that wait behind them, get 503 and UNAVAILABLE; then the server ends."""
+    gated = GatedModel(repository, batching=batching)
+    message = message_class("inference.ModelInferRequest")(model_name=gated.name, id="a", raw_input_contents=[bytes(4)])
+    message.inputs.add(name="INPUT0", datatype="INT32", shape=[1, 1])
+    with (
+        ServerProcess(
+            "--exit-timeout-secs=1", f"--frontend-processes={processes}", repositories=[repository], expect_exit=1
+        ) as server,
+        asking(server, gated.name) as asker,
+        grpc.insecure_channel(server.grpc) as channel,
+    ):
+        executing = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer").future(
+            message.SerializeToString(), timeout=60
+        )
+        gated.wait_executing("a")
+        worker = worker_of(server, "gated_0")
+        os.kill(worker, signal.SIGSTOP)
+        waiting = [asker.ask("b", 2), asker.ask("c", 3)]
+        asker.wait_queued(2)
+        assert server.stop() == 1
+        for each in waiting:
+            with pytest.raises(InferenceServerException, match=STOPPING):
+                each.result()
+        error = executing.exception()
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert "Server is stopping" in error.details()
+        wait_until(lambda: not is_alive(worker))
 
 
 def test_a_signal_during_the_start(repository: Path) -> None:

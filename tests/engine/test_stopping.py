@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
 
-from tests.engine.fakes import ScriptedBackend, config, identity, instances, request, rig, values
+from tests.engine.fakes import ScriptedBackend, config, dynamic, identity, instances, request, rig, values
+from tests.engine.sequences import CAPABILITIES, sequence_backend, sequence_config
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, InstancePlacement, LoadedModel, ModelContext
-from tpy.errors import Internal, NotFound
-from tpy.messages import ModelState
+from tpy.config.model_config import TransactionPolicy
+from tpy.errors import Internal, NotFound, Unavailable
+from tpy.messages import ModelState, SequencePosition
 from tpy.testing.loop_guard import LoopGuard
 
 UNAVAILABLE = ModelState.UNAVAILABLE
@@ -160,3 +163,38 @@ async def test_nothing_of_a_model_is_kept_after_its_unload(autojump_clock: MockC
         await trio.testing.wait_all_tasks_blocked()
         gc.collect()
         assert [model() for model in models] == [None]
+
+
+KINDS: dict[str, Any] = {
+    "default": {},
+    "dynamic": {"dynamic_batching": dynamic()},
+    "ordered": {"dynamic_batching": dynamic(preserve_ordering=True)},
+    "decoupled": {"model_transaction_policy": TransactionPolicy(decoupled=True)},
+}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "sequence"])
+async def test_what_executes_for_ever_is_refused_at_the_end(autojump_clock: MockClock, loop_guard: LoopGuard, kind: str) -> None:
+    """With what waits behind it; what comes of it later goes nowhere, and is no second answer."""
+    sequence = kind == "sequence"
+    backend = sequence_backend() if sequence else ScriptedBackend()
+    backend.capabilities = CAPABILITIES
+    async with rig(backend=backend, latency_ms=lambda worker: 5000) as r:
+        await r.serve(sequence_config() if sequence else config(**KINDS[kind]))
+        ids = (7, 7, 8) if sequence else (0, 0, 0)
+        sinks = [
+            r.submit(request(sequence=SequencePosition(correlation_id=id, start=number != 1)) if id else request())
+            for number, id in enumerate(ids)
+        ]
+        await trio.sleep(1)
+        assert not any(sink.responses for sink in sinks)
+        r.plane.refuse_open()
+        for sink in sinks:
+            assert sink.error.endswith("Server is stopping, scheduler for model has stopped accepting new inference requests")
+            assert sink.at_ms == 1000
+        with pytest.raises(Unavailable):
+            r.submit(request(sequence=SequencePosition(correlation_id=9, start=True)) if sequence else None)
+        r.plane.refuse_open()
+        await trio.sleep(20)
+        assert r.plane.statistics("m")[0].pending_requests == 0
+    assert all(len(sink.responses) == 1 for sink in sinks)

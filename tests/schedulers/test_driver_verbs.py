@@ -115,6 +115,7 @@ VERBS: list[tuple[Callable[[SchedulerDriver], None], tuple[object, ...]]] = [
     (lambda driver: driver.retire_instance(4), ("retire_instance", 4, 0)),
     (lambda driver: driver.refuse_waiting(), ("refuse_waiting", 0)),
     (lambda driver: driver.stop(), ("stop", 0)),
+    (lambda driver: driver.refuse_executing(), ("refuse_executing", 0)),
 ]
 
 

@@ -139,6 +139,11 @@ class CachedEngine:
                 self._refuse(request, Outcome.STOPPING)
         self._engine.stop()
 
+    def abandon(self) -> None:
+        """As `ModelEngine.abandon`."""
+        self.stop()
+        self._engine.abandon()
+
     async def wait_drained(self) -> None:
         """As `ModelEngine.wait_drained`: what asks or waits here holds the engine."""
         await self._engine.wait_drained()

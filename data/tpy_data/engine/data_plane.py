@@ -62,8 +62,11 @@ class DataPlane:
     """`inference` is the InferenceService for frontends. `stop_accepting` may be called before the context is left, so that
     requests are refused while frontends close their connections. `deliveries` are the blocks in which requests are answered."""
 
-    def __init__(self, inference: EngineInference, plant: Plant, metrics: CustomMetrics, calls: EngineCalls) -> None:
+    def __init__(
+        self, inference: EngineInference, plant: Plant, metrics: CustomMetrics, calls: EngineCalls, reconciler: Reconciler
+    ) -> None:
         self.inference = inference
+        self._reconciler = reconciler
         self._calls = calls
         self._metrics = metrics
         self._table = plant.table
@@ -77,6 +80,11 @@ class DataPlane:
     def stop_accepting(self) -> None:
         """Refuse new requests; those that were accepted go on, and live sequences. Idempotent."""
         self.inference.stop()
+
+    def refuse_open(self) -> None:
+        """Refuse every request that is not answered yet, whatever has become of it: the server is about to end."""
+        for version in self._reconciler.unfinished():
+            version.abandon()
 
     async def wait_sequences_over(self) -> None:
         """Until no sequence lives. Leaving the context does not wait for their next requests."""
@@ -164,7 +172,7 @@ async def open_data_plane(
             nursery.start_soon(calls.run, name="repository calls of models")
             nursery.start_soon(reconciler.run, nursery)
             try:
-                yield DataPlane(inference, plant, metrics, calls)
+                yield DataPlane(inference, plant, metrics, calls, reconciler)
             finally:
                 inference.stop()
                 table.sequences.let_go()

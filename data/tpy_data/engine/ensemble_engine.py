@@ -123,6 +123,10 @@ class EnsembleEngine:
         self._core.stop()
         self._perform()
 
+    def abandon(self) -> None:
+        """As `ModelEngine.abandon`: what its members execute for it is given up with them."""
+        self.stop()
+
     async def wait_drained(self) -> None:
         """As `ModelEngine.wait_drained`."""
         if self._drained is None:

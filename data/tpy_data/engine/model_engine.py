@@ -42,6 +42,10 @@ class ModelEngine(Protocol):
         """Refuse what is queued and what still comes."""
         ...
 
+    def abandon(self) -> None:
+        """Refuse everything, also what executes: nobody waits for that any more."""
+        ...
+
     async def wait_drained(self) -> None:
         """Until nothing waits and nothing runs, and nobody holds it. The owner must have seen to it that no new requests come
         from anywhere else."""

@@ -173,6 +173,12 @@ class VersionEngine:
         self._open.stop()
         self._check_drained()
 
+    def abandon(self) -> None:
+        """As `ModelEngine.abandon`."""
+        with self._deliveries:
+            self.stop()
+            self._driver.refuse_executing()
+
     async def wait_drained(self) -> None:
         """Until no request waits, no batch runs, none is open that its model answers through a sender, and nobody holds it. The
         owner must have seen to it that no new ones come from anywhere else."""

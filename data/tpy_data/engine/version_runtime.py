@@ -157,9 +157,9 @@ class VersionRuntime:
         self._wake.set()
 
     def abandon(self) -> None:
-        """Refuse what still waits in its queue: the server ends before its turn comes."""
+        """Refuse what waits and what executes: the server ends before it is over."""
         if self._engine is not None:
-            self._engine.stop()
+            self._engine.abandon()
 
     async def run(self) -> None:
         """Load, serve until stopped, unload. Returns when nothing of it is left; then `phase` is FAILED or UNLOADED.

@@ -131,6 +131,11 @@ class SchedulerDriver:
         self._core.stop(self._now())
         self._perform()
 
+    def refuse_executing(self) -> None:
+        """Refuse what executes."""
+        self._core.refuse_executing(self._now())
+        self._perform()
+
     def snapshot(self) -> CoreSnapshot:
         """What the core holds now."""
         return self._core.snapshot()

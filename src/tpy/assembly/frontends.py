@@ -18,6 +18,7 @@ from tpy.frontend_process import FrontendOptions
 from tpy.frontends.grpc import GrpcServiceOptions, serve_grpc_services
 from tpy.frontends.http import serve_http
 from tpy.frontends.listening import BoundAddress, address_of, close, listen
+from tpy.limits import ANSWERS_STOP_S
 from tpy.remote import FrontendCommand, run_frontend_processes
 from tpy.services import Services
 
@@ -77,7 +78,7 @@ async def _in_processes(
             module=_MODULE,
             options=msgspec.msgpack.encode(frontend),
             sockets=(*frontend.http_sockets, *frontend.grpc_sockets),
-            drain_timeout_s=options.exit_timeout_s,
+            drain_timeout_s=options.exit_timeout_s + ANSWERS_STOP_S,
         )
         async with trio.open_nursery() as nursery:
             run = partial(run_frontend_processes, options.frontend_processes, command, services, stop=stop, give_up=give_up)

@@ -10,7 +10,8 @@
             +-- gRPC port   serve_grpc_services: the same
             or run_frontend_processes, which has both ports in processes of their own (assembly/frontends.py)
 
-A stop (Ctrl-C, SIGTERM, a failed start) sets `Stop.asked`; everything after that is leaving these blocks, under one deadline. The
+A stop (Ctrl-C, SIGTERM, a failed start) sets `Stop.asked`; everything after that is leaving these blocks, under one deadline:
+what is not answered when the exit time-out is over is refused, and a moment later everything is cut off. The
 ports stay open as long as sequences live whose next requests may come through them.
 """
 
@@ -33,7 +34,7 @@ from tpy.assembly.repository import Repository
 from tpy.clock import Clock, SystemClock
 from tpy.frontends.listening import BoundAddress
 from tpy.frontends.metrics_http import serve_metrics
-from tpy.limits import SEQUENCES_STOP_RESERVE_S
+from tpy.limits import ANSWERS_STOP_S, SEQUENCES_STOP_RESERVE_S
 from tpy.services import Services
 from tpy.state import ModelStateStore
 from tpy.telemetry.cache import cache_families
@@ -127,11 +128,14 @@ async def run_server(
                         await stop.asked.wait()
                     outcome = Outcome.STOPPED if loaded or stop.asked.is_set() else Outcome.FAILED
                     stop.ask(_LOAD_FAILED)
-                    everything.deadline = trio.current_time() + options.exit_timeout_s
+                    exit_s = trio.current_time() + options.exit_timeout_s
+                    everything.deadline = exit_s + ANSWERS_STOP_S
                     _begin_stop(control, data, readiness, stop.reason)
-                    with trio.move_on_at(everything.deadline - SEQUENCES_STOP_RESERVE_S):
+                    control_nursery.start_soon(_refuse_open_at, exit_s, data)
+                    with trio.move_on_at(exit_s - SEQUENCES_STOP_RESERVE_S):
                         await data.wait_sequences_over()
                     closing_ports.set()
+                everything.deadline = max(exit_s, trio.current_time())  # all answers have left
             control_nursery.cancel_scope.cancel()
     with trio.CancelScope(deadline=everything.deadline) as closing:
         if not everything.cancelled_caught:
@@ -151,6 +155,12 @@ def _begin_stop(control: ControlPlane, data: DataPlane, readiness: ReadinessSign
     control.stop()
     data.stop_accepting()
     readiness.notify()
+
+
+async def _refuse_open_at(exit_s: float, data: DataPlane) -> None:
+    """Have requests that a hanging backend, or a worker that was stopped, would keep for ever answered before the server goes."""
+    await trio.sleep_until(exit_s)
+    data.refuse_open()
 
 
 async def _wait_loaded(

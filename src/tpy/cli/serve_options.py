@@ -22,6 +22,7 @@ from tpy.frontends.grpc import CompressionLevel, GrpcOptions, GrpcServiceOptions
 from tpy.frontends.header_pattern import HeaderPattern
 from tpy.frontends.http import HttpOptions, parse_restricted_apis
 from tpy.frontends.restrictions import parse_restricted
+from tpy.limits import ANSWERS_STOP_S
 from tpy.messages import LogSettings
 from tpy.units import NS_PER_S
 from tpy_control.options import ControlMode, ControlOptions
@@ -222,7 +223,7 @@ def _http(v: _Values) -> HttpOptions:
         max_input_size=v.http_max_input_size,
         header_forward_pattern=_pattern("http-header-forward-pattern", v.http_header_forward_pattern),
         restricted=restricted,
-        drain_timeout_s=float(v.exit_timeout_secs),
+        drain_timeout_s=float(v.exit_timeout_secs + ANSWERS_STOP_S),
     )
 
 
@@ -254,7 +255,7 @@ def _grpc(v: _Values) -> GrpcPortOptions:
             certificate_file=v.grpc_server_cert,
             key_file=v.grpc_server_key,
             root_certificate_file=v.grpc_root_cert,
-            drain_timeout_s=float(v.exit_timeout_secs),
+            drain_timeout_s=float(v.exit_timeout_secs + ANSWERS_STOP_S),
         ),
     )
 

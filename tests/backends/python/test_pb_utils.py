@@ -166,3 +166,15 @@ def test_configurations_are_searched_by_name() -> None:
     assert pb_utils.get_output_config_by_name(config, "C") == {"name": "C"}
     assert not pb_utils.using_decoupled_model_transaction_policy(config)
     assert pb_utils.using_decoupled_model_transaction_policy({"model_transaction_policy": {"decoupled": True}})
+
+
+@pytest.mark.parametrize("parameters", [[], "", 0, (), [1], "x"])
+def test_parameters_are_a_dict_or_none(parameters: Any) -> None:
+    """Also where what they are is empty. 2.51, which has none in responses, refuses any there with a TypeError."""
+    with pytest.raises(TypeError, match="parameters"):
+        pb_utils.InferenceResponse([], parameters=parameters)
+    with pytest.raises(pb_utils.TritonModelException, match=f"^Expect N8pybind114dictE, got {type(parameters)}$"):
+        pb_utils.InferenceRequest(inputs=[], parameters=parameters)
+    for fine in ({}, None):
+        assert pb_utils.InferenceResponse([], parameters=fine).parameters() == "{}"
+        assert pb_utils.InferenceRequest(inputs=[], parameters=fine).parameters() == "{}"

@@ -110,7 +110,7 @@ class ThreadedInstance:
         try:
             settled = settle(responses, ways)
         except ModelFailure as failure:
-            raise ModelFailure(self._runner.failed(failure)) from failure
+            raise ModelFailure(self._runner.failed(failure, requests)) from failure
         results: list[ExecutionResult] = []
         for answer, way, seen, request in zip(settled, ways, requests, batch.requests, strict=True):
             if is_rescheduled(seen):
@@ -177,8 +177,6 @@ class ThreadedInstance:
         context.set_for_thread(self._context)
         try:
             self._runner.finalize()
-        except ModelFailure as failure:
-            self._log("error", f"finalize failed: {failure}")
         finally:
             context.set_for_thread(None)
             self._metrics.close()

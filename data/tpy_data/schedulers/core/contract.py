@@ -261,6 +261,10 @@ class SchedulerCore(Protocol):
         """Refuse (STOPPING) everything that is queued; executing batches still complete."""
         ...
 
+    def refuse_executing(self, now_ns: int) -> None:
+        """Refuse (STOPPING) everything that executes; its results are dropped if they come. To be called after `stop`."""
+        ...
+
     def take_actions(self) -> list[Action]:
         """The decisions since the last call, in order; the driver must perform them all."""
         ...

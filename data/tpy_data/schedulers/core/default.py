@@ -151,6 +151,14 @@ class DefaultCore:
         self._refuse_waiting(Outcome.STOPPING)
         self._break_up_steady()
 
+    def refuse_executing(self, now_ns: int) -> None:
+        """Refuse everything that executes."""
+        self._expire(now_ns)
+        for ticket in self._pool.tickets():
+            if ticket.phase is Phase.EXECUTING:
+                self._leave(ticket)
+                self._actions.append(Refuse(ticket, Outcome.STOPPING))
+
     def wants_instance(self, now_ns: int) -> bool:
         """Whether one more idle instance would be given work now."""
         return bool(self._waiting)

@@ -178,6 +178,15 @@ class DynamicCore:
         self._expire(now_ns)
         self._refuse_waiting(Outcome.STOPPING)
 
+    def refuse_executing(self, now_ns: int) -> None:
+        """Refuse everything that executes."""
+        self._expire(now_ns)
+        for ticket in self._pool.tickets():
+            if ticket.phase is Phase.EXECUTING:
+                self._leave(ticket)
+                self._actions.append(Refuse(ticket, Outcome.STOPPING))
+        self._release()
+
     def wants_instance(self, now_ns: int) -> bool:
         """Whether one more idle instance would be given a batch now. If not yet, `next_deadline_ns` says when."""
         if self._queue.count <= self._held_back_max:

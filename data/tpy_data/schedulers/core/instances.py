@@ -62,6 +62,10 @@ class InstancePool:
         """What it was given and is not over, as far as is known."""
         return self._running.get(instance, ())
 
+    def tickets(self) -> list[Ticket]:
+        """What all of them were given."""
+        return [ticket for tickets in self._running.values() for ticket in tickets]
+
     def shorten(self, instance: int, executed: int, not_begun: int) -> tuple[Sequence[Ticket], Sequence[Ticket]]:
         """Take the first `executed` and the last `not_begun` of its tickets from an instance; it keeps the others."""
         tickets = self._running.get(instance, ())

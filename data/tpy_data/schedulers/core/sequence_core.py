@@ -232,6 +232,15 @@ class SequenceCore:
             self._refuse_line(line, Outcome.STOPPING, SequenceEnd.REFUSED, now_ns)
         self._dispatch(now_ns)
 
+    def refuse_executing(self, now_ns: int) -> None:
+        """Refuse everything that executes."""
+        self._expire(now_ns)
+        for member in self._instances.values():
+            for ticket in member.running:
+                if ticket.phase is Phase.EXECUTING:
+                    self._end_executing(ticket)
+                    self._actions.append(Refuse(ticket, Outcome.STOPPING))
+
     def take_actions(self) -> list[Action]:
         """The decisions since the last call."""
         actions = self._actions

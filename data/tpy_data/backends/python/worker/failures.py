@@ -13,6 +13,11 @@ _NOT_THE_MODELS = (
 """Folders whose frames say nothing about the model: this one, and the loop under an async execute."""
 
 
+def is_the_models(path: str) -> bool:
+    """Whether code of this file is the model's, or of something that it uses."""
+    return not path.startswith(_NOT_THE_MODELS)
+
+
 class TritonModelException(Exception):
     """For model code to raise."""
 
@@ -92,7 +97,7 @@ def describe(error: BaseException, boundary: types.FrameType | None) -> str:
         frame: types.FrameType | None = trace.tb_frame
         while frame is not None and frame is not boundary:
             code = frame.f_code
-            if not code.co_filename.startswith(_NOT_THE_MODELS):
+            if is_the_models(code.co_filename):
                 lines.append(f"  {code.co_filename}({frame.f_lineno}): {code.co_name}\n")
             frame = frame.f_back
     where = "\n\nAt:\n" + "".join(lines) if lines else ""

@@ -95,7 +95,7 @@ class Worker:
             self._finalize()
             return
         while True:
-            frame = self._channel.receive()
+            frame = self._channel.receive() if self._loop is None else self._receive_beside_tasks()
             if frame.kind is Kind.EXECUTE:
                 self._execute(frame)
             elif frame.kind is Kind.RUN:
@@ -243,7 +243,7 @@ class Worker:
         try:
             settled = settle(responses, ways)
         except ModelFailure as failure:
-            raise ModelFailure("" if self._runner is None else self._runner.failed(failure)) from failure
+            raise ModelFailure("" if self._runner is None else self._runner.failed(failure, requests)) from failure
         answers: list[Any] = []
         for answer, names, again in zip(settled, wanted, rescheduled, strict=True):
             if again:
@@ -300,11 +300,9 @@ class Worker:
     def _finalize(self) -> None:
         self._calls.phase = FINALIZING
         if self._runner is not None:
-            try:
-                self._runner.finalize()
-            except ModelFailure as failure:
-                self._log.log("error", f"finalize failed: {failure}")
-        if self._loop is not None:
+            self._runner.finalize()
+        if self._loop is not None and not self._loop.is_closed():
+            self._end_tasks()
             self._loop.close()
         self._say(Kind.FINALIZED, None)
 
@@ -316,6 +314,50 @@ class Worker:
             self._loop = asyncio.new_event_loop()
             asyncio.set_event_loop(self._loop)
         return self._loop.run_until_complete(coroutine)
+
+    def _receive_beside_tasks(self) -> Frame:
+        """The next frame. While it is not there, what coroutines of the model have left behind goes on."""
+        frame = self._channel.receive_at_once()
+        if frame is not None or self._loop.is_closed():
+            return frame or self._channel.receive()
+        arrival = self._loop.create_task(self._arrival())
+        while not arrival.done():
+            try:
+                self._loop.run_until_complete(arrival)
+            except (SystemExit, KeyboardInterrupt, RuntimeError):
+                # Model code does not get to end the worker by raising, nor by stopping the loop.
+                if self._loop.is_closed():
+                    return self._channel.receive()
+        arrived: Frame = arrival.result()
+        return arrived
+
+    async def _arrival(self) -> Frame:
+        loop, descriptor = self._loop, self._channel.fileno()
+        while True:
+            readable = loop.create_future()
+            loop.add_reader(descriptor, _resolve, readable)
+            try:
+                await readable
+            finally:
+                loop.remove_reader(descriptor)
+            frame = self._channel.receive_at_once()
+            if frame is not None:
+                return frame
+
+    def _end_tasks(self) -> None:
+        """Cancel what is left on the loop, as asyncio.run does."""
+        import asyncio
+
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+
+
+def _resolve(readable: Any) -> None:
+    if not readable.done():
+        readable.set_result(None)
 
 
 class _Cancellation:

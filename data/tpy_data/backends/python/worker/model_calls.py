@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from . import context
 from .failures import TritonModelException
-from .pending_call import PendingCall, ResponseIterator, as_future
+from .pending_call import PendingCall, ResponseIterator, as_future, as_iterator_future
 from .response import InferenceResponse
 
 if TYPE_CHECKING:
@@ -62,15 +62,11 @@ def execute_async(request: InferenceRequest, *, decoupled: bool) -> Any:
     """`InferenceRequest.async_exec`: an asyncio future of what `exec` returns. The call is made at once."""
     import asyncio
 
-    loop = asyncio.get_running_loop()
+    asyncio.get_running_loop()
     port = _port_to_infer()
     port.prepare_waiting_elsewhere()
     pending = port.infer(request, streams=decoupled)
-    if not decoupled:
-        return as_future(pending)
-    responses = loop.create_future()
-    responses.set_result(ResponseIterator(pending))
-    return responses
+    return as_iterator_future(pending) if decoupled else as_future(pending)
 
 
 def load_model(model_name: str, config: str = "", files: dict[str, Any] | None = None) -> None:

@@ -70,6 +70,11 @@ class PendingCall:
 
     async def take_async(self) -> Arrived:
         """The same on an event loop (asyncio)."""
+        await self.wait_ready()
+        return self.take()
+
+    async def wait_ready(self) -> None:
+        """Until a response can be taken, on an event loop (asyncio)."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -80,7 +85,6 @@ class PendingCall:
                     break
                 self._waiting.append((loop, future))
             await future
-        return self.take()
 
     def cancel(self, last: InferenceResponse | None = None) -> None:
         """Have the called model told that nobody waits. `last` is what is taken after what has arrived."""
@@ -167,6 +171,19 @@ class ResponseIterator:
             raise end("Iteration is done for the responses.")
         self._index += 1
         return self._seen[self._index - 1]
+
+
+def as_iterator_future(pending: PendingCall) -> Any:
+    """An asyncio future with an iterator over the responses of a call, done when the first one is there, as Triton's: a plain
+    `for` waits for none but the others. Cancelling it cancels the call."""
+    import asyncio
+
+    async def responses() -> ResponseIterator:
+        iterator = ResponseIterator(pending)
+        await pending.wait_ready()
+        return iterator
+
+    return asyncio.ensure_future(responses())
 
 
 def as_future(pending: PendingCall) -> Any:

@@ -104,6 +104,8 @@ class InferenceRequest:
             raise TypeError(
                 f"InferenceRequest: preferred_memory must be a PreferredMemory, got {type(preferred_memory).__name__}"
             )
+        if parameters is not None and not isinstance(parameters, dict):
+            raise TritonModelException(f"Expect N8pybind114dictE, got {type(parameters)}")  # Triton's text
         self._request_id = request_id
         self._correlation_id = correlation_id
         self._requested_output_names = frozenset(names)

@@ -27,6 +27,8 @@ class InferenceResponse:
             )
         if error is not None and not isinstance(error, TritonError):
             raise TypeError(f"InferenceResponse: error must be a pb_utils.TritonError, got {error!r}")
+        if parameters is not None and not isinstance(parameters, dict):
+            raise TypeError(f"InferenceResponse: parameters must be a dict, got {type(parameters).__name__}")
         self._output_tensors = list(output_tensors)
         self._error = error
         self._parameters = parameters_json(parameters) if parameters else "{}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from .auto_complete import ModelConfig
+from .failure_log import FailureLog
 from .failures import ModelFailure, describe
 from .loader import ModelSource, load_class
 from .request import InferenceRequest, is_rescheduled
@@ -36,12 +37,19 @@ class ModelRunner:
         self._iterative = iterative
         self._path = source.path
         self._run_coroutine = run_coroutine
-        model_class = load_class(source)
+        self._failures = FailureLog(arguments.get("model_name", name))
+        step = "import of the model"
         try:
+            model_class = load_class(source)
+            step = "initialize"
             self._model = model_class()
             if hasattr(self._model, "initialize"):
                 self._model.initialize(dict(arguments))
+        except ModelFailure as failure:
+            self._failures.report(step, failure)
+            raise
         except BaseException as error:
+            self._failures.report(step, error)
             raise ModelFailure(describe(error, sys._getframe())) from error
 
     @property
@@ -72,10 +80,15 @@ class ModelRunner:
         try:
             return self._execute(requests)
         except ModelFailure as failure:
-            raise ModelFailure(self.failed(failure)) from failure
+            raise ModelFailure(self.failed(failure, requests)) from failure
 
-    def failed(self, failure: ModelFailure) -> str:
-        """What a batch's requests read."""
+    def report(self, error: BaseException, request_ids: Sequence[str]) -> None:
+        """Log that `execute` failed for these requests."""
+        self._failures.report("execute", error, request_ids)
+
+    def failed(self, failure: ModelFailure, requests: Sequence[InferenceRequest]) -> str:
+        """What a batch's requests read. It is logged as well."""
+        self.report(failure, [request.request_id() for request in requests])
         return f"Failed to process the request(s) for model '{self._name}', message: {failure}"
 
     def start(self, requests: list[InferenceRequest]) -> list[int]:
@@ -88,15 +101,15 @@ class ModelRunner:
                 self._check_release(requests[index])
             return given_back
         except ModelFailure as failure:
-            raise ModelFailure(self.failed(failure)) from failure
+            raise ModelFailure(self.failed(failure, requests)) from failure
 
     def finalize(self) -> None:
-        """Raises ModelFailure when the model's finalize does."""
+        """What goes wrong is logged."""
         try:
             if hasattr(self._model, "finalize"):
                 self._model.finalize()
         except BaseException as error:
-            raise ModelFailure(describe(error, sys._getframe())) from error
+            self._failures.report("finalize", error)
 
     def _check_release(self, request: InferenceRequest) -> None:
         if is_rescheduled(request) and not self._iterative:
@@ -163,13 +176,19 @@ def auto_complete(source: ModelSource, name: str, config: str) -> dict[str, Any]
 
     Raises ModelFailure.
     """
-    model_class = load_class(source)
-    complete = getattr(model_class, "auto_complete_config", None)
-    if complete is None:
-        return None
+    failures, step = FailureLog(name), "import of the model"
     try:
+        model_class = load_class(source)
+        complete = getattr(model_class, "auto_complete_config", None)
+        if complete is None:
+            return None
+        step = "auto_complete_config"
         completed = complete(ModelConfig(config))
+    except ModelFailure as failure:
+        failures.report(step, failure)
+        raise
     except BaseException as error:
+        failures.report(step, error)
         raise ModelFailure(describe(error, sys._getframe())) from error
     if not isinstance(completed, ModelConfig):
         raise ModelFailure(f"auto_complete_config function in model '{name}' must return a valid pb.ModelConfig object.")

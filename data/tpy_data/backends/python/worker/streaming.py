@@ -21,7 +21,7 @@ from .core.frames import HEADER_BYTES_MAX, NUMBER_MAX, Frame, Kind, ProtocolViol
 from .core.windows import Window
 from .failures import ModelFailure, TritonError, describe
 from .messages import answer_of, requests_of, speakable
-from .request import answer_through
+from .request import InferenceRequest, answer_through
 from .response import InferenceResponse
 from .response_sender import DROPPED, WayBack
 from .runner import ModelRunner
@@ -92,10 +92,14 @@ class StreamingWorker:
         self._inbox: queue.SimpleQueue[_Order | int | Exception | None] = queue.SimpleQueue()
         """Batches, numbers of requests whose senders were dropped, None to finalize, or why the server cannot be heard."""
         self._ways: Sequence[WayBack] = ()
+        self._starting: Sequence[InferenceRequest] = ()
+        """The batch that `execute` is called with."""
+        self._runner: ModelRunner | None = None
         self._loop: Any = None
 
     def serve(self, runner: ModelRunner) -> None:
         """Until FINALIZE. Raises Closed when the server is gone."""
+        self._runner = runner
         threading.Thread(target=self._read, name="tpy-reader", daemon=True).start()
         while True:
             item = self._inbox.get()
@@ -122,7 +126,8 @@ class StreamingWorker:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="tpy-event-loop", daemon=True).start()
-        asyncio.run_coroutine_threadsafe(self._watch(coroutine, tuple(self._ways)), self._loop)
+        ids = [request.request_id() for request in self._starting]
+        asyncio.run_coroutine_threadsafe(self._see_through(coroutine, tuple(self._ways), ids), self._loop)
 
     def run_beside(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine to its end, on the loop of an async `execute` once there is one."""
@@ -132,11 +137,12 @@ class StreamingWorker:
             return asyncio.run(coroutine)
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    @staticmethod
-    async def _watch(coroutine: Coroutine[Any, Any, Any], ways: Sequence[WayBack]) -> None:
+    async def _see_through(self, coroutine: Coroutine[Any, Any, Any], ways: Sequence[WayBack], ids: Sequence[str]) -> None:
         try:
             await coroutine
         except BaseException as error:
+            if self._runner is not None:
+                self._runner.report(error, ids)  # also when every request has had its answer
             text = f"Failed to process the request(s), message: {describe(error, sys._getframe())}"
             for way in ways:
                 if not way.ended:
@@ -207,7 +213,7 @@ class StreamingWorker:
             ways.append(way)
         del request, way
         failure = ""
-        self._ways = ways
+        self._ways, self._starting = ways, requests
         self._calls.batch = self._executed
         try:
             given_back = [numbers[index] for index in runner.start(requests)]
@@ -216,7 +222,7 @@ class StreamingWorker:
             given_back = []
         self._channel.require_own()
         self._calls.batch = 0
-        self._ways = ()
+        self._ways = self._starting = ()
         if failure:
             for way in ways:
                 way.close()
