@@ -46,6 +46,7 @@ TARGETS: tuple[Target, ...] = (
     http.CANARY,
     http.BODIES,
     http.RESPONSES,
+    http.PIECES,
     grpc.HOSTILE,
     grpc.CONVERSATION,
     grpc.FRAMING,

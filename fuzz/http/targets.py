@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzz.chance import Chance
-from fuzz.http import bodies, requests
+from fuzz.http import bodies, pieces, requests
 from fuzz.target import Target
 from tpy.frontends.http.parser import RequestParser
 
@@ -48,3 +48,4 @@ BODIES = Target(
     attack=bodies.attack,
 )
 RESPONSES = Target(name="http_response_bodies", invariant=bodies.RESPONSES, run=bodies.run_responses, smoke_examples=4000)
+PIECES = Target(name="http_json_pieces", invariant=pieces.INVARIANT, run=pieces.run, smoke_examples=4000, attack=pieces.attack)

@@ -14,22 +14,14 @@ from hypothesis import strategies as st
 
 from tpy import limits
 from tpy.errors import InvalidArgument
-from tpy.frontends.http.codec import cutting, pieces
 from tpy.frontends.http.codec.cutting import load_in_pieces
 from tpy.frontends.http.codec.json_data import read_json_data
 from tpy.frontends.http.codec.json_text import parse_json
-from tpy.frontends.http.codec.pieces import LongArray, LongString
+from tpy.frontends.http.codec.pieces import LongArray, LongString, Sizes
 from tpy.messages import DataType
 
-
-@pytest.fixture
-def tiny_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is long."""
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 40)
-    monkeypatch.setattr(cutting, "PIECE_BYTES", 40)
-    monkeypatch.setattr(cutting, "_LOOK_BYTES", 4)
-    monkeypatch.setattr(cutting, "_STEP_BYTES", 8)
-    monkeypatch.setattr(cutting, "_ARRAY_BYTES_MIN", 3)
+TINY = Sizes(piece=40, look=4, string=8, array=3)
+"""Everything is long."""
 
 
 def flat(value: object) -> list[Any]:
@@ -64,13 +56,12 @@ DOCUMENTS = st.recursive(
 )
 
 
-@pytest.mark.usefixtures("tiny_pieces")
 class TestTinyPieces:
     @settings(max_examples=400)
     @given(document=DOCUMENTS, spaced=st.booleans(), escaped=st.booleans())
     def test_pieces_are_the_whole(self, document: object, *, spaced: bool, escaped: bool) -> None:
         text = json.dumps(document, ensure_ascii=escaped, indent=0 if spaced else None).encode()
-        assert resolved(load_in_pieces(text)) == resolved(parse_json(text))
+        assert resolved(load_in_pieces(text, TINY)) == resolved(parse_json(text))
 
     @settings(max_examples=400)
     @given(document=ARRAYS, seed=st.integers(0, 2**32), inside=st.booleans())
@@ -87,24 +78,24 @@ class TestTinyPieces:
             expected = resolved(parse_json(broken))
         except InvalidArgument:
             with pytest.raises(InvalidArgument):
-                resolved(load_in_pieces(broken))
+                resolved(load_in_pieces(broken, TINY))
             return
-        assert resolved(load_in_pieces(broken)) == expected
+        assert resolved(load_in_pieces(broken, TINY)) == expected
 
     @pytest.mark.parametrize(
         "text", ["[1,2,3,4,5,6,7,[ ,8]]", "[[1,2,3,4,5,6],7,]", "[1,2,3,4,5,6,7,,8,9]", "[[[1,2,3,4,5]],[6,7,8]],9", '["abc"]1]']
     )
     def test_cuts_hide_no_mistake(self, text: str) -> None:
         with pytest.raises(InvalidArgument, match="failed to parse the request JSON buffer"):
-            resolved(load_in_pieces(text.encode()))
+            resolved(load_in_pieces(text.encode(), TINY))
 
     def test_offsets_are_those_of_the_document(self) -> None:
         text = b'{"data":[1,2,3,4,5,6,7,8,9],"more":"aaaaaaaaaaaaaaaaaaaaaaaaaa","x":?}'
         with pytest.raises(InvalidArgument, match=f"at {text.index(b'?')}$"):
-            load_in_pieces(text)
+            load_in_pieces(text, TINY)
 
     def test_nobody_can_name_what_was_cut_out(self) -> None:
-        document = load_in_pieces(b'["0","1","00000000000000000000000000000000",{"a":[1,2,3,4,5,6,7,8]}]')
+        document = load_in_pieces(b'["0","1","00000000000000000000000000000000",{"a":[1,2,3,4,5,6,7,8]}]', TINY)
         assert resolved(document) == ["0", "1", "0" * 32, {"a": [1, 2, 3, 4, 5, 6, 7, 8]}]
 
 

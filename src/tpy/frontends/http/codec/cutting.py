@@ -10,17 +10,7 @@ from typing import Any, NamedTuple
 from tpy import limits
 from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.json_text import broken_text, parse_json
-from tpy.frontends.http.codec.pieces import PIECE_BYTES, LongArray, LongString, Piece
-from tpy.units import KIB
-
-_LOOK_BYTES = KIB
-"""How far is looked into an array at first: most are short, or hold objects."""
-
-_STEP_BYTES = 16 * KIB
-"""Strings longer than this are cut out."""
-
-_ARRAY_BYTES_MIN = 512
-"""Arrays shorter than this are not."""
+from tpy.frontends.http.codec.pieces import SIZES, LongArray, LongString, Piece, Sizes
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _STRINGS = re.compile(_STRING, re.DOTALL)
@@ -34,10 +24,10 @@ _NO_ELEMENT = re.compile(rb"[{}:]")
 _QUOTE, _OPEN, _CLOSE, _COMMA = b'"[],'
 
 
-def load_in_pieces(text: bytes | bytearray | memoryview) -> object:
+def load_in_pieces(text: bytes | bytearray | memoryview, sizes: Sizes = SIZES) -> object:
     """The JSON value in `text`, with LongArray and LongString in it. Raises InvalidArgument, also when more than
     JSON_OUTLINE_BYTES_MAX is neither."""
-    cutter = _Cutter(memoryview(text).cast("B"))
+    cutter = _Cutter(memoryview(text).cast("B"), sizes)
     outline = cutter.cut()
     return _put_back(parse_json(outline, cutter.offset_of), cutter.found)
 
@@ -51,9 +41,7 @@ def _put_back(document: object, found: dict[str, LongArray | LongString]) -> obj
         container = pending.pop()
         if type(container) is dict:
             if not found.keys().isdisjoint(container):
-                raise InvalidArgument(
-                    f"failed to parse the request JSON buffer: a member's name has more than {_STEP_BYTES} bytes"
-                )
+                raise InvalidArgument(f"a member of the request JSON has a name of more than {SIZES.string} bytes")
             places: list[tuple[Any, Any]] = list(container.items())
         elif type(container) is list:
             places = list(enumerate(container))
@@ -79,8 +67,9 @@ class _Shift(NamedTuple):
 class _Cutter:
     """Goes once through one document. Afterwards `found` is what was cut out, by the string that stands for it in the outline."""
 
-    def __init__(self, text: memoryview) -> None:
+    def __init__(self, text: memoryview, sizes: Sizes) -> None:
         self.text = text
+        self.sizes = sizes
         self.size = len(text)
         self.found: dict[str, LongArray | LongString] = {}
         self._outline = bytearray()
@@ -97,13 +86,13 @@ class _Cutter:
         """The outline: the text with a short string in place of each long array or string."""
         at = 0
         while at < self.size:
-            end = _end(_TO_ARRAY, self.text, at, min(at + _STEP_BYTES, self.size))
+            end = _end(_TO_ARRAY, self.text, at, min(at + self.sizes.string, self.size))
             self._keep(at, end)
             if end < self.size and self.text[end] == _OPEN:
                 end = self._pass_array(end)
             elif end == at:
                 end = self.string_end(at)
-                self._put(LongString(self.text, at + 1, end - 1), end)
+                self._put(LongString(self.text, at + 1, end - 1, piece_bytes=self.sizes.piece), end)
             at = end
         return bytes(self._outline)
 
@@ -111,7 +100,7 @@ class _Cutter:
         """Behind the closing quote of the string that begins at `at`. Raises InvalidArgument when it has none."""
         at += 1
         while at < self.size:
-            end = _end(_INSIDE, self.text, at, min(at + PIECE_BYTES, self.size))
+            end = _end(_INSIDE, self.text, at, min(at + self.sizes.piece, self.size))
             if end < self.size and self.text[end] == _QUOTE:
                 return end + 1
             if end == at:
@@ -123,7 +112,7 @@ class _Cutter:
         """Cut out the array that begins at `at`; when it is short or holds objects, keep its beginning. Where to go on."""
         scan = _ArrayScan(self, at)
         closed = scan.run()
-        if closed and scan.at - at >= _ARRAY_BYTES_MIN:
+        if closed and scan.at - at >= self.sizes.array:
             self._put(LongArray(self.text, scan.pieces), scan.at)
         else:
             self._keep(at, scan.at)
@@ -157,7 +146,8 @@ class _ArrayScan:
 
     def run(self) -> bool:
         """Whether it was an array without objects, of which all was scanned."""
-        size, look = self._cutter.size, _LOOK_BYTES
+        size, sizes = self._cutter.size, self._cutter.sizes
+        look = sizes.look
         while True:
             limit = min(self.at + look, size)
             end = self._last_comma(limit)
@@ -165,7 +155,7 @@ class _ArrayScan:
             if end > self.at and depth > 0:
                 self.pieces.append(Piece(self.at, end - 1, self._depth, depth))
                 self.at, self._depth = end, depth
-                look = min(2 * look, PIECE_BYTES)
+                look = min(2 * look, sizes.piece)
                 continue
             stop, closed = self._closing_bracket(self.at, limit, self._depth)
             if closed:
@@ -175,7 +165,7 @@ class _ArrayScan:
             if stop < limit and self._text[stop] != _QUOTE:
                 self.at = stop
                 return False
-            if limit < size and look < PIECE_BYTES:
+            if limit < size and look < sizes.piece:
                 look *= 2
             elif self._pass_long_string():
                 return True
@@ -215,13 +205,14 @@ class _ArrayScan:
         """Pass over an element that is a string of more than a piece, its brackets and its comma. Whether the array ended there.
         Raises InvalidArgument for anything else of that length."""
         start, text, size = self.at, self._text, self._cutter.size
-        quote = _end(_OPENING, text, start, min(start + PIECE_BYTES, size))
+        piece_bytes = self._cutter.sizes.piece
+        quote = _end(_OPENING, text, start, min(start + piece_bytes, size))
         if quote >= size or text[quote] != _QUOTE:
             raise broken_text("Missing a comma or ']' after an array element.", quote)
         end = self._cutter.string_end(quote)
-        string = LongString(text, quote + 1, end - 1)
+        string = LongString(text, quote + 1, end - 1, piece_bytes=piece_bytes)
         inside = self._depth + bytes(text[start:quote]).count(b"[")
-        behind = _end(_CLOSING, text, end, min(end + PIECE_BYTES, size))
+        behind = _end(_CLOSING, text, end, min(end + piece_bytes, size))
         stop, closed = self._closing_bracket(end, behind, inside)
         if closed:
             self.pieces.append(Piece(start, stop, self._depth, 1, string))

@@ -18,7 +18,24 @@ from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.json_text import broken_text, parse_json
 from tpy.units import KIB
 
-PIECE_BYTES = 128 * KIB
+
+class Sizes(NamedTuple):
+    """How long is long, in bytes."""
+
+    piece: int = 128 * KIB
+    """What is parsed at once, or scanned: half a millisecond."""
+
+    look: int = KIB
+    """How far is looked into an array at first: most are short, or hold objects."""
+
+    string: int = 16 * KIB
+    """Strings longer than this are cut out."""
+
+    array: int = 512
+    """Arrays shorter than this are not."""
+
+
+SIZES = Sizes()
 
 _WHOLE_CHARACTERS = re.compile(
     rb"(?:[^\\\x80-\xff]++|[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}"
@@ -37,9 +54,10 @@ _OPEN, _CLOSE = b"[]"
 class LongString:
     """The bytes of `text` from `start` to `end`, between quotes."""
 
-    __slots__ = ("end", "start", "text")
+    __slots__ = ("_piece_bytes", "end", "start", "text")
 
-    def __init__(self, text: memoryview, start: int, end: int) -> None:
+    def __init__(self, text: memoryview, start: int, end: int, *, piece_bytes: int) -> None:
+        self._piece_bytes = piece_bytes
         self.text = text
         self.start = start
         self.end = end
@@ -56,7 +74,7 @@ class LongString:
         """The string in pieces. Raises InvalidArgument at the piece that is none."""
         at = self.start
         while at < self.end:
-            limit = min(at + PIECE_BYTES, self.end)
+            limit = min(at + self._piece_bytes, self.end)
             end = limit
             if limit < self.end:
                 match = _WHOLE_CHARACTERS.match(self.text, at, limit)
