@@ -78,7 +78,7 @@ WORKER_RESTART_BACKOFF_S_MAX: Final = 60
 PRIORITY_LEVELS_MAX: Final = 1024
 """`dynamic_batching.priority_levels`: each level is a queue of its own that is looked at when a batch is formed."""
 
-CLASSES_MAX: Final = 2_097_152
+CLASSES_MAX: Final = 1_048_576
 """Classes of all rows of an output together: each is an object of its own."""
 
 CLASSIFICATION_ELEMENTS_MAX: Final = 1_000_000
@@ -87,7 +87,7 @@ CLASSIFICATION_ELEMENTS_MAX: Final = 1_000_000
 TENSOR_DIMS_MAX: Final = 32
 """Dimensions of a tensor: what every supported numpy can hold."""
 
-BYTES_ELEMENTS_MAX: Final = 2_097_152
+BYTES_ELEMENTS_MAX: Final = 1_048_576
 """Elements of a BYTES tensor in a request. Each is an object of its own: as many take some tens of milliseconds to let go of, in
 which nothing else can run, and many times their bytes in memory."""
 
@@ -134,8 +134,8 @@ HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX: Final = 16 * KIB
 JSON_WHOLE_BYTES_MAX: Final = 256 * KIB
 """JSON up to this size is parsed as a whole, in a millisecond; of larger documents the arrays and strings are, in pieces."""
 
-JSON_OUTLINE_BYTES_MAX: Final = 1 * MIB
-"""What a large JSON document may have besides arrays of numbers or strings and long strings, in bytes. Parsed as a whole, in five
+JSON_OUTLINE_BYTES_MAX: Final = 512 * KIB
+"""What a large JSON document may have besides arrays of numbers or strings and long strings, in bytes. Parsed as a whole, in some
 milliseconds at worst, and up to sixty times as large as Python's objects: room for thousands of tensors and parameters."""
 
 HTTP_INLINE_JSON_ELEMENTS_MAX: Final = 32_768

@@ -1,7 +1,8 @@
-"""Bodies at the limits that a server has by default: while they are read and answered, others are served at once, and no memory stays.
+"""Bodies at the limits that a server has by default: while they are read and answered, others are served at once, and no memory
+stays.
 
-Others are a client that asks `/v2/health/live` all the time. On a busy machine it waits for its turn on a processor too, so an attack
-is repeated, and one quick round is enough: what holds up the loop does so each time.
+Others are a client that asks `/v2/health/live` all the time. On a busy machine it waits for its turn on a processor too: how long,
+is measured without an attack. An attack is repeated, and one quick round is enough: what holds up the loop does so each time.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ KEPT_BYTES_MAX = 50 * MB
 _PATIENCE_S = 120.0
 _READ_BYTES = 1 << 20
 _PROBE_PAUSE_S = 0.002
+_IDLE_S = 0.5
 LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 CONFIG = """
 backend: "identity"
@@ -93,11 +95,13 @@ def slowest_live_s(server: ServerProcess, attack: Callable[[], None]) -> float:
     return max(waits)
 
 
-def quickest_round_s(server: ServerProcess, attack: Callable[[], None], enough_s: float) -> float:
-    """The slowest answer of the quickest round; no more rounds when one was quick enough."""
+def held_up_s(server: ServerProcess, attack: Callable[[], None], enough_s: float) -> float:
+    """How much longer the slowest answer of the quickest round took than one without an attack; no more rounds when one was quick
+    enough."""
+    idle_s = slowest_live_s(server, lambda: time.sleep(_IDLE_S))
     best = float("inf")
     for _ in range(ROUNDS):
-        best = min(best, slowest_live_s(server, attack))
+        best = min(best, slowest_live_s(server, attack) - idle_s)
         if best < enough_s:
             break
     return best
@@ -132,12 +136,12 @@ def blob(model: str, datatype: str, content: bytes, count: int, outputs: str) ->
 
 
 FULL = 60 * MB
-STRINGS = 2_000_000
+STRINGS = 1_000_000
 ATTACKS: dict[str, tuple[int, Callable[[], bytes]]] = {
     "objects": (400, lambda: infer(filled(b'{"inputs":[', b"{},", b"{}]}", FULL))),
     "lists": (400, lambda: infer(filled(b'{"inputs":[', b"[],", b"[]]}", FULL))),
     "parameters": (400, lambda: infer(b'{"parameters":{' + members(FULL) + b'},"inputs":[]}')),
-    "parameters within bounds": (400, lambda: infer(b'{"parameters":{' + members(1_000_000) + b'},"inputs":[]}')),
+    "parameters within bounds": (400, lambda: infer(b'{"parameters":{' + members(500_000) + b'},"inputs":[]}')),
     "brackets": (400, lambda: infer(b"[" * FULL)),
     "quotes": (400, lambda: infer(b'"' * FULL)),
     "a string": (400, lambda: infer(b'{"id":"' + b"x" * FULL + b'"}')),
@@ -176,7 +180,7 @@ def test_others_are_served_at_once(server: ServerProcess, kind: str) -> None:
     expected, make = ATTACKS[kind]
     request = make()
     statuses = set()
-    waited_s = quickest_round_s(server, lambda: statuses.add(status_of(server, request)), LIVE_S_MAX)
+    waited_s = held_up_s(server, lambda: statuses.add(status_of(server, request)), LIVE_S_MAX)
     assert statuses == {expected}
     assert waited_s < LIVE_S_MAX
 
@@ -202,6 +206,6 @@ def test_three_clients_at_once(server: ServerProcess) -> None:
         for client in clients:
             client.join()
 
-    assert quickest_round_s(server, attack, LIVE_S_MAX_WITH_THREE) < LIVE_S_MAX_WITH_THREE
+    assert held_up_s(server, attack, LIVE_S_MAX_WITH_THREE) < LIVE_S_MAX_WITH_THREE
     assert statuses == {400}
     assert resident_bytes(server.process.pid) - before < KEPT_BYTES_MAX

@@ -22,8 +22,9 @@ from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.generate import EventBody, GenerateApi, StreamReply
 from tpy.frontends.http.infer import Gate, InferEndpoint, is_disguised, unexpected_error_reply
-from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply, fields_of, refusal_reply
+from tpy.frontends.http.message import Body, HttpReply, HttpRequest, error_reply, fields_of, refusal_reply
 from tpy.frontends.http.parser import too_large_reply
+from tpy.frontends.http.quart_bridge import BODY
 
 Handler = Callable[Concatenate[HttpRequest, ...], Awaitable[HttpReply | StreamReply]]
 
@@ -191,11 +192,9 @@ class _Routes:
         announced = request.content_length or 0
         if announced > self._max_input_size:
             raise _Oversized(announced)
-        body: bytes | bytearray = b""
-        async for piece in request.body:
-            body = bytearray(body) + piece if body else piece
-            if len(body) > self._max_input_size:
-                raise _Oversized(len(body))
+        body: Body = scope["state"].pop(BODY, b"")
+        if not len(body):
+            body = await self._body()
         return HttpRequest(
             method=request.method.encode("ascii"),
             target=scope["raw_path"],
@@ -206,6 +205,15 @@ class _Routes:
             keep_alive=True,
             body=body,
         )
+
+    async def _body(self) -> bytes | bytearray:
+        """The present request's body, as ASGI brings it."""
+        body = bytearray()
+        async for piece in request.body:
+            body += piece
+            if len(body) > self._max_input_size:
+                raise _Oversized(len(body))
+        return body
 
 
 class _Oversized(Exception):

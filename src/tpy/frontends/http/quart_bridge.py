@@ -14,6 +14,9 @@ from tpy.frontends.http.message import HttpRequest, error_reply
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.replies import CONTINUE, Piece, Place, ReplyLine, connection_field, render_head
 
+BODY = "tpy.body"
+"""Where the application finds the body in the state of its ASGI scope; else it comes in messages, as ASGI has it."""
+
 _STREAM_ID = 1
 _BUFFERED_BYTES_MAX = 64 * 1024
 """A response is collected up to this size, so that an ordinary one is one `send`."""
@@ -63,11 +66,11 @@ class QuartExchange:
                 http_version=request.version,
                 method=request.method.decode("ascii"),
                 raw_path=request.target,
-                state=ConnectionState({}),
+                # The body goes past Hypercorn and Quart, who would copy it several times, on the loop.
+                state=ConnectionState({BODY: request.body}),
             )
         )
-        if len(request.body):
-            await self._stream.handle(Body(stream_id=_STREAM_ID, data=bytes(request.body)))
+        request.body = b""
         await self._stream.handle(EndBody(stream_id=_STREAM_ID))
 
     def probe(self) -> bytes | None:
