@@ -1,7 +1,7 @@
 """Bodies at the limits that a server has by default: while they are read and answered, others are served at once, and no memory
 stays.
 
-Others are a client that asks `/v2/health/live` all the time. On a busy machine it waits for its turn on a processor too: how long,
+Others are a client that asks `/v2/health/live` all the time. On a busy machine it waits for a processor, too: how long that takes
 is measured without an attack. An attack is repeated, and one quick round is enough: what holds up the loop does so each time.
 """
 
