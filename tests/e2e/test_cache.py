@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import urllib.request
 from pathlib import Path
 
@@ -10,10 +11,13 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 
+from tests.cache.hostile_redis import hostile_redis
 from tests.cache.redis_server import redis_server
 from tests.e2e.repositories import ModelFolder
 from tests.e2e.server import ServerProcess, run_tpy
 
+REDIS_HARM_S_MAX = 5.0
+"""The time-out of 300 ms for looking up and for keeping, on a machine that is busy."""
 CACHE = "response_cache { enable: true }"
 
 
@@ -86,6 +90,22 @@ def test_two_servers_share_a_redis_and_both_live_without_it(tmp_path: Path) -> N
                 assert client.is_server_ready()
             one.wait_log("the response cache does not answer")
             assert redis.password not in one.log
+
+
+@pytest.mark.parametrize("harm", ["garbage", "flips", "mixes up", "promises", "sleeps"])
+def test_a_poisoned_or_slow_redis_changes_no_answer_and_holds_up_nobody(tmp_path: Path, harm: str) -> None:
+    repository = tmp_path / "repository"
+    ModelFolder(repository, "cached").identity(CACHE)
+    with hostile_redis(harm) as redis:
+        flags = (f"--cache-config=redis,host=127.0.0.1,port={redis.port}", "--cache-config=redis,socket_timeout=300")
+        with ServerProcess(*flags, repositories=[repository]) as server:
+            for value in (1, 2, 1, 2, 1, 2):
+                began_s = time.monotonic()
+                assert _http_infer(server, "cached", value) == value
+                assert time.monotonic() - began_s < REDIS_HARM_S_MAX
+            with http_client.InferenceServerClient(server.http) as client:
+                assert client.is_server_ready()
+        assert redis.reads, "it was asked"
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,33 @@ def test_sequences_outlive_the_update_and_the_unloading_of_their_model(repositor
         add(client, "two", 1)
 
 
+def test_an_id_is_another_sequence_in_each_model_and_stays_with_its_version(tmp_path: Path) -> None:
+    """The same id in two models and in two versions at a time: nothing of one is seen in another."""
+    for name in ("sum", "other"):
+        for version in ("1", "2"):
+            (tmp_path / name / version).mkdir(parents=True)
+            (tmp_path / name / version / "model.onnx").write_bytes(summing())
+        (tmp_path / name / "config.pbtxt").write_text(CONFIG + "version_policy { all { } }\n", encoding="utf-8")
+    with ServerProcess(repositories=[tmp_path]) as server, InferenceServerClient(server.http) as client:
+
+        def send(model: str, version: str, value: float, **flags: bool) -> float:
+            tensor = InferInput("X", [1, 1], "FP32")
+            tensor.set_data_from_numpy(np.array([[value]], np.float32))
+            result: Any = client.infer(model, [tensor], version, sequence_id=7, **flags).as_numpy("SUM")
+            return float(result.item())
+
+        assert send("sum", "1", 1, sequence_start=True) == 1
+        assert send("other", "1", 10, sequence_start=True) == 10
+        assert (send("sum", "1", 1), send("other", "1", 10)) == (2, 20)
+        with pytest.raises(InferenceServerException, match="must specify the START flag"):
+            send("other", "2", 1)
+        assert send("sum", "2", 100, sequence_start=True) == 100
+        assert [send("sum", "2", 100, sequence_end=True), send("sum", "1", 1, sequence_end=True)] == [200, 3]
+        assert send("other", "1", 10, sequence_end=True) == 30
+        with pytest.raises(InferenceServerException, match="must specify the START flag"):
+            send("sum", "1", 1)
+
+
 def test_a_server_that_stops_lets_sequences_end(server: ServerProcess, client: InferenceServerClient) -> None:
     assert add(client, 1, 1, sequence_start=True) == 1
     server.process.send_signal(signal.SIGTERM)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -23,7 +24,7 @@ from tpy_data.cache.core.entry import CachedResponse
 from tpy_data.cache.core.key import KEY_BYTES
 
 _MAGIC: Final = b"TPYR"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _HEAD = struct.Struct(f"<4sB{KEY_BYTES}sHH")
 _U8, _U16, _U32, _U64 = (struct.Struct(f"<{code}") for code in "BHIQ")
 _NUMBER: dict[bytes, struct.Struct] = {b"b": struct.Struct("<?"), b"i": struct.Struct("<q"), b"f": struct.Struct("<d")}
@@ -47,6 +48,10 @@ def write_entry(key: bytes, outputs: Sequence[Tensor], parameters: Mapping[str, 
             _write_tensor(pieces, tensor)
     except (struct.error, UnicodeEncodeError) as error:
         raise NotWritable(str(error)) from error
+    checksum = 0
+    for piece in pieces:
+        checksum = zlib.crc32(piece, checksum)
+    pieces.append(_U32.pack(checksum))
     return b"".join(pieces)
 
 
@@ -75,8 +80,11 @@ def _write_tensor(pieces: list[bytes | memoryview], tensor: Tensor) -> None:
 
 
 def read_entry(data: bytes, key: bytes) -> CachedResponse:
-    """The answer in the bytes. Raises NotAnEntry for anything but an entry for this key, whoever wrote it."""
-    reader = _Reader(data)
+    """The answer in the bytes. Raises NotAnEntry for anything but an entry for this key, whoever wrote it, as it was written."""
+    content, checksum = memoryview(data)[: -_U32.size], data[-_U32.size :]
+    if checksum != _U32.pack(zlib.crc32(content)):
+        raise NotAnEntry("its checksum is wrong")
+    reader = _Reader(content)
     magic, version, of_key, parameter_count, output_count = _HEAD.unpack(reader.take(_HEAD.size))
     if magic != _MAGIC or version != _VERSION or of_key != key:
         raise NotAnEntry("another format, or the answer to another request")
@@ -92,8 +100,8 @@ class _Reader:
 
     __slots__ = ("_at", "_data")
 
-    def __init__(self, data: bytes) -> None:
-        self._data = memoryview(data)
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
         self._at = 0
 
     @property
@@ -157,7 +165,7 @@ class _Reader:
 
 
 def _elements(data: memoryview) -> list[bytes]:
-    reader = _Reader(bytes(data))
+    reader = _Reader(data)
     elements = []
     while not reader.at_end:
         elements.append(bytes(reader.take(reader.number(_U32))))
