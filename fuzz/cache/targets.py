@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 from fuzz.cache.trial import INVARIANT, run_cache, run_flights
 from fuzz.chance import Chance
 from fuzz.target import Target, Violation
@@ -44,7 +46,15 @@ def _entry(chance: Chance) -> int:
     broken = bytearray(data)
     for _ in range(chance.randint(1, 4)):
         broken[chance.randrange(len(broken))] = chance.randrange(256)
-    for hostile in (bytes(broken), data[: chance.randrange(len(data))], data + b"\0", chance.randbytes(chance.randrange(80))):
+    content = bytes(broken[:-4])
+    sealed = content + zlib.crc32(content).to_bytes(4, "little")
+    for hostile in (
+        bytes(broken),
+        sealed,
+        data[: chance.randrange(len(data))],
+        data + b"\0",
+        chance.randbytes(chance.randrange(80)),
+    ):
         try:
             read_entry(hostile, key)
         except NotAnEntry:
