@@ -160,7 +160,7 @@ class Connection:
                     data = b""
                 while events:
                     self._on_event(events.popleft(), began_ns)
-                    if not self._has_time(began_ns):
+                    if events and not self._has_time(began_ns):
                         break
                 if events or not self.server.has_input or not self._has_time(began_ns):
                     break
