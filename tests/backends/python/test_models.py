@@ -433,7 +433,7 @@ def test_logger_writes_to_the_servers_log(serve: Serve) -> None:
     assert "m_0: one\nand a half" in served.logged("info")
     assert served.logged("warning") == ["m_0: two"]
     assert served.logged("error")[:2] == ["m_0: three", "m_0: five"]
-    assert served.logged("error")[2].startswith("m_0: finalize failed: ValueError: at the end\n")
+    assert served.logged("error")[2].startswith("m_0: finalize failed (model 'm'): ValueError: at the end\n")
     assert "m_0: four" in served.logged("verbose")
 
 
