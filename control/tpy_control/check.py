@@ -92,7 +92,7 @@ def _problems(
         problems.append(Problem(path=str(picture.directory), message=DUPLICATE_TEXT, expected="one directory of this name"))
     problems.extend(Problem(path=str(picture.directory), message=text, severity=Severity.WARNING) for text in picture.warnings)
     if picture.config_text is None and not auto_complete:
-        message = "there is no configuration, and automatic completion is disabled"
+        message = f"failed to open text file for read {path}: No such file or directory; automatic completion is disabled"
         return [*problems, Problem(path=path, message=message, expected=f"a {CONFIG_FILENAME}")]
     found = check_text(
         picture.config_text or "",

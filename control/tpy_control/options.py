@@ -21,13 +21,24 @@ class ControlMode(enum.Enum):
     """Models are loaded and unloaded by calls; at the start, those named by --load-model."""
 
 
+class Readiness(enum.Enum):
+    """--readiness: which models a strict server waits for."""
+
+    SERVING = "serving"
+    """Those that load at the start, and those that have served. One that came later and cannot be loaded takes no host that
+    serves out of its load balancer."""
+    ALL_MODELS = "all-models"
+    """All that are known, those whose files cannot be used, too."""
+
+
 class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The control plane's settings, checked by `tpy_control.run.require_sound`.
 
     `load_models` are the --load-model names; ("*",) is all. `model_config_name` "" is config.pbtxt. `auto_complete` is false
     under --disable-auto-complete-config. `settle_ns`: in poll mode a directory is used only after it has not changed for so
     long, so that a half-copied model is not loaded. `scratch_directory`: where the directories of `file:` overrides are made;
-    None is the system's place for temporary files.
+    None is the system's place for temporary files. `require_repositories` false: when a repository cannot be read at the start,
+    the control plane runs all the same, and the server is neither live nor ready.
     """
 
     repositories: tuple[Path, ...]
@@ -35,6 +46,8 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
     poll_interval_ns: int = 15 * NS_PER_S
     load_models: tuple[str, ...] = ()
     strict_readiness: bool = True
+    readiness: Readiness = Readiness.SERVING
+    require_repositories: bool = True
     model_config_name: str = ""
     auto_complete: bool = True
     namespacing: bool = False

@@ -17,11 +17,12 @@ import trio
 
 from tpy import limits
 from tpy.echo import echo
-from tpy.errors import InvalidArgument
+from tpy.errors import Internal, InvalidArgument
 from tpy.messages import ModelState
 from tpy.state import DesiredModel, ModelStateStore, ObservedKey, Snapshot
 
 _CLEANUP_S_MAX = 10
+_ABOUT = "failed to load '{}', failed to poll from model repository: "
 
 
 class OverrideDirectories:
@@ -41,7 +42,8 @@ class OverrideDirectories:
         """A repository with one model, made of `files` (`<version>/<path>` to content). It stays while the context is open, and
         afterwards as long as a desired model that was `keep`-ed uses it.
 
-        Raises InvalidArgument for paths that leave the model's directory, clash, or hold too much.
+        Raises InvalidArgument for paths that leave the model's directory, clash, or hold too much, Internal for files that cannot
+        be written: with a name that is too long, say.
         """
         content = _checked(model_name, files)
         self._count += 1
@@ -52,8 +54,8 @@ class OverrideDirectories:
             await trio.to_thread.run_sync(_write, repository / model_name, content)
             yield repository
         except OSError as error:
-            text = f"cannot write the files of the override: {error.strerror or error}"
-            raise _refusal(model_name, text) from None
+            text = f"failed to open binary file for write {error.filename}: {error.strerror or error}"
+            raise Internal(f"{_ABOUT.format(model_name)}{text}") from None
         finally:
             self._being_loaded.discard(repository)
             if not self._used_by[repository]:  # refused, or the call was cancelled before anything was desired
@@ -115,10 +117,12 @@ def _checked(model_name: str, files: Mapping[str, bytes]) -> dict[PurePosixPath,
         raise _refusal(model_name, f"the files of the override have {size_bytes} bytes; expected at most {most}")
     content: dict[PurePosixPath, bytes] = {}
     for name, data in files.items():
-        parts = name.split("/")
-        if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        parts = [part for part in name.split("/") if part]  # `/1/model.py` and `1//model.py` are 1/model.py, as in Triton
+        if len(parts) > limits.MODEL_DEPTH_MAX:
+            raise _refusal(model_name, f"file override '{echo(name)}' is more than {limits.MODEL_DEPTH_MAX} folders deep")
+        if not parts or name.endswith("/") or any(part in (".", "..") or "\0" in part for part in parts):
             raise _refusal(model_name, f"file override '{echo(name)}' is not a path inside the model; expected <version>/<path>")
-        content[PurePosixPath(name)] = data
+        content[PurePosixPath(*parts)] = data
     for path in content:
         clash = next((parent for parent in path.parents if parent in content), None)
         if clash is not None:
@@ -130,7 +134,7 @@ def _checked(model_name: str, files: Mapping[str, bytes]) -> dict[PurePosixPath,
 
 
 def _refusal(model_name: str, reason: str) -> InvalidArgument:
-    return InvalidArgument(f"failed to load '{model_name}', failed to poll from model repository: {reason}")
+    return InvalidArgument(f"{_ABOUT.format(model_name)}{reason}")
 
 
 async def _remove(directory: Path) -> None:

@@ -12,14 +12,22 @@ from tpy.clock import Clock
 from tpy.errors import Unavailable
 from tpy.ids import ModelId
 from tpy.messages import IndexEntry, ModelState
-from tpy.state import DesiredWriter, ModelStateStore
+from tpy.state import DesiredWriter, ModelStateStore, Snapshot
 from tpy.units import NS_PER_S
 from tpy_control.core.candidate import DUPLICATE_TEXT, Candidate, Override, RefusalKind, Refused
 from tpy_control.core.control import Action, ControlCore, Put, Reject, Remove, Withdraw
-from tpy_control.core.index import counts_for_readiness, failed_versions, index_entries, is_refused, is_settled, model_id
+from tpy_control.core.index import (
+    counts_for_readiness,
+    failed_versions,
+    index_entries,
+    is_refused,
+    is_settled,
+    model_id,
+    strictly_ready,
+)
 from tpy_control.core.picture import ModelLocation
 from tpy_control.core.settling import Settling, Sight
-from tpy_control.options import ControlMode, ControlOptions
+from tpy_control.options import ControlMode, ControlOptions, Readiness
 from tpy_control.overrides import OverrideDirectories
 from tpy_control.preparation import Preparation, Prepared
 from tpy_control.sources.protocol import RepositorySource
@@ -65,6 +73,7 @@ class Plane:
         self._clock = clock
         self._settling = Settling(options.settle_ns)
         self._woken = trio.Event()
+        self._failed_at_start: frozenset[ModelId] = frozenset()
 
     def id_of(self, location: ModelLocation) -> ModelId:
         """The identity of the model in a directory."""
@@ -158,8 +167,8 @@ class Plane:
         return await self.preparation.prepare(source, picture, model, override=override)
 
     def use(self, outcome: Candidate | Refused, *, why: str, by_name: bool = True, retry: bool = False) -> None:
-        """Desire a candidate, or write why it is refused. With `retry`, versions that have failed are loaded
-        again, and instance groups that were refused are tried again."""
+        """Desire a candidate, or write why it is refused. With `retry`, versions that have failed or whose files were touched are
+        loaded again, and instance groups that were refused are tried again."""
         if isinstance(outcome, Refused):
             self.perform(self.core.refuse(outcome))
             return
@@ -169,7 +178,8 @@ class Plane:
         snapshot = self.store.snapshot()
         failed = failed_versions(snapshot, before) if retry else ()
         apply_again = retry and is_refused(snapshot, before)
-        self.perform(self.core.apply(outcome, why=why, by_name=by_name, failed=failed, apply_again=apply_again))
+        actions = self.core.apply(outcome, why=why, by_name=by_name, failed=failed, apply_again=apply_again, reload_touched=retry)
+        self.perform(actions)
 
     def perform(self, actions: Iterable[Action]) -> None:
         """Write what the core decided."""
@@ -197,13 +207,20 @@ class Plane:
     def missing(self, model: ModelId) -> Refused:
         """The refusal of a name that no repository has."""
         places = ", ".join(str(path) for path in self.options.repositories)
-        return Refused(id=model, kind=RefusalKind.POLL, message=f"no model repository has a directory '{model.name}': {places}")
+        text = f"model not found in any model repository: no directory '{model.name}' in {places}"
+        return Refused(id=model, kind=RefusalKind.POLL, message=text)
 
-    def refused_that_count(self) -> list[Refused]:
-        """The refusals that keep a strict server from being ready."""
-        explicit = self.options.mode is ControlMode.EXPLICIT
-        names = self.options.load_models
-        return [r for r in self.core.refusals.values() if counts_for_readiness(r, explicit=explicit, at_start=names)]
+    def strictly_ready(self, snapshot: Snapshot) -> bool:
+        """Whether all models serve that --readiness waits for."""
+        refusals = self.core.refusals.values()
+        if self.options.readiness is Readiness.ALL_MODELS:
+            explicit = self.options.mode is ControlMode.EXPLICIT
+            names = self.options.load_models
+            counted = [r for r in refusals if counts_for_readiness(r, explicit=explicit, at_start=names)]
+            return strictly_ready(snapshot, refusals=counted, failed_loads=lambda _: True)
+        # A directory or configuration that cannot be read counts as little as in Triton, which does not know the model then.
+        counted = [r for r in refusals if r.kind is RefusalKind.NO_VERSIONS and r.id in self._failed_at_start]
+        return strictly_ready(snapshot, refusals=counted, failed_loads=self._failed_at_start.__contains__)
 
     def index(self) -> list[IndexEntry]:
         """The repository index."""
@@ -219,7 +236,9 @@ class Plane:
         await self.store.wait_for(lambda s: all(is_settled(s, desired) for desired in s.desired.values()))
         asked_for = set(self.core.models())
         entries = tuple(entry for entry in self.index() if ModelId(entry.name, entry.namespace) in asked_for)
-        return StartupReport(entries=entries, failed=tuple(e for e in entries if e.state is not ModelState.READY))
+        failed = tuple(entry for entry in entries if entry.state is not ModelState.READY)
+        self._failed_at_start = frozenset(ModelId(entry.name, entry.namespace) for entry in failed)
+        return StartupReport(entries=entries, failed=failed)
 
     async def _wait_until(self, deadline_ns: int) -> int:
         """Sleep until the deadline or `wake`; the time to decide by, never before a deadline that has passed."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
 import trio
 
 from tpy.clock import Clock, SystemClock
-from tpy.errors import InvalidArgument
+from tpy.errors import InvalidArgument, Unavailable
 from tpy.state import DesiredWriter, ModelStateStore
 from tpy_control.offload import Offload, in_thread
 from tpy_control.options import ControlMode, ControlOptions
@@ -15,6 +17,8 @@ from tpy_control.preparation import Preparation
 from tpy_control.service import ControlPlane
 from tpy_control.sources.disk import DiskSource
 from tpy_control.sources.protocol import RepositorySource
+
+_log = logging.getLogger(__name__)
 
 
 async def run_control_plane(
@@ -34,7 +38,8 @@ async def run_control_plane(
     Opens one nursery for its own tasks. The directories of `file:` overrides are removed at the end, so it is to end after the
     data plane has unloaded.
 
-    Raises InvalidArgument for options that contradict each other, Unavailable for a repository that cannot be read at the start.
+    Raises InvalidArgument for options that contradict each other, Unavailable for a repository that cannot be read at the start;
+    with `require_repositories` false the service then says for ever that the server is neither live nor ready, as Triton's.
     """
     require_sound(options)
     source = DiskSource(options.repositories) if source is None else source
@@ -48,7 +53,14 @@ async def run_control_plane(
         overrides=overrides,
         clock=SystemClock() if clock is None else clock,
     )
-    await plane.relist()  # a repository that cannot be read is told before any task runs
+    try:
+        await plane.relist()  # a repository that cannot be read is told before any task runs
+    except Unavailable as error:
+        if options.require_repositories:
+            raise
+        _log.error("%s", error.message)
+        task_status.started(ControlPlane(plane, live=False))
+        await trio.sleep_forever()
     try:
         async with trio.open_nursery() as nursery:
             if options.mode is not ControlMode.NONE:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import trio
 
 from tpy.echo import echo
-from tpy.errors import InvalidArgument, NotFound, Unavailable
+from tpy.errors import InvalidArgument, ServerNotReady, Unavailable
 from tpy.ids import ModelId
 from tpy.limits import MODEL_NAME_BYTES_MAX
 from tpy.messages import IndexEntry, LoadRequest, ModelState
 from tpy.state import Snapshot
 from tpy_control.core.candidate import Candidate, Override, Refused
-from tpy_control.core.index import is_served, is_settled, load_error, strictly_ready
+from tpy_control.core.index import is_served, is_settled, load_error
 from tpy_control.core.picture import ModelLocation
 from tpy_control.options import ControlMode
 from tpy_control.plane import Plane, StartupReport
@@ -36,29 +36,32 @@ _Outcome = tuple[Candidate | Refused, Sequence[ModelId]]
 class ControlPlane:
     """The repository service of this plane. Made by `run_control_plane`, valid while that runs."""
 
-    def __init__(self, plane: Plane) -> None:
+    def __init__(self, plane: Plane, *, live: bool = True) -> None:
+        """Without `live` the first look failed: nothing is known of any model, and nothing will be."""
         self._plane = plane
+        self._live = live
         self._stopping = False
         self._turns: dict[str, _Turn] = {}
         self._waiting: set[trio.CancelScope] = set()
         self._readiness: tuple[Snapshot, bool] | None = None
 
     def server_live(self) -> bool:
-        """True: whoever can ask has passed the start."""
-        return True
+        """True, unless a repository could not be read at the start."""
+        return self._live
 
     def server_ready(self) -> bool:
         """See RepositoryService. Cheap: answers from the last result until the store changes."""
-        if self._stopping or not self._plane.options.strict_readiness:
-            return not self._stopping
+        if not self._live or self._stopping or not self._plane.options.strict_readiness:
+            return self._live and not self._stopping
         snapshot = self._plane.store.snapshot()
         if self._readiness is None or self._readiness[0] is not snapshot:
-            self._readiness = snapshot, strictly_ready(snapshot, self._plane.refused_that_count())
+            self._readiness = snapshot, self._plane.strictly_ready(snapshot)
         return self._readiness[1]
 
     async def model_ready(self, model_name: str, version: int | None = None) -> bool:
         """See RepositoryService."""
         await trio.lowlevel.checkpoint()
+        self._require_live()
         snapshot = self._plane.store.snapshot()
         models = {key.model for key in snapshot.observed if key.model.name == model_name}
         # Of a name that several namespaces have, no request says which one it means.
@@ -66,6 +69,7 @@ class ControlPlane:
 
     def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
         """See RepositoryService. Names come from the newest listing, which follows the disk within a moment."""
+        self._require_live()
         return [entry for entry in self._plane.index() if not ready_only or entry.state is ModelState.READY]
 
     async def load(self, request: LoadRequest) -> None:
@@ -86,15 +90,13 @@ class ControlPlane:
         name = _checked_name(model_name)
         await trio.lowlevel.checkpoint()
         core = self._plane.core
-        try:
-            model = self._known_id(name, core.models())
-        except NotFound:
-            return
-        self._plane.perform(core.unload(model, why="unload request", components=unload_dependents))
-        if all(location.name != name for location in self._plane.locations):
-            self._plane.perform(core.forget(model))  # made of a call's files only: nothing is left that an index could show
+        models = sorted(model for model in core.models() if model.name == name)  # several under namespacing: all, as Triton
+        for model in models:
+            self._plane.perform(core.unload(model, why="unload request", components=unload_dependents))
+            if all(location.name != name for location in self._plane.locations):
+                self._plane.perform(core.forget(model))  # made of a call's files only: nothing is left that an index could show
         # A moment, until the data plane has seen it: whoever asks after this call finds the model gone, as with Triton.
-        await self._plane.store.wait_for(lambda newest: _answers_no_more(newest, model))
+        await self._plane.store.wait_for(lambda newest: all(_answers_no_more(newest, model) for model in models))
 
     def stop(self) -> None:
         """The server is stopping: from now on it is not ready, and nothing is loaded or unloaded; load calls that wait are
@@ -105,24 +107,20 @@ class ControlPlane:
 
     async def wait_startup_settled(self) -> StartupReport:
         """Wait until every version that is loaded at the start is READY or has failed."""
-        return await self._plane.wait_startup_settled()
+        report = await self._plane.wait_startup_settled()
+        self._readiness = None  # it depends on what has failed
+        return report
+
+    def _require_live(self) -> None:
+        if not self._live:
+            raise ServerNotReady
 
     def _require_explicit(self) -> None:
+        self._require_live()
         if self._plane.options.mode is not ControlMode.EXPLICIT:
             raise Unavailable(_NOT_EXPLICIT_TEXT)
         if self._stopping:
             raise Unavailable(_STOPPING_TEXT)
-
-    def _known_id(self, name: str, known: Iterable[ModelId]) -> ModelId:
-        """The one known model of this name. Raises NotFound, or, under namespacing as Triton and for two, InvalidArgument."""
-        found = sorted({model for model in known if model.name == name})
-        unknown = f"Request for unknown model: '{echo(name)}' is not found"
-        if len(found) > 1:
-            places = ", ".join(model.namespace for model in found)
-            raise InvalidArgument(f"model name '{echo(name)}' is ambiguous, several namespaces have it: {places}")
-        if not found:
-            raise InvalidArgument(unknown) if self._plane.options.namespacing else NotFound(unknown)
-        return found[0]
 
     @asynccontextmanager
     async def _turn(self, name: str) -> AsyncIterator[None]:
@@ -142,26 +140,27 @@ class ControlPlane:
         plane, name = self._plane, request.model_name
         places = [location for location in await plane.relist() if location.name == name]
         if request.files:
-            outcome, components = await self._prepare_files(request, places)
+            outcomes = [await self._prepare_files(request, places)]
+        elif plane.options.namespacing and places:  # the model of each namespace, as Triton
+            outcomes = [await self._prepare_directory(request, [place]) for place in places]
         else:
-            outcome, components = await self._prepare_directory(request, places)
-        if isinstance(outcome, Refused):
+            outcomes = [await self._prepare_directory(request, places)]
+        refused = [outcome for outcome, _ in outcomes if isinstance(outcome, Refused)]
+        for outcome in refused:
             if places or plane.core.is_wanted(outcome.id):
                 plane.use(outcome, why="load request")
             else:  # names that nobody has are not remembered
                 _log.warning("a load request was refused", extra={"context": {"model": name, "reason": outcome.reason}})
-            raise outcome.error()
-        return [*components, outcome.id]
+        if refused:
+            raise refused[0].error()
+        return [model for outcome, components in outcomes for model in (*components, outcome.id)]
 
     async def _prepare_directory(self, request: LoadRequest, places: Sequence[ModelLocation]) -> _Outcome:
         plane = self._plane
         if not places:
             return plane.missing(self._wanted_id(request.model_name, places)), ()
         if len(places) > 1:
-            if not plane.options.namespacing:
-                return plane.duplicate(plane.id_of(places[0])), ()
-            found = ", ".join(location.repository for location in places)
-            raise InvalidArgument(f"model name '{request.model_name}' is ambiguous, several repositories have it: {found}")
+            return plane.duplicate(plane.id_of(places[0])), ()
         override = None if request.config_json is None else Override(config_json=request.config_json)
         prepared = await plane.prepare(places[0], override=override)
         if prepared is None:
@@ -243,7 +242,14 @@ def _answers_no_more(snapshot: Snapshot, model: ModelId) -> bool:
 
 
 def _checked_name(name: str) -> str:
-    size = len(name.encode(errors="surrogatepass"))
-    if not 0 < size <= MODEL_NAME_BYTES_MAX or "/" in name or ".." in name or "\0" in name or name == ".":
-        raise InvalidArgument(f"invalid model name '{echo(name)}'; expected the name of a directory in a model repository")
+    """A name that a folder of a repository could have. Others than these are looked for there, and not found."""
+    if not name:
+        raise InvalidArgument("Model name cannot be empty. Please enter a valid name to deploy.")
+    if "/" in name or "\0" in name or name in (".", ".."):
+        raise InvalidArgument(f"model name must not contain path traversal characters: '{echo(name)}'")
+    size_bytes = len(name.encode(errors="surrogatepass"))
+    if size_bytes > MODEL_NAME_BYTES_MAX:
+        raise InvalidArgument(
+            f"invalid model name '{echo(name)}'; expected the name of a directory, which has at most {MODEL_NAME_BYTES_MAX} bytes"
+        )
     return name

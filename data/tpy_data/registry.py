@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -156,7 +157,7 @@ class BackendRegistry:
         except KeyError:
             raise InvalidArgument(
                 f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration. "
-                f"Available backends: {', '.join(sorted(sources)) or 'none'}"
+                f"Available backends: {', '.join(sorted(sources)) or 'none'}. {how_to_get(name, sources)}"
             ) from None
 
     def _config(self, name: str, source: _Source) -> dict[str, str]:
@@ -176,6 +177,17 @@ class BackendRegistry:
             ) from error
         except Exception as error:
             raise Internal(f"backend '{name}' failed to start: {type(error).__name__}: {error}") from error
+
+
+def how_to_get(name: str, available: Collection[str]) -> str:
+    """What somebody can do who wants a backend that is not there."""
+    near = difflib.get_close_matches(name, available, n=1)
+    if near:
+        return f"Did you mean '{near[0]}'?"
+    return (
+        f"For '{name}', install a package that offers it as an entry point '{ENTRY_POINT_GROUP}'; or convert the model to ONNX, "
+        "or run it in a model.py (backend 'python')"
+    )
 
 
 def _with_model_py(folder: Path) -> list[Path]:

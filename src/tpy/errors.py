@@ -69,6 +69,16 @@ class InvalidArgument(CallerError):
     code = ErrorCode.INVALID_ARG
 
 
+class AmbiguousName(InvalidArgument):
+    """Under model namespacing: several namespaces have a model of this name, and no request says which one it means."""
+
+    def __init__(self, name: str, count: int) -> None:
+        super().__init__(
+            f"There are {count} identifiers of model '{echo(name)}' in global map, model namespace must be provided to resolve "
+            "ambiguity."
+        )
+
+
 class NotFound(CallerError):
     """Names something that does not exist."""
 
@@ -101,6 +111,13 @@ class Unavailable(Refusal):
     """Not ready, queue full, time-out, shutting down."""
 
     code = ErrorCode.UNAVAILABLE
+
+
+class ServerNotReady(Unavailable):
+    """Whatever is asked of models while the server has none and never will."""
+
+    def __init__(self) -> None:
+        super().__init__("Server not ready")
 
 
 class Cancelled(Refusal):

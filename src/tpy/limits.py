@@ -106,6 +106,9 @@ slot: what clients may send ahead. Further ones are refused."""
 SEQUENCES_LOST_REMEMBERED_MAX: Final = 4096
 """Ids of sequences that were lost with their instance, kept so that their next request is told so and not that it lacks START."""
 
+HAVE_SERVED_REMEMBERED_MAX: Final = 4096
+"""Versions that were served, kept by name so that a request for one that was removed is told so."""
+
 SEQUENCES_STOP_RESERVE_S: Final = 2
 """When a server stops it waits for live sequences to end; this much of its exit time-out is left to answer and to unload."""
 

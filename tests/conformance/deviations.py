@@ -53,7 +53,7 @@ DEVIATIONS: dict[str, Deviation] = {
         POLL + r".*config\.pbtxt:1:1: name: unexpected directory name 'bad_name' for model 'other', "
         r"directory name must equal model name",
     ),
-    "load unknown": Deviation(500, POLL + r"no model repository has a directory 'nosuch': .*"),
+    "load unknown": Deviation(500, POLL + r"model not found in any model repository: .*"),
     "load bad_dims": Deviation(
         400,
         UNAVAILABLE + r"Invalid argument: .*:3:\d+: input\[0\]\.dims\[0\]: model input 'INPUT0' dimension must be integer >= 1, "

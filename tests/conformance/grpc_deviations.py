@@ -15,7 +15,7 @@ class GrpcDeviation(msgspec.Struct, frozen=True):
 
 
 GRPC_DEVIATIONS: dict[str, GrpcDeviation] = {
-    "load nosuch": GrpcDeviation("INTERNAL", POLL + r"no model repository has a directory 'nosuch': .*"),
+    "load nosuch": GrpcDeviation("INTERNAL", POLL + r"model not found in any model repository: .*"),
     # Named for what is wrong with it, as in Triton; over HTTP Triton has another text.
     "load with unknown parameter": GrpcDeviation("INVALID_ARGUMENT", r"unrecognized load parameter 'x'\."),
     "trace update: trace_level TIMESTAMPS": GrpcDeviation("UNIMPLEMENTED", NO_TRACES),

@@ -23,7 +23,7 @@ from .grpc_transcript import GrpcAnswer
 from .repository import build
 
 RECORDED = msgspec.json.decode((Path(__file__).parent / "transcripts" / "grpc.json").read_bytes(), type=dict[str, GrpcAnswer])
-SPECIAL = {"server metadata", "index", "index of ready ones"}
+SPECIAL = {"server ready", "server metadata", "index", "index of ready ones"}
 
 
 def _deviation(name: str) -> GrpcDeviation | None:
@@ -60,6 +60,12 @@ def test_answer(answers: dict[str, GrpcAnswer], name: str) -> None:
         return
     assert (ours.status, ours.details) == (triton.status, triton.details)
     assert ours.responses == triton.responses
+
+
+def test_a_failed_load_takes_no_server_out_of_its_load_balancer(answers: dict[str, GrpcAnswer]) -> None:
+    """A model that was asked for by a call could not be loaded: Triton's server is not ready from then on."""
+    assert RECORDED["server ready"].responses == [{}]
+    assert answers["server ready"].responses == [{"ready": True}]
 
 
 def test_server_metadata_names_what_is_offered(answers: dict[str, GrpcAnswer]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from tpy.clock import SystemClock
-from tpy.config import ModelConfig
+from tpy.config import ModelConfig, describe
 from tpy.config.model_config import (
     EnsembleScheduling,
     VersionPolicy,
@@ -18,7 +18,7 @@ from tpy.config.model_config import (
     VersionPolicySpecific,
 )
 from tpy.ids import Generation, ModelId, Version
-from tpy.messages import ModelState
+from tpy.messages import ModelDescription, ModelState
 from tpy.state import DesiredModel, DesiredVersion, ModelStateStore, ObservedKey, ObservedVersion, Snapshot
 from tpy_control.core.candidate import select_versions
 from tpy_control.core.index import VersionStatus, index_entries, is_settled, load_error, statuses, strictly_ready
@@ -156,13 +156,20 @@ class Halves:
         revision: int = 1,
         error: str = "",
         refused: int = 0,
+        description: ModelDescription | None = None,
     ) -> None:
         key = ObservedKey(M, Version(version), Generation(generation))
         for state in states:
             told = reason if state is ModelState.UNAVAILABLE else ""
             self.observe.move(
                 ObservedVersion(
-                    key=key, state=state, reason=told, config_revision=revision, applied_error=error, refused_revision=refused
+                    key=key,
+                    state=state,
+                    reason=told,
+                    config_revision=revision,
+                    applied_error=error,
+                    refused_revision=refused,
+                    description=description,
                 )
             )
 
@@ -184,7 +191,7 @@ def test_a_version_is_ready_as_long_as_one_generation_serves() -> None:
     assert not is_settled(halves.snapshot(), desired)
     halves.see(1, 1, L)
     assert statuses(halves.snapshot(), M) == [status(1, L)]
-    assert not strictly_ready(halves.snapshot(), [])
+    assert not ready(halves)
     halves.see(1, 1, R)
     assert is_settled(halves.snapshot(), desired)
     assert load_error(halves.snapshot(), desired) is None
@@ -194,11 +201,15 @@ def test_a_version_is_ready_as_long_as_one_generation_serves() -> None:
     assert not is_settled(halves.snapshot(), newer)
     halves.see(1, 2, N, reason="Internal: boom")
     assert statuses(halves.snapshot(), M) == [status(1, R, "Internal: boom")]
-    assert strictly_ready(halves.snapshot(), [])
+    assert ready(halves)
     assert is_settled(halves.snapshot(), newer)
     assert str(load_error(halves.snapshot(), newer)) == (
         "load failed for model 'm': version 1 is at UNAVAILABLE state: Internal: boom;\n"
     )
+
+
+def ready(halves: Halves, *, failed_loads: bool = True) -> bool:
+    return strictly_ready(halves.snapshot(), refusals=[], failed_loads=lambda _: failed_loads)
 
 
 def test_an_ensemble_without_its_members_is_told_of_by_its_reason_alone() -> None:
@@ -206,9 +217,10 @@ def test_an_ensemble_without_its_members_is_told_of_by_its_reason_alone() -> Non
     desired = halves.want({1: 1}, ensemble_scheduling=EnsembleScheduling())
     halves.see(1, 1, L, R)
     halves.see(1, 1, N, reason="unloaded")
-    assert strictly_ready(halves.snapshot(), []), "a member was unloaded on purpose"
+    assert ready(halves), "a member was unloaded on purpose"
     halves.see(1, 1, N, reason="Invalid argument: in ensemble m, this and that")
-    assert not strictly_ready(halves.snapshot(), [])
+    assert not ready(halves)
+    assert ready(halves, failed_loads=False)
     assert str(load_error(halves.snapshot(), desired)) == "load failed for model 'm': in ensemble m, this and that\n"
 
 
@@ -220,7 +232,7 @@ def test_an_old_generation_that_unloads_beside_a_new_one_does_not_show() -> None
     halves.see(1, 2, L, R)
     halves.see(1, 1, U)
     assert statuses(halves.snapshot(), M) == [status(1, R)]
-    assert strictly_ready(halves.snapshot(), [])
+    assert ready(halves)
     halves.see(1, 1, N, reason="unloaded")
     assert statuses(halves.snapshot(), M) == [status(1, R)]
 
@@ -260,9 +272,9 @@ def test_what_was_unloaded_on_purpose_leaves_the_server_ready() -> None:
     halves.see(1, 1, L, R)
     halves.want({})
     halves.see(1, 1, U)
-    assert not strictly_ready(halves.snapshot(), [])
+    assert not ready(halves)
     halves.see(1, 1, N, reason="unloaded")
-    assert strictly_ready(halves.snapshot(), [])
+    assert ready(halves)
     assert statuses(halves.snapshot(), M) == [status(1, N, "unloaded")]
 
 
@@ -270,11 +282,12 @@ def test_a_dead_version_makes_the_server_unready_until_it_is_back() -> None:
     halves = Halves()
     desired = halves.want({1: 1})
     halves.see(1, 1, L, R)
-    halves.see(1, 1, N, reason="Internal: the worker died")
-    assert not strictly_ready(halves.snapshot(), [])
+    description = describe(ModelConfig(name="m"), Version(1), {})
+    halves.see(1, 1, N, reason="Internal: the worker died", description=description)
+    assert not ready(halves, failed_loads=False)
     assert is_settled(halves.snapshot(), desired)
     halves.see(1, 1, R)
-    assert strictly_ready(halves.snapshot(), [])
+    assert ready(halves)
 
 
 def test_the_index_leaves_out_what_is_gone_and_goes_on_behind_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.control.world import CONFIG, World
 from tpy.errors import Internal, InvalidArgument, Unavailable
 from tpy.ids import ModelId
 from tpy.messages import LoadRequest
+from tpy_control.options import Readiness
 
 CONFIG_JSON = (
     '{"backend": "identity", "max_batch_size": 7,'
@@ -47,7 +49,7 @@ async def test_nothing_is_loaded_at_the_start_but_all_names_are_listed(autojump_
 async def test_load_model_names_and_star(autojump_clock: MockClock, world: World) -> None:
     for name in ("a", "b", "c"):
         world.put(name, 1)
-    async with world.running(load_models=("a", "missing")) as control:
+    async with world.running(load_models=("a", "missing"), readiness=Readiness.ALL_MODELS) as control:
         report = await control.wait_startup_settled()
         assert [entry.name for entry in report.failed] == ["missing"]
         assert [row[:3] for row in world.index()] == [
@@ -107,20 +109,35 @@ async def test_unloading_what_is_unknown_or_not_loaded_succeeds(autojump_clock: 
         assert world.store.snapshot() is before
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", "a..b", "../m", ".", "m\0"])
-async def test_names_that_leave_the_repository(autojump_clock: MockClock, world: World, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "Model name cannot be empty. Please enter a valid name to deploy."),
+        *((name, "model name must not contain path traversal characters") for name in ("a/b", "..", "../m", ".", "m\0", "/m")),
+        ("x" * 256, "invalid model name"),
+    ],
+)
+async def test_names_that_leave_the_repository(autojump_clock: MockClock, world: World, name: str, said: str) -> None:
     async with world.running() as control:
-        with pytest.raises(InvalidArgument, match="invalid model name"):
+        with pytest.raises(InvalidArgument, match=f"^{re.escape(said)}"):
             await control.load(load(name))
-        with pytest.raises(InvalidArgument, match="invalid model name"):
+        with pytest.raises(InvalidArgument, match=f"^{re.escape(said)}"):
             await control.unload(name)
+
+
+@pytest.mark.parametrize("name", ["...", "..my", "a..b", "my..", ".hidden", "a\\b", " ", "%2e"])
+async def test_odd_names_are_looked_for_in_the_repository(autojump_clock: MockClock, world: World, name: str) -> None:
+    async with world.running() as control:
+        with pytest.raises(Internal, match="model not found in any model repository"):
+            await control.load(load(name))
+        await control.unload(name)
 
 
 async def test_a_missing_model_is_an_error_and_is_not_remembered(autojump_clock: MockClock, world: World) -> None:
     async with world.running() as control:
         with pytest.raises(Internal) as caught:
             await control.load(load("m"))
-        assert str(caught.value) == POLL.format("m") + "no model repository has a directory 'm': repo, other"
+        assert str(caught.value) == POLL.format("m") + "model not found in any model repository: no directory 'm' in repo, other"
         assert world.index() == []
         assert control.server_ready()
 
@@ -140,7 +157,7 @@ async def test_a_broken_configuration(autojump_clock: MockClock, world: World) -
 
 async def test_a_contradictory_configuration_fails_as_a_load(autojump_clock: MockClock, world: World) -> None:
     world.put("m", 1, config=CONFIG + "max_batch_size: -1")
-    async with world.running() as control:
+    async with world.running(readiness=Readiness.ALL_MODELS) as control:
         with pytest.raises(InvalidArgument) as caught:
             await control.load(load("m"))
         text = str(caught.value)
@@ -155,7 +172,7 @@ async def test_a_contradictory_configuration_fails_as_a_load(autojump_clock: Moc
 
 async def test_no_version_under_the_policy(autojump_clock: MockClock, world: World) -> None:
     location = world.put("m", 1, config=CONFIG + "version_policy { specific { versions: [3] } }")
-    async with world.running() as control:
+    async with world.running(readiness=Readiness.ALL_MODELS) as control:
         with pytest.raises(InvalidArgument) as caught:
             await control.load(load("m"))
         inner = "at least one version must be available under the version policy of model 'm'"
@@ -171,7 +188,7 @@ async def test_a_load_that_fails_in_the_data_plane_and_is_asked_for_again(autoju
     world.put("m", 1, 2, config=CONFIG + "version_policy { all {} }")
     world.data.failing["m", 2] = "Internal: boom"
     text = "load failed for model 'm': version 2 is at UNAVAILABLE state: Internal: boom;\n"
-    async with world.running() as control:
+    async with world.running(readiness=Readiness.ALL_MODELS) as control:
         for _ in range(2):
             with pytest.raises(InvalidArgument) as caught:
                 await control.load(load("m"))
@@ -195,7 +212,7 @@ async def test_a_failed_update_leaves_the_old_version(autojump_clock: MockClock,
         assert control.server_ready()
         assert await control.model_ready("m", 1)
         world.source.remove(location)
-        with pytest.raises(Internal, match="no model repository has a directory 'm'"):
+        with pytest.raises(Internal, match="model not found in any model repository: no directory 'm'"):
             await control.load(load("m"))
         assert world.index()[0][:3] == ("m", 1, "READY")
 
@@ -437,15 +454,69 @@ async def test_a_load_is_answered_at_the_stop_however_far_it_has_come(
         assert not nursery.child_tasks
 
 
-async def test_under_namespacing_an_ambiguous_name_cannot_be_loaded(autojump_clock: MockClock, world: World) -> None:
-    world.put("twice", 1)
-    world.put("twice", 1, repository="other")
+async def test_under_namespacing_a_load_means_every_model_of_the_name(autojump_clock: MockClock, world: World) -> None:
+    for repository in ("repo", "other"):
+        world.put("leaf", 1, repository=repository)
+        world.put("twice", 1, config=ENSEMBLE.format("leaf"), repository=repository)
     world.put("once", 1, repository="other")
+
+    def loaded() -> list[tuple[str, str]]:
+        return [(entry.namespace, entry.name) for entry in world.control.index(ready_only=True)]
+
     async with world.running(namespacing=True) as control:
         await control.load(load("once"))
-        with pytest.raises(InvalidArgument, match="ambiguous"):
+        assert loaded() == [("other", "once")]
+        await control.load(load("twice"))
+        assert sorted(loaded()) == [("other", "leaf"), ("other", "once"), ("other", "twice"), ("repo", "leaf"), ("repo", "twice")]
+        assert not await control.model_ready("twice"), "no request says which one it means"
+        await control.unload("twice")
+        await wait_all_tasks_blocked()
+        assert sorted(loaded()) == [("other", "leaf"), ("other", "once"), ("repo", "leaf")]
+        world.put("twice", 1, config="nonsense: 3", repository="other")
+        with pytest.raises(Internal, match=r"other/twice/config\.pbtxt:1:1"):
             await control.load(load("twice"))
-        assert control.index(ready_only=True)[0].namespace == "other"
+
+
+async def test_a_touched_file_is_loaded_again_by_a_load_call(autojump_clock: MockClock, world: World) -> None:
+    config = CONFIG + "version_policy { all {} }"
+    location = world.put("m", 1, 2, config=config)
+    async with world.running() as control:
+        await control.load(load("m"))
+        assert world.generations("m") == {1: 1, 2: 2}
+        await control.load(load("m"))
+        assert world.generations("m") == {1: 1, 2: 2}, "nobody touched anything"
+        world.source.write(location, "2/model.bin", "weights")
+        await control.load(load("m"))
+        assert world.generations("m") == {1: 1, 2: 3}, "its own version only"
+        for shared in ("config.pbtxt", "labels.txt"):
+            before = world.generations("m")
+            world.source.write(location, shared, config)
+            await control.load(load("m"))
+            assert min(world.generations("m").values()) > max(before.values()), shared
+        before = world.generations("m")
+        world.source.write(location, "config.pbtxt", config + "instance_group [{ count: 3 kind: KIND_CPU }]")
+        await control.load(load("m"))
+        assert world.generations("m") == before, "instances are added to what is loaded"
+
+
+@pytest.mark.parametrize("kind", ["missing", "syntax", "contradiction", "no versions", "load"])
+async def test_a_failed_load_takes_no_serving_host_out_of_its_load_balancer(
+    autojump_clock: MockClock, world: World, kind: str
+) -> None:
+    world.put("good", 1)
+    if kind != "missing":
+        config = {"syntax": "nonsense: 3", "contradiction": CONFIG + "max_batch_size: -1"}.get(kind, CONFIG)
+        world.put("bad", *(() if kind == "no versions" else (1,)), config=config)
+    world.data.failing["bad", 1] = "Internal: boom"
+    async with world.running(load_models=("good",)) as control:
+        with pytest.raises((Internal, InvalidArgument)):
+            await control.load(load("bad"))
+        assert control.server_ready()
+    if kind != "missing":
+        async with World.like(world).running(load_models=("good",), readiness=Readiness.ALL_MODELS) as control:
+            with pytest.raises((Internal, InvalidArgument)):
+                await control.load(load("bad"))
+            assert control.server_ready() == (kind == "syntax"), "explicit: what cannot be read is not known, as in Triton"
 
 
 def scratch_files(directory: Path) -> list[str]:
@@ -471,7 +542,7 @@ async def test_files_make_a_model_of_their_own(world: World, tmp_path: Path) -> 
             await wait_all_tasks_blocked(0.001)
         await control.load(load("virtual", config_json=CONFIG_JSON, files={"1/model.bin": b"v"}))
         assert ("virtual", 1, "READY", "") in world.index()
-        with pytest.raises(Internal, match="no model repository has a directory 'virtual'"):
+        with pytest.raises(Internal, match="model not found in any model repository: no directory 'virtual'"):
             await control.load(load("virtual"))
         await control.unload("virtual")
         while scratch_files(tmp_path):
@@ -481,7 +552,7 @@ async def test_files_make_a_model_of_their_own(world: World, tmp_path: Path) -> 
     assert not os.listdir(tmp_path), "the end removes what is left"
 
 
-@pytest.mark.parametrize("path", ["../x", "/etc/x", "1/../../x", "1/..", "1//x", "", "./1/x", "1/", "1/x\0", ".."])
+@pytest.mark.parametrize("path", ["../x", "1/../../x", "1/..", "", "/", "./1/x", "1/", "1/x\0", "..", "1/" * 80 + "x"])
 async def test_files_cannot_leave_the_model(world: World, tmp_path: Path, path: str) -> None:
     async with world.running(scratch_directory=tmp_path / "scratch") as control:
         with pytest.raises(InvalidArgument) as caught:
@@ -498,7 +569,7 @@ async def test_files_that_cannot_be_used(world: World, tmp_path: Path) -> None:
             await control.load(load("m", config_json=CONFIG_JSON, files={"1": b"", "1/model.bin": b"x"}))
         with pytest.raises(InvalidArgument, match="at least one version must be available"):
             await control.load(load("m", config_json=CONFIG_JSON, files={"labels.txt": b"x"}))
-        with pytest.raises(InvalidArgument, match="cannot write the files of the override"):
+        with pytest.raises(Internal, match=r"failed to open binary file for write .*: File name too long"):
             await control.load(load("m", config_json=CONFIG_JSON, files={"1/" + "x" * 300: b"x"}))
         assert scratch_files(tmp_path) == []
         assert world.index() == []

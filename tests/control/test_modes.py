@@ -13,6 +13,7 @@ from tpy.errors import Unavailable
 from tpy.messages import LoadRequest
 from tpy_control import MemorySource
 from tpy_control.core.picture import ModelLocation
+from tpy_control.options import Readiness
 
 NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 SETTLE_S = 1.0
@@ -25,11 +26,14 @@ class UnwatchedSource(MemorySource):
         await trio.sleep_forever()
 
 
-async def test_none_loads_everything_and_one_broken_model_stops_no_other(autojump_clock: MockClock, world: World) -> None:
+@pytest.mark.parametrize("readiness", Readiness)
+async def test_none_loads_everything_and_one_broken_model_stops_no_other(
+    autojump_clock: MockClock, world: World, readiness: Readiness
+) -> None:
     world.put("good", 1, 2)
     world.put("broken", 1, config="nonsense: 3")
     world.source.write(world.source.location("empty"), "notes/")
-    async with world.running("none") as control:
+    async with world.running("none", readiness=readiness) as control:
         report = await control.wait_startup_settled()
         assert [(e.name, e.version, e.state.value) for e in report.entries if e.state] == [
             ("broken", None, "UNAVAILABLE"),
@@ -42,7 +46,66 @@ async def test_none_loads_everything_and_one_broken_model_stops_no_other(autojum
         assert "nonsense" in reasons["broken"]
         assert reasons["empty"].startswith("Internal: repo/empty: backend: Invalid model name: Could not determine backend")
         assert control.server_live()
-        assert not control.server_ready(), "strict: two models that should serve do not"
+        assert control.server_ready() == (readiness is Readiness.SERVING), "Triton does not know what it cannot read"
+
+
+@pytest.mark.parametrize("kind", ["no versions", "load"])
+async def test_a_model_of_the_start_that_does_not_load_counts_until_it_is_mended(
+    autojump_clock: MockClock, world: World, kind: str
+) -> None:
+    """As in Triton. It was never ready, so nothing is taken out of a load balancer."""
+    location = world.put("bad", *(() if kind == "no versions" else (1,)))
+    world.put("good", 1)
+    world.data.failing["bad", 1] = "Internal: boom"
+    async with world.running("poll") as control:
+        assert not control.server_ready()
+        world.data.failing.clear()
+        world.source.write(location, "1/model.bin", "mended")
+        await trio.sleep(SETTLE_S * 2)
+        assert control.server_ready()
+
+
+@pytest.mark.parametrize("kind", ["configuration of a served model", "file of a served model", "new model", "duplicate"])
+async def test_a_typo_takes_no_serving_host_out_of_its_load_balancer(autojump_clock: MockClock, world: World, kind: str) -> None:
+    location = world.put("m", 1)
+    world.put("good", 1)
+    for readiness in Readiness:
+        async with World.like(world).running("poll", readiness=readiness) as control:
+            assert control.server_ready()
+            served = kind in ("configuration of a served model", "file of a served model")
+            if kind == "configuration of a served model":
+                world.source.write(location, "config.pbtxt", CONFIG + "max_batch_siz: 3")
+            elif kind == "duplicate":
+                world.put("m", 1, repository="other")
+            elif kind == "file of a served model":
+                world.data.failing["m", 1] = "Internal: SyntaxError"
+                world.source.write(location, "1/model.bin", "typo")
+            else:
+                world.data.failing["new", 1] = "Internal: SyntaxError"
+                world.put("new", 1)
+            await trio.sleep(SETTLE_S * 2)
+            assert control.server_ready() == (readiness is Readiness.SERVING or served or kind == "duplicate")
+        world.put("m", 1)
+        world.source.remove(world.source.location("m", "other"))
+        world.source.remove(world.source.location("new"))
+        world.data.failing.clear()
+
+
+async def test_a_missing_repository_leaves_a_server_that_is_neither_live_nor_ready(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """--exit-on-error=false, as in Triton, whose texts these are."""
+    world.put("m", 1)
+    world.source.broken_repositories.add("repo")
+    async with world.running("explicit", require_repositories=False) as control:
+        assert not control.server_live()
+        assert not control.server_ready()
+        with pytest.raises(Unavailable, match=r"^Server not ready$"):
+            control.index()
+        for call in (control.load(LoadRequest(model_name="m")), control.unload("m"), control.model_ready("m")):
+            with pytest.raises(Unavailable, match=r"^Server not ready$"):
+                await call
+        control.stop()
 
 
 async def test_readiness_that_is_not_strict_needs_no_model(autojump_clock: MockClock, world: World) -> None:

@@ -119,6 +119,13 @@ class World:
         self.data = FakeDataPlane(self.store)
         self.control: ControlPlane
 
+    @classmethod
+    def like(cls, other: World) -> World:
+        """Another server of the same models, which fail alike."""
+        world = cls()
+        world.source, world.data.failing = other.source, other.data.failing
+        return world
+
     def put(
         self, name: str, *versions: int, config: str = CONFIG, content: str = "weights", repository: str = ""
     ) -> ModelLocation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -239,13 +240,35 @@ def test_instances_change_without_loading_again(model: ModelFolder, client: Infe
     assert len(initialized(model)) == 3
 
 
-def test_a_touch_and_a_plain_load_do_nothing(model: ModelFolder, client: InferenceServerClient) -> None:
+def test_a_touch_and_a_load_initialize_the_model_again(model: ModelFolder, client: InferenceServerClient) -> None:
+    """The habit of those who want a reload. A load alone does nothing."""
     model.config(COUNTING_CONFIG).python(COUNTING)
-    client.load_model(model.name)
-    (model.path / "1" / "model.py").touch()
     client.load_model(model.name)
     client.load_model(model.name)
     assert initialized(model) == [f"{model.name}_0"]
+    for file in ("1/model.py", "config.pbtxt"):
+        (model.path / file).touch()
+        client.load_model(model.name)
+        client.load_model(model.name)
+    assert initialized(model) == [f"{model.name}_0"] * 3
+
+
+FINALIZING = (
+    COUNTING.replace("        with open(notes", "        self.notes = notes.with_suffix('.finalized')\n        with open(notes")
+    + """
+    def finalize(self):
+        with open(self.notes, "a") as file:
+            file.write("x")
+"""
+)
+
+
+def test_a_load_is_answered_when_removed_instances_are_finalized(model: ModelFolder, client: InferenceServerClient) -> None:
+    model.config(COUNTING_CONFIG + "instance_group [ { count: 3 } ]\n").python(FINALIZING)
+    client.load_model(model.name)
+    model.config(COUNTING_CONFIG + "instance_group [ { count: 1 } ]\n")
+    client.load_model(model.name)
+    assert (model.path.parent.parent / f"{model.name}.finalized").read_text() == "xx"
 
 
 def test_versions_that_stay_are_not_loaded_again(model: ModelFolder, client: InferenceServerClient) -> None:
@@ -259,11 +282,24 @@ def test_versions_that_stay_are_not_loaded_again(model: ModelFolder, client: Inf
     assert client.get_inference_statistics(model.name, "1")["model_stats"][0]["inference_count"] == 1
 
 
-@pytest.mark.parametrize(("name", "status"), [("a..b", "400"), ("nosuch", "500")])
-def test_names_that_cannot_be_loaded(client: InferenceServerClient, name: str, status: str) -> None:
-    with pytest.raises(InferenceServerException, match=r"invalid model name 'a\.\.b'|failed to load 'nosuch'") as caught:
+@pytest.mark.parametrize("name", ["nosuch", "a..b", "...", "..my"])
+def test_names_that_no_repository_has(client: InferenceServerClient, name: str) -> None:
+    said = f"failed to load '{name}', failed to poll from model repository: model not found in any model repository"
+    with pytest.raises(InferenceServerException, match=re.escape(said)) as caught:
         client.load_model(name)
-    assert caught.value.status() == status
+    assert caught.value.status() == "500"
+
+
+def test_files_of_a_load_call_in_triton_s_spellings(model: ModelFolder, client: InferenceServerClient) -> None:
+    """Recorded from 2.51: a leading slash is fine, a name that is too long fails in the file system."""
+    config = json.dumps({"backend": "identity", "max_batch_size": 8})
+    for name in ("/1/any", "1//any", "//1/any"):
+        client.load_model("made", config=config, files={f"file:{name}": b"x"})
+        assert client.is_model_ready("made")
+    with pytest.raises(InferenceServerException, match="failed to open binary file for write") as caught:
+        client.load_model("made", config=config, files={"file:1/" + "x" * 300: b"x"})
+    assert caught.value.status() == "500"
+    client.unload_model("made")
 
 
 def test_a_model_that_vanishes_from_disk_stays_until_it_is_unloaded(model: ModelFolder, client: InferenceServerClient) -> None:

@@ -236,6 +236,23 @@ async def test_only_the_instances_change_when_only_they_are_changed(autojump_clo
     assert loads == [1]
 
 
+async def test_a_change_is_applied_when_removed_instances_are_closed(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    """A load call waits for it: memory that the next model needs is free then. What is newer does not wait."""
+    async with rig(load_ms=1000) as r:
+        await r.serve(config(instance_group=instances(3)))
+        began = trio.current_time()
+        r.want(config(instance_group=instances(2)), {1: 1})
+        await r.store.wait_for(lambda s: all(o.config_revision == 2 for o in s.observed.values()))
+        assert trio.current_time() - began == pytest.approx(1)
+        assert len(r.backend.instances) == 2
+        r.want(config(instance_group=instances(1)), {1: 1})
+        await trio.sleep(0.1)
+        began = trio.current_time()
+        r.want(config(instance_group=instances(1), max_batch_size=8), {1: 1})
+        await r.store.wait_for(lambda s: all(o.config_revision == 4 for o in s.observed.values()))
+        assert trio.current_time() - began < 1
+
+
 async def test_a_dead_instance_is_replaced_with_growing_pauses(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
     backend = ScriptedBackend()
     created: list[float] = []
@@ -449,7 +466,7 @@ async def test_namespaces_keep_models_of_one_name_apart(autojump_clock: MockCloc
         assert values(await r.submit().wait()) == [1, 1]
         r.want(config(), namespace="/b")
         await r.store.wait_for(lambda s: sum(o.state is ModelState.READY for o in s.observed.values()) == 2)
-        with pytest.raises(Exception, match="ambiguous"):
+        with pytest.raises(Exception, match="There are 2 identifiers of model 'm' in global map"):
             r.submit()
         assert [s.namespace for s in r.plane.statistics("m")] == ["/a", "/b"]
 

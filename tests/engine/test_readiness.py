@@ -8,6 +8,7 @@ from collections.abc import Callable
 import trio
 import trio.testing
 
+from tpy.limits import READINESS_CHECK_S_MAX
 from tpy_data.engine.readiness import ReadinessChecks
 
 
@@ -75,3 +76,35 @@ async def test_one_that_hangs_is_not_waited_for(autojump_clock: trio.testing.Moc
     autojump_clock.autojump_threshold = 0.01
     assert await checks.ask() is False
     go.set()
+
+
+async def test_who_asks_while_a_check_takes_too_long_gets_what_the_model_says_then(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The instance gives up at its limit, and its model answers a little later: as long as whoever came later would wait."""
+    limit = threading.Event()
+
+    def say() -> bool:
+        if opinion.asked == 1:
+            limit.wait(20)
+            return False
+        return True
+
+    opinion = Opinion(say)
+    checks = ReadinessChecks(lambda: [opinion])
+    autojump_clock.autojump_threshold = 1000
+    answers: list[bool] = []
+
+    async def ask() -> None:
+        answers.append(await checks.ask())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        for _ in range(3):
+            nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        autojump_clock.jump(READINESS_CHECK_S_MAX)
+        limit.set()
+    assert answers == [False, True, True, True]
+    assert opinion.asked == 2

@@ -34,6 +34,7 @@ def untouched(attacker: Attacker) -> Iterator[None]:
     assert files_below(attacker.home) == before
 
 
+TOO_LONG = "1/" + "x" * 300
 OUTSIDE = [
     "../x",
     "../../secret.txt",
@@ -41,7 +42,6 @@ OUTSIDE = [
     "1/../../x",
     "/tmp/tpy-security-x",
     "//tmp/tpy-security-x",
-    "1//x",
     "./x",
     "1/./x",
     "1/..",
@@ -50,7 +50,7 @@ OUTSIDE = [
     "/",
     "1/",
     "1/x\0y",
-    "1/" + "x" * 300,
+    TOO_LONG,
     "1/" + "x/" * 5000 + "x",
 ]
 
@@ -60,14 +60,15 @@ def test_files_of_a_load_call_stay_inside(attacker: Attacker, untouched: None, p
     """CVE-2023-31036, CVE-2026-24208, CVE-2026-24209."""
     content = base64.b64encode(b"taken").decode()
     answer = attacker.load("intruder", {"config": json.dumps({"backend": "identity"}), f"file:{path}": content})
-    assert answer.status == 400
+    too_long = path == TOO_LONG
+    assert answer.status == (500 if too_long else 400)  # as in Triton
     assert len(answer.error) < 10_000
     request = message_class("inference.RepositoryModelLoadRequest")(model_name="intruder")
     request.parameters["config"].string_param = json.dumps({"backend": "identity"})
     request.parameters[f"file:{path}"].bytes_param = b"taken"
     with grpc.insecure_channel(attacker.server.grpc) as channel, pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary(f"{SERVICE}RepositoryModelLoad")(request.SerializeToString(), timeout=20)
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.code() is (grpc.StatusCode.INTERNAL if too_long else grpc.StatusCode.INVALID_ARGUMENT)
     assert not list(Path("/tmp").glob("tpy-security-x*"))
 
 

@@ -167,7 +167,8 @@ def _parse(picture: ModelPicture, *, auto_complete: bool, override: Override | N
     if picture.config_text is None and not auto_complete:
         problem = Problem(
             path=f"{picture.directory}/{CONFIG_FILENAME}",
-            message="there is no configuration, and automatic completion is disabled",
+            message=f"failed to open text file for read {picture.directory}/{CONFIG_FILENAME}: No such file or directory; "
+            "automatic completion is disabled",
             expected="a config.pbtxt, or a server without --disable-auto-complete-config",
         )
         raise ConfigError([problem])

@@ -2,7 +2,8 @@
 
 The rule: a model's desired state is its newest good candidate. A version keeps its generation, and so stays loaded, as long as
 nothing it was loaded from has changed: its own files, the files shared by all versions, its directory, and the configuration
-except `instance_group` and `version_policy`. Otherwise, and when a call asks again for what has failed, it gets a new one.
+except `instance_group` and `version_policy`. Otherwise, and when a call asks again for what has failed or was touched, it gets a
+new one.
 A refused candidate changes nothing but the rejection: what was desired before stays.
 """
 
@@ -16,7 +17,7 @@ from tpy.config import ModelConfig, only_instances_differ
 from tpy.ids import Generation, ModelId, Version
 from tpy.state import DesiredModel, DesiredVersion
 from tpy_control.core.candidate import Candidate, Override, Refused, components_of
-from tpy_control.core.picture import Glance, VersionPicture
+from tpy_control.core.picture import CONFIG_FILENAME, Glance, VersionPicture, version_of
 
 
 class Put(msgspec.Struct, frozen=True):
@@ -108,10 +109,14 @@ class ControlCore:
         by_name: bool = True,
         failed: Collection[Version] = (),
         apply_again: bool = False,
+        reload_touched: bool = False,
     ) -> list[Action]:
         """Desire a candidate. `failed` are versions whose desired generation has failed and is to be tried again;
-        `apply_again` has a configuration that could not be applied tried again, with a new revision."""
+        `apply_again` has a configuration that could not be applied tried again, with a new revision. With `reload_touched`,
+        versions are loaded anew whose files were written or touched, whatever is in them: people force a reload so."""
         before = self._applied.get(candidate.id)
+        if reload_touched and before is not None:
+            failed = {*failed, *_touched(before, candidate)}
         desired = self._desire(candidate, before, why, failed, apply_again=apply_again)
         self._applied[candidate.id] = _Applied(
             desired=desired,
@@ -205,6 +210,18 @@ class ControlCore:
                         seen.add(known)
                         open_models.append(known)
                         yield known
+
+
+def _touched(before: _Applied, candidate: Candidate) -> Collection[Version]:
+    """The versions whose files are not those of before, by their traces; all, when files of all versions are not. A configuration
+    that has changed in what needs no reload is none of them."""
+    paths = {str(trace[0]) for trace in {*before.glance.traces} ^ {*candidate.glance.traces}}
+    if before.desired.config != candidate.config:
+        paths.discard(CONFIG_FILENAME)
+    folders = {path.partition("/")[0] if "/" in path else "" for path in paths}
+    if any(isinstance(version_of(folder), str) for folder in folders):
+        return candidate.versions.keys()
+    return [version for version in candidate.versions if str(version) in folders]
 
 
 def _keeps_loaded(before: _Applied, candidate: Candidate) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -114,25 +114,26 @@ def _entries(model: ModelId, found: Sequence[VersionStatus], reason: str, refuse
         )
 
 
-def strictly_ready(snapshot: Snapshot, refusals: Iterable[Refused]) -> bool:
-    """Whether every version that should serve does. What was unloaded on purpose does not count, what is being unloaded does."""
+def strictly_ready(snapshot: Snapshot, *, refusals: Iterable[Refused], failed_loads: Callable[[ModelId], bool]) -> bool:
+    """Whether every version that should serve does. What was unloaded on purpose does not count, what is being loaded or unloaded
+    does, and what has lost its instances. `failed_loads` says of which models it counts that they could not be loaded, `refusals`
+    are those that count."""
     ready: dict[ModelId, set[Version]] = {}
     for key, observed in snapshot.observed.items():
         if observed.state is ModelState.READY:
             ready.setdefault(key.model, set()).add(key.version)
     for model, desired in snapshot.desired.items():
-        missing = desired.versions.keys() - ready.get(model, set())
-        if missing and missing - _without_members(snapshot, desired):
-            return False
+        for version in desired.versions.keys() - ready.get(model, set()):
+            entry = snapshot.observed.get(ObservedKey(model, version, desired.versions[version].generation))
+            if entry is None or entry.state is not ModelState.UNAVAILABLE or entry.description is not None:
+                return False
+            # An ensemble that lost a member by an unload counts as unloaded itself.
+            if entry.reason != UNLOADED and failed_loads(model):
+                return False
     for key, observed in snapshot.observed.items():
         if observed.state is ModelState.UNLOADING and key.version not in ready.get(key.model, set()):
             return False
     return all(refused.id in ready for refused in refusals)
-
-
-def _without_members(snapshot: Snapshot, desired: DesiredModel) -> set[Version]:
-    """Versions of an ensemble that are desired and do not serve because a member was unloaded: as if they were unloaded."""
-    return {version for version, reason in failed_versions(snapshot, desired).items() if reason == UNLOADED}
 
 
 def is_settled(snapshot: Snapshot, desired: DesiredModel) -> bool:
@@ -204,6 +205,6 @@ def is_served(snapshot: Snapshot, model: ModelId, version: int | None) -> bool:
 
 
 def counts_for_readiness(refused: Refused, *, explicit: bool, at_start: Iterable[str]) -> bool:
-    """Whether a refused model makes a strict server unready: it should be served, but is not. In explicit mode a model that was
-    asked for by a call and never got as far as its versions is not yet known to the server, as in Triton."""
+    """Whether a refused model makes a server unready that waits for all models. In explicit mode a model that was asked for by a
+    call and never got as far as its versions is not yet known to the server, as in Triton."""
     return not explicit or refused.kind in (RefusalKind.CONFIG, RefusalKind.NO_VERSIONS) or refused.id.name in set(at_start)

@@ -86,6 +86,10 @@ class DataPlane:
         for version in self._reconciler.unfinished():
             version.abandon()
 
+    def refuse_everything(self) -> None:
+        """Say for ever, to all that is asked about models, that the server is not ready."""
+        self.inference.refuse_everything()
+
     async def wait_sequences_over(self) -> None:
         """Until no sequence lives. Leaving the context does not wait for their next requests."""
         await self._table.sequences.wait_over()
@@ -104,6 +108,7 @@ class DataPlane:
 
     def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
         """As `DiagnosticsService.statistics`: of the versions that are switched in."""
+        self.inference.require_live()
         if not model_name:
             return [
                 _statistics(model, served) for model, versions in self._table.models() for served in versions.versions.values()

@@ -125,7 +125,7 @@ class ThreadWorker:
 async def call(worker: Worker, function: Callable[[], T], *, release: Callable[[T], None] | None = None) -> T:
     """Run `function` in the worker and return what it returns, or raise what it raises.
 
-    Cancelling the caller does not stop a call that has begun: it goes on in its thread, that is logged, and what it returns
+    Cancelling the caller does not stop a call that has begun: it goes on in its thread, and what it returns
     is given to `release` (in the worker) because nobody else will. A call that has not begun is never begun.
     """
     job = _Call(worker, function, release)
@@ -222,7 +222,5 @@ class _Call(Generic[T]):
     def abandon(self) -> None:
         self._abandoned = True
         if self._begun:
-            _log.warning(
-                "gave up waiting for a call that goes on in its thread",
-                extra={"context": {"call": _name(self._function)}},
-            )
+            # Whoever gave up says it, in words of models.
+            _log.debug("a call goes on in its thread, nobody waits for it", extra={"context": {"call": _name(self._function)}})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tpy.clock import Clock
 from tpy.config import ModelConfig
 from tpy.echo import echo
-from tpy.errors import InvalidArgument, NotFound, TpyError, Unavailable
+from tpy.errors import AmbiguousName, InvalidArgument, NotFound, ServerNotReady, TpyError, Unavailable
 from tpy.messages import ModelState
 from tpy.services import ResolvedModel
 from tpy.state import ModelStateStore
@@ -23,6 +23,7 @@ class EngineInference:
         self._clock = clock
         self._model_namespacing = model_namespacing
         self._stopping = False
+        self._live = True
 
     def stop(self) -> None:
         """Refuse every request from now on, except those of live sequences: the server is stopping."""
@@ -36,6 +37,15 @@ class EngineInference:
             if found is not None:
                 return found
         return self._resolve_for_sequences(model_name, version)
+
+    def refuse_everything(self) -> None:
+        """Answer everything with "Server not ready" from now on."""
+        self._live = False
+
+    def require_live(self) -> None:
+        """Raises Unavailable after `refuse_everything`."""
+        if not self._live:
+            raise ServerNotReady
 
     def config(self, model_name: str, version: int | None = None) -> ModelConfig:
         """As `InferenceService.config`."""
@@ -84,19 +94,19 @@ class EngineInference:
                 return NotFound(f"{about} has no available versions")
             # A version is switched in, but its instances have failed and are being replaced: worth another try later.
             return Unavailable(f"{about} version {max(model.versions)} is not at ready state")
-        if any(each.key.version == version and each.state is not ModelState.UNKNOWN for each in observed):
+        gone = any(key.version == version for key in self._table.have_served if key.model.name == model_name)
+        if gone or any(each.key.version == version and each.state is not ModelState.UNKNOWN for each in observed):
             return Unavailable(f"{about} version {version} is not at ready state")
         return NotFound(f"{about} version {version} is not found")
 
     def _require_known(self, model_name: str) -> None:
         """Raises for a model that was never loaded, or whose name several namespaces have."""
+        self.require_live()
         snapshot = self._store.snapshot()
         known = {key.model for key in snapshot.observed if key.model.name == model_name}
+        known.update(key.model for key in self._table.have_served if key.model.name == model_name)
         if len(known) > 1:
-            places = ", ".join(f"'{model.namespace}'" for model in sorted(known))
-            raise InvalidArgument(
-                f"Request for unknown model: '{echo(model_name)}' is ambiguous, it is in the namespaces {places}"
-            )
+            raise AmbiguousName(model_name, len(known))
         if not known:
             message = f"Request for unknown model: '{echo(model_name)}' is not found"
             # Triton's code for the same text depends on the flag.

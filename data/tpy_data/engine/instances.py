@@ -70,6 +70,11 @@ class SupervisedInstance:
         """None while there is none."""
         return self._instance
 
+    @property
+    def closing(self) -> bool:
+        """Whether it takes no more batches, and closes after the one that it may be running."""
+        return self._stopping.is_set()
+
     async def start(self) -> None:
         """Make the instance and warm it up, both in its thread, and give it work. Raises TpyError with the reason."""
         name = self.placed.placement.name
@@ -269,6 +274,11 @@ class InstanceSet:
         for member in surplus:
             self._members.remove(member)
             member.retire()
+
+    async def wait_closed(self) -> None:
+        """Until those are closed that a resize sent away, and that nothing ties to requests any more."""
+        for member in [member for member in self._supervised if member not in self._members and member.closing]:
+            await member.ended.wait()
 
     async def close(self) -> None:
         """Close all, also those that a resize sent away; each after the batch that it may be running."""

@@ -1,6 +1,7 @@
 """ReadinessChecks: asks the instances of a version whether they are ready, where they know better than the server.
 
-One check runs at a time; who asks meanwhile gets its answer. The instances are asked in threads, beside what they execute.
+One check runs at a time; who asks meanwhile gets its answer, or, when it took too long, that of the next, which waits for what
+the model is still at. The instances are asked in threads, beside what they execute.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ from tpy.limits import READINESS_CHECK_GRACE_S, READINESS_CHECK_S_MAX
 class _Asking:
     """A check that runs. No `answer` after `done`: whoever ran it was cancelled."""
 
-    __slots__ = ("answer", "done")
+    __slots__ = ("answer", "began_s", "done")
 
     def __init__(self) -> None:
         self.answer: bool | None = None
+        self.began_s = trio.current_time()
         self.done = trio.Event()
+
+    def took_too_long(self) -> bool:
+        """Whether the answer is no more than that there was none in time."""
+        return self.answer is False and trio.current_time() - self.began_s >= READINESS_CHECK_S_MAX
 
 
 class ReadinessChecks:
@@ -32,10 +38,12 @@ class ReadinessChecks:
 
     async def ask(self) -> bool:
         """Whether all are ready; false also when one has not said so in time."""
+        waited = False
         while (running := self._asking) is not None:
             await running.done.wait()
-            if running.answer is not None:
+            if running.answer is not None and (waited or not running.took_too_long()):
                 return running.answer
+            waited = waited or running.answer is not None
         asking = self._asking = _Asking()
         try:
             asking.answer = await self._check(self._instances())

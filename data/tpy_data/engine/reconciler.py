@@ -43,6 +43,9 @@ class Reconciler:
     def close(self) -> None:
         """Desire nothing any more: load nothing, wait for no load under way, and unload everything at once."""
         self._closing = True
+        loading = [f"{each.id}:{each.version}" for each in self._versions.values() if each.phase is Phase.LOADING]
+        if loading:
+            _log.info("not waiting for models that are still loading: %(models)s", {"models": ", ".join(sorted(loading))})
         for version in self._versions.values():
             version.stop()
             version.give_up_starting()

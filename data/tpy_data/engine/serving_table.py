@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tpy.config import ModelConfig
 from tpy.ids import ModelId, Version
+from tpy.limits import HAVE_SERVED_REMEMBERED_MAX
 from tpy_data.engine.model_engine import ModelEngine
 from tpy_data.engine.sequence_peers import SequencePeers
 from tpy_data.engine.served_copy import ServedCopy
@@ -45,6 +46,13 @@ class Served(Protocol):
         ...
 
 
+class ServedKey(NamedTuple):
+    """A version of a model."""
+
+    model: ModelId
+    version: Version
+
+
 class ServedModel:
     """The versions of a model that are switched in; `newest` is what a request without version gets. `resolved` has what requests
     get that ask for a version, or for None, as far as it is ready. Immutable: a change makes a new one, so that a switch is one
@@ -68,6 +76,9 @@ class ServingTable:
         self.by_name: dict[str, ServedModel] = {}
         """Read by the request path. A name that several namespaces serve is not in it."""
         self._by_id: dict[ModelId, ServedModel] = {}
+        self.have_served: dict[ServedKey, None] = {}
+        """The versions that were switched in, the last HAVE_SERVED_REMEMBERED_MAX: a model that was removed is known as one
+        without versions."""
         self.sequences = SequencePeers()
         """Where live sequences are, whatever is switched in."""
         self._watchers: dict[str, list[Callable[[], None]]] = {}
@@ -87,6 +98,11 @@ class ServingTable:
 
     def switch_in(self, served: Served) -> Served | None:
         """`served` answers for its version from now on. Returns what did before."""
+        key = ServedKey(served.id, served.version)
+        self.have_served.pop(key, None)
+        self.have_served[key] = None
+        if len(self.have_served) > HAVE_SERVED_REMEMBERED_MAX:
+            del self.have_served[next(iter(self.have_served))]
         versions = self._versions(served.id)
         before = versions.get(served.version)
         versions[served.version] = served

@@ -272,6 +272,7 @@ class VersionRuntime:
         try:
             config, wanted = self._plant.loader.resized(loaded.config, model.config)
             await self._have(instances, wanted)
+            await self._wait_superfluous_closed(instances)
         except TpyError as error:
             self._applied_error = error.reason()
             self._refused_revision = model.config_revision
@@ -291,6 +292,18 @@ class VersionRuntime:
         """Have exactly these instances. Raises TpyError, and all is as before, when they cannot be had or could never run."""
         with nullcontext() if self._gate is None else self._gate.change(wanted):
             await instances.resize(wanted)
+
+    async def _wait_superfluous_closed(self, instances: InstanceSet) -> None:
+        """Until removed instances are finalized, so that a load call can wait for it; or something newer is wanted."""
+        async with trio.open_nursery() as nursery:
+
+            async def give_up() -> None:
+                await self._wake.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(give_up)
+            await instances.wait_closed()
+            nursery.cancel_scope.cancel()
 
     async def _drain(self, engine: ModelEngine, instances: InstanceSet) -> None:
         """Finish the requests that are there, close the instances."""
@@ -323,9 +336,11 @@ class VersionRuntime:
 
     def _end(self, failure: TpyError | None) -> None:
         """Nothing of the version is left."""
+        was_loaded, self._loaded = self._loaded is not None, None
         if failure is None or self._stopping:
             self._move(ModelState.UNAVAILABLE, UNLOADED, phase=Phase.UNLOADED)
-            _log.info(SUCCESSFULLY_UNLOADED, self._context())
+            if was_loaded:
+                _log.info(SUCCESSFULLY_UNLOADED, self._context())
         else:
             self._move(ModelState.UNAVAILABLE, failure.reason(), phase=Phase.FAILED)
             _log.error(FAILED_TO_LOAD, {**self._context(), "reason": failure.reason()})

@@ -101,41 +101,42 @@ async def run_server(
     outcome = Outcome.STOPPED
     with trio.CancelScope() as everything:
         async with trio.open_nursery() as control_nursery:
-            control: ControlPlane = await control_nursery.start(
-                partial(run_control_plane, options.control, store, store.desired_writer(), clock=clock)
-            )
-            async with open_data_plane(_data_options(options, gpus), store, store.observed_writer(), registry, clock) as data:
-                data.use_repository(control)
-                services = Services(
-                    inference=data.inference,
-                    repository=Repository(control, data),
-                    diagnostics=Diagnostics(data, logs, server_id=options.server_id),
-                    shared_memory=NoSharedMemory(),
-                    readiness=readiness,
-                    deliveries=data.deliveries,
-                )
-                control_nursery.start_soon(readiness.follow, store)
-                closing_ports = trio.Event()
-                async with _frontends(options, services, data, clock, stop=closing_ports, give_up=stop.asked) as ports:
-                    loaded = await _wait_loaded(options, control, registry, stop, logs, announce)
-                    if loaded:
-                        await ports.tell()
-                        for name, address in ports.addresses.items():
-                            _log.info("%s", started(name, address))
-                            if not logs.reaches_terminal:
-                                announce(started(name, address))
-                        task_status.started(ports.addresses)
-                        await stop.asked.wait()
-                    outcome = Outcome.STOPPED if loaded or stop.asked.is_set() else Outcome.FAILED
-                    stop.ask(_LOAD_FAILED)
-                    exit_s = trio.current_time() + options.exit_timeout_s
-                    everything.deadline = exit_s + ANSWERS_STOP_S
-                    _begin_stop(control, data, readiness, stop.reason)
-                    control_nursery.start_soon(_refuse_open_at, exit_s, data)
-                    with trio.move_on_at(exit_s - SEQUENCES_STOP_RESERVE_S):
-                        await data.wait_sequences_over()
-                    closing_ports.set()
-                everything.deadline = max(exit_s, trio.current_time())  # all answers have left
+            control = await _start_control(options, store, clock, stop, control_nursery)
+            if control is not None:
+                async with open_data_plane(_data_options(options, gpus), store, store.observed_writer(), registry, clock) as data:
+                    data.use_repository(control)
+                    if not control.server_live():
+                        data.refuse_everything()
+                    services = Services(
+                        inference=data.inference,
+                        repository=Repository(control, data),
+                        diagnostics=Diagnostics(data, logs, server_id=options.server_id),
+                        shared_memory=NoSharedMemory(),
+                        readiness=readiness,
+                        deliveries=data.deliveries,
+                    )
+                    control_nursery.start_soon(readiness.follow, store)
+                    closing_ports = trio.Event()
+
+                    def begin_stop() -> float:
+                        exit_s = trio.current_time() + options.exit_timeout_s
+                        everything.deadline = exit_s + ANSWERS_STOP_S
+                        _begin_stop(control, data, readiness, stop.reason)
+                        return exit_s
+
+                    if await _wait_loaded(options, control, registry, stop, logs, announce):
+                        async with _frontends(options, services, data, clock, stop=closing_ports, give_up=stop.asked) as ports:
+                            await _serve(ports, logs, announce, stop, task_status)
+                            exit_s = begin_stop()
+                            control_nursery.start_soon(_refuse_open_at, exit_s, data)
+                            with trio.move_on_at(exit_s - SEQUENCES_STOP_RESERVE_S):
+                                await data.wait_sequences_over()
+                            closing_ports.set()
+                        everything.deadline = max(exit_s, trio.current_time())  # all answers have left
+                    else:
+                        outcome = Outcome.STOPPED if stop.asked.is_set() else Outcome.FAILED
+                        stop.ask(_LOAD_FAILED)
+                        everything.deadline = begin_stop()
             control_nursery.cancel_scope.cancel()
     with trio.CancelScope(deadline=everything.deadline) as closing:
         if not everything.cancelled_caught:
@@ -147,6 +148,45 @@ async def run_server(
         _log.error("Exit timeout expired. Exiting immediately.")
         return Outcome.FAILED
     return outcome
+
+
+@asynccontextmanager
+async def _unless(asked: trio.Event) -> AsyncIterator[None]:
+    """Leaves the block as soon as the stop is asked."""
+    async with trio.open_nursery() as nursery:
+
+        async def give_up() -> None:
+            await asked.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(give_up)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def _start_control(
+    options: ServerOptions, store: ModelStateStore, clock: Clock, stop: Stop, nursery: trio.Nursery
+) -> ControlPlane | None:
+    """The control plane, after its first look; None when the server was stopped first: a repository that hangs keeps nobody."""
+    run = partial(run_control_plane, options.control, store, store.desired_writer(), clock=clock)
+    begun: list[ControlPlane] = []
+    async with _unless(stop.asked):
+        begun.append(await nursery.start(run))
+    return begun[0] if begun else None
+
+
+async def _serve(
+    ports: Ports, logs: LogController, announce: Announce, stop: Stop, task_status: trio.TaskStatus[dict[str, BoundAddress]]
+) -> None:
+    """Say where the ports are, and serve until the stop is asked."""
+    async with _unless(stop.asked):
+        await ports.tell()
+        for name, address in ports.addresses.items():
+            _log.info("%s", started(name, address))
+            if not logs.reaches_terminal:
+                announce(started(name, address))
+        task_status.started(ports.addresses)
+        await trio.sleep_forever()
 
 
 def _begin_stop(control: ControlPlane, data: DataPlane, readiness: ReadinessSignal, reason: str) -> None:
@@ -168,15 +208,8 @@ async def _wait_loaded(
 ) -> bool:
     """Wait until the models of the start have settled and show the tables; false when the server is not to go on."""
     settled: list[StartupReport] = []
-    async with trio.open_nursery() as nursery:
-
-        async def give_up() -> None:
-            await stop.asked.wait()
-            nursery.cancel_scope.cancel()
-
-        nursery.start_soon(give_up)
+    async with _unless(stop.asked):
         settled.append(await control.wait_startup_settled())
-        nursery.cancel_scope.cancel()
     if not settled or stop.asked.is_set():
         return False
     report = settled[0]

@@ -10,7 +10,7 @@ import orjson
 from tpy.config import ModelConfig, Objection, Problem, Severity
 from tpy_control import ModelCheck, check_repository
 from tpy_data.engine.support import unsupported, without_effect
-from tpy_data.registry import BackendRegistry
+from tpy_data.registry import BackendRegistry, how_to_get
 
 
 def report(
@@ -35,7 +35,8 @@ def report(
             yield Objection(field, f"'{_leaf(field)}' has no effect in this server", Severity.WARNING)
         if config.backend and config.backend not in backends:
             message = f"unable to find backend library for backend '{config.backend}'"
-            yield Objection("backend", message, expected=f"one of {', '.join(sorted(backends))}")
+            there = f"one of {', '.join(sorted(backends))}. {how_to_get(config.backend, backends)}"
+            yield Objection("backend", message, expected=there)
 
     checks = check_repository(
         repositories,

@@ -61,7 +61,15 @@ FLAGS: tuple[Flag, ...] = (
         "General",
         "strict-readiness",
         True,
-        "Report ready only when every model is ready. Otherwise as soon as the server answers.",
+        "Report ready only when models are ready. Otherwise as soon as the server answers.",
+    ),
+    _flag(
+        "General",
+        "readiness",
+        "serving",
+        "Models that a strict server waits for, an addition of tpy: those that load at the start and those that have served, or "
+        "all of the repository, those with broken files too.",
+        choices=("serving", "all-models"),
     ),
     # Logging
     _flag("Logging", "log-verbose", 0, "Verbosity: messages of level <= N are shown; 0 shows none.", minimum=0, switches=True),

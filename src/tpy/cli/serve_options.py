@@ -25,7 +25,7 @@ from tpy.frontends.restrictions import parse_restricted
 from tpy.limits import ANSWERS_STOP_S
 from tpy.messages import LogSettings
 from tpy.units import NS_PER_S
-from tpy_control.options import ControlMode, ControlOptions
+from tpy_control.options import ControlMode, ControlOptions, Readiness
 from tpy_data.engine.gpu_limits import parse_gpu_limits
 from tpy_data.schedulers.core import StartDelay
 
@@ -39,6 +39,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     exit_timeout_secs: int
     exit_on_error: bool
     strict_readiness: bool
+    readiness: Readiness
     log_verbose: int
     log_info: bool
     log_warning: bool
@@ -205,6 +206,8 @@ def _control(v: _Values) -> ControlOptions:
         poll_interval_ns=v.repository_poll_secs * NS_PER_S,
         load_models=v.load_model,
         strict_readiness=v.strict_readiness,
+        readiness=v.readiness,
+        require_repositories=v.exit_on_error,
         model_config_name=v.model_config_name,
         auto_complete=not (v.disable_auto_complete_config or v.strict_model_config),
         namespacing=v.model_namespacing,

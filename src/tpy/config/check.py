@@ -30,6 +30,11 @@ def _no_objection(config: ModelConfig) -> Iterable[Objection]:
     return ()
 
 
+def _said_in(field: str, config: ModelConfig) -> str:
+    """The field that said what was resolved to `field`: most backends are told by the platform."""
+    return "platform" if field == "backend" and not config.backend and config.platform else field
+
+
 def check_text(
     text: str,
     *,
@@ -56,7 +61,9 @@ def check_text(
     found = validate(config, source=parsed.source, complete=complete)
     known = {problem.field for problem in errors_of(found)}
     found.extend(
-        parsed.source.problem(objection.field, objection.message, expected=objection.expected, severity=objection.severity)
+        parsed.source.problem(
+            _said_in(objection.field, parsed.config), objection.message, expected=objection.expected, severity=objection.severity
+        )
         for objection in judge(config)
         if objection.field not in known
     )

@@ -61,7 +61,8 @@ class ObservedKey(msgspec.Struct, frozen=True, order=True):
 class ObservedVersion(msgspec.Struct, frozen=True, kw_only=True):
     """A version in one generation: what it is now, why, and since when (Clock nanoseconds).
 
-    `config` (normalised, auto-completed) and `description` are there from READY on. `config_revision` is the one last applied,
+    `config` (normalised, auto-completed) and `description` are there from READY until it is unloaded, so that an UNAVAILABLE
+    version that has them was loaded and lost its instances. `config_revision` is the one last applied,
     so that an instance resize has converged when it equals the desired one. `applied_error` is the reason why `refused_revision`,
     the newest one that was tried, could not be applied (the old instances go on); "" when it could.
     """

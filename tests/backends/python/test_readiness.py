@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 
@@ -73,6 +74,32 @@ def test_one_that_hangs(make: Serve) -> None:
     assert "Timed out waiting for user-defined is_ready() response" in served.logged("warning")[-1]
     assert not found.check_ready(0.1)
     assert served.output().tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_a_second_question_waits_for_the_answer_to_the_first(make: Serve, isolation: str) -> None:
+    """Also when whoever asked first has given up: the model is asked once."""
+    source = """    asked, begun, go = 0, threading.Event(), threading.Event()
+    def is_ready(self):
+        self.asked += 1
+        self.begun.set()
+        self.go.wait(20)
+        return self.asked == 1
+"""
+    served = make(model(source, "self.begun.wait(20); time.sleep(0.2); self.go.set()"), isolation)
+    found = served.python
+    first: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    second: queue.SimpleQueue[bool] = queue.SimpleQueue()
+    askers = [threading.Thread(target=lambda: first.put(found.check_ready(0.01 if isolation == "process" else 20)))]
+    askers[0].start()
+    if isolation == "process":
+        assert first.get(timeout=20) is False, "gave up"
+    askers.append(threading.Thread(target=lambda: second.put(found.check_ready(20))))
+    askers[1].start()
+    served.run()
+    assert second.get(timeout=20) is True
+    for asker in askers:
+        asker.join()
 
 
 def test_beside_a_batch_that_runs(make: Serve) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import inspect
 import threading
 from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from tpy.backend import AnswerLater, ExecutionBatch, ExecutionRequest, ExecutionResult
@@ -55,6 +56,7 @@ class ThreadedInstance:
         self._decoupled = start.decoupled
         self._ways_opened = False
         self._checking = threading.Lock()
+        self._check: Future[bool] | None = None
         context.set_for_thread(self._context)
         context.set_for_package(self._package, self._context)
         try:
@@ -156,18 +158,26 @@ class ThreadedInstance:
         return self._runner.has_readiness_check
 
     def check_ready(self, timeout_s: float) -> bool:
-        """As `tpy.backend.ChecksReadiness`. False at once while an earlier call hangs in the model."""
-        if not self._checking.acquire(blocking=False):
-            return False
+        """As `tpy.backend.ChecksReadiness`. While an earlier call still runs in the model, waits for what that one says."""
+        with self._checking:
+            running = self._check
+            check = self._check = Future() if running is None else running
+        if running is not None:
+            try:
+                return running.result(timeout_s)
+            except TimeoutError:
+                return False
+        ready = False
         context.set_for_thread(self._context)
         try:
-            return self._runner.is_ready(_refuse_async_readiness)
+            ready = self._runner.is_ready(_refuse_async_readiness)
         except ModelFailure as failure:
             self._log("warning", f"is_ready: {failure}")
-            return False
         finally:
             context.set_for_thread(None)
-            self._checking.release()
+            self._check = None
+            check.set_result(ready)
+        return ready
 
     def close(self) -> None:
         """Finalize the model."""

@@ -23,31 +23,42 @@ class LoopOwner(Protocol):
 
 
 class ReadinessAnswers:
-    """`loop_owner` is that of a decoupled model. A question that comes while the model still thinks about another one is not
-    answered: whoever asked has given up."""
+    """`loop_owner` is that of a decoupled model. A question that comes while the model still thinks about another one gets the
+    answer to that one, also when whoever asked it has given up."""
 
     def __init__(self, side: SideLine, runner: ModelRunner, loop_owner: LoopOwner | None) -> None:
         self._side = side
         self._runner = runner
         self._run = run_alone if loop_owner is None else loop_owner.run_beside
-        self._thinking = threading.Lock()
+        self._lock = threading.Lock()
+        self._waiting: list[int] = []
+        """The questions that the answer to come is for; none while nobody asks the model."""
 
     def handle(self, message: Message) -> None:
         """In the side line's thread."""
-        threading.Thread(target=self._answer, args=(message["call"],), name="tpy-is-ready", daemon=True).start()
+        with self._lock:
+            self._waiting.append(message["call"])
+            if len(self._waiting) == 1:
+                threading.Thread(target=self._answer, name="tpy-is-ready", daemon=True).start()
+            elif len(self._waiting) > QUESTIONS_WAITING_MAX:
+                del self._waiting[1]  # of somebody who has given up long since
 
-    def _answer(self, call: int) -> None:
-        if not self._thinking.acquire(blocking=False):
-            return
+    def _answer(self) -> None:
+        ready, error = False, "is_ready() ended its thread"
         try:
             ready, error = self._runner.is_ready(self._run), ""
         except ModelFailure as failure:
-            ready, error = False, speakable(str(failure))[:ERROR_TEXT_MAX]
+            error = speakable(str(failure))[:ERROR_TEXT_MAX]
         finally:
-            self._thinking.release()
-        with contextlib.suppress(TritonModelException):  # the server is gone
-            self._side.tell({"type": "ready", "call": call, "ready": ready, "error": error})
+            with self._lock:
+                waiting, self._waiting = self._waiting, []
+            with contextlib.suppress(TritonModelException):  # the server is gone
+                for call in waiting:
+                    self._side.tell({"type": "ready", "call": call, "ready": ready, "error": error})
 
+
+QUESTIONS_WAITING_MAX = 64
+"""The server asks once at a time and gives up after seconds: more only wait for a model that hangs."""
 
 ERROR_TEXT_MAX = 8 * 1024
 """Characters of what went wrong, for the log."""
