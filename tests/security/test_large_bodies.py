@@ -23,7 +23,7 @@ from tests.leaks.holding import resident_bytes
 pytestmark = pytest.mark.alone
 
 MB = 1_000_000
-ROUNDS = 6
+ROUNDS = 10
 LIVE_S_MAX = 0.05
 LIVE_S_MAX_WITH_THREE = 0.1
 KEPT_BYTES_MAX = 50 * MB
