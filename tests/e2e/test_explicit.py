@@ -214,7 +214,7 @@ def test_file_override_and_back(model: ModelFolder, client: InferenceServerClien
     assert not client.is_model_ready("fresh")
 
 
-@pytest.mark.parametrize("path", ["../m/1/model.onnx", "1/../../x", "/etc/x", "1//model.onnx", ""])
+@pytest.mark.parametrize("path", ["../m/1/model.onnx", "1/../../x", "/../etc/x", "1/", ""])
 def test_file_overrides_stay_inside(client: InferenceServerClient, path: str) -> None:
     with pytest.raises(InferenceServerException) as caught:
         client.load_model("outside", config='{"backend": "onnxruntime"}', files={f"file:{path}": b"x"})
