@@ -41,6 +41,7 @@ class ControlPlane:
         self._plane = plane
         self._live = live
         self._stopping = False
+        self._ready_at_stop = True
         self._turns: dict[str, _Turn] = {}
         self._waiting: set[trio.CancelScope] = set()
         self._readiness: tuple[Snapshot, bool] | None = None
@@ -51,8 +52,9 @@ class ControlPlane:
 
     def server_ready(self) -> bool:
         """See RepositoryService. Cheap: answers from the last result until the store changes."""
-        if not self._live or self._stopping or not self._plane.options.strict_readiness:
-            return self._live and not self._stopping
+        may_be_ready = self._live and (self._ready_at_stop or not self._stopping)
+        if not may_be_ready or not self._plane.options.strict_readiness:
+            return may_be_ready
         snapshot = self._plane.store.snapshot()
         if self._readiness is None or self._readiness[0] is not snapshot:
             self._readiness = snapshot, self._plane.strictly_ready(snapshot)
@@ -98,10 +100,11 @@ class ControlPlane:
         # A moment, until the data plane has seen it: whoever asks after this call finds the model gone, as with Triton.
         await self._plane.store.wait_for(lambda newest: all(_answers_no_more(newest, model) for model in models))
 
-    def stop(self) -> None:
-        """The server is stopping: from now on it is not ready, and nothing is loaded or unloaded; load calls that wait are
-        answered. Idempotent."""
+    def stop(self, *, ready: bool = False) -> None:
+        """The server is stopping: from now on nothing is loaded or unloaded; load calls that wait are answered. It is not ready
+        any more, unless `ready`: its open connections are served as before. Idempotent."""
         self._stopping = True
+        self._ready_at_stop = ready
         for scope in self._waiting:
             scope.cancel()
 

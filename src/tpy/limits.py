@@ -116,6 +116,11 @@ ANSWERS_STOP_S: Final = 5
 """When the exit time-out of a server is over, every request that is still open is refused. So long at most these answers have to
 leave before its connections are cut: it takes milliseconds, but for clients that do not read, and machines that do much else."""
 
+HTTP_STOP_IDLE_S: Final = 0.5
+"""When a server stops, requests on open HTTP connections are still answered, each as its connection's last. A connection whose
+client sends nothing for so long is closed, so that idle ones do not hold the exit: enough for the next request of a client at
+work."""
+
 SEQUENCE_ID_CHARACTERS_MAX: Final = 128
 """A sequence id that is a string, as Triton."""
 

@@ -146,7 +146,8 @@ class RepositoryService(LoadingService, Protocol):
         ...
 
     def server_ready(self) -> bool:
-        """Under strict readiness: every known model version is READY or was unloaded on purpose. False while stopping."""
+        """Under strict readiness: every known model version is READY or was unloaded on purpose. False
+        while a server that stops still takes connections, for live sequences; its open ones are told what they were before."""
         ...
 
     async def model_ready(self, model_name: str, version: int | None = None) -> bool:

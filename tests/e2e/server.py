@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import signal
@@ -18,6 +19,15 @@ from .waiting import wait_until
 _START_S_MAX = 120.0
 _STOP_S_MAX = 60.0
 _PRESET = ("--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0", "--metrics-port=0")
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def _end_with_parent() -> None:
+    """In a child before it executes its program: it is killed when the thread ends that started it."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
 
 running_servers: weakref.WeakSet[ServerProcess] = weakref.WeakSet()
 """Servers that were started: what a test that hangs waits for, perhaps."""
@@ -73,6 +83,7 @@ class ServerProcess:
             text=True,
             env=self._environment,
             start_new_session=True,
+            preexec_fn=_end_with_parent if threading.current_thread() is threading.main_thread() else None,
         )
         self._reader.start()
         running_servers.add(self)

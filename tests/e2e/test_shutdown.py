@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +39,39 @@ def idle_connection(server: ServerProcess) -> Iterator[socket.socket]:
         connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
         assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
         yield connection
+
+
+def infer_request(model: str, number: int, request_id: str) -> bytes:
+    """An inference request as it is sent."""
+    tensor = f'{{"name": "INPUT0", "shape": [1, 1], "datatype": "INT32", "data": [{number}]}}'
+    body = f'{{"id": "{request_id}", "inputs": [{tensor}]}}'
+    return f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_requests_on_open_connections_are_answered(repository: Path, processes: int) -> None:
+    """As Triton does, until the connection is closed or the exit time-out is over. The last answer says that it is the last."""
+    gated, other = GatedModel(repository), GatedModel(repository, "other")
+    with ServerProcess(f"--frontend-processes={processes}", repositories=[repository]) as server:
+        with idle_connection(server) as connection:
+            connection.settimeout(30)
+            connection.sendall(infer_request(gated.name, 1, "a"))
+            gated.wait_executing("a")
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_log("stopping ")
+            connection.sendall(infer_request(other.name, 2, "b"))
+            other.wait_executing("b")
+            gated.open_gate("a")
+            other.open_gate("b")
+            answers = b""
+            while data := connection.recv(65_536):
+                answers += data
+        first, last = answers.split(b"HTTP/1.1 ")[1:]
+        assert first.startswith(b"200 ")
+        assert b"Connection: close" not in first
+        assert last.startswith(b"200 ")
+        assert b"\r\nConnection: close\r\n" in last
+        assert server.wait_end() == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -75,6 +110,7 @@ def test_idle_connections_do_not_hold_the_exit(repository: Path) -> None:
         started_s = time.monotonic()
         assert server.stop(signal.SIGINT) == 0
         assert time.monotonic() - started_s < WITHOUT_DELAY_S
+        assert "Exit timeout" not in server.log
         assert second.recv(1000) == b""
 
 
@@ -159,6 +195,27 @@ def test_a_signal_during_the_start(repository: Path) -> None:
     assert server.stop(signal.SIGTERM) == 0
     assert "Traceback" not in server.log
     assert "Started HTTPService" not in server.log
+
+
+def test_a_test_run_that_is_killed_leaves_no_server(repository: Path) -> None:
+    """The server's process goes with the process that started it: a run that times out leaves nothing behind."""
+    ModelFolder(repository, "m").config(AFFINE_CONFIG).affine(1, 2)
+    source = (
+        "import sys; from pathlib import Path; from tests.e2e.server import ServerProcess\n"
+        "with ServerProcess(repositories=[Path(sys.argv[1])]) as server: print(server.process.pid, flush=True); input()"
+    )
+    run = subprocess.Popen(
+        [sys.executable, "-c", source, str(repository)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    with run:
+        assert run.stdout is not None
+        server = int(run.stdout.readline())
+        assert is_alive(server)
+        run.kill()
+        wait_until(lambda: not is_alive(server))
 
 
 def test_a_killed_server_leaves_no_workers(repository: Path) -> None:

@@ -111,6 +111,17 @@ async def test_a_stopping_server_lets_live_sequences_end(autojump_clock: MockClo
         assert over == [ended]
 
 
+async def test_a_draining_server_begins_no_sequence(autojump_clock: MockClock) -> None:
+    async with rig(backend=sequence_backend(summing)) as r:
+        await begin(r)
+        assert r.plane.begin_drain()
+        for sequence in (1, 2):
+            with pytest.raises(Unavailable, match="Server is stopping"):
+                r.submit(of(sequence, start=True))
+        assert values(await r.submit(of(1, 2, end=True)).wait()) == [3, 3]
+        assert not r.plane.begin_drain()
+
+
 async def test_the_end_of_the_data_plane_waits_for_no_further_requests(autojump_clock: MockClock) -> None:
     backend = sequence_backend(summing)
     async with rig(backend=backend) as r:

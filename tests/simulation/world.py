@@ -284,8 +284,7 @@ class World:
                             self.journal.note("stop")
                             self.stopping = True
                             everything.deadline = trio.current_time() + EXIT_TIMEOUT_S
-                            self.control.stop()
-                            self.data.stop_accepting()
+                            self.control.stop(ready=not self.data.begin_drain())
                             readiness.notify()
                             self._stop.set()
                     control_nursery.cancel_scope.cancel()
@@ -302,7 +301,7 @@ class World:
             async with trio.open_nursery() as self._connections:
                 yield
                 self._connections.cancel_scope.deadline = trio.current_time() + EXIT_TIMEOUT_S
-                await self._http.begin_stop()
+                self._http.begin_stop()
                 self._grpc.begin_drain()
             calls.cancel_scope.cancel()
         if self._http.connections or self._grpc.connections:

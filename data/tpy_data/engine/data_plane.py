@@ -59,8 +59,8 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataPlane:
-    """`inference` is the InferenceService for frontends. `stop_accepting` may be called before the context is left, so that
-    requests are refused while frontends close their connections. `deliveries` are the blocks in which requests are answered."""
+    """`inference` is the InferenceService for frontends, which may close their connections before the context is left: until then
+    requests are served. `deliveries` are the blocks in which requests are answered."""
 
     def __init__(
         self, inference: EngineInference, plant: Plant, metrics: CustomMetrics, calls: EngineCalls, reconciler: Reconciler
@@ -77,12 +77,19 @@ class DataPlane:
         """Have models that load and unload others do it there; before this is called they are refused."""
         self._calls.repository = repository
 
+    def begin_drain(self) -> bool:
+        """Begin no sequences from now on; all else goes on. Returns whether sequences live. Idempotent."""
+        self._table.sequences.closed = True
+        return self._table.sequences.live()
+
     def stop_accepting(self) -> None:
         """Refuse new requests; those that were accepted go on, and live sequences. Idempotent."""
         self.inference.stop()
 
     def refuse_open(self) -> None:
-        """Refuse every request that is not answered yet, whatever has become of it: the server is about to end."""
+        """Refuse every request that is not answered yet, whatever has become of it, and all that come: the server is about to
+        end."""
+        self.stop_accepting()
         for version in self._reconciler.unfinished():
             version.abandon()
 

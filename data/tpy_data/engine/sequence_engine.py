@@ -96,6 +96,9 @@ class SequenceEngine(VersionEngine):
             holder = self._peers.other(self._model, request)
             if holder is not None:
                 return holder.submit(request, sink)
+        if self._peers.closed and position is not None and position.start:
+            self.statistics.refused_admission()
+            raise Unavailable(f"{request_prefix(request.id)}{Outcome.STOPPING.value}")
         if self.enforces_timeouts:
             request = with_deadline(request, self._clock.now_ns())
         try:

@@ -54,6 +54,8 @@ class SequencePeers:
     def __init__(self) -> None:
         self._holders: dict[ModelId, list[SequenceHolder]] = {}
         self._over: trio.Event | None = None
+        self.closed = False
+        """No sequence begins any more: the server is stopping."""
 
     @contextmanager
     def joined(self, model: ModelId, holder: SequenceHolder) -> Iterator[None]:
@@ -102,16 +104,17 @@ class SequencePeers:
 
     def sequence_ended(self) -> None:
         """Somewhere there is one less."""
-        if self._over is not None and not self._live():
+        if self._over is not None and not self.live():
             self._over.set()
 
     async def wait_over(self) -> None:
         """Until no sequence lives."""
-        while self._live():
+        while self.live():
             self._over = trio.Event()
             await self._over.wait()
 
-    def _live(self) -> bool:
+    def live(self) -> bool:
+        """Whether a sequence lives."""
         return any(holder.sequences for holders in self._holders.values() for holder in holders)
 
 

@@ -6,13 +6,14 @@
         +-- machine         samples CPU and memory for the metrics
         +-- readiness       tells frontends when readiness may have changed
         +-- metrics port    serve_metrics: answers to the end of the drain
-            +-- HTTP port   serve_http: on stop no new connections, requests in flight finish
+            +-- HTTP port   serve_http: on stop no new connections; those that are open get answers, and close
             +-- gRPC port   serve_grpc_services: the same
             or run_frontend_processes, which has both ports in processes of their own (assembly/frontends.py)
 
 A stop (Ctrl-C, SIGTERM, a failed start) sets `Stop.asked`; everything after that is leaving these blocks, under one deadline:
-what is not answered when the exit time-out is over is refused, and a moment later everything is cut off. The
-ports stay open as long as sequences live whose next requests may come through them.
+what is not answered when the exit time-out is over is refused, and a moment later everything is cut off. Models serve
+until the ports have drained, so that who has a connection is not refused. The ports stay open as long as sequences live whose
+next requests may come through them; the server is then not ready, and begins no sequence.
 """
 
 from __future__ import annotations
@@ -192,8 +193,7 @@ async def _serve(
 def _begin_stop(control: ControlPlane, data: DataPlane, readiness: ReadinessSignal, reason: str) -> None:
     _log.info("stopping (%(reason)s)", {"reason": reason})
     _log.info("Waiting for in-flight requests to complete.")
-    control.stop()
-    data.stop_accepting()
+    control.stop(ready=not data.begin_drain())
     readiness.notify()
 
 

@@ -9,7 +9,7 @@ from hypercorn.utils import wrap_app
 from quart import Response
 
 from tpy.frontends.http.app import bare_app, quart_response
-from tpy.frontends.http.infer import Gate, unexpected_error_reply
+from tpy.frontends.http.infer import unexpected_error_reply
 from tpy.frontends.http.message import HttpReply
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
@@ -48,8 +48,8 @@ async def serve_metrics(
         options=options,
         app=wrap_app(app, options.max_input_size, "asgi"),
         config=hypercorn_config(options),
-        gate=Gate(),
         endpoint=None,
         name="metrics",
+        stop_idle_s=0,
     )
     await serve_port(port, stop=stop, task_status=task_status)

@@ -20,7 +20,7 @@ from .harness import options
 
 async def test_a_connection_accepted_in_the_moment_of_a_stop_ends_soon(mock_clock: trio.testing.MockClock) -> None:
     port = create_port(options(), FakeServices(), SystemClock())
-    await port.begin_stop()
+    port.begin_stop()
     ours, theirs = trio.testing.memory_stream_pair()
     began_s = trio.current_time()
     await Http1Connection(port, StreamWire(theirs), client=None, server=None).run()

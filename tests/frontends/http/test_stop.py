@@ -1,4 +1,4 @@
-"""The orderly stop: no new connections, idle ones closed, the others until their last answer or the drain deadline."""
+"""The orderly stop: no new connections; open ones get answers, and close with the last, when idle, or at the deadline."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import pytest
 import trio
 import trio.testing
 
+from tpy.clock import SystemClock
+from tpy.frontends.http.connection import Http1Connection
+from tpy.frontends.http.serving import create_port
+from tpy.frontends.http.wire import StreamWire
+from tpy.limits import HTTP_STOP_IDLE_S
+
 from .fakes import FakeServices
-from .harness import get, infer, post, running
+from .harness import get, infer, options, post, running
 
 
 @pytest.mark.parametrize("fast_path", [True, False])
@@ -60,17 +66,48 @@ async def test_pipelined_requests_in_flight_are_all_answered() -> None:
         await client.expect_end()
 
 
-async def test_a_request_that_arrives_while_stopping_is_refused() -> None:
-    async with running(FakeServices()) as server:
+@pytest.mark.parametrize("fast_path", [True, False])
+@pytest.mark.parametrize("sent", [0, 20, 40])
+async def test_a_request_that_arrives_while_stopping_is_answered(sent: int, fast_path: bool) -> None:
+    """Also one whose beginning arrived before; the answer says that it is the connection's last."""
+    async with running(FakeServices(), fast_path=fast_path) as server:
         client = await server.connect()
+        assert (await client.ask(get("/v2/health/ready"))).status == 200
         request = infer(1)
-        await client.send(request[:40])
+        await client.send(request[:sent])
         await trio.testing.wait_all_tasks_blocked(0.01)
         server.stop.set()
         await trio.testing.wait_all_tasks_blocked()
-        answer = await client.ask(request[40:])
-        assert (answer.status, answer.error, answer.headers["connection"]) == (503, "Server exiting", "close")
+        answer = await client.ask(request[sent:])
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
         await client.expect_end()
+
+
+async def test_readiness_is_as_before_on_open_connections() -> None:
+    """As with Triton 2.51, which answers 200 on them until it ends."""
+    async with running(FakeServices()) as server:
+        client = await server.connect()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        server.stop.set()
+        await trio.testing.wait_all_tasks_blocked()
+        answer = await client.ask(get("/v2/health/ready"))
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+
+
+async def test_a_body_that_makes_progress_is_waited_for(autojump_clock: trio.testing.MockClock) -> None:
+    port = create_port(options(), FakeServices(), SystemClock())
+    ours, theirs = trio.testing.memory_stream_pair()
+    request = infer(*range(40))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Http1Connection(port, StreamWire(theirs), client=None, server=None).run)
+        half = len(request) - 40
+        await ours.send_all(request[:half])
+        await trio.testing.wait_all_tasks_blocked()
+        port.begin_stop()
+        for index in range(half, len(request)):
+            await trio.sleep(HTTP_STOP_IDLE_S * 0.9)
+            await ours.send_all(request[index : index + 1])
+        assert (await ours.receive_some()).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize("size", [20, 100, 100_000])

@@ -105,6 +105,20 @@ async def test_a_reader_that_takes_nothing_does_not_hold_up_the_stop(autojump_cl
     assert trio.current_time() - began == pytest.approx(5)
 
 
+async def test_a_reader_that_has_its_answer_in_the_making_is_not_idle(autojump_clock: trio.testing.MockClock) -> None:
+    """It was answered before the stop, and takes what waits for it slowly, but in time."""
+    port = create_port(options(write_timeout_s=300), FakeServices(), SystemClock())
+    ours, theirs = trio.testing.lockstep_stream_pair()
+    connection = Http1Connection(port, StreamWire(theirs), client=None, server=None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        await ours.send_all(infer(1))
+        await trio.sleep(50)
+        port.begin_stop()
+        await trio.sleep(4)
+        assert (await ours.receive_some()).startswith(b"HTTP/1.1 200 ")
+
+
 async def test_the_requests_of_a_slow_reader_are_not_read() -> None:
     services = FakeServices()
     wanted = 400

@@ -45,12 +45,26 @@ class HealthService(StreamingService, pb.HealthBase):
         seen = -1
         while not self._stop.is_set():
             seen = await self._wait_changed(seen)
-            status = await self._status(message.service)
+            # A server that stops is no place for what the watcher has in mind, also while it serves its open connections.
+            status = _Status.NOT_SERVING if self._stop.is_set() else await self._status(message.service)
             if status is not shown:
                 shown = status
                 yield pb.HealthCheckResponse(status=status)
 
     async def _wait_changed(self, seen: int) -> int:
+        """Until readiness may have changed, or the server stops."""
+        async with trio.open_nursery() as nursery:
+
+            async def leave() -> None:
+                await self._stop.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(leave)
+            seen = await self._next_change(seen)
+            nursery.cancel_scope.cancel()
+        return seen
+
+    async def _next_change(self, seen: int) -> int:
         readiness = self._services.readiness
         if readiness is not None:
             return await readiness.wait_changed(seen)

@@ -21,7 +21,7 @@ from tpy.errors import TpyError
 from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.generate import EventBody, GenerateApi, StreamReply
-from tpy.frontends.http.infer import Gate, InferEndpoint, is_disguised, unexpected_error_reply
+from tpy.frontends.http.infer import InferEndpoint, is_disguised, unexpected_error_reply
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, error_reply, fields_of, refusal_reply
 from tpy.frontends.http.parser import too_large_reply
 from tpy.frontends.http.quart_bridge import BODY
@@ -53,10 +53,8 @@ class _QuartInference:
         request.received_ns = self._endpoint.clock.now_ns()
         call = self._endpoint.call(request, model, version, answered=lambda _: answered.set())
         try:
-            if call.heavy_request:
-                await call.begin()
-            else:
-                call.begin_nowait()
+            if not call.begin_nowait():
+                await call.finish()
             await answered.wait()
         finally:
             if not answered.is_set():
@@ -67,7 +65,7 @@ class _QuartInference:
 def create_app(endpoint: InferEndpoint) -> QuartTrio:
     """The application with all routes of Triton's HTTP port."""
     app = bare_app()
-    routes = _Routes(app, gate=endpoint.gate, policy=endpoint.policy, max_input_size=endpoint.max_input_size)
+    routes = _Routes(app, policy=endpoint.policy, max_input_size=endpoint.max_input_size)
     control = ControlApi(endpoint.services, threads=endpoint.threads)
     generate = GenerateApi(endpoint)
     model, any_model = "/v2/models/<model>", "/v2/models/<name:model>"
@@ -151,9 +149,8 @@ class _EventBody(ResponseBody):
 class _Routes:
     """Adds handlers to an application, with what every request goes through."""
 
-    def __init__(self, app: QuartTrio, *, gate: Gate, policy: HeaderPolicy, max_input_size: int) -> None:
+    def __init__(self, app: QuartTrio, *, policy: HeaderPolicy, max_input_size: int) -> None:
         self._app = app
-        self._gate = gate
         self._policy = policy
         self._max_input_size = max_input_size
 
@@ -169,7 +166,6 @@ class _Routes:
 
     async def _serve(self, category: str, handlers: dict[str, Handler], values: dict[str, str]) -> Response:
         try:
-            self._gate.require_open()
             message = await self._message()
             if is_disguised(message.target):
                 return await _on_http_exception(NotFound())

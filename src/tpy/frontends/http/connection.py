@@ -37,9 +37,6 @@ HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _LINGER_S = 5.0
 """How long bytes of a refused request are still read, so that its sender gets to read the refusal."""
 
-_LATE_S = 1.0
-"""How long a connection may take to send its first request when the server is stopping already."""
-
 _PROBE_PAUSE_S_MIN = 0.002
 _PROBE_PAUSE_S_MAX = 0.25
 
@@ -68,7 +65,7 @@ class Http1Connection:
             progressed=self._on_progress,
             failed=self._scope.cancel,
         )
-        if port.gate.stopping:
+        if port.stopping:
             self._line.begin_stop()
         self._beginning = b""
         self._eof = False
@@ -102,16 +99,11 @@ class Http1Connection:
                     await self._wire.aclose()
 
     def begin_stop(self) -> None:
-        """The server stops: close now when no answer is owed, else with the last one."""
+        """The server stops: close with the last answer, or when none is owed and the peer sends nothing for a moment."""
         self._line.begin_stop()
-        if self._is_busy() or self._line.blocked:
-            return
-        if self._parser.phase is Phase.IDLE:
-            self._scope.cancel()
-        elif self._parser.fatal is None:
-            # Half a request: it would be refused when it is whole, and a slow sender is not to hold up the stop.
-            self._parser.fatal = error_reply(Unavailable("Server exiting"))
-            self._pump()
+        if self._parser.fatal is None and not self._parser.ended:
+            self._head_timed = 0
+            self._set_deadline()
 
     def _is_busy(self) -> bool:
         """Whether an answer is owed."""
@@ -120,9 +112,7 @@ class Http1Connection:
     # Reading
 
     async def _serve(self) -> None:
-        # Accepted in the last moment before a stop: its request, if there is one, is refused; it is not waited for.
-        patience_s = _LATE_S if self._port.gate.stopping else self._options.keep_alive_timeout_s
-        self._arm(trio.current_time() + patience_s)
+        self._arm(trio.current_time() + self._options.keep_alive_timeout_s)
         while True:
             with trio.CancelScope(deadline=self._due_s) as self._timer:
                 await self._read_requests()
@@ -131,10 +121,12 @@ class Http1Connection:
                 break
             if trio.current_time() < self._due_s:
                 continue
-            if self._parser.phase is Phase.IDLE:
-                return
-            self._parser.fatal = refusal_reply(HTTPStatus.REQUEST_TIMEOUT, f"time-out {self._parser.phase.value} of the request")
             self._due_s = math.inf
+            if self._parser.phase is Phase.IDLE:
+                if self._line.blocked:
+                    continue
+                return
+            self._parser.fatal = self._late()
             self._pump()
         if self.preface:
             return
@@ -212,6 +204,12 @@ class Http1Connection:
 
     # Deadlines
 
+    def _late(self) -> HttpReply:
+        """The answer to a request that did not arrive in its time."""
+        if self._port.stopping:
+            return error_reply(Unavailable("Server exiting"))
+        return refusal_reply(HTTPStatus.REQUEST_TIMEOUT, f"time-out {self._parser.phase.value} of the request")
+
     def _set_deadline(self) -> None:
         parser, options = self._parser, self._options
         if parser.phase is Phase.IDLE:
@@ -231,6 +229,9 @@ class Http1Connection:
             self._arm(self._body_began_s + allowed_s)
 
     def _arm(self, due_s: float) -> None:
+        """Wait for the peer until `due_s`; when the server stops, a moment."""
+        if self._port.stopping:
+            due_s = min(due_s, trio.current_time() + self._port.stop_idle_s)
         self._due_s = due_s
         if due_s < self._timer.deadline:
             self._timer.deadline = due_s
@@ -247,7 +248,7 @@ class Http1Connection:
             while arrived and not self._alone and not line.closing and len(line) < limits.HTTP_PIPELINED_REQUESTS_MAX:
                 request = arrived[0]
                 inference = None if endpoint is None else match_infer(request)
-                refusal = self._refusal(request)
+                refusal = request.refusal
                 if refusal is None and inference is None and len(line):
                     break
                 arrived.popleft()
@@ -270,21 +271,12 @@ class Http1Connection:
         finally:
             self._pumping = False
 
-    def _refusal(self, request: HttpRequest) -> HttpReply | None:
-        if request.refusal is not None:
-            return request.refusal
-        if self._port.gate.stopping:
-            return error_reply(Unavailable("Server exiting"))
-        return None
-
     def _infer(self, place: Place, request: HttpRequest, endpoint: InferEndpoint, model: str, version: str | None) -> None:
         request.received_ns = endpoint.clock.now_ns()
         call = endpoint.call(request, model, version, answered=partial(self._on_answer, place))
         place.cancel = call.cancel
-        if call.heavy_request:
-            self._tasks.spawn(call.begin)
-        else:
-            call.begin_nowait()
+        if not call.begin_nowait():
+            self._tasks.spawn(call.finish)
 
     def _on_answer(self, place: Place, call: InferCall) -> None:
         if call.heavy_answer:

@@ -1,11 +1,11 @@
 """The inference route: one call from the complete request to the complete reply, for every transport.
 
-    begin_nowait / begin    checks, decodes and submits the request; a refusal is an answer like any other
-    answered                the owner is told, on the loop thread: the engine has answered (or the request was refused)
-    render                  the reply
+    begin_nowait    checks, decodes and submits the request; a refusal is an answer like any other
+    answered        the owner is told, on the loop thread: the engine has answered (or the request was refused)
+    render          the reply
 
-What may take long (large JSON, many BYTES elements, compression) is done in threads: `begin` instead of `begin_nowait` when
-`heavy_request`, and `render_in_thread` instead of `render` when `heavy_answer`. Everything else happens where it is called,
+What may take long (large JSON, many BYTES elements, compression) is done in threads: `finish` goes on where `begin_nowait` leaves
+off, and `render_in_thread` is called instead of `render` when `heavy_answer`. Everything else happens where it is called,
 without a task of its own.
 """
 
@@ -20,13 +20,13 @@ import trio
 from tpy import limits
 from tpy.clock import Clock
 from tpy.echo import echo
-from tpy.errors import Internal, InvalidArgument, InvariantViolation, TpyError, Unavailable, Unsupported
+from tpy.errors import Internal, InvalidArgument, InvariantViolation, TpyError, Unsupported
 from tpy.frontends.http import codec
 from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, error_reply
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelDescription
-from tpy.services import RequestHandle, ResolvedModel, Services, held
+from tpy.services import RequestHandle, ResolvedModel, Services
 
 _log = logging.getLogger(__name__)
 
@@ -37,20 +37,6 @@ _CLASS_COST = 8
 
 _NO_PLAN = codec.OutputPlan()
 _SUPPORTED_ENCODINGS = (("Accept-Encoding", "gzip, deflate"),)
-
-
-class Gate:
-    """Whether the server takes requests. Closed once, at the beginning of the shutdown."""
-
-    __slots__ = ("stopping",)
-
-    def __init__(self) -> None:
-        self.stopping = False
-
-    def require_open(self) -> None:
-        """Raise Unavailable when the server is stopping."""
-        if self.stopping:
-            raise Unavailable("Server exiting")
 
 
 def is_disguised(target: bytes) -> bool:
@@ -91,16 +77,15 @@ def unexpected_error_reply(path: str) -> HttpReply:
 class InferEndpoint:
     """What all inference calls of one HTTP port share."""
 
-    def __init__(self, *, services: Services, clock: Clock, policy: HeaderPolicy, gate: Gate, max_input_size: int) -> None:
+    def __init__(self, *, services: Services, clock: Clock, policy: HeaderPolicy, max_input_size: int) -> None:
         self.services = services
         self.clock = clock
         self.policy = policy
-        self.gate = gate
         self.max_input_size = max_input_size
         self.threads = trio.CapacityLimiter(limits.HTTP_CODEC_THREADS_MAX)
 
     def call(self, request: HttpRequest, model: str, version: str | None, *, answered: Callable[[InferCall], None]) -> InferCall:
-        """A call that has not begun. `answered` is called once, from within `begin_nowait`, `begin` or later, unless the call
+        """A call that has not begun. `answered` is called once, from within `begin_nowait`, `finish` or later, unless the call
         is cancelled before; it must not raise."""
         return InferCall(self, request, model, version, answered)
 
@@ -115,6 +100,7 @@ class InferCall:
         "_description",
         "_endpoint",
         "_handle",
+        "_held",
         "_model",
         "_path",
         "_plan",
@@ -137,6 +123,7 @@ class InferCall:
         self._path = request.path
         self._accept_encoding = request.fields.get(b"accept-encoding")
         self._model = model
+        self._held: ResolvedModel | None = None
         self._version = version
         self._answered = answered
         self._plan = _NO_PLAN
@@ -145,26 +132,6 @@ class InferCall:
         self._response: InferenceResponse | None = None
         self._refusal: HttpReply | None = None
         self._cancelled = False
-
-    @property
-    def heavy_request(self) -> bool:
-        """Whether decoding the request could hold up the loop. To be asked before it has begun."""
-        request = self._request
-        if b"content-encoding" in request.fields:
-            return True  # a few bytes may be many
-        body = request.body
-        size = len(body)
-        if size <= limits.HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX:
-            return False
-        header = request.fields.get(b"inference-header-content-length")
-        if header is None:
-            return codec.is_heavy(body)
-        if not header.isdigit() or len(header) > len(str(size)):
-            return True
-        if codec.is_heavy(memoryview(body)[: int(header)]):
-            return True
-        # Elements of BYTES become objects one by one.
-        return size > limits.HTTP_INLINE_BYTES_MAX and self._takes_bytes()
 
     @property
     def heavy_answer(self) -> bool:
@@ -184,17 +151,15 @@ class InferCall:
             return True
         return self._accept_encoding is not None and size > limits.HTTP_INLINE_COMPRESS_BYTES_MAX
 
-    def _takes_bytes(self) -> bool:
-        try:
-            model = self._endpoint.services.inference.resolve(self._model, parse_version(self._version))
-        except TpyError:
-            return False  # refused before anything is decoded
-        return any(tensor.datatype is DataType.BYTES for tensor in model.description.inputs)
-
-    def begin_nowait(self) -> None:
-        """Check, decode and submit the request."""
+    def begin_nowait(self) -> bool:
+        """Check, decode and submit the request. False when decoding could hold up the loop: then the model is held, and
+        `finish` has to be called."""
         try:
             model = self._admit()
+            if self._is_heavy(model.description):
+                model.hold()
+                self._held = model
+                return False
             self._submit(model, *self._decode(model.description))
         except TpyError as error:
             self._refuse(error_reply(error))
@@ -202,21 +167,25 @@ class InferCall:
             self._refuse(refused.reply)
         except Exception:
             self._refuse(unexpected_error_reply(self._path))
+        return True
 
-    async def begin(self) -> None:
-        """The same with the decoding in a thread. When cancelled, nothing is submitted."""
+    async def finish(self) -> None:
+        """After `begin_nowait`: decode in a thread, and submit. When cancelled, nothing is submitted."""
+        model, self._held = self._held, None
+        if model is None:
+            raise InvariantViolation("an inference call that is not held was to be finished")
         try:
-            model = self._admit()
-            with held(model):
-                decoded = await run_in_thread(self._decode, model.description, limiter=self._endpoint.threads)
-                if not self._cancelled:
-                    self._submit(model, *decoded)
+            decoded = await run_in_thread(self._decode, model.description, limiter=self._endpoint.threads)
+            if not self._cancelled:
+                self._submit(model, *decoded)
         except TpyError as error:
             self._refuse(error_reply(error))
         except _Refused as refused:
             self._refuse(refused.reply)
         except Exception:
             self._refuse(unexpected_error_reply(self._path))
+        finally:
+            model.release()
 
     def cancel(self) -> None:
         """Forget the call: `answered` is not called any more. Safe at any time."""
@@ -250,13 +219,31 @@ class InferCall:
 
     def _admit(self) -> ResolvedModel:
         endpoint = self._endpoint
-        endpoint.gate.require_open()
         endpoint.policy.require("inference", self._request.fields)
         model = endpoint.services.inference.resolve(self._model, parse_version(self._version))
         if model.description.decoupled:
             raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
         self._description = model.description
         return model
+
+    def _is_heavy(self, description: ModelDescription) -> bool:
+        """Whether decoding the request could hold up the loop."""
+        request = self._request
+        if b"content-encoding" in request.fields:
+            return True  # a few bytes may be many
+        body = request.body
+        size = len(body)
+        if size <= limits.HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX:
+            return False
+        header = request.fields.get(b"inference-header-content-length")
+        if header is None:
+            return codec.is_heavy(body)
+        if not header.isdigit() or len(header) > len(str(size)):
+            return True
+        if codec.is_heavy(memoryview(body)[: int(header)]):
+            return True
+        # Elements of BYTES become objects one by one.
+        return size > limits.HTTP_INLINE_BYTES_MAX and any(tensor.datatype is DataType.BYTES for tensor in description.inputs)
 
     def _decode(self, description: ModelDescription) -> tuple[InferenceRequest, codec.OutputPlan]:
         request = self._request

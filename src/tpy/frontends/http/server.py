@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import trio
-from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData
 from hypercorn.trio.lifespan import Lifespan
 from hypercorn.trio.tcp_server import TCPServer
@@ -33,7 +32,7 @@ from tpy.frontends.accepting import ConnectionListener
 from tpy.frontends.http.connection import GONE, HTTP2_PREFACE, Http1Connection
 from tpy.frontends.http.http2_flood import Http2Flood
 from tpy.frontends.http.options import HttpOptions
-from tpy.frontends.http.port import HttpPort
+from tpy.frontends.http.port import HttpPort, HypercornConfig
 from tpy.frontends.http.wire import SocketWire
 from tpy.frontends.listening import BoundAddress, address_of, close, listen
 from tpy.units import NS_PER_S
@@ -44,11 +43,11 @@ _REPORT_S_MAX = 5.0
 _READ_BYTES = 65_536
 
 
-def hypercorn_config(options: HttpOptions) -> Config:
+def hypercorn_config(options: HttpOptions) -> HypercornConfig:
     """Hypercorn's configuration, for what it serves itself: nothing that Triton does not send, our limits and time-outs."""
     if bool(options.certificate_file) != bool(options.key_file):
         raise InvalidArgument("TLS for HTTP needs both the certificate file and the key file")
-    config = Config()
+    config = HypercornConfig()
     config.include_date_header = False
     config.include_server_header = False
     config.errorlog = logging.getLogger("tpy.frontends.http.hypercorn")
@@ -141,8 +140,8 @@ async def serve_port(
     inherited: Sequence[socket.socket] = (),
     task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until `stop` is set, then drain: no new connections, idle ones closed, the others until their last answer or until
-    `drain_timeout_s` has passed, which cancels what is left.
+    """Serve until `stop` is set, then drain: no new connections; the open ones close with their last answer, idle ones after a
+    moment in which a request that comes is answered. When `drain_timeout_s` has passed what is left is cancelled.
 
     Listens on `inherited` when there are any, whose address belongs to whoever made them, else on that of the options.
     Reports the bound address when connections are accepted. Raises Unavailable when the address cannot be bound and
@@ -170,7 +169,8 @@ async def serve_port(
                     await stop.wait()
                     accepting.cancel_scope.cancel()
                 connections.cancel_scope.deadline = trio.current_time() + port.options.drain_timeout_s
-                await port.begin_stop()
+                port.begin_stop()
+                lifespan_nursery.start_soon(port.end_idle)
             await lifespan.wait_for_shutdown()
             lifespan_nursery.cancel_scope.cancel()
     finally:

@@ -11,7 +11,7 @@ from hypercorn.utils import wrap_app
 from tpy.clock import Clock
 from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.app import create_app
-from tpy.frontends.http.infer import Gate, InferEndpoint
+from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.server import hypercorn_config, serve_port
@@ -22,14 +22,12 @@ from tpy.services import Services
 def create_port(options: HttpOptions, services: Services, clock: Clock) -> HttpPort:
     """The HTTP port, not yet listening. Raises InvalidArgument for options that cannot be served. In a Trio run only."""
     policy = HeaderPolicy(restricted=options.restricted, forward_pattern=options.header_forward_pattern)
-    gate = Gate()
-    endpoint = InferEndpoint(services=services, clock=clock, policy=policy, gate=gate, max_input_size=options.max_input_size)
+    endpoint = InferEndpoint(services=services, clock=clock, policy=policy, max_input_size=options.max_input_size)
     app = create_app(endpoint)
     return HttpPort(
         options=options,
         app=wrap_app(app, options.max_input_size, "asgi"),
         config=hypercorn_config(options),
-        gate=gate,
         endpoint=endpoint,
     )
 
