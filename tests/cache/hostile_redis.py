@@ -59,6 +59,11 @@ class _Connection(socketserver.StreamRequestHandler):
                 self.wfile.write(b"$%d\r\n%b\r\n" % (len(kept), kept))
             case "promises":
                 self.wfile.write(b"$2000000000\r\nx")
+            case "drips":
+                self.wfile.write(b"$1000\r\n")
+                for _ in range(1002):
+                    self.wfile.write(b"x")
+                    time.sleep(0.05)
             case "sleeps":
                 time.sleep(2)
 

@@ -11,6 +11,7 @@ import pytest
 import redis
 import trio
 
+from tests.cache.hostile_redis import hostile_redis
 from tests.cache.redis_server import RedisServer, redis_server
 from tests.e2e.waiting import wait_until
 from tests.engine.fakes import Rig, ScriptedBackend, request, rig, values
@@ -141,6 +142,17 @@ async def test_a_redis_that_says_nothing_holds_up_nobody_for_long() -> None:
             with trio.fail_after(3):
                 for waiter in waiters:
                     await waiter.done.wait()
+
+
+async def test_a_redis_that_drips_holds_up_nobody_for_long(caplog: pytest.LogCaptureFixture) -> None:
+    """A byte each 50 ms: no read waits for long, all of them together would take 50 seconds."""
+    with hostile_redis("drips") as server:
+        chosen = RedisCacheOptions(host="127.0.0.1", port=server.port, socket_timeout_ms=300, connect_timeout_ms=300)
+        async with opened(chosen) as cache:
+            began_s = trio.current_time()
+            assert await lookup(cache) is None
+            assert 0.3 < trio.current_time() - began_s < 3
+    assert any("does not answer" in record.message for record in caplog.records)
 
 
 async def test_a_wrong_password_is_as_good_as_no_redis(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:

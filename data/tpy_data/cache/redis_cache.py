@@ -2,15 +2,20 @@
 
 redis-py's synchronous client in threads of the engine's kind: its other client is for asyncio, which does not run here, and a
 lookup that goes over a network does not feel the two hand-overs. Nothing here makes a request fail or wait for long: a Redis
-that does not answer within its time-outs is left alone for a while, growing with each failure in a row, and meanwhile requests
-run as if nothing were cached.
+that does not answer within its time-outs, those of a connection and a whole command together, is left alone for a while,
+growing with each failure in a row, and meanwhile requests run as if nothing were cached.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
+import math
+import socket
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
@@ -37,9 +42,61 @@ _log = logging.getLogger(__name__)
 _PREFIX = b"tpy-response:1:"
 
 
+class _CommandDeadline(threading.local):
+    """Until when the command of this thread may read, on time.monotonic's clock. redis-py's time-out is for each read alone: a
+    Redis that sends a byte now and then would be read for ever."""
+
+    at_s = math.inf
+
+
+_deadline = _CommandDeadline()
+
+
+class _TimedSocket:
+    """A connection's socket whose reads end at the deadline of the thread's command. A sendall has one for the whole."""
+
+    def __init__(self, wrapped: socket.socket) -> None:
+        self._wrapped = wrapped
+        self._timeout_s = wrapped.gettimeout()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped, name)
+
+    def settimeout(self, timeout_s: float | None) -> None:
+        """As socket.settimeout."""
+        self._timeout_s = timeout_s
+        self._wrapped.settimeout(timeout_s)
+
+    def recv(self, size: int) -> bytes:
+        """As socket.recv."""
+        self._limit()
+        return self._wrapped.recv(size)
+
+    def recv_into(self, buffer: bytearray | memoryview) -> int:
+        """As socket.recv_into."""
+        self._limit()
+        return self._wrapped.recv_into(buffer)
+
+    def _limit(self) -> None:
+        left_s = _deadline.at_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the command took too long")
+        self._wrapped.settimeout(left_s if self._timeout_s is None else min(self._timeout_s, left_s))
+
+
+class _TimedConnection(redis.Connection):
+    def _connect(self) -> _TimedSocket:
+        return _TimedSocket(super()._connect())  # type: ignore[no-untyped-call]
+
+
+class _TimedSSLConnection(redis.SSLConnection):
+    def _connect(self) -> _TimedSocket:
+        return _TimedSocket(super()._connect())  # type: ignore[no-untyped-call]
+
+
 def make_client(options: RedisCacheOptions) -> redis.Redis:
     """A client that connects when it is used, with a connection per thread at most, and tries once."""
-    return redis.Redis(
+    client = redis.Redis(
         host=options.host,
         port=options.port,
         db=options.db,
@@ -54,6 +111,8 @@ def make_client(options: RedisCacheOptions) -> redis.Redis:
         ssl_keyfile=options.key_file or None,
         ssl_ca_certs=options.root_certificate_file or None,
     )
+    client.connection_pool.connection_class = _TimedSSLConnection if options.tls else _TimedConnection
+    return client
 
 
 class RedisCache:
@@ -188,9 +247,10 @@ class RedisCache:
 
     # In a thread
 
-    def is_late(self, job: _Job) -> bool:
-        """Whether it waited so long for a thread that its request is better served without it."""
-        return self._clock.now_ns() - job.put_ns > self._patience_ns
+    def left_s(self, job: _Job) -> float:
+        """How long the job may still take, which may be over before a thread has taken it up: then its request is better served
+        without it."""
+        return (job.put_ns + self._patience_ns - self._clock.now_ns()) / NS_PER_S
 
     def ask(self, job: _Job) -> None:
         """Do what the job says. Raises redis.RedisError or OSError when Redis does not answer."""
@@ -268,8 +328,10 @@ class _Job:
     def run(self) -> None:
         """In a thread."""
         cache = self._cache
-        if (cache.failing and not self.probes) or cache.is_late(self):
+        left_s = cache.left_s(self)
+        if (cache.failing and not self.probes) or left_s <= 0:
             return
+        _deadline.at_s = time.monotonic() + left_s
         try:
             cache.ask(self)
         except (redis.RedisError, OSError) as error:
