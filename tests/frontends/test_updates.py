@@ -20,7 +20,7 @@ from tests.frontends.http import harness as http
 from tests.frontends.http.fakes import FakeServices
 from tests.remote.sides import both_sides
 from tpy.backend import ExecutionBatch, ExecutionResult, InstancePlacement, ModelContext, ModelInstance
-from tpy.config.model_config import ModelInput, ModelOutput
+from tpy.config.model_config import ModelInput, ModelOutput, SequenceBatching
 from tpy.frontends.grpc import codec as grpc_codec
 from tpy.frontends.http import codec as http_codec
 from tpy.messages import DataType, IndexEntry, ModelState, Tensor
@@ -146,11 +146,11 @@ async def in_a_frontend_process(inference: object) -> AsyncIterator[tuple[Servic
             yield sides.services, sides.publisher.tell
 
 
-async def serve(r: Rig, directory: Path, labels: str) -> None:
+async def serve(r: Rig, directory: Path, labels: str, **changes: object) -> None:
     (directory / "labels.txt").write_text(labels)
     output = ModelOutput(name="OUT", data_type=DataType.FP32, dims=(2,), label_filename="labels.txt")
     given = ModelInput(name="IN", data_type=DataType.FP32, dims=(-1,))
-    await r.serve(config(input=(given,), output=(output,)), directory=directory)
+    await r.serve(config(input=(given,), output=(output,), **changes), directory=directory)
 
 
 @pytest.mark.parametrize("where", [in_this_process, in_a_frontend_process])
@@ -195,3 +195,60 @@ async def test_a_request_is_run_and_answered_by_the_copy_that_it_was_decoded_for
             assert answers == {"large": before, "small": after}
             await r.store.wait_for(lambda _: r.states().get((1, 1), UNLOADED) == UNLOADED)
             assert r.backend.loaded == [("m", 1, 2)]
+
+
+async def http_sequence(services: Services, *, start: bool) -> str:
+    position = {"sequence_id": 7, "sequence_start": start}
+    body = {
+        "parameters": position,
+        "inputs": [{"name": "IN", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}],
+        "outputs": [{"name": "OUT", "parameters": {"classification": 1}}],
+    }
+    async with http.running(services) as server:
+        answer = await (await server.connect()).ask(http.post(http.INFER, json.dumps(body)))
+    assert answer.status == 200, answer.body
+    return str(json.loads(answer.body)["outputs"][0]["data"][0])
+
+
+def grpc_sequence_request(*, start: bool) -> bytes:
+    request = pb.ModelInferRequest.FromString(grpc_request(0))
+    request.parameters["sequence_id"].int64_param = 7
+    request.parameters["sequence_start"].bool_param = start
+    return request.SerializeToString()
+
+
+async def grpc_sequence(services: Services, *, start: bool) -> str:
+    async with grpc_fakes.port(services=services) as server:
+        call = await server.call("ModelInfer", grpc_sequence_request(start=start))
+    assert not call.message
+    return label_of(pb.ModelInferResponse.FromString(call.reply_bytes))
+
+
+async def grpc_stream_sequence(services: Services, *, start: bool) -> str:
+    async with grpc_fakes.port(services=services) as server:
+        call = server.open()
+        call.request(grpc_sequence_request(start=start))
+        call.half_close()
+        await call.ended.wait()
+    [message] = [pb.ModelStreamInferResponse.FromString(message) for message in call.responses]
+    assert not message.error_message
+    return label_of(message.infer_response)
+
+
+@pytest.mark.parametrize("where", [in_this_process, in_a_frontend_process])
+@pytest.mark.parametrize("ask", [http_sequence, grpc_sequence, grpc_stream_sequence])
+@pytest.mark.parametrize("after", ["an update", "an unload"])
+async def test_a_request_of_a_live_sequence_has_the_labels_of_the_copy_that_runs_it(
+    tmp_path: Path, where: Callable[..., object], ask: Callable[..., Awaitable[str]], after: str
+) -> None:
+    sequences = SequenceBatching(max_sequence_idle_microseconds=600_000_000)
+    with trio.fail_after(30):
+        async with rig(backend=CountingBackend()) as r:
+            await serve(r, tmp_path, "cat\ndog\n", sequence_batching=sequences)
+            async with where(r.plane.inference) as (services, tell):  # type: ignore[attr-defined]
+                assert await ask(services, start=True) == "1.000000:0:cat"
+                await serve(r, tmp_path, "red\ngreen\n", sequence_batching=sequences)
+                if after == "an unload":
+                    r.want(config(), ())
+                await tell()
+                assert await ask(services, start=False) == "1.000000:0:cat"

@@ -24,7 +24,7 @@ from tpy_data.engine.loading import LoadedVersion
 from tpy_data.engine.request_timeouts import with_deadline
 from tpy_data.engine.sequence_admission import SequenceAdmission
 from tpy_data.engine.sequence_controls import SequenceControls
-from tpy_data.engine.sequence_peers import SequencePeers
+from tpy_data.engine.sequence_peers import SequencePeers, submit_described
 from tpy_data.engine.sequence_ticket import SequenceTicket
 from tpy_data.engine.version_engine import NOBODY, VersionEngine
 from tpy_data.schedulers.core import LiveSequence, Outcome, Phase, SequenceEnd, Ticket
@@ -95,7 +95,7 @@ class SequenceEngine(VersionEngine):
         if position is not None and position.correlation_id not in self._live:
             holder = self._peers.other(self._model, request)
             if holder is not None:
-                return holder.submit(request, sink)
+                return submit_described(holder, request, sink)
         if self._peers.closed and position is not None and position.start:
             self.statistics.refused_admission()
             raise Unavailable(f"{request_prefix(request.id)}{Outcome.STOPPING.value}")

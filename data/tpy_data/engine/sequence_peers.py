@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+import msgspec
 import trio
 
 from tpy.clock import Clock
 from tpy.echo import request_prefix
 from tpy.errors import TpyError
 from tpy.ids import ModelId
-from tpy.messages import InferenceRequest, ModelDescription
+from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
 from tpy.services import RequestHandle, ResponseSink
 from tpy_data.engine.request_log import submit_logged
 
@@ -128,6 +129,25 @@ def _holder(holders: Sequence[SequenceHolder], request: InferenceRequest) -> Seq
     return None
 
 
+class _DescribedSink:
+    """Passes responses on, with the description of the copy that gave them."""
+
+    __slots__ = ("_description", "_sink")
+
+    def __init__(self, sink: ResponseSink, description: ModelDescription) -> None:
+        self._sink = sink
+        self._description = description
+
+    def deliver(self, response: InferenceResponse) -> None:
+        """See ResponseSink."""
+        self._sink.deliver(msgspec.structs.replace(response, described_by=self._description))
+
+
+def submit_described(holder: SequenceHolder, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
+    """Submit a request that was decoded for another copy: its responses say whose they are."""
+    return holder.submit(request, _DescribedSink(sink, holder.description))
+
+
 class LiveSequencesOnly:
     """Stands in for a copy where none takes requests, as a `tpy.services.ResolvedModel`: requests of live sequences go on where
     their sequences are, all others are refused, with `text`."""
@@ -167,4 +187,4 @@ class LiveSequencesOnly:
         if holder is None:
             prefix = request_prefix(request.id) if self._names_request else ""
             raise self._error(f"{prefix}{self._text}")
-        return holder.submit(request, sink)
+        return submit_described(holder, request, sink)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tpy.errors import TpyError
+from tpy.messages.models import ModelDescription
 from tpy.messages.tensors import Tensor
 
 ParameterValue = bool | int | float | str
@@ -51,6 +52,8 @@ class InferenceResponse(msgspec.Struct, frozen=True, kw_only=True):
     With `error` set there are no outputs. `outputs` are in the order of the model's configuration, restricted to the requested
     ones. An empty final (`final` and no outputs and no error) ends a decoupled request without data.
     `refused`: the `error` was said at the door, by an engine that is too far away for `submit` to raise it.
+    `described_by`: what the copy that answered gives, labels included, where it is not the copy that the request was decoded for:
+    requests of a live sequence go to the copy that holds it.
     """
 
     model_name: str
@@ -61,6 +64,7 @@ class InferenceResponse(msgspec.Struct, frozen=True, kw_only=True):
     error: TpyError | None = None
     final: bool = True
     refused: bool = False
+    described_by: ModelDescription | None = None
 
 
 FINAL_ONLY: tuple[Tensor, ...] = ()

@@ -252,4 +252,4 @@ def _refused(message: m.Submit, error: TpyError) -> InferenceResponse:
 def _failed(number: int, response: InferenceResponse, text: str) -> m.Response:
     """The message for a response that has no form. Of a decoupled request, the others still come."""
     failure: Any = m.Failure.of(Internal(text))
-    return m.Response(number, response.model_name, response.model_version, "", (), {}, failure, response.final, False)
+    return m.Response(number, response.model_name, response.model_version, "", (), {}, failure, response.final, False, None)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tpy.errors import ERROR_OF_CODE, ErrorCode, TpyError
-from tpy.messages import DataType, LoadRequest, LogSettings, ParameterValue
+from tpy.messages import DataType, LoadRequest, LogSettings, ModelDescription, ParameterValue
 from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.framing import frame
 from tpy.remote.core.replica import ReplicaUpdate
@@ -95,6 +95,7 @@ class Response(msgspec.Struct, frozen=True, array_like=True):
     error: Failure | None
     final: bool
     refused: bool
+    described_by: ModelDescription | None
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True):

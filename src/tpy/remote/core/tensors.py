@@ -82,6 +82,7 @@ def message_of(number: int, response: InferenceResponse, place: Place) -> Respon
         None if response.error is None else Failure.of(response.error),
         response.final,
         response.refused,
+        response.described_by,
     )
 
 
@@ -96,6 +97,7 @@ def response_of(message: Response, view: View) -> InferenceResponse:
         error=None if message.error is None else message.error.error(),
         final=message.final,
         refused=message.refused,
+        described_by=message.described_by,
     )
 
 

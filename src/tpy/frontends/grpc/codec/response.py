@@ -82,7 +82,7 @@ def _encode(
     for tensor in response.outputs:
         class_count = plan.class_counts.get(tensor.name, 0) if plan.class_counts else 0
         if class_count:
-            tensor = _classified(tensor, class_count, description)
+            tensor = _classified(tensor, class_count, response.described_by or description)
         message.outputs.add(name=tensor.name, datatype=tensor.datatype.value, shape=tensor.array.shape)
         before, blob = raw_output(_blob(tensor))
         blobs += before, blob

@@ -52,7 +52,7 @@ def encode_infer(response: InferenceResponse, plan: OutputPlan, description: Mod
     for tensor in response.outputs:
         choice = plan.choice(tensor.name)
         if choice.classification:
-            tensor = _classified(tensor, choice.classification, description)
+            tensor = _classified(tensor, choice.classification, response.described_by or description)
         entry: dict[str, object] = {
             "name": tensor.name,
             "datatype": tensor.datatype.value,
