@@ -62,7 +62,7 @@ def idle(folder: Path) -> str:
     write_models(folder / "models")
     _want_files(_IDLE)
     with ServerProcess(repositories=[folder / "models"]) as server:
-        before = _open_files(server)
+        before = server.open_files().total()
         resident = _resident_bytes(server)
         with loading(server) as load:
             with ExitStack() as stack:
@@ -75,7 +75,7 @@ def idle(folder: Path) -> str:
                     assert _alive(connection)
             load.ledger.wait_answered(20, "affine", "copy", "chain", "sum", "count")
         load.ledger.check()
-        wait_until(lambda: _open_files(server) <= before)
+        wait_until(lambda: server.open_files().total() <= before)
     return f"{_IDLE:,} idle connections of {cost / 1024:.0f} KiB, all still served afterwards: {load.ledger}"
 
 
@@ -84,7 +84,7 @@ def descriptors(folder: Path) -> str:
     write_models(folder / "models")
     launcher = ("sh", "-c", f'ulimit -n {_DESCRIPTORS} && exec "$@"', "sh")
     with ServerProcess(repositories=[folder / "models"], launcher=launcher) as server:
-        before = _open_files(server)
+        before = server.open_files().total()
         with loading(server) as load:
             with ExitStack() as stack:
                 connections = [stack.enter_context(_connection(server, "http")) for _ in range(_DESCRIPTORS)]
@@ -101,7 +101,7 @@ def descriptors(folder: Path) -> str:
                 assert waiting.recv(1000).startswith(b"HTTP/1.1 200")
             load.ledger.wait_answered(20, "affine", "copy", "chain", "sum", "count")
         load.ledger.check()
-        wait_until(lambda: _open_files(server) <= before)
+        wait_until(lambda: server.open_files().total() <= before)
     return f"{_DESCRIPTORS} connections for {_DESCRIPTORS} descriptors: {load.ledger}"
 
 
@@ -124,10 +124,6 @@ def _want_files(count: int) -> None:
         raise Skipped(f"{count} connections need {wanted} open files, this process may have {hard}")
     if soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def _open_files(server: ServerProcess) -> int:
-    return len(os.listdir(f"/proc/{server.process.pid}/fd"))
 
 
 def _resident_bytes(server: ServerProcess) -> int:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +20,14 @@ from .waiting import wait_until
 _START_S_MAX = 120.0
 _STOP_S_MAX = 60.0
 _PRESET = ("--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0", "--metrics-port=0")
+
+_MODEL_FAILURE = re.compile(
+    r"""(?:\]|"message":) "[^"\s]+: (?:import of the model|auto_complete_config|initialize|execute|finalize) failed \(model '"""
+)
+"""Begins the message about an exception in model code, which has its traceback; `default` and `ISO8601`, or `json`."""
+
+TIMER = "anon_inode:[timerfd]"
+"""A scheduler opens one at its first deadline that is near, and keeps it as long as its model is served."""
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -35,7 +44,7 @@ running_servers: weakref.WeakSet[ServerProcess] = weakref.WeakSet()
 
 class ServerProcess:
     """Starts the server and waits until it says where it serves, or has ended. Use it as a context manager; leaving it stops the
-    server with SIGTERM and checks that it ended in order: with exit code `expect_exit` and without a traceback in its log.
+    server with SIGTERM and checks that it ended in order: with exit code `expect_exit` and without a traceback of its own.
     `launcher` is a command that executes the command that it is given, in place of itself; `program` what Python is to run."""
 
     def __init__(
@@ -72,7 +81,7 @@ class ServerProcess:
         code = self.stop()
         if kind is None:
             assert code == self._expect_exit, f"exit code {code}:\n{self.log}"
-            assert "Traceback" not in self.log, self.log
+            assert not tracebacks(self.log), self.log
 
     def start(self) -> None:
         """Start the process; do not wait."""
@@ -123,6 +132,14 @@ class ServerProcess:
         """The process ids of its running child processes: the workers of python models."""
         return child_processes(self.process.pid)
 
+    def open_files(self) -> Counter[str]:
+        """What its descriptors are: "socket", "anon_inode:[eventpoll]", paths; all but those of `timers`."""
+        return Counter({target: count for target, count in self._descriptors().items() if target != TIMER})
+
+    def timers(self) -> int:
+        """How many of its schedulers hold a timer."""
+        return self._descriptors()[TIMER]
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait for the end; the exit code. The log is complete afterwards."""
         if self.process.poll() is None:
@@ -139,6 +156,17 @@ class ServerProcess:
         self._reader.join(_STOP_S_MAX)
         return code
 
+    def _descriptors(self) -> Counter[str]:
+        found = Counter[str]()
+        folder = f"/proc/{self.process.pid}/fd"
+        for name in os.listdir(folder):
+            try:
+                target = os.readlink(f"{folder}/{name}")
+            except OSError:
+                continue  # closed meanwhile
+            found[target.partition(":[")[0] if target.startswith(("socket:", "pipe:")) else target] += 1
+        return found
+
     def _kill(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -154,6 +182,16 @@ class ServerProcess:
                     if found[1] == "Metrics Service":
                         self._ready.set()
         self._ready.set()
+
+
+def tells_model_failure(line: str) -> bool:
+    """Whether this line of a log reports an exception in model code."""
+    return _MODEL_FAILURE.search(line) is not None
+
+
+def tracebacks(log: str) -> list[str]:
+    """The lines of a log with a traceback of the server itself: none of model code."""
+    return [line for line in log.splitlines() if "Traceback" in line and not tells_model_failure(line)]
 
 
 def child_processes(pid: int) -> list[int]:

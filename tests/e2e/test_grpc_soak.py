@@ -16,7 +16,7 @@ from tpy._proto import message_class
 
 from .gated import metrics
 from .repositories import ModelFolder
-from .server import ServerProcess
+from .server import ServerProcess, tracebacks
 from .waiting import wait_until
 
 pytestmark = pytest.mark.alone
@@ -98,10 +98,6 @@ def _resident_bytes(server: ServerProcess) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _open_files(server: ServerProcess) -> int:
-    return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
-
-
 def _run(server: ServerProcess, calls: int, seed: int) -> _Counts:
     with ThreadPoolExecutor(CLIENTS) as pool:
         runs = [pool.submit(_Client(server.grpc, seed + number).run, calls // CLIENTS) for number in range(CLIENTS)]
@@ -114,14 +110,15 @@ def test_nothing_is_left_of_twenty_thousand_calls(repository: Path) -> None:
     ModelFolder(repository, "gathering").identity(delayed, batch=8192)
     with ServerProcess(repositories=[repository]) as server:
         _run(server, CALLS // 10, seed=100)
-        files, resident = _open_files(server), _resident_bytes(server)
+        files, resident = server.open_files().total(), _resident_bytes(server)
         counts = _run(server, CALLS, seed=1)
 
         pending = [f'nv_inference_pending_request_count{{model="{model}",version="1"}}' for model in _MODELS]
         wait_until(lambda: all(metrics(server)[series] == 0 for series in pending))
-        wait_until(lambda: _open_files(server) <= files)
+        wait_until(lambda: server.open_files().total() <= files)
+        assert server.timers() <= len(_MODELS)
         assert _resident_bytes(server) - resident < GROWTH_BYTES_MAX
         assert counts.keys() <= {"OK", "CANCELLED", "DEADLINE_EXCEEDED", "stream"}
-        assert "Traceback" not in server.log
+        assert not tracebacks(server.log)
         assert min(counts[end] for end in ("OK", "CANCELLED", "DEADLINE_EXCEEDED", "stream")) > CALLS // 100
         assert server.stop() == 0

@@ -274,24 +274,19 @@ class HttpClient:
 
 
 class Remains:
-    """What a server holds, as its machine sees it: open files besides those of shared memory, mapped segments of that, bytes."""
+    """What a server holds, as its machine sees it: open files besides those of shared memory and timers, mapped segments of that
+    memory, timers, bytes."""
 
     def __init__(self, server: ServerProcess) -> None:
         process = Path(f"/proc/{server.process.pid}")
-        self.files = sum(not _is_memory(descriptor) for descriptor in (process / "fd").iterdir())
+        self.files = sum(count for file, count in server.open_files().items() if "memfd:" not in file)
+        self.timers = server.timers()
         self.segments = sum("memfd:" in line for line in (process / "maps").read_text().splitlines())
         self.resident = int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def no_more_than(self, before: Remains) -> bool:
         """Whether there are no more files than before, and no more segments than workers keep for the next large tensors."""
         return self.files <= before.files and self.segments <= SEGMENTS_MAX
-
-
-def _is_memory(descriptor: Path) -> bool:
-    try:
-        return "memfd:" in str(descriptor.readlink())
-    except OSError:
-        return True  # closed meanwhile
 
 
 def _soak(server: ServerProcess, models: Sequence[str], sequences: int, *, kills: int, seed: int) -> Tally:
@@ -395,6 +390,7 @@ def test_nothing_is_left_of_five_thousand_sequences(repository: Path) -> None:
             _require_balance(model, before[model], _sums(server, model), tally)
         settle()
         wait_until(lambda: Remains(server).no_more_than(remains))
+        assert Remains(server).timers <= len(slots)
         assert Remains(server).resident - remains.resident < GROWTH_BYTES_MAX
 
         told: Counter[str] = Counter()

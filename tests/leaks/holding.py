@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +20,12 @@ class Holding:
     resident_bytes: int
     workers_bytes: int
     threads: int
+    """Those excepted that Trio keeps for ten seconds after their work."""
+
     descriptors: int
+    """Those of timers excepted."""
+
+    timers: int
     segments: int
     """Mappings of shared memory: files in /dev/shm and anonymous ones (memfd)."""
 
@@ -31,13 +35,13 @@ class Holding:
     children: int
 
     def counts(self) -> tuple[int, ...]:
-        """All but memory: what must end exactly where it began."""
+        """All but memory and timers: what must end exactly where it began."""
         return self.threads, self.descriptors, self.segments, self.shm_files, self.children
 
     def __str__(self) -> str:
         return (
             f"{self.resident_bytes / _MIB:.1f} MiB resident, workers {self.workers_bytes / _MIB:.1f} MiB, "
-            f"{self.threads} threads, {self.descriptors} descriptors, {self.segments} shared segments, "
+            f"{self.threads} threads, {self.descriptors} descriptors, {self.timers} timers, {self.segments} shared segments, "
             f"{self.shm_files} files in /dev/shm, "
             f"{self.children} children"
         )
@@ -60,24 +64,13 @@ def measure(server: ServerProcess) -> Holding:
     return Holding(
         resident_bytes=resident_bytes(server.process.pid),
         workers_bytes=sum(resident_bytes(child) for child in children),
-        threads=len(os.listdir(process / "task")),
-        descriptors=len(os.listdir(process / "fd")),
+        threads=sum(not comm.read_text().startswith("Trio thread ") for comm in process.glob("task/*/comm")),
+        descriptors=server.open_files().total(),
+        timers=server.timers(),
         segments=sum("/dev/shm/" in line or "/memfd:" in line for line in maps),
         shm_files=len(os.listdir(shm)) if os.stat(shm).st_dev != os.stat("/dev/shm").st_dev else 0,
         children=len(children),
     )
-
-
-def open_files(server: ServerProcess) -> Counter[str]:
-    """What its descriptors are, to tell what was left."""
-    found = Counter[str]()
-    folder = Path(f"/proc/{server.process.pid}/fd")
-    for name in os.listdir(folder):
-        try:
-            found[os.readlink(folder / name).partition("[")[0]] += 1
-        except OSError:
-            continue
-    return found
 
 
 def resident_bytes(pid: int) -> int:

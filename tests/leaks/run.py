@@ -16,9 +16,10 @@ from tests.e2e.repositories import AFFINE_CONFIG, ModelFolder
 from tests.e2e.server import ServerProcess
 from tests.e2e.waiting import wait_until
 
-from .holding import Holding, measure, open_files, private_shm
+from .holding import Holding, measure, private_shm
 from .traffic import Progress, grpc_thread, http_thread
 
+_STAYING = ("affine", "copy", "chain", "count")
 _COMING = ("coming-onnx", "coming-python")
 _CYCLES_PER_REQUEST = 1 / 2000
 _SAMPLES = 10
@@ -52,8 +53,10 @@ class Report(NamedTuple):
         )
 
     def check(self, *, growth_bytes_max: int) -> None:
-        """All counts end where they began; memory may differ by this much, for what the allocator keeps."""
+        """All counts end where they began, and no timer is of a model that was unloaded; memory may differ by this much, for what
+        the allocator keeps."""
         assert self.after.counts() == self.before.counts(), f"{self}\nleft open: {self.left}"
+        assert self.after.timers <= len(_STAYING), str(self)
         assert self.after.resident_bytes - self.before.resident_bytes <= growth_bytes_max, str(self)
         assert self.after.workers_bytes - self.before.workers_bytes <= growth_bytes_max, str(self)
         allowed = {
@@ -110,13 +113,13 @@ def run(folder: Path, requests: int) -> Report:
     """Send so many requests, after a tenth as many to warm up."""
     _write(folder / "models")
     cycles = max(5, round(requests * _CYCLES_PER_REQUEST))
-    flags = ("--model-control-mode=explicit", *(f"--load-model={name}" for name in ("affine", "copy", "chain", "count")))
+    flags = ("--model-control-mode=explicit", *(f"--load-model={name}" for name in _STAYING))
     with ServerProcess(*flags, repositories=[folder / "models"], launcher=private_shm()) as server:
         idle = measure(server)
         _ask(server, requests // 10, max(5, cycles // 10))
         wait_until(lambda: measure(server).descriptors <= idle.descriptors)
-        before, files = measure(server), open_files(server)
+        before, files = measure(server), server.open_files()
         outcomes, resident = _ask(server, requests, cycles)
         with contextlib.suppress(TimeoutError):  # the report says what is left
             wait_until(lambda: measure(server).counts() == before.counts())
-        return Report(requests, cycles, outcomes, before, measure(server), resident, open_files(server) - files)
+        return Report(requests, cycles, outcomes, before, measure(server), resident, server.open_files() - files)
