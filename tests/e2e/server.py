@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -85,15 +86,18 @@ class ServerProcess:
 
     def start(self) -> None:
         """Start the process; do not wait."""
-        self._process = subprocess.Popen(
-            [*self._launcher, sys.executable, *self._program, *_PRESET, *self._flags],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-            env=self._environment,
-            start_new_session=True,
-            preexec_fn=_end_with_parent if threading.current_thread() is threading.main_thread() else None,
-        )
+        with warnings.catch_warnings():
+            # Python warns of forks beside threads from 3.12 on; the child does one system call, whose function is loaded.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._process = subprocess.Popen(
+                [*self._launcher, sys.executable, *self._program, *_PRESET, *self._flags],
+                stderr=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                text=True,
+                env=self._environment,
+                start_new_session=True,
+                preexec_fn=_end_with_parent if threading.current_thread() is threading.main_thread() else None,
+            )
         self._reader.start()
         running_servers.add(self)
 
