@@ -9,6 +9,15 @@ from tpy.units import KIB, MIB, NS_PER_MS, NS_PER_S
 HTTP_INPUT_BYTES_MAX_DEFAULT: Final = 64 * MIB
 """--http-max-input-size: Triton's default. Bounds the request body, before and after decompression."""
 
+REQUEST_BODIES_BYTES_MAX: Final = 2048 * MIB
+"""Request bodies that are being received or decoded, of all HTTP connections of a process together; what goes beyond it is
+refused (503), as waiting for others to end would be waiting for those who never end. Each counts with what has arrived, from 64
+KiB on: 170 images of 12 MB at the same moment, or 32 bodies of the largest default size. Not less than one body may have."""
+
+HTTP_RECEIVE_BYTES_MAX: Final = 256 * KIB
+"""Of a large body, what one connection takes from its socket in one turn of the loop: a tenth of a millisecond. A sender that is
+as fast as the loop would otherwise keep it in one call for as long as its body lasts."""
+
 ECHO_CHARACTERS_MAX: Final = 1024
 """Characters of one name, id or value that an error text or a log line repeats: far above real ones, far below a request."""
 
@@ -494,6 +503,10 @@ CUSTOM_METRIC_FAMILIES_MAX: Final = 1_000
 
 CUSTOM_METRICS_MAX: Final = 20_000
 """Series of models' metric families, all together: a scrape shows every one. Labels from user input are how it grows."""
+
+CUSTOM_METRICS_OF_FAMILY_MAX: Final = 5_000
+"""Series of one family: what one model that takes labels from requests can use up of them. Prometheus advises against more than a
+few thousand; each takes a kilobyte here, and more in whoever scrapes."""
 
 CUSTOM_METRIC_LABELS_MAX: Final = 32
 """Labels of one such series."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpy.errors import AlreadyExists, InvalidArgument, TpyError, Unavailable, Unsupported
-from tpy.limits import CUSTOM_METRIC_FAMILIES_MAX, CUSTOM_METRIC_TEXT_MAX, CUSTOM_METRICS_MAX
+from tpy.limits import CUSTOM_METRIC_FAMILIES_MAX, CUSTOM_METRIC_TEXT_MAX, CUSTOM_METRICS_MAX, CUSTOM_METRICS_OF_FAMILY_MAX
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.telemetry.host import SERVER_FAMILIES
 from tpy.telemetry.metrics import MetricKind, render
@@ -143,14 +143,33 @@ def test_everything_is_bounded() -> None:
         metrics.family(f"f{number}", "", COUNTER)
     with pytest.raises(Unavailable):
         metrics.family("more", "", COUNTER)
+    others = [metrics.family(f"f{number}", "", COUNTER) for number in range(CUSTOM_METRICS_MAX // CUSTOM_METRICS_OF_FAMILY_MAX)]
     for number in range(CUSTOM_METRICS_MAX):
-        family.metric({"n": str(number)})
-    with pytest.raises(Unavailable):
-        family.metric({"n": "more"})
+        others[number % len(others)].metric({"n": str(number)})
+    with pytest.raises(Unavailable, match=f"there are {CUSTOM_METRICS_MAX} metrics of models already"):
+        metrics.family("f900", "", COUNTER).metric({"n": "more"})
+    for other in others:
+        other.close()
     family.close()
     metrics.family("more", "", COUNTER).metric({})
     with pytest.raises(InvalidArgument):
         metrics.family("x", "d" * (CUSTOM_METRIC_TEXT_MAX + 1), COUNTER)
+
+
+def test_labels_of_one_family_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """What clients can make a model do; the other families are not touched, and the log says it once."""
+    metrics = CustomMetrics()
+    family = metrics.family("users", "", COUNTER)
+    for number in range(CUSTOM_METRICS_OF_FAMILY_MAX):
+        family.metric({"user": str(number)})
+    for number in range(10):
+        with pytest.raises(Unavailable, match=f"metric family 'users' has {CUSTOM_METRICS_OF_FAMILY_MAX} metrics already"):
+            family.metric({"user": f"more {number}"})
+    assert len(caplog.records) == 1
+    family.metric({"user": "1"}).increment(1)
+    metrics.family("other", "", COUNTER).metric({"user": "more"})
+    family.close()
+    metrics.family("users", "", COUNTER).metric({"user": "more"})
 
 
 def test_what_is_on_its_way_is_applied_before_reading() -> None:

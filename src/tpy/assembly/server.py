@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -35,13 +35,15 @@ from tpy.assembly.repository import Repository
 from tpy.clock import Clock, SystemClock
 from tpy.frontends.listening import BoundAddress
 from tpy.frontends.metrics_http import serve_metrics
+from tpy.frontends.threads import run_in_thread
 from tpy.limits import ANSWERS_STOP_S, SEQUENCES_STOP_RESERVE_S
+from tpy.messages import ModelStatistics
 from tpy.services import Services
 from tpy.state import ModelStateStore
 from tpy.telemetry.cache import cache_families
 from tpy.telemetry.host import HostSampler
 from tpy.telemetry.logs import LogController
-from tpy.telemetry.metrics import render
+from tpy.telemetry.metrics import MeasuredFamily, render
 from tpy.units import NS_PER_S
 from tpy_control import BACKENDS_FOLDER, ControlPlane, StartupReport, run_control_plane
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
@@ -245,8 +247,10 @@ async def _frontends(
 
 def _metrics_page(
     metrics: MetricsOptions, options: ServerOptions, services: Services, data: DataPlane, nursery: trio.Nursery
-) -> Callable[[], bytes]:
-    """What the metrics port shows; the sampling task runs in `nursery`."""
+) -> Callable[[], Awaitable[bytes]]:
+    """What the metrics port shows, a page at a time, written in a thread: it may have thousands of lines. The sampling task runs
+    in `nursery`."""
+    threads = trio.CapacityLimiter(1)
     sampler = HostSampler()
     if metrics.machine:
 
@@ -257,15 +261,19 @@ def _metrics_page(
 
         nursery.start_soon(sample_forever)
 
-    def show() -> bytes:
+    def write(models: Sequence[ModelStatistics], host: Sequence[MeasuredFamily]) -> bytes:
         return render(
-            data.statistics(),
-            [*sampler.families, *cache_families(data.cache_statistics())],
+            models,
+            host,
             custom=data.custom_metrics(),
             counter_latencies=metrics.counter_latencies,
             caching=options.cache is not None,
             namespacing=options.control.namespacing,
         )
+
+    async def show() -> bytes:
+        host = [*sampler.families, *cache_families(data.cache_statistics())]
+        return await run_in_thread(write, data.statistics(), host, limiter=threads)
 
     return show
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 from hypercorn.utils import wrap_app
@@ -21,12 +21,12 @@ _METRICS_TYPE = "text/plain; charset=utf-8"
 
 async def serve_metrics(
     options: HttpOptions,
-    render: Callable[[], bytes],
+    render: Callable[[], Awaitable[bytes]],
     *,
     stop: trio.Event,
     task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve what `render` gives, called on the Trio thread for each scrape, until `stop` is set; as `serve_http` otherwise.
+    """Serve what `render` gives, called for each scrape, until `stop` is set; as `serve_http` otherwise.
 
     Other paths answer 200 without a body and other methods 405, as Triton's metrics port does.
     """
@@ -34,7 +34,7 @@ async def serve_metrics(
 
     async def metrics() -> Response:
         try:
-            text = render()
+            text = await render()
         except Exception:
             return quart_response(app, unexpected_error_reply("/metrics"))
         return quart_response(app, HttpReply(content_type=_METRICS_TYPE, parts=(text,), content_length=len(text)))

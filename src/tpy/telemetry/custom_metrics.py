@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import logging
 import math
 import re
 import threading
@@ -20,8 +21,11 @@ from tpy.limits import (
     CUSTOM_METRIC_LABELS_MAX,
     CUSTOM_METRIC_TEXT_MAX,
     CUSTOM_METRICS_MAX,
+    CUSTOM_METRICS_OF_FAMILY_MAX,
 )
 from tpy.telemetry.metrics import Histogram, MeasuredFamily, MetricKind, Sample
+
+_log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*\Z", re.ASCII)
 _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*\Z", re.ASCII)
@@ -43,7 +47,7 @@ class _Series:
 
 
 class _Family:
-    __slots__ = ("help", "holders", "kind", "name", "series")
+    __slots__ = ("help", "holders", "is_full", "kind", "name", "series")
 
     def __init__(self, name: str, text: str, kind: MetricKind) -> None:
         self.name = name
@@ -51,6 +55,8 @@ class _Family:
         self.kind = kind
         self.holders = 0
         self.series: dict[Labels, _Series] = {}
+        self.is_full = False
+        """A series was refused, which the log says once."""
 
 
 class CustomMetric:
@@ -206,8 +212,7 @@ class CustomMetrics:
                 return known
             series = family.series.get(key)
             if series is None:
-                if self._series_count >= CUSTOM_METRICS_MAX:
-                    raise Unavailable(f"there are {CUSTOM_METRICS_MAX} metrics of models already")
+                self._require_room(family)
                 series = family.series[key] = _Series(buckets)
                 self._series_count += 1
             series.holders += 1
@@ -226,6 +231,18 @@ class CustomMetrics:
             family.holders -= 1
             if not family.holders:
                 del self._families[family.name]
+
+    def _require_room(self, family: _Family) -> None:
+        if len(family.series) >= CUSTOM_METRICS_OF_FAMILY_MAX:
+            problem = f"metric family '{family.name}' has {CUSTOM_METRICS_OF_FAMILY_MAX} metrics already"
+        elif self._series_count >= CUSTOM_METRICS_MAX:
+            problem = f"there are {CUSTOM_METRICS_MAX} metrics of models already"
+        else:
+            return
+        if not family.is_full:
+            family.is_full = True
+            _log.warning("%s, further ones are refused: do its labels come from requests?", problem)
+        raise Unavailable(problem)
 
     def _require_no_overlap(self, name: str, kind: MetricKind) -> None:
         """A histogram's lines have names of their own, which must not be another family's."""

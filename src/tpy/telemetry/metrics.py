@@ -30,15 +30,16 @@ class MetricKind(enum.Enum):
     HISTOGRAM = "histogram"
 
 
-class Histogram(msgspec.Struct, frozen=True):
+class Histogram(msgspec.Struct, frozen=True, gc=False):
     """Observations per bucket: `counts` has one entry per upper bound in `buckets` and one for what is above all of them."""
 
     buckets: tuple[float, ...]
     counts: tuple[int, ...]
 
 
-class Sample(msgspec.Struct, frozen=True):
-    """One value of a family with its labels; of a histogram, `value` is the sum of what was observed."""
+class Sample(msgspec.Struct, frozen=True, gc=False):
+    """One value of a family with its labels; of a histogram, `value` is the sum of what was observed. A page may have thousands,
+    which the garbage collector need not look at."""
 
     labels: Mapping[str, str]
     value: float

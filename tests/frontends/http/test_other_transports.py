@@ -126,7 +126,7 @@ async def test_the_stock_client_gets_right_answers() -> None:
 async def test_the_metrics_port() -> None:
     scrapes = 0
 
-    def render() -> bytes:
+    async def render() -> bytes:
         nonlocal scrapes
         scrapes += 1
         if scrapes > 2:

@@ -1,4 +1,4 @@
-"""Budget: how much of something that costs us and gives nothing a peer may do, before it is told to calm down."""
+"""Budgets: what costs us and gives nothing, of one peer over time; bytes of all peers at the same time."""
 
 from __future__ import annotations
 
@@ -30,3 +30,24 @@ class Budget:
     def refund(self, tokens: int) -> None:
         """Give back for something useful."""
         self._tokens = min(self._capacity, self._tokens + tokens)
+
+
+class ByteBudget:
+    """Bytes that all peers together may have us hold at the same time."""
+
+    __slots__ = ("_capacity", "held")
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self.held = 0
+
+    def take(self, count: int) -> bool:
+        """Hold so many more; False: there is no room for them, and nothing has changed."""
+        if self.held + count > self._capacity:
+            return False
+        self.held += count
+        return True
+
+    def give(self, count: int) -> None:
+        """Hold so many less."""
+        self.held -= count

@@ -18,12 +18,13 @@ from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.routing import BaseConverter
 
 from tpy.errors import TpyError
+from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.generate import EventBody, GenerateApi, StreamReply
 from tpy.frontends.http.infer import InferEndpoint, is_disguised, unexpected_error_reply
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, error_reply, fields_of, refusal_reply
-from tpy.frontends.http.parser import too_large_reply
+from tpy.frontends.http.parser import bodies_full_reply, too_large_reply
 from tpy.frontends.http.quart_bridge import BODY
 
 Handler = Callable[Concatenate[HttpRequest, ...], Awaitable[HttpReply | StreamReply]]
@@ -65,7 +66,7 @@ class _QuartInference:
 def create_app(endpoint: InferEndpoint) -> QuartTrio:
     """The application with all routes of Triton's HTTP port."""
     app = bare_app()
-    routes = _Routes(app, policy=endpoint.policy, max_input_size=endpoint.max_input_size)
+    routes = _Routes(app, policy=endpoint.policy, max_input_size=endpoint.max_input_size, bodies=endpoint.bodies)
     control = ControlApi(endpoint.services, threads=endpoint.threads)
     generate = GenerateApi(endpoint)
     model, any_model = "/v2/models/<model>", "/v2/models/<name:model>"
@@ -149,10 +150,11 @@ class _EventBody(ResponseBody):
 class _Routes:
     """Adds handlers to an application, with what every request goes through."""
 
-    def __init__(self, app: QuartTrio, *, policy: HeaderPolicy, max_input_size: int) -> None:
+    def __init__(self, app: QuartTrio, *, policy: HeaderPolicy, max_input_size: int, bodies: ByteBudget) -> None:
         self._app = app
         self._policy = policy
         self._max_input_size = max_input_size
+        self._bodies = bodies
 
     def add(self, category: str, rule: str, **handlers: Handler) -> None:
         """Serve `rule`; the keywords are methods. `category` is the restricted API that it belongs to, "" for none."""
@@ -165,6 +167,7 @@ class _Routes:
         )
 
     async def _serve(self, category: str, handlers: dict[str, Handler], values: dict[str, str]) -> Response:
+        message: HttpRequest | None = None
         try:
             message = await self._message()
             if is_disguised(message.target):
@@ -173,12 +176,17 @@ class _Routes:
                 self._policy.require(category, message.fields)
             handler = handlers["GET" if request.method == "HEAD" else request.method]
             reply: HttpReply | StreamReply = await handler(message, **values)
+        except _BodiesFull:
+            reply = bodies_full_reply()
         except _Oversized as oversized:
             reply = too_large_reply(oversized.size, self._max_input_size, fields_of(list(request.scope["headers"])))
         except TpyError as error:
             reply = error_reply(error)
         except Exception:
             reply = unexpected_error_reply(request.path)
+        finally:
+            if message is not None:
+                self._bodies.give(message.held_bytes)
         return quart_response(self._app, reply)
 
     async def _message(self) -> HttpRequest:
@@ -189,8 +197,10 @@ class _Routes:
         if announced > self._max_input_size:
             raise _Oversized(announced)
         body: Body = scope["state"].pop(BODY, b"")
+        held_bytes = 0
         if not len(body):
             body = await self._body()
+            held_bytes = len(body)
         return HttpRequest(
             method=request.method.encode("ascii"),
             target=scope["raw_path"],
@@ -200,16 +210,29 @@ class _Routes:
             fields=fields_of(headers),
             keep_alive=True,
             body=body,
+            held_bytes=held_bytes,
         )
 
     async def _body(self) -> bytes | bytearray:
         """The present request's body, as ASGI brings it."""
         body = bytearray()
-        async for piece in request.body:
-            body += piece
-            if len(body) > self._max_input_size:
-                raise _Oversized(len(body))
+        whole = False
+        try:
+            async for piece in request.body:
+                if not self._bodies.take(len(piece)):
+                    raise _BodiesFull
+                body += piece
+                if len(body) > self._max_input_size:
+                    raise _Oversized(len(body))
+            whole = True
+        finally:
+            if not whole:
+                self._bodies.give(len(body))
         return body
+
+
+class _BodiesFull(Exception):
+    """There is no room for the body beside those of others."""
 
 
 class _Oversized(Exception):

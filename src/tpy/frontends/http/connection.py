@@ -57,7 +57,7 @@ class Http1Connection:
         self._addresses = (client, server)
         self._tasks = TaskGroup()
         self._scope = trio.CancelScope()
-        self._parser = RequestParser(max_input_size=port.options.max_input_size)
+        self._parser = RequestParser(max_input_size=port.options.max_input_size, bodies=port.bodies)
         self._line = ReplyLine(
             wire,
             write_timeout_s=port.options.write_timeout_s,
@@ -70,6 +70,7 @@ class Http1Connection:
         self._beginning = b""
         self._eof = False
         self._alone: QuartExchange | None = None
+        self._alone_request: HttpRequest | None = None
         self._pumping = False
         self._refused = False
         self._owes_continue = False
@@ -94,6 +95,7 @@ class Http1Connection:
         finally:
             self._port.connections.discard(self)
             self._parser.drop()
+            self._end_alone()
             if not self.preface:
                 with trio.CancelScope(shield=True):  # closing a socket does not wait
                     await self._wire.aclose()
@@ -152,7 +154,7 @@ class Http1Connection:
                     self._head_timed = self._body_timed = 0  # the peer could not go on: its time starts again
                     self._set_deadline()
                 elif parser.bulk is not None:
-                    count = await wire.receive_into(parser.bulk)
+                    count = await wire.receive_into(parser.bulk[: limits.HTTP_RECEIVE_BYTES_MAX])
                     parser.bulk_received(count)
                     self._eof = not count
                     self._after_bytes()
@@ -259,6 +261,7 @@ class Http1Connection:
                     bytes_held=len(request.body),
                 )
                 if refusal is not None:
+                    self._give_back(request)
                     line.fill(place, refusal)
                 elif endpoint is not None and inference is not None:
                     self._infer(place, request, endpoint, inference[1], inference[2])
@@ -275,8 +278,21 @@ class Http1Connection:
         request.received_ns = endpoint.clock.now_ns()
         call = endpoint.call(request, model, version, answered=partial(self._on_answer, place))
         place.cancel = call.cancel
-        if not call.begin_nowait():
-            self._tasks.spawn(call.finish)
+        if call.begin_nowait():
+            self._give_back(request)
+        else:
+            self._tasks.spawn(self._finish, call, request)
+
+    async def _finish(self, call: InferCall, request: HttpRequest) -> None:
+        try:
+            await call.finish()
+        finally:
+            self._give_back(request)
+
+    def _give_back(self, request: HttpRequest) -> None:
+        """Its body does not count in the budget of all bodies any more. Idempotent."""
+        self._port.bodies.give(request.held_bytes)
+        request.held_bytes = 0
 
     def _on_answer(self, place: Place, call: InferCall) -> None:
         if call.heavy_answer:
@@ -290,10 +306,14 @@ class Http1Connection:
     def _ask_quart(self, place: Place, request: HttpRequest) -> None:
         exchange = QuartExchange(self._line, place, done=self._end_alone, failed=self._scope.cancel)
         self._alone = exchange
+        self._alone_request = request
         self._tasks.spawn(exchange.run, self._port, self._tasks, request, *self._addresses)
 
     def _end_alone(self) -> None:
         self._alone = None
+        if self._alone_request is not None:
+            self._give_back(self._alone_request)
+            self._alone_request = None
 
     def _on_progress(self) -> None:
         """An answer has gone out, or the socket takes bytes again (ReplyLine)."""

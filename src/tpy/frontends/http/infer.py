@@ -21,6 +21,7 @@ from tpy import limits
 from tpy.clock import Clock
 from tpy.echo import echo
 from tpy.errors import Internal, InvalidArgument, InvariantViolation, TpyError, Unsupported
+from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http import codec
 from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, error_reply
@@ -82,6 +83,7 @@ class InferEndpoint:
         self.clock = clock
         self.policy = policy
         self.max_input_size = max_input_size
+        self.bodies = ByteBudget(max(limits.REQUEST_BODIES_BYTES_MAX, max_input_size))
         self.threads = trio.CapacityLimiter(limits.HTTP_CODEC_THREADS_MAX)
 
     def call(self, request: HttpRequest, model: str, version: str | None, *, answered: Callable[[InferCall], None]) -> InferCall:

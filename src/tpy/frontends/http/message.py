@@ -30,7 +30,8 @@ class HttpRequest(msgspec.Struct, kw_only=True):
     """A request whose body has arrived. `headers` are as sent, in order; `fields` are the same by lower-case name, several of
     a name joined with ", ". `path` is without query, its percent-escapes resolved. `received_ns` is on the server's clock.
 
-    `refusal` is set when HTTP itself forbids serving the request; then that is the answer."""
+    `refusal` is set when HTTP itself forbids serving the request; then that is the answer. `held_bytes` of the body count in the
+    budget of all bodies, until whoever serves the request gives them back."""
 
     method: bytes
     target: bytes
@@ -42,6 +43,7 @@ class HttpRequest(msgspec.Struct, kw_only=True):
     body: Body = b""
     received_ns: int = 0
     refusal: HttpReply | None = None
+    held_bytes: int = 0
 
 
 def fields_of(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:

@@ -20,7 +20,9 @@ import numpy as np
 
 from tpy import limits
 from tpy.echo import echo
-from tpy.frontends.http.message import HttpReply, HttpRequest, fields_of, refusal_reply, split_target
+from tpy.errors import Unavailable
+from tpy.frontends.core.budget import ByteBudget
+from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply, fields_of, refusal_reply, split_target
 from tpy.frontends.http.repeated_head import RepeatedHead
 
 _SMALL_BODY_BYTES_MAX = 64 * 1024
@@ -55,9 +57,9 @@ class _Stop(Exception):
 
 
 class RequestParser:
-    """One connection's requests."""
+    """One connection's requests. Their large bodies count in `bodies`; one that has no room there is thrown away and refused."""
 
-    def __init__(self, *, max_input_size: int) -> None:
+    def __init__(self, *, max_input_size: int, bodies: ByteBudget | None = None) -> None:
         self.complete: deque[HttpRequest] = deque()
         self.phase = Phase.IDLE
         self.begun = 0
@@ -71,6 +73,7 @@ class RequestParser:
         self.ended = False
         """The last request asked for the connection to be closed; what follows it is ignored."""
         self._max_input_size = max_input_size
+        self._bodies = bodies or ByteBudget(max(limits.REQUEST_BODIES_BYTES_MAX, max_input_size))
         self._llhttp = httptools.HttpRequestParser(self)
         self._replaying = False
         self._upgrade_with_body = False
@@ -90,6 +93,7 @@ class RequestParser:
         self._content_length: int | None = None
         self._chunks: int | None = None
         self._raw_bytes = 0
+        self._held = 0
         self.body_received = 0
 
     def feed(self, data: bytes | memoryview) -> None:
@@ -126,7 +130,11 @@ class RequestParser:
         if self.bulk is None or count > len(self.bulk):
             raise ValueError("more bytes than the body has")
         self.body_received += count
-        self.bulk = self.bulk[count:]
+        if self._collect is _Collect.BUFFER and self._hold(count):
+            self.bulk = self.bulk[count:]
+        else:
+            missing = (self._content_length or 0) - self.body_received
+            self.bulk = memoryview(bytearray(min(missing, limits.HTTP_RECEIVE_BYTES_MAX)))  # nobody reads it
         if not self.bulk:
             self.bulk = None
             # llhttp still waits for this body.
@@ -136,9 +144,24 @@ class RequestParser:
     def drop(self) -> None:
         """The connection is over: let go of the bodies. Connection and parser refer to each other in circles, which stay until
         the garbage collector comes by."""
+        self._bodies.give(self._held + sum(request.held_bytes for request in self.complete))
         self.complete.clear()
         self.bulk = None
         self._reset()
+
+    def _hold(self, count: int) -> bool:
+        """Count bytes of the present body in the budget. False: there is no room, and the body is thrown away."""
+        if self._bodies.take(count):
+            self._held += count
+            return True
+        self._bodies.give(self._held)
+        self._held = 0
+        self._collect = _Collect.DISCARD
+        self._buffer = memoryview(b"")
+        self._growing = bytearray()
+        if self._request is not None:
+            self._request.refusal = bodies_full_reply()
+        return False
 
     def _explain(self, error: httptools.HttpParserError) -> None:
         if self.fatal is not None or self.ended:
@@ -291,14 +314,15 @@ class RequestParser:
             case _Collect.PIECES:
                 self._pieces.append(piece)
             case _Collect.BUFFER:
-                self._buffer[at : self.body_received] = piece
-            case _Collect.GROWING:
+                if self._hold(len(piece)):
+                    self._buffer[at : self.body_received] = piece
+            case _Collect.GROWING if self._hold(len(piece)):
                 self._growing += piece
                 if self.body_received > self._max_input_size:
                     fields = self._request.fields if self._request is not None else {}
                     self.fatal = too_large_reply(self.body_received, self._max_input_size, fields)
                     raise _Stop
-            case _Collect.DISCARD:
+            case _:
                 pass
 
     def on_message_complete(self) -> None:
@@ -314,6 +338,7 @@ class RequestParser:
                 request.body = self._growing
             case _Collect.DISCARD:
                 pass
+        request.held_bytes = self._held
         self.complete.append(request)
         self.ended = not request.keep_alive
         self.expects_continue = False
@@ -336,6 +361,13 @@ def _aligned_buffer(length: int, header_length: bytes) -> memoryview:
 def _headtoo_large_reply() -> HttpReply:
     text = f"request line and headers exceed {limits.HTTP_HEADER_BYTES_MAX} bytes"
     return refusal_reply(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
+
+
+def bodies_full_reply() -> HttpReply:
+    """The refusal of a body for which there is no room beside those of others."""
+    return error_reply(
+        Unavailable("the server holds as many bytes of request bodies as it may at the same time, try again later")
+    )
 
 
 def too_large_reply(size: int, limit: int, fields: Mapping[bytes, bytes]) -> HttpReply:

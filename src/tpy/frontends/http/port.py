@@ -9,6 +9,7 @@ from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper
 
+from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.options import HttpOptions
 from tpy.limits import HTTP_STOP_IDLE_S
@@ -56,6 +57,7 @@ class HttpPort:
         self.stop_idle_s = stop_idle_s
         self.stopping = False
         self.endpoint = endpoint
+        self.bodies = ByteBudget(options.max_input_size) if endpoint is None else endpoint.bodies
         self.connections: set[Stoppable] = set()
 
     def begin_stop(self) -> None:
