@@ -24,8 +24,6 @@ _ERROR = {"error": "no such word", "has_error": True, "outputs": {}}
 DEVIATIONS: dict[str, Any] = {
     # An error in the middle of a stream is a response like the others; the recorded version loses it.
     "decoupled_error": [_WORDS["a"], _ERROR, _WORDS["b"], _END],
-    # A call's timeout holds with every scheduler; the recorded version looks at it in the dynamic batcher only.
-    "timeout_short": {"error": "Request timeout expired", "has_error": True, "outputs": {}},
 }
 
 REASONS_FOLLOW = ("load_unknown", "load_config_wrong")

@@ -19,7 +19,7 @@ from .repository import build
 from .transcript import Answer
 
 RECORDED = msgspec.json.decode((Path(__file__).parent / "transcripts" / "http.json").read_bytes(), type=dict[str, Answer])
-SPECIAL = {"GET /v2", "stats of failing", "index", "index of ready ones"}
+SPECIAL = {"GET /v2", "GET /v2/health/ready", "stats of failing", "index", "index of ready ones"}
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,11 @@ def test_server_metadata_names_what_is_offered(answers: dict[str, Answer]) -> No
     missing = set(triton["extensions"]) - set(ours["extensions"])
     assert missing == {"system_shared_memory", "cuda_shared_memory", "trace"}
     assert set(ours["extensions"]) <= set(triton["extensions"])
+
+
+def test_a_failed_load_call_leaves_the_server_ready(answers: dict[str, Answer]) -> None:
+    """A model that was asked for by a call could not be loaded: Triton's server is not ready from then on."""
+    assert (RECORDED["GET /v2/health/ready"].status, answers["GET /v2/health/ready"].status) == (400, 200)
 
 
 def test_a_response_with_an_error_counts_as_failed(answers: dict[str, Answer]) -> None:
