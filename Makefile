@@ -13,7 +13,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu serve demo test test-changed attack check format bench bench-quick bench-growth simulate chaos leaks fuzz fuzz-smoke mutants docs clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu serve demo test test-changed attack check format bench bench-quick bench-growth simulate chaos leaks interop fuzz fuzz-smoke mutants docs clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -105,6 +105,20 @@ attack: $(SETUP) ## hostile input and faults against a running server, and what 
 
 leaks: $(SETUP) ## 200,000 requests and what is left of them
 	$(BIN)/python -m tests.leaks
+
+INTEROP := aiperf client model-analyzer tritony
+INTEROP_SETUP := $(patsubst %,.interop/%/.setup,$(INTEROP))
+.interop/client/.setup: INTEROP_PACKAGES := 'tritonclient[all]' pillow
+.interop/model-analyzer/.setup: INTEROP_PACKAGES := triton-model-analyzer
+.interop/%/.setup: INTEROP_PACKAGES = $*
+
+# A tool that cannot be installed here is one that the program skips. PyTriton and perf_analyzer are those of the peers (benchmarks).
+$(INTEROP_SETUP): .interop/%/.setup:
+	$(PYTHON) -m venv .interop/$*
+	.interop/$*/bin/python -m pip --disable-pip-version-check -q install $(INTEROP_PACKAGES) && touch $@ || echo "not installed: $*"
+
+interop: $(SETUP) $(INTEROP_SETUP) ## Triton's clients and tools against a running server: make interop TPY_TRITON_CLIENT=copy-of-its-client-repository
+	$(BIN)/python -m tests.interop
 
 fuzz-smoke: $(SETUP) ## every fuzz target, its corpus first, and the canaries: about a minute
 	$(BIN)/python -m fuzz --smoke
