@@ -179,9 +179,13 @@ class BackendRegistry:
             raise Internal(f"backend '{name}' failed to start: {type(error).__name__}: {error}") from error
 
 
+_TYPING_ERROR = 0.75
+"""Names that are as alike as this may be meant: `pyton` and `python` are (0.91), `pytorch` and `python` are not (0.62)."""
+
+
 def how_to_get(name: str, available: Collection[str]) -> str:
     """What somebody can do who wants a backend that is not there."""
-    near = difflib.get_close_matches(name, available, n=1)
+    near = difflib.get_close_matches(name, available, n=1, cutoff=_TYPING_ERROR)
     if near:
         return f"Did you mean '{near[0]}'?"
     return (

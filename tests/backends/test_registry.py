@@ -14,7 +14,7 @@ import pytest
 from tpy.backend import Backend, BackendSettings
 from tpy.errors import Internal, InvalidArgument, Unavailable
 from tpy.testing import FakeBackend
-from tpy_data.registry import BackendRegistry
+from tpy_data.registry import BackendRegistry, how_to_get
 
 Factory = Callable[[BackendSettings], Backend]
 
@@ -52,6 +52,13 @@ def test_an_unknown_backend_is_refused_with_what_there_is() -> None:
         "unable to find backend library for backend 'nonesuch', try specifying runtime on the model configuration."
     )
     assert "identity, onnxruntime, python" in text
+
+
+def test_a_typing_error_is_told_from_a_backend_that_is_not_there() -> None:
+    available = ("identity", "onnxruntime", "python")
+    assert how_to_get("pyton", available) == "Did you mean 'python'?"
+    for name in ("pytorch", "tensorrt", "tensorflow", "openvino", "dali"):
+        assert how_to_get(name, available).startswith(f"For '{name}', install a package"), name
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../identity", "a/b"])

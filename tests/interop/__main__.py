@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks.servers.peers import peers_folder
 from tests.e2e.server import ServerProcess
 
 from .registry import NO_SERVER, SERVERS, TRIALS
@@ -47,10 +48,9 @@ def main() -> int:
     if arguments.list:
         print("\n".join(f"{trial.name}: {trial.version.tool}, {trial.ran}" for trial in chosen))
         return 0
-    peers = os.environ.get("TPY_PEERS") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tpy-peers"
     with tempfile.TemporaryDirectory(prefix="tpy-interop-", ignore_cleanup_errors=True) as scratch:
         examples = arguments.examples.resolve() if arguments.examples else None
-        tools = Tools(folder=arguments.tools.resolve(), peers=Path(peers), scratch=Path(scratch), examples=examples)
+        tools = Tools(folder=arguments.tools.resolve(), peers=peers_folder(), scratch=Path(scratch), examples=examples)
         return run_all(chosen, tools, seconds_max=arguments.seconds)
 
 

@@ -55,7 +55,12 @@ def ensemble(setting: Setting) -> Sequence[Command]:
     """Configurations of the members of an ensemble."""
     return (
         _profile(
-            setting, _ENSEMBLE, r"affine_twice,1,\d+,affine_twice_config_", "remote", _remote(setting), "--client-protocol=grpc"
+            setting,
+            _ENSEMBLE,
+            r'affine_twice,1,\d+,"affine_twice_config_\d',
+            "remote",
+            _remote(setting),
+            "--client-protocol=grpc",
         ),
     )
 

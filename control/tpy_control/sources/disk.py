@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
@@ -70,7 +71,7 @@ class DiskRepositories:
                 with os.scandir(path) as entries:
                     names = [entry.name for entry in entries if _may_be_model(entry)]
             except OSError as error:
-                raise Unavailable(f"failed to stat file {path}: {error.strerror or error}") from None
+                raise Unavailable(_unreadable(path, error)) from None
             found.extend(ModelLocation(repository, name) for name in names if self._is_readable(repository, name))
         for gone in set(self._folders) - set(found):
             self._folders.pop(gone, None)
@@ -203,6 +204,17 @@ class DiskSource:
         except* (OSError, RuntimeError) as errors:  # no watches left, a file system without events
             reasons = "; ".join(str(error) for error in errors.exceptions)
             _log.warning("changes are found by looking only, watching failed", extra={"context": {"reason": reasons}})
+
+
+def _unreadable(path: Path, error: OSError) -> str:
+    """Why a repository cannot be listed; an address such as s3://bucket/models is one of no local folder."""
+    scheme, *rest = path.parts or ("",)
+    if not re.fullmatch(r"[a-z][a-z0-9]+:", scheme):
+        return f"failed to stat file {path}: {error.strerror or error}"
+    return (
+        f"failed to stat file {scheme}//{'/'.join(rest)}: {error.strerror or error}; "
+        "a repository is a folder of this machine: copy it to one, or mount it"
+    )
 
 
 def _may_be_model(entry: os.DirEntry[str]) -> bool:
