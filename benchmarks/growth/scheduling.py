@@ -71,7 +71,7 @@ class Queue:
         self._now_ns += _NS
         for _ in range(count):
             self._core.submit(self._make(), self._now_ns)
-        self._core.completed(0, self._now_ns, brief=True)
+        self._core.done(0, self._now_ns, (1,))
         self._core.next_deadline_ns()
         return count
 
@@ -127,7 +127,7 @@ class Sequences:
         """One batch. Returns how many requests it had."""
         over = self._running
         self._now_ns += _NS
-        self._core.completed(0, self._now_ns)
+        self._core.done(0, self._now_ns)
         self._running = self._given()
         for ticket in over:
             position = ticket.sequence

@@ -22,9 +22,9 @@ from tpy.limits import DECOUPLED_RESPONSES_WAITING_MAX
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
 from tpy.services import RequestHandle
 from tpy.units import NS_PER_S
-from tpy_data.engine.batch_run import InstanceSlot
+from tpy_data.engine.channel import ThreadChannel
 from tpy_data.engine.executor import Job
-from tpy_data.engine.version_engine import VersionEngine
+from tpy_data.engine.version_engine import InstanceSlot, VersionEngine
 from tpy_data.schedulers.core import make_core
 
 INVARIANT = (
@@ -154,7 +154,8 @@ class Trial:
             config = msgspec.structs.replace(config, dynamic_batching=None)
         self.batching = config.max_batch_size > 0
         self.engine = VersionEngine(config, 1, make_core(config), TrioClock(clock))
-        slot = InstanceSlot(0, "m_0", self.instance, self.worker, worked=lambda: None, failed=lambda why: None)
+        channel = ThreadChannel(self.instance, self.worker, self.engine.clock)
+        slot = InstanceSlot(0, "m_0", channel, worked=lambda: None, failed=lambda why: None)
         self.engine.add_instance(slot)
         self.requests: list[Naive] = []
         self.stopped = False

@@ -1,17 +1,18 @@
 """ReferenceScheduler: what a scheduler core must decide, written for being right and nothing else.
 
 Everything is one list that is sorted and filtered anew at every step. With the options' defaults (one row at a time, one level,
-no policies) and `runs` it is the default scheduler.
+no policies) and `credit` it is the default scheduler.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tpy.config.model_config import TimeoutAction
 from tpy.errors import Unavailable
-from tpy.limits import RUN_HELD_NS_MAX, RUN_REQUESTS_MAX, RUN_SLICE_NS_MAX, STEADY_RUN_REQUESTS_MAX
+from tpy.limits import PREFETCHED_BATCHES_MAX, QUICK_BATCHES_MAX, QUICK_BATCHES_NS_MAX, UNREPORTED_NS_MAX
 from tpy_data.schedulers.core.contract import Outcome, Phase, Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
 from tpy_data.schedulers.core.overlap import OverlapTerms
@@ -49,11 +50,11 @@ class Given:
 class Decisions:
     """What one verb decides. Only the orders that are promised are kept: refusals are a set."""
 
-    dispatched: list[tuple[int, list[Ticket], bool]] = field(default_factory=list)
-    """Instance, tickets, whether the run is steady."""
+    dispatched: list[tuple[int, list[list[Ticket]]]] = field(default_factory=list)
+    """Instance and batches."""
     responded: list[Ticket] = field(default_factory=list)
     refused: set[tuple[Ticket, Outcome]] = field(default_factory=set)
-    broken: set[int] = field(default_factory=set)
+    revoking: set[int] = field(default_factory=set)
     retired: set[int] = field(default_factory=set)
 
 
@@ -64,17 +65,18 @@ NOTHING = Decisions()
 class ReferenceScheduler:
     """The verbs of SchedulerCore; each returns nothing, `take_decisions` gives what was decided since the last call."""
 
-    def __init__(self, options: DynamicOptions, *, runs: bool = False) -> None:
+    def __init__(self, options: DynamicOptions, *, credit: bool = False) -> None:
         self.options = options
-        self.runs = runs
-        self.run_lengths: dict[int, int] = {}
-        self.runs_since_ns: dict[int, int] = {}  # runs of several tickets that were not broken up
-        self.able: set[int] = set()  # to have steady runs
-        self.slow: set[int] = set()  # whose last request took more than a time slice
-        self.steady: set[int] = set()  # that have a steady run of several tickets that was not broken up
+        self.credit = credit
+        self.lengths: dict[int, int] = {}  # how many batches an instance of a quick model may have, of those that stay
+        self.times_ns: dict[int, list[int]] = {}  # of the batches that it has executed since it held nothing
+        self.held_since_ns: dict[int, int] = {}  # several batches that are not prefetched, and nobody asked for them
+        self.able: set[int] = set()  # to prefetch
+        self.slow: set[int] = set()  # whose last batch took long
+        self.revoking: set[int] = set()
         self.entries: list[Entry] = []  # in order of arrival
         self.idle: list[int] = []  # the longest idle first
-        self.running: dict[int, list[Entry]] = {}
+        self.running: dict[int, list[list[Entry]]] = {}  # batches, the oldest first
         self.leaving: set[int] = set()
         self.arrivals = 0
         self.given_back: set[Ticket] = set()
@@ -87,27 +89,45 @@ class ReferenceScheduler:
         decisions, self.decisions = self.decisions, Decisions()
         return decisions
 
-    def add_instance(self, instance: int, now_ns: int, *, steady: bool = False) -> None:
+    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False) -> None:
+        self.refuse_what_is_over(now_ns)
+        self.revoke_prefetched()
         self.idle.append(instance)
-        self.run_lengths[instance] = 1
-        if steady:
+        self.lengths[instance] = 1
+        if prefetch:
             self.able.add(instance)
         self.history = []
         self.settle(now_ns)
-        self.break_up_steady()
 
     def remove_instance(self, instance: int, now_ns: int) -> None:
+        self.refuse_what_is_over(now_ns)
+        self.revoke_prefetched()
+        self.revoke(instance)
         if instance in self.idle:
             self.idle.remove(instance)
         else:
             self.leaving.add(instance)
+        del self.lengths[instance]
+        self.slow.discard(instance)
         self.history = []
         self.settle(now_ns)
-        self.break_up_steady()
 
-    def break_up_steady(self) -> None:
-        self.decisions.broken |= self.steady
-        self.steady = set()
+    def revoke(self, instance: int) -> None:
+        if len(self.running.get(instance, ())) > 1 and instance not in self.revoking:
+            self.revoking.add(instance)
+            self.held_since_ns.pop(instance, None)
+            self.decisions.revoking.add(instance)
+
+    def revoke_prefetched(self) -> None:
+        for instance in self.running:
+            if self.prefetches(instance):
+                self.revoke(instance)
+
+    def recall(self, now_ns: int) -> None:
+        self.refuse_what_is_over(now_ns)
+        for instance in self.running.keys() - self.leaving:
+            self.revoke(instance)
+        self.settle(now_ns)
 
     def retire_instance(self, instance: int, now_ns: int) -> None:
         self.remove_instance(instance, now_ns)
@@ -150,52 +170,79 @@ class ReferenceScheduler:
                 queue_ns=wait_ns,
             )
         )
-        self.settle(now_ns)
+        self.settle(now_ns, behind=True)
 
     def cancel(self, ticket: Ticket, now_ns: int) -> None:
-        self.entries = [entry for entry in self.entries if entry.ticket is not ticket]
+        for entry in [entry for entry in self.entries if entry.ticket is ticket]:
+            self.forget(entry)
         self.settle(now_ns)
 
-    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
-        self.runs_since_ns.pop(instance, None)
-        self.steady.discard(instance)
-        self.slow.discard(instance)
-        if took_ns > RUN_SLICE_NS_MAX:
-            self.slow.add(instance)
+    def forget(self, entry: Entry) -> None:
+        """It has ended; if it is held behind another batch, that is not to be started."""
+        self.entries.remove(entry)
+        for instance, batches in self.running.items():
+            if any(entry in batch for batch in batches[1:]):
+                self.revoke(instance)
+
+    def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
+        given = self.running[instance][: len(times_ns)]
+        del self.running[instance][: len(times_ns)]
+        held = len(self.running[instance])
+        self.leave_or_idle(instance)
+        if self.credit and instance in self.lengths:
+            if times_ns[-1] > QUICK_BATCHES_NS_MAX and instance in self.able:
+                self.slow.add(instance)
+            elif times_ns[-1] > 0:
+                self.slow.discard(instance)
+            times = self.times_ns[instance]
+            times.extend(times_ns)
+            if sum(times) > QUICK_BATCHES_NS_MAX:
+                self.lengths[instance] = max(1, min(len(times) - 1, QUICK_BATCHES_MAX))
+            elif held == 0 and sum(times) > 0:
+                self.lengths[instance] = max(self.lengths[instance], min(2 * len(times), QUICK_BATCHES_MAX))
+            if self.prefetches(instance):
+                times.clear()
+            self.watch(instance, now_ns)
+        elif instance not in self.lengths:
+            self.held_since_ns.pop(instance, None)
         self.refuse_what_is_over(now_ns)
-        given = self.running.pop(instance)
-        begun = len(given) - not_begun
-        self.over(given[:begun], now_ns)
-        for entry in given[begun:]:
-            entry.phase = Phase.QUEUED
-        if not brief:
-            self.run_lengths[instance] = max(begun - 1, 1)
-        elif not_begun == 0:
-            self.run_lengths[instance] = max(self.run_lengths[instance], min(2 * begun, RUN_REQUESTS_MAX))
+        self.over([entry for batch in given for entry in batch], now_ns)
+        self.refuse_when_stopped()
+        if self.options.overlap is not None and self.idle == [instance] and not self.running:
+            (batch,) = given
+            if not self.history or self.history[-1].over_ns is not None:
+                self.history.append(Given(len(batch)))  # it became the only one while it ran this
+            last = self.history[-1]
+            last.over_ns, last.took_ns, last.waiting = now_ns, times_ns[-1], len(self.in_queue())
+        self.settle(now_ns, behind=True)
+
+    def revoked(self, instance: int, now_ns: int, batches: int) -> None:
+        self.revoking.discard(instance)
+        self.refuse_what_is_over(now_ns)
+        if batches:
+            for batch in self.running[instance][-batches:]:
+                for entry in batch:
+                    entry.phase = Phase.QUEUED
+            del self.running[instance][-batches:]
+            self.leave_or_idle(instance)
+        self.refuse_when_stopped()
+        self.settle(now_ns)
+
+    def leave_or_idle(self, instance: int) -> None:
+        """When it holds nothing any more."""
+        if self.running[instance]:
+            return
+        del self.running[instance]
         if instance in self.leaving:
             self.leaving.remove(instance)
         else:
             self.idle.append(instance)
-        self.refuse_when_stopped()
-        if self.options.overlap is not None and self.idle == [instance] and not self.running:
-            if not self.history or self.history[-1].over_ns is not None:
-                self.history.append(Given(len(given)))  # it became the only one while it ran this
-            last = self.history[-1]
-            last.over_ns, last.took_ns, last.waiting = now_ns, took_ns, len(self.in_queue())
-        self.settle(now_ns)
 
-    def broken_up(self, instance: int, now_ns: int, *, executed: int, not_begun: int) -> None:
-        self.refuse_what_is_over(now_ns)
-        given = self.running[instance]
-        begun = len(given) - not_begun
-        self.over(given[:executed], now_ns)
-        for entry in given[begun:]:
-            entry.phase = Phase.QUEUED
-        self.running[instance] = given[executed:begun]
-        if len(self.running[instance]) < 2:
-            self.steady.discard(instance)
-        self.refuse_when_stopped()
-        self.settle(now_ns)
+    def watch(self, instance: int, now_ns: int) -> None:
+        if len(self.running.get(instance, ())) < 2 or self.prefetches(instance):
+            self.held_since_ns.pop(instance, None)
+        else:
+            self.held_since_ns.setdefault(instance, now_ns)
 
     def over(self, executed: list[Entry], now_ns: int) -> None:
         """These are executed, or were given back and arrive once more."""
@@ -222,7 +269,7 @@ class ReferenceScheduler:
         self.stopped = True
         self.refuse_when_stopped()
         self.settle(now_ns)
-        self.break_up_steady()
+        self.revoke_prefetched()
 
     def refuse_when_stopped(self) -> None:
         if self.stopped:
@@ -239,23 +286,20 @@ class ReferenceScheduler:
         times += [entry.expires_ns for entry in self.entries if entry.phase is Phase.QUEUED and not entry.delayed]
         if self.idle:
             times += [entry.ready_ns + self.options.queue_delay_ns_max for entry in self.entries if entry.phase is Phase.QUEUED]
-        times += [since_ns + RUN_HELD_NS_MAX for since_ns in self.runs_since_ns.values()]
+        times += [since_ns + UNREPORTED_NS_MAX for since_ns in self.held_since_ns.values()]
         return min((time for time in times if time is not None), default=None)
 
-    def settle(self, now_ns: int) -> None:
-        """Draw every conclusion from how things are now."""
+    def settle(self, now_ns: int, *, behind: bool = False) -> None:
+        """Draw every conclusion from how things are now; `behind`: an instance may get something behind what it holds."""
         self.refuse_what_is_over(now_ns)
-        while self.idle and (batch := self.run_to_give() if self.runs else self.batch_to_send(now_ns)):
+        while self.idle and (batches := self.batches_for(self.idle[0]) if self.credit else self.batch_to_send(now_ns)):
             instance = self.idle.pop(0)
-            steady = self.runs and self.may_be_steady(instance) and len(batch) > 1
-            if steady:
-                self.steady.add(instance)
-            elif self.runs and len(batch) > 1:
-                self.runs_since_ns[instance] = now_ns
-            self.running[instance] = batch
-            for entry in batch:
-                entry.phase = Phase.EXECUTING
-            self.decisions.dispatched.append((instance, [entry.ticket for entry in batch], steady))
+            self.times_ns[instance] = []
+            self.give(instance, batches, now_ns)
+        if behind and self.credit:
+            for instance in self.running.keys() - self.leaving - self.revoking:
+                if batches := self.batches_for(instance):
+                    self.give(instance, batches, now_ns)
         for entry in list(self.entries):
             if entry.phase is Phase.EXECUTED:
                 self.entries.remove(entry)
@@ -263,11 +307,16 @@ class ReferenceScheduler:
             elif self.options.preserve_ordering:
                 break
 
+    def give(self, instance: int, batches: list[list[Entry]], now_ns: int) -> None:
+        self.running.setdefault(instance, []).extend(batches)
+        for batch in batches:
+            for entry in batch:
+                entry.phase = Phase.EXECUTING
+        if self.credit:
+            self.watch(instance, now_ns)
+        self.decisions.dispatched.append((instance, [[entry.ticket for entry in batch] for batch in batches]))
+
     def refuse_what_is_over(self, now_ns: int) -> None:
-        for instance, since_ns in list(self.runs_since_ns.items()):
-            if since_ns + RUN_HELD_NS_MAX <= now_ns:
-                del self.runs_since_ns[instance]
-                self.decisions.broken.add(instance)
         for entry in list(self.entries):
             waits = entry.phase is Phase.QUEUED
             expired = waits and entry.expires_ns is not None and entry.expires_ns <= now_ns
@@ -278,31 +327,37 @@ class ReferenceScheduler:
             elif expired:
                 self.refuse(entry, Outcome.TIMED_OUT)
 
+        for instance, since_ns in list(self.held_since_ns.items()):
+            if since_ns + UNREPORTED_NS_MAX <= now_ns:
+                del self.held_since_ns[instance]
+                self.revoke(instance)
+
     def refuse(self, entry: Entry, outcome: Outcome) -> None:
-        self.entries.remove(entry)
+        self.forget(entry)
         self.decisions.refused.add((entry.ticket, outcome))
 
-    def run_to_give(self) -> list[Entry]:
-        """The first entries of the queue, as many as the next instance may have."""
+    def batches_for(self, instance: int) -> list[list[Entry]]:
+        """What this instance may get now, of the first entries of the queue."""
         queue = self.in_queue()
-        if self.may_be_steady(self.idle[0]) and len(queue) > 1:
-            return queue[:STEADY_RUN_REQUESTS_MAX]
-        share = math.ceil(len(queue) / self.members())
-        return queue[: min(share, self.run_lengths[self.idle[0]])]
+        held = len(self.running.get(instance, ()))
+        if self.prefetches(instance):
+            count = max(PREFETCHED_BATCHES_MAX - held, 0)
+        else:
+            count = 0 if held else min(math.ceil(len(queue) / self.members()), self.lengths[instance])
+        return [[entry] for entry in queue[:count]]
 
-    def at_hand(self) -> int:
-        """How many are given to an instance that it does not execute yet, as far as anybody was told."""
-        return sum(entry in self.entries for instance in self.steady for entry in self.running[instance][1:])
+    def prefetched(self) -> int:
+        """How many are held behind another batch."""
+        return sum(entry in self.entries for batches in self.running.values() for batch in batches[1:] for entry in batch)
 
     def members(self) -> int:
         return len(set(self.idle) | (set(self.running) - self.leaving))
 
-    def may_be_steady(self, instance: int) -> bool:
+    def prefetches(self, instance: int) -> bool:
         """Whether it is slow, the only one that does not leave, and able to."""
-        alone = not (set(self.idle) | (set(self.running) - self.leaving)) - {instance}
-        return alone and instance in self.slow & self.able
+        return self.members() == 1 and instance in self.slow
 
-    def batch_to_send(self, now_ns: int) -> list[Entry]:
+    def batch_to_send(self, now_ns: int) -> list[list[Entry]]:
         queue = self.in_queue()
         count = batch_to_send([entry.ticket for entry in queue], [entry.ready_ns for entry in queue], self.options, now_ns)
         if self.options.overlap is not None and count > 0 and len(self.idle) == 1 and not self.running:
@@ -310,7 +365,7 @@ class ReferenceScheduler:
             self.halved += share < count
             count = share
             self.history.append(Given(count, now_ns))
-        return queue[:count]
+        return [queue[:count]] if count else []
 
 
 def share_of(count: int, history: list[Given], terms: OverlapTerms) -> int:

@@ -94,7 +94,7 @@ class SequenceReference:
 
     # verbs
 
-    def add_instance(self, instance: int, now_ns: int, *, steady: bool = False) -> None:
+    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False) -> None:
         self.expire(now_ns)
         self.instances.append(instance)
         self.go_on(now_ns)
@@ -162,7 +162,7 @@ class SequenceReference:
         if any(entry.ticket is ticket and not entry.ended for entry in self.entries()):
             self.given_back.add(ticket)
 
-    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
+    def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
         self.expire(now_ns)
         done = self.running.pop(instance)
         gone = instance in self.removed
@@ -188,7 +188,7 @@ class SequenceReference:
                 entry.chain.idle_since_ns = now_ns
         if instance in self.histories:
             last = self.histories[instance][-1]
-            last.over_ns, last.took_ns, last.waiting = now_ns, took_ns, len(self.ready(instance))
+            last.over_ns, last.took_ns, last.waiting = now_ns, times_ns[-1], len(self.ready(instance))
         self.go_on(now_ns)
 
     def advance(self, now_ns: int) -> None:

@@ -115,7 +115,7 @@ class SequenceTrial:
         for ticket in self.busy.pop(instance):
             if ticket in self.reference.given_back and ticket.live is not None:
                 self._last_begun[ticket.live] -= 1  # it may begin once more
-        self._verb(lambda side: side.completed(instance, self.now_ns, took_ns=took_ns), "completed", (instance, took_ns))
+        self._verb(lambda side: side.done(instance, self.now_ns, (took_ns,)), "done", (instance, took_ns))
         if self.reference.halved:
             self.reference.halved = 0
             self.taken[HALVED] += 1
@@ -221,7 +221,7 @@ class SequenceTrial:
         decisions = SequenceDecisions()
         for action in actions:
             match action:
-                case Dispatch(instance, tickets, _, places):
+                case Dispatch(instance, (tickets,), places):
                     self._check_given(instance, list(tickets), list(places))
                     self.busy[instance] = list(tickets)
                     decisions.dispatched[instance] = (list(tickets), list(places))

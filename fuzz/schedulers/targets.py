@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fuzz.chance import Chance
-from fuzz.schedulers.trial import HALVED, INVARIANT, PROGRESSED, Trial
+from fuzz.schedulers.trial import HALVED, INVARIANT, PREFETCHED, Trial
 from fuzz.target import Target
 from tpy.config.model_config import TimeoutAction
-from tpy.limits import RUN_HELD_NS_MAX, RUN_SLICE_NS_MAX
+from tpy.limits import QUICK_BATCHES_NS_MAX, UNREPORTED_NS_MAX
 from tpy_data.schedulers.core.contract import Outcome, SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
@@ -17,11 +17,11 @@ from tpy_data.schedulers.core.overlap import OverlapTerms
 
 STEPS = (50, 60, 70)
 TIMES_TAKEN_NS = (0, 1, 1, 2, 4, 12)
-SLOW_NS = RUN_SLICE_NS_MAX + 1
+SLOW_NS = QUICK_BATCHES_NS_MAX + 1
 VERBS = (
     "submit",
     "cancel",
-    "completed",
+    "done",
     "reschedule",
     "advance",
     "add_instance",
@@ -71,13 +71,13 @@ def random_options(chance: Chance) -> DynamicOptions:
 
 def run_history(chance: Chance, core: SchedulerCore, options: DynamicOptions) -> int:
     """Drive a trial through a random history; returns its number of steps."""
-    trial = Trial(core, options, runs=isinstance(core, DefaultCore), taken=chance.taken)
-    alone = options.overlap is not None or (trial.runs and chance.random() < 0.3)
+    trial = Trial(core, options, credit=isinstance(core, DefaultCore), taken=chance.taken)
+    alone = options.overlap is not None or (trial.credit and chance.random() < 0.3)
     for _ in range(1 if alone else chance.randrange(4)):
-        trial.add_instance(steady=trial.runs and chance.random() < 0.7)
+        trial.add_instance(prefetch=trial.credit and chance.random() < 0.7)
     for _ in chance.rounds(STEPS):
         if chance.random() < 0.5:
-            trial.now_ns += chance.choice((1, 1, 1, 2, 2, 4, 4, 12, 12, RUN_HELD_NS_MAX))
+            trial.now_ns += chance.choice((1, 1, 1, 2, 2, 4, 4, 12, 12, UNREPORTED_NS_MAX))
         if alone and chance.random() < 0.9:
             _answer_and_ask(chance, trial)
         else:
@@ -90,21 +90,17 @@ def run_history(chance: Chance, core: SchedulerCore, options: DynamicOptions) ->
 
 def _answer_and_ask(chance: Chance, trial: Trial) -> None:
     """What falls into step, or keeps an instance at work: something is over, and requests come."""
-    if trial.steady and chance.random() < 0.6:
-        trial.progress(chance.choice(sorted(trial.steady)), chance.choice((1, 1, 2)))
-    elif trial.busy:
+    if trial.busy:
         _complete(chance, trial)
     trial.submit_alike(chance.choice((0, 1, 2, 3, 5)))
 
 
 def _complete(chance: Chance, trial: Trial) -> None:
     instance = chance.choice(list(trial.busy))
-    if not trial.runs:
-        trial.complete(instance, took_ns=chance.choice(TIMES_TAKEN_NS))
-    elif chance.random() < 0.4:
-        trial.complete(instance, not_begun=chance.choice((0, 0, 0, 1, 3)), brief=False, took_ns=SLOW_NS)
+    if trial.credit:
+        trial.complete(instance, *[chance.choice((0, 1, 1, 1, SLOW_NS)) for _ in range(chance.choice((1, 1, 1, 2, 4, 16)))])
     else:
-        trial.complete(instance, not_begun=chance.choice((0, 0, 0, 1, 3)), brief=chance.random() < 0.8, took_ns=1)
+        trial.complete(instance, chance.choice(TIMES_TAKEN_NS))
 
 
 def _random_rule(chance: Chance, trial: Trial) -> None:
@@ -119,8 +115,8 @@ def _random_rule(chance: Chance, trial: Trial) -> None:
         )
     elif rule < 0.7 and trial.busy:
         _complete(chance, trial)
-    elif rule < 0.74 and (runs := [run for run in trial.busy.values() if run]):
-        trial.reschedule(chance.choice(runs)[0])
+    elif rule < 0.74 and trial.busy:
+        trial.reschedule(chance.choice(chance.choice(list(trial.busy.values()))[0]))
     elif rule < 0.79 and trial.live:
         trial.cancel(chance.choice(list(trial.live)))
     elif rule < 0.8 and trial.accepted:
@@ -131,11 +127,15 @@ def _random_rule(chance: Chance, trial: Trial) -> None:
         trial.advance()
     elif rule < 0.96 and trial.members:
         trial.remove_instance(chance.choice(trial.members))
-    elif rule < 0.97 and trial.members:
+    elif rule < 0.965 and trial.members:
         trial.retire_instance(chance.choice(trial.members))
+    elif rule < 0.97 and trial.members:
+        trial.fail(chance.choice(trial.members))
     elif rule < 0.99:
-        trial.add_instance(steady=trial.runs and chance.random() < 0.7)
-    elif rule < 0.995:
+        trial.add_instance(prefetch=trial.credit and chance.random() < 0.7)
+    elif rule < 0.993:
+        trial.recall()
+    elif rule < 0.997:
         trial.refuse_waiting()
     else:
         trial.stop()
@@ -166,14 +166,14 @@ DEFAULT = Target(
     invariant=INVARIANT,
     run=_history_of(lambda _: (DefaultCore(), DynamicOptions())),
     smoke_examples=4000,
-    rules=(*RULES, "broken_up", PROGRESSED),
+    rules=(*RULES, "recall", "revoked", "fail", PREFETCHED),
 )
 DYNAMIC = Target(
     name="scheduler_dynamic",
     invariant=INVARIANT,
     run=_history_of(_dynamic),
     smoke_examples=4000,
-    rules=(*RULES, HALVED),
+    rules=(*RULES, "recall", "revoked", "fail", HALVED),
 )
 CANARY = Target(
     name="canary",

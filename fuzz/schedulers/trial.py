@@ -8,23 +8,23 @@ from collections.abc import Callable
 from fuzz.schedulers.reference import NOTHING, Decisions, ReferenceScheduler
 from fuzz.target import Violation
 from tpy.errors import Unavailable
-from tpy.limits import RUN_REQUESTS_MAX
+from tpy.limits import PREFETCHED_BATCHES_MAX, QUICK_BATCHES_MAX
 from tpy.messages import SequencePosition
-from tpy_data.schedulers.core.contract import BreakUp, Dispatch, Outcome, Phase, Refuse, Respond, Retired, SchedulerCore, Ticket
+from tpy_data.schedulers.core.contract import Dispatch, Outcome, Phase, Refuse, Respond, Retired, Revoke, SchedulerCore, Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 
 INVARIANT = (
     "every accepted ticket ends exactly once (answered, refused or cancelled), exactly when and where a naive scheduler says; "
     "a batch fits the model and its tickets go together; the queue is served in order; no deadline is met early or late; with "
-    "an idle instance nobody waits beyond the queue delay; what an instance did not begin "
+    "an idle instance nobody waits beyond the queue delay; what an instance did not start "
     "keeps its place; counts are exact; cancelling at any moment changes none of this"
 )
 
 HALVED = "halved"
 """Among the rules that a history takes: a batch held half of what waited."""
 
-PROGRESSED = "progressed"
-"""A steady run said what was over."""
+PREFETCHED = "prefetched"
+"""An instance got a batch behind others."""
 
 
 class NumberedTicket(Ticket):
@@ -60,44 +60,52 @@ class NumberedTicket(Ticket):
 class Trial:
     """One history. The caller moves the clock (`now_ns`) and calls the rules; a rule raises Violation when anything is wrong."""
 
-    def __init__(self, core: SchedulerCore, options: DynamicOptions, *, runs: bool, taken: Counter[str] | None = None) -> None:
+    def __init__(self, core: SchedulerCore, options: DynamicOptions, *, credit: bool, taken: Counter[str] | None = None) -> None:
         self.taken: Counter[str] = Counter() if taken is None else taken
         """How often each verb was called and each outcome came."""
         self.core = core
-        self.reference = ReferenceScheduler(options, runs=runs)
+        self.reference = ReferenceScheduler(options, credit=credit)
         self.options = options
-        self.runs = runs
+        self.credit = credit
         self.now_ns = 0
         self.accepted: list[Ticket] = []
         self.live: dict[Ticket, int | None] = {}
         """Accepted tickets that have not ended, each with its end-to-end deadline; kept apart from the reference."""
-        self.busy: dict[int, list[Ticket]] = {}
-        """What each instance runs, as far as the core was not told that it is over."""
+        self.busy: dict[int, list[list[Ticket]]] = {}
+        """The batches that each instance holds, as far as the core was not told that they are over."""
         self.members: list[int] = []
-        self.steady: set[int] = set()
-        """Instances with a steady run of which more than one ticket is not over."""
         self.submitted = 0
         self.instances = 0
         self.steps: list[tuple[object, ...]] = []
 
     # rules
 
-    def add_instance(self, *, steady: bool = False) -> None:
+    def add_instance(self, *, prefetch: bool = False) -> None:
         instance = self.instances
         self.instances += 1
         self.members.append(instance)
-        self._verb(lambda side: side.add_instance(instance, self.now_ns, steady=steady), "add_instance", (instance, steady))
+        self._verb(lambda side: side.add_instance(instance, self.now_ns, prefetch=prefetch), "add_instance", (instance, prefetch))
 
     def remove_instance(self, instance: int) -> None:
         self.members.remove(instance)
         self._verb(lambda side: side.remove_instance(instance, self.now_ns), "remove_instance", instance)
+
+    def fail(self, instance: int) -> None:
+        """The instance fails before it has started what it holds."""
+        if any(ticket in self.reference.given_back for batch in self.busy.get(instance, ()) for ticket in batch):
+            return  # what its model gave back was started
+        self.taken["fail"] += 1
+        self.remove_instance(instance)
+        held = self.busy.pop(instance, [])
+        if held:
+            self._verb(lambda side: side.revoked(instance, self.now_ns, len(held)), "revoked", (instance, len(held)))
 
     def retire_instance(self, instance: int) -> None:
         self.members.remove(instance)
         self._verb(lambda side: side.retire_instance(instance, self.now_ns), "retire_instance", instance)
 
     def reschedule(self, ticket: Ticket) -> None:
-        """The ticket is of a batch, or it is the first of a run."""
+        """The ticket is of the first batch of an instance."""
         self._verb(lambda side: side.reschedule(ticket, self.now_ns), "reschedule", ticket)
 
     def submit(self, *, batch_size: int, signature: str, priority: int, timeout_ns: int, deadline_in_ns: int | None) -> None:
@@ -129,27 +137,17 @@ class Trial:
         for _ in range(count):
             self.submit(batch_size=1, signature="a", priority=0, timeout_ns=0, deadline_in_ns=None)
 
-    def complete(self, instance: int, *, not_begun: int = 0, brief: bool = True, took_ns: int = 0) -> None:
-        """`not_begun` is cut to what the instance can have."""
-        given = self.busy.pop(instance)
-        self.steady.discard(instance)
-        not_begun = min(not_begun, len(given) - 1) if self.runs and given else 0
-        self._verb(
-            lambda side: side.completed(instance, self.now_ns, not_begun=not_begun, brief=brief, took_ns=took_ns),
-            "completed",
-            (instance, not_begun, brief, took_ns),
-        )
+    def complete(self, instance: int, *times_ns: int) -> None:
+        """The oldest batches of an instance are over, in these times; no more of them than it holds."""
+        held = self.busy[instance]
+        times_ns = (times_ns or (0,))[: len(held)]
+        del held[: len(times_ns)]
+        if not held:
+            del self.busy[instance]
+        self._verb(lambda side: side.done(instance, self.now_ns, times_ns), "done", (instance, times_ns))
 
-    def progress(self, instance: int, executed: int = 1) -> None:
-        """The first requests of a steady run are over, and the next was begun. `executed` is cut to what can be."""
-        executed = min(executed, len(self.busy[instance]) - 1)
-        del self.busy[instance][:executed]
-        if len(self.busy[instance]) == 1:
-            self.steady.discard(instance)
-        self.taken[PROGRESSED] += 1
-        self._verb(
-            lambda side: side.broken_up(instance, self.now_ns, executed=executed, not_begun=0), PROGRESSED, (instance, executed)
-        )
+    def recall(self) -> None:
+        self._verb(lambda side: side.recall(self.now_ns), "recall", None)
 
     def advance(self) -> None:
         self._verb(lambda side: side.advance(self.now_ns), "advance", None)
@@ -161,19 +159,19 @@ class Trial:
             self.now_ns = max(self.now_ns, deadline_ns)
         self.advance()
 
-    def _break_up(self, instance: int) -> None:
-        """What the driver does when it is told to; how far the run has come differs from step to step."""
-        given = self.busy[instance]
-        executed = len(self.steps) % (len(given) + 1)
-        begun = min(executed + 1, len(given))
-        self.busy[instance] = given[executed:begun]
-        self.steady.discard(instance)
-        not_begun = len(given) - begun
-        self._verb(
-            lambda side: side.broken_up(instance, self.now_ns, executed=executed, not_begun=not_begun),
-            "broken_up",
-            (instance, executed, not_begun),
-        )
+    def _revoke(self, instance: int) -> None:
+        """What the driver does when it is told to: what is over is told first; how much that is differs from step to step."""
+        over = len(self.steps) % 3
+        if over and instance in self.busy:
+            self.complete(instance, *[1] * over)
+        held = self.busy.get(instance, [])
+        # A batch is started when the one before it is over, or is about to be.
+        count = max(0, len(held) - len(self.steps) % 2)
+        if count:
+            del held[-count:]
+            if not held:
+                del self.busy[instance]
+        self._verb(lambda side: side.revoked(instance, self.now_ns, count), "revoked", (instance, count))
 
     def refuse_waiting(self) -> None:
         self._verb(lambda side: side.refuse_waiting(self.now_ns), "refuse_waiting", None)
@@ -230,8 +228,8 @@ class Trial:
         decisions = self._perform()
         self._check_decisions(self.reference.take_decisions(), decisions)
         self._check_state()
-        for instance in decisions.broken:
-            self._break_up(instance)
+        for instance in decisions.revoking:
+            self._revoke(instance)
 
     def _note_deadline(self, ticket: Ticket) -> None:
         for entry in reversed(self.reference.entries):
@@ -247,18 +245,15 @@ class Trial:
         decisions = Decisions()
         for action in actions:
             match action:
-                case Dispatch(instance, tickets, singly, steady=steady):
-                    if singly is not self.runs:
-                        raise self._violation(f"{tickets} were given as {'a run' if singly else 'a batch'}")
-                    self._check_given(instance, list(tickets))
-                    self.busy[instance] = list(tickets)
-                    if steady:
-                        self.steady.add(instance)
-                    decisions.dispatched.append((instance, list(tickets), steady))
-                case BreakUp(instance):
-                    if len(self.busy.get(instance, ())) < 2 or instance in decisions.broken:
-                        raise self._violation(f"instance {instance} has no run to break up")
-                    decisions.broken.add(instance)
+                case Dispatch(instance, batches):
+                    given = [list(batch) for batch in batches]
+                    self._check_given(instance, given)
+                    self.busy.setdefault(instance, []).extend(given)
+                    decisions.dispatched.append((instance, given))
+                case Revoke(instance):
+                    if len(self.busy.get(instance, ())) < 2 or instance in decisions.revoking:
+                        raise self._violation(f"instance {instance} holds nothing that could be revoked")
+                    decisions.revoking.add(instance)
                 case Retired(instance):
                     decisions.retired.add(instance)
                 case Respond(tickets):
@@ -281,22 +276,28 @@ class Trial:
             raise self._violation(f"{ticket} had ended already (or was never accepted): {action}")
         return self.live.pop(ticket)
 
-    def _check_given(self, instance: int, tickets: list[Ticket]) -> None:
-        if instance in self.busy or instance not in self.members:
-            raise self._violation(f"instance {instance} was given {tickets} while it was not idle")
-        if not tickets:
-            raise self._violation(f"instance {instance} was given nothing")
-        if self.runs and len(tickets) > RUN_REQUESTS_MAX:
-            raise self._violation(f"run {tickets} is longer than {RUN_REQUESTS_MAX}")
-        if not self.runs:
-            self._check_batch(tickets)
-        for ticket in tickets:
-            if ticket not in self.live:
-                raise self._violation(f"{ticket} had ended but was dispatched")
-            if any(ticket in others for others in self.busy.values()):
-                raise self._violation(f"{ticket} runs twice")
+    def _check_given(self, instance: int, batches: list[list[Ticket]]) -> None:
+        held = len(self.busy.get(instance, ()))
+        if instance not in self.members or not batches:
+            raise self._violation(f"instance {instance} was given {batches}")
+        if held and held + len(batches) > PREFETCHED_BATCHES_MAX:
+            raise self._violation(f"instance {instance} was given {batches} behind {held} others")
+        if len(batches) > (QUICK_BATCHES_MAX if self.credit else 1):
+            raise self._violation(f"instance {instance} was given {len(batches)} batches")
+        if held or len(batches) > 1:
+            self.taken[PREFETCHED] += 1
+        running = [ticket for others in self.busy.values() for batch in others for ticket in batch]
+        for batch in batches:
+            self._check_batch(batch)
+            for ticket in batch:
+                if ticket not in self.live:
+                    raise self._violation(f"{ticket} had ended but was dispatched")
+                if ticket in running:
+                    raise self._violation(f"{ticket} runs twice")
 
     def _check_batch(self, tickets: list[Ticket]) -> None:
+        if not tickets or (self.credit and len(tickets) > 1):
+            raise self._violation(f"{tickets} are no batch")
         rows = sum(ticket.batch_size for ticket in tickets)
         if rows > self.options.batch_size_max and len(tickets) > 1:
             raise self._violation(f"batch {tickets} has {rows} rows, at most {self.options.batch_size_max} fit")
@@ -309,7 +310,7 @@ class Trial:
         if not self.options.preserve_ordering:  # then the order of answers is not promised
             for decisions in (expected, actual):
                 decisions.responded.sort(key=repr)
-        for what in ("dispatched", "responded", "refused", "broken", "retired"):
+        for what in ("dispatched", "responded", "refused", "revoking", "retired"):
             should, does = getattr(expected, what), getattr(actual, what)
             if should != does:
                 raise self._violation(f"{what}: should be {should}, is {does}")
@@ -322,8 +323,8 @@ class Trial:
             executing += entry.phase is Phase.EXECUTING
             if entry.ticket.phase is not entry.phase:
                 raise self._violation(f"{entry.ticket} should be {entry.phase}, is {entry.ticket.phase}")
-        at_hand = reference.at_hand()
-        queued, executing = queued + at_hand, executing - at_hand
+        prefetched = reference.prefetched()
+        queued, executing = queued + prefetched, executing - prefetched
         snapshot = core.snapshot()
         if (snapshot.queued, snapshot.executing, snapshot.idle_instances) != (queued, executing, len(reference.idle)):
             raise self._violation(f"{snapshot}, but {queued} wait, {executing} run, {len(reference.idle)} instances are idle")

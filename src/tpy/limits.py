@@ -202,13 +202,13 @@ WATCHED_FOLDERS_MAX: Final = 8_192
 """Folders of the repositories whose changes the system tells: as many as it grants a user by default. Changes in further ones
 are found by the next look."""
 
-RUN_REQUESTS_MAX: Final = 16
-"""Requests that an instance is given to execute one after the other. Handing over costs about as much as a tiny request; a
-sixteenth of that is little enough."""
+QUICK_BATCHES_MAX: Final = 16
+"""Batches of a quick model that an instance is given at a time. Handing over costs about as much as a tiny request; a sixteenth
+of that is little enough."""
 
-RUN_SLICE_NS_MAX: Final = 500_000
-"""How long an instance goes on with such a run before it gives back what it has not begun: several times what handing over
-costs, also where each request goes through a worker process, and a delay of the first answers that clients hardly notice."""
+QUICK_BATCHES_NS_MAX: Final = 500_000
+"""In how long they should be over: several times what handing over costs, also where each request goes through a worker process,
+and a delay of the first answers that clients hardly notice. A model whose batch takes longer is slow."""
 
 OVERLAP_REQUESTS_MIN: Final = 8
 """Requests in a batch from which on it is looked for whether half as many would let server and instance work at the same time.
@@ -228,11 +228,13 @@ PROMPT_SILENCE_S_MAX: Final = 1.0
 """How long the Trio thread waits for an instance that has a process of its own, before a thread does, which also looks whether
 that process still lives."""
 
-RUN_HELD_NS_MAX: Final = 2_000_000
-"""When one request of a run takes long, how late the answers of those before it may be for that. Looking sooner costs more."""
+UNREPORTED_NS_MAX: Final = 2_000_000
+"""When one batch of a quick model takes long, how late the answers of those before it may be for that. Looking sooner costs
+more."""
 
-STEADY_RUN_REQUESTS_MAX: Final = 4
-"""Requests at hand for the only instance of a slow model: of as many, it waits for the server after the last only."""
+PREFETCHED_BATCHES_MAX: Final = 4
+"""Batches that the only instance of a slow model may hold: the one that it executes, and enough that it never waits for the
+server."""
 
 EXACT_DEADLINE_NS_MAX: Final = 10_000_000
 """A scheduler whose deadlines are nearer than this gets a kernel timer, which is one descriptor. Farther ones are kept by epoll's

@@ -38,9 +38,8 @@ from tpy.state import DesiredModel, DesiredVersion, ModelStateStore
 from tpy.state.store import DesiredWriter
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
-from tpy_data.engine.batch_run import BatchRun
+from tpy_data.engine.channel import BatchJob
 from tpy_data.engine.executor import Executor, Job
-from tpy_data.engine.singles_run import SinglesRun
 from tpy_data.engine.virtual_executor import VirtualExecutor
 
 Execute = Callable[[ExecutionBatch], Sequence[ExecutionResult]]
@@ -249,7 +248,7 @@ async def rig(
     backend = backend or ScriptedBackend()
 
     def latency_ns(worker: str, job: Job) -> int:
-        chosen = latency_ms if isinstance(job, (BatchRun, SinglesRun)) else load_ms
+        chosen = latency_ms if isinstance(job, BatchJob) else load_ms
         return (chosen(worker) if callable(chosen) else chosen) * NS_PER_MS
 
     async with trio.open_nursery() as nursery:

@@ -17,10 +17,10 @@ from tpy.backend import (
     ModelInstance,
     Outcome,
 )
-from tpy_data.engine.batch_run import BatchRun
+from tpy_data.engine.batch import Batch
 
 
-def first_value(batch: ExecutionBatch | BatchRun) -> float:
+def first_value(batch: ExecutionBatch | Batch) -> float:
     """What its first request is known by."""
     requests = batch.requests if isinstance(batch, ExecutionBatch) else batch.tickets
     return float(requests[0].inputs["IN"].array.ravel()[0])
@@ -36,7 +36,6 @@ class FakePrompt:
         self.name = name
         self.open: deque[ExecutionBatch] = deque()
         self.tokens = 0
-        self.endless = False
         self.taken_back = 0
         self.at_work = False
         self.dead = False
@@ -63,15 +62,13 @@ class FakePrompt:
     def fileno(self) -> int:
         return self._ours.fileno()
 
-    def begin(self, batches: Sequence[ExecutionBatch], slice_ns: int) -> bool:
+    def begin(self, batches: Sequence[ExecutionBatch]) -> bool:
         assert not self.open
-        assert slice_ns > 0
         if self.declines:
             return False
         self.open.extend(batches)
         self.unsaid.extend(batches)
         self.tokens = len(batches) - 1
-        self.endless = slice_ns > 10**15
         self._start()
         self.is_stuck = self.dead
         return True
@@ -82,7 +79,7 @@ class FakePrompt:
         self.at_work = True
         self.backend.begun.extend([_value(request) for request in self.unsaid[0].requests])
 
-    def step(self, *, slice_over: bool = False) -> None:
+    def step(self) -> None:
         """Execute what was begun."""
         if not self.at_work or self.dead:
             return
@@ -92,10 +89,9 @@ class FakePrompt:
         self.at_work = False
         if not self.unsaid:
             return
-        if (slice_over and not self.endless) or not self.tokens:
+        if not self.tokens:
             self._say(len(self.unsaid))
             self.unsaid.clear()
-            self.tokens = 0
         else:
             self.tokens -= 1
             self._start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import trio
@@ -15,7 +16,8 @@ from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, Instan
 from tpy.config.model_config import InstanceGroup, InstanceKind, RateLimiter, RateLimiterResource
 from tpy.errors import Unavailable
 from tpy.messages import ModelState
-from tpy_data.engine.executor import Job
+from tpy_data.engine.batch import Batch
+from tpy_data.engine.channel import Report
 from tpy_data.engine.placing import PlacedInstance
 from tpy_data.engine.rate_limiter import RateLimiter as Limiter
 from tpy_data.schedulers.core.rate_limiter import Supply
@@ -197,8 +199,7 @@ async def test_an_instance_that_dies_gives_back_what_it_held(autojump_clock: Moc
         await r.submit(request(model="b")).wait()
 
 
-async def test_batches_of_sequences_wait_at_the_door_of_their_instance(autojump_clock: MockClock) -> None:
-    # The virtual executor takes what is at a door for other work: `load_ms` is what it costs.
+async def test_batches_of_sequences_wait_until_their_instance_may_run(autojump_clock: MockClock) -> None:
     async with rig(backend=sequence_backend(), latency_ms=10, load_ms=10, rate_limit=ANY) as r:
         sequences = sequence_config(instance_group=(group(("R", 1), count=2),))
         await r.serve(sequences)
@@ -217,7 +218,7 @@ async def test_batches_of_sequences_wait_at_the_door_of_their_instance(autojump_
         assert await _all(r.submit(request(model="other")))
 
 
-async def test_a_resize_of_sequences_waits_for_what_is_at_the_door(autojump_clock: MockClock) -> None:
+async def test_a_resize_of_sequences_waits_for_what_waits_for_resources(autojump_clock: MockClock) -> None:
     async with rig(backend=sequence_backend(), latency_ms=10, load_ms=10, rate_limit=ANY) as r:
         await r.serve(sequence_config(instance_group=(group(("R", 1), count=3),)))
         sinks = [r.submit(of(number, number, start=True, end=True)) for number in (7, 8, 9)]
@@ -280,33 +281,30 @@ async def test_a_random_history_leaks_no_resource(autojump_clock: MockClock) -> 
             assert at_ms - begun_ms <= 6
 
 
-class StoppedWorker:
-    """Keeps its jobs until the test finishes them."""
+class StoppedChannel:
+    """Keeps its batches until the test finishes them."""
 
     def __init__(self) -> None:
-        self.jobs: list[Job] = []
+        self.batches: list[Batch] = []
+        self.report: Report = lambda batches, failure: None
 
-    def put(self, job: Job) -> None:
-        self.jobs.append(job)
+    def open(self, report: Report) -> None:
+        self.report = report
+
+    async def run(self) -> None:
+        pass
+
+    def give(self, batches: Sequence[Batch]) -> None:
+        self.batches.extend(batches)
+
+    def revoke(self) -> Sequence[Batch]:
+        return ()
 
     def close(self) -> None:
         pass
 
-
-class NotedJob:
-    """A job that notes its end."""
-
-    def __init__(self) -> None:
-        self.over = False
-
-    def begin(self) -> None:
-        pass
-
-    def run(self) -> None:
-        pass
-
-    def finished(self) -> None:
-        self.over = True
+    def finish(self) -> None:
+        self.report([self.batches.pop(0)], None)
 
 
 def _placed(*resources: tuple[str, int]) -> PlacedInstance:
@@ -322,7 +320,7 @@ async def test_what_a_closed_version_still_holds_goes_to_who_waits() -> None:
         gate = gates[name] = limiter.open_gate(name)
         with gate.change([_placed(("R", 1))]):
             gate.take(lambda number, name=name: lent.append((name, number)))
-            gate.enter(1, _placed(("R", 1)), StoppedWorker())
+            gate.enter(1, _placed(("R", 1)), StoppedChannel())
             gate.add(1)
             gate.want(True)
     limiter.pump()
@@ -331,40 +329,53 @@ async def test_what_a_closed_version_still_holds_goes_to_who_waits() -> None:
     assert lent == [("a", 1), ("b", 1)]
 
 
-async def test_an_instance_leaves_when_the_batches_at_its_door_are_over(autojump_clock: MockClock) -> None:
+async def test_an_instance_leaves_when_what_waits_in_its_channel_is_over(autojump_clock: MockClock) -> None:
     limiter = Limiter(ANY)
-    doors, workers, jobs = [], [], []
+    channels: list[StoppedChannel] = []
+    done: list[str] = []
     for name in "ab":
         gate = limiter.open_gate(name)
         with gate.change([_placed(("R", 1))]):
-            workers.append(StoppedWorker())
-            doors.append(gate.enter(1, _placed(("R", 1)), workers[-1]))
-            jobs.append(NotedJob())
-            doors[-1].put(jobs[-1])
-    assert [len(worker.jobs) for worker in workers] == [1, 0]
+            channels.append(StoppedChannel())
+            gated = gate.enter(1, _placed(("R", 1)), channels[-1])
+            gated.open(lambda batches, failure, name=name: done.append(name))
+            gated.give([Batch(name, ())])
+    assert [len(channel.batches) for channel in channels] == [1, 0]
     assert [gate.keeps_back(1)] == [True]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(gate.leave, 1)
         await wait_all_tasks_blocked()
-        workers[0].jobs[0].finished()
-        assert jobs[0].over
-        assert len(workers[1].jobs) == 1, "its batch runs before it leaves"
+        channels[0].finish()
+        assert done == ["a"]
+        assert len(channels[1].batches) == 1, "its batch runs before it leaves"
         await wait_all_tasks_blocked()
         assert nursery.child_tasks
-        workers[1].jobs[0].finished()
+        channels[1].finish()
     assert limiter.used() == {}
 
 
 async def test_an_instance_waits_for_the_batch_that_runs_before_it_leaves(autojump_clock: MockClock) -> None:
-    gate, worker = Limiter(ANY).open_gate("a"), StoppedWorker()
+    gate, channel = Limiter(ANY).open_gate("a"), StoppedChannel()
     with gate.change([_placed(("R", 1))]):
-        door = gate.enter(1, _placed(("R", 1)), worker)
-    door.put(NotedJob())
-    door.put(NotedJob())
+        gated = gate.enter(1, _placed(("R", 1)), channel)
+    gated.open(lambda batches, failure: None)
+    gated.give([Batch("a", ()), Batch("a", ())])
     assert not gate.keeps_back(1), "what waits behind a batch that runs is not kept back"
-    worker.jobs[0].finished()
+    channel.finish()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(gate.leave, 1)
         await wait_all_tasks_blocked()
         assert nursery.child_tasks
-        worker.jobs[1].finished()
+        channel.finish()
+
+
+async def test_what_waits_for_resources_is_taken_back(autojump_clock: MockClock) -> None:
+    gate, channel = Limiter(ANY).open_gate("a"), StoppedChannel()
+    with gate.change([_placed(("R", 1))]):
+        gated = gate.enter(1, _placed(("R", 1)), channel)
+    gated.open(lambda batches, failure: None)
+    gated.give([Batch("a", ()), Batch("a", ()), Batch("a", ())])
+    assert (len(channel.batches), len(gated.revoke())) == (1, 2)
+    channel.finish()
+    assert channel.batches == []
+    await gate.leave(1)

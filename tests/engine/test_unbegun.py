@@ -24,7 +24,8 @@ from tests.engine.fakes import (
 )
 from tests.engine.prompt_fakes import PromptBackend
 from tests.engine.sequences import sequence_backend, sequence_config
-from tests.engine.test_prompt_line import prompt_rig
+from tests.engine.test_process_channel import prompt_rig
+from tests.submitting import submit_to
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, InstancePlacement, ModelInstance
 from tpy.errors import Internal
 from tpy.messages import ModelState, SequencePosition
@@ -132,7 +133,7 @@ async def test_one_that_is_cancelled_while_it_waits_again_is_gone(autojump_clock
         await r.serve(config(dynamic_batching=dynamic()))
         backend.living[0].fails = True
         gone = RecordingSink()
-        handle = r.plane.inference.submit(request(), gone)
+        handle = submit_to(r.plane.inference, request(), gone)
         other = r.submit(request(value=2))
         await trio.sleep(0.02)
         assert r.plane.statistics("m")[0].pending_requests == 2

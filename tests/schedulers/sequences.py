@@ -68,11 +68,11 @@ class Play:
 
     def batches(self) -> list[list[Ticket]]:
         """What instances were given; other decisions are forgotten."""
-        return [list(action.tickets) for action in self.actions() if isinstance(action, Dispatch)]
+        return [list(action.batches[0]) for action in self.actions() if isinstance(action, Dispatch)]
 
     def complete(self, instance: int = 0, *, took_ns: int = 0) -> list[list[Ticket]]:
         """The batches that this starts."""
-        self.core.completed(instance, self.now_ns, took_ns=took_ns)
+        self.core.done(instance, self.now_ns, (took_ns,))
         return self.batches()
 
     def complete_all(self) -> None:

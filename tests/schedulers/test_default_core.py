@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpy.errors import InvariantViolation, Unavailable
-from tpy.limits import RUN_HELD_NS_MAX
-from tpy_data.schedulers.core.contract import BreakUp, CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Ticket
+from tpy_data.schedulers.core.contract import CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Ticket
 from tpy_data.schedulers.core.default import DefaultCore
 
 
@@ -21,7 +20,7 @@ def test_an_idle_instance_gets_the_request_at_once() -> None:
     core = core_with_instances(7)
     ticket = Ticket(batch_size=3)
     core.submit(ticket, 5)
-    assert core.take_actions() == [Dispatch(7, (ticket,), singly=True)]
+    assert core.take_actions() == [Dispatch(7, ((ticket,),))]
     assert ticket.phase is Phase.EXECUTING
     assert core.snapshot() == CoreSnapshot(queued=0, executing=1, idle_instances=0)
 
@@ -31,11 +30,11 @@ def test_requests_run_alone_and_in_order() -> None:
     first, second, third = tickets = [Ticket() for _ in range(3)]
     for ticket in tickets:
         core.submit(ticket, 0)
-    assert core.take_actions() == [Dispatch(0, (first,), singly=True)]
-    core.completed(0, 1)
-    assert core.take_actions() == [Respond((first,)), Dispatch(0, (second,), singly=True)]
-    core.completed(0, 2)
-    assert core.take_actions() == [Respond((second,)), Dispatch(0, (third,), singly=True)]
+    assert core.take_actions() == [Dispatch(0, ((first,),))]
+    core.done(0, 1)
+    assert core.take_actions() == [Respond((first,)), Dispatch(0, ((second,),))]
+    core.done(0, 2)
+    assert core.take_actions() == [Respond((second,)), Dispatch(0, ((third,),))]
 
 
 def test_priority_has_no_effect() -> None:
@@ -44,18 +43,18 @@ def test_priority_has_no_effect() -> None:
     for ticket in (running, low, high):
         core.submit(ticket, 0)
     core.take_actions()
-    core.completed(0, 1)
-    assert core.take_actions()[1] == Dispatch(0, (low,), singly=True)
+    core.done(0, 1)
+    assert core.take_actions()[1] == Dispatch(0, ((low,),))
 
 
 def test_the_instance_that_was_idle_longest_is_next() -> None:
     core = core_with_instances(0, 1)
     core.submit(Ticket(), 0)
-    core.completed(0, 1)
+    core.done(0, 1)
     core.take_actions()
     ticket = Ticket()
     core.submit(ticket, 2)
-    assert core.take_actions() == [Dispatch(1, (ticket,), singly=True)]
+    assert core.take_actions() == [Dispatch(1, ((ticket,),))]
 
 
 def test_requests_wait_for_the_first_instance() -> None:
@@ -64,7 +63,7 @@ def test_requests_wait_for_the_first_instance() -> None:
     core.submit(ticket, 0)
     assert core.take_actions() == []
     core.add_instance(4, 1)
-    assert core.take_actions() == [Dispatch(4, (ticket,), singly=True)]
+    assert core.take_actions() == [Dispatch(4, ((ticket,),))]
 
 
 def test_a_waiting_request_is_refused_exactly_at_its_deadline() -> None:
@@ -95,7 +94,7 @@ def test_a_running_request_is_refused_on_time_and_its_answer_dropped() -> None:
     core.advance(10)
     assert core.take_actions() == [Refuse(ticket, Outcome.TIMED_OUT)]
     assert core.snapshot() == CoreSnapshot(queued=0, executing=0, idle_instances=0)
-    core.completed(0, 20)
+    core.done(0, 20)
     assert core.take_actions() == []
     assert core.snapshot().idle_instances == 1
 
@@ -106,7 +105,7 @@ def test_a_late_driver_does_not_run_what_has_expired() -> None:
     core.submit(running, 0)
     core.submit(waiting, 0)
     core.take_actions()
-    core.completed(0, 6)
+    core.done(0, 6)
     assert core.take_actions() == [Refuse(waiting, Outcome.TIMED_OUT), Respond((running,))]
 
 
@@ -127,8 +126,8 @@ def test_cancelling_frees_the_queue_place_at_once() -> None:
     assert core.snapshot().queued == 1
     assert core.next_deadline_ns() is None
     core.take_actions()
-    core.completed(0, 2)
-    assert core.take_actions() == [Respond((running,)), Dispatch(0, (last,), singly=True)]
+    core.done(0, 2)
+    assert core.take_actions() == [Respond((running,)), Dispatch(0, ((last,),))]
 
 
 def test_cancelling_a_running_request_drops_its_answer_only() -> None:
@@ -139,7 +138,7 @@ def test_cancelling_a_running_request_drops_its_answer_only() -> None:
     core.cancel(running, 1)
     core.take_actions()
     assert core.snapshot() == CoreSnapshot(queued=0, executing=0, idle_instances=0)
-    core.completed(0, 2)
+    core.done(0, 2)
     assert core.take_actions() == []
 
 
@@ -150,7 +149,7 @@ def test_a_leaving_instance_finishes_and_takes_nothing_new() -> None:
     core.submit(waiting, 0)
     core.take_actions()
     core.remove_instance(0, 1)
-    core.completed(0, 2)
+    core.done(0, 2)
     assert core.take_actions() == [Respond((running,))]
     assert core.snapshot() == CoreSnapshot(queued=1, executing=0, idle_instances=0)
 
@@ -166,7 +165,7 @@ def test_stop_refuses_what_waits_and_whatever_comes_later() -> None:
     assert core.next_deadline_ns() is None
     with pytest.raises(Unavailable, match="Server is stopping"):
         core.submit(Ticket(), 2)
-    core.completed(0, 3)
+    core.done(0, 3)
     assert core.take_actions() == [Respond((running,))]
 
 
@@ -176,15 +175,15 @@ def test_a_driver_that_breaks_the_contract_is_told() -> None:
         core.add_instance(0, 1)
     with pytest.raises(InvariantViolation, match="not a member"):
         core.remove_instance(3, 1)
-    with pytest.raises(InvariantViolation, match="was not given"):
-        core.completed(0, 1)
+    with pytest.raises(InvariantViolation, match="holds 0"):
+        core.done(0, 1)
 
 
 def test_forgotten_deadlines_do_not_pile_up() -> None:
     core = core_with_instances(0)
     for now_ns in range(2_000):
         core.submit(Ticket(deadline_ns=now_ns + 1_000_000), now_ns)
-        core.completed(0, now_ns)
+        core.done(0, now_ns)
         core.take_actions()
     assert len(core._deadlines._heap) < 200
     assert core.next_deadline_ns() is None
@@ -199,137 +198,5 @@ def test_what_waits_is_refused_and_what_comes_later_is_not() -> None:
     core.refuse_waiting(1)
     assert core.take_actions() == [Refuse(waiting, Outcome.NO_INSTANCE)]
     core.submit(later, 2)
-    core.completed(0, 3)
-    assert core.take_actions() == [Respond((running,)), Dispatch(0, (later,), singly=True)]
-
-
-def run_of(core: DefaultCore, count: int) -> list[Ticket]:
-    """Instance 0 was quick so often that it gets `count` tickets at once; these, dispatched."""
-    for _ in range(4):
-        for _ in range(16):
-            core.submit(Ticket(), 0)
-        while core.snapshot().executing:
-            core.completed(0, 0, brief=True)
-    core.submit(Ticket(), 0)
-    tickets = [Ticket() for _ in range(count)]
-    for ticket in tickets:
-        core.submit(ticket, 0)
-    core.take_actions()
-    core.completed(0, 0, brief=True)
-    assert core.take_actions()[1:] == [Dispatch(0, tuple(tickets), singly=True)]
-    return tickets
-
-
-def lengths(core: DefaultCore, *, brief: bool, runs: int) -> list[int]:
-    """How many tickets instance 0 is given at a time while many wait."""
-    for _ in range(100):
-        core.submit(Ticket(), 0)
-    given = []
-    for _ in range(runs):
-        core.take_actions()
-        core.completed(0, 0, brief=brief)
-        (dispatch,) = [action for action in core.take_actions() if isinstance(action, Dispatch)]
-        given.append(len(dispatch.tickets))
-    return given
-
-
-def test_a_quick_instance_gets_more_at_a_time() -> None:
-    assert lengths(core_with_instances(0), brief=True, runs=6) == [2, 4, 8, 16, 16, 16]
-
-
-def test_a_slow_instance_gets_one_at_a_time() -> None:
-    assert lengths(core_with_instances(0), brief=False, runs=3) == [1, 1, 1]
-
-
-def test_an_instance_that_becomes_slow_gets_what_it_did_in_time() -> None:
-    core = core_with_instances(0)
-    run_of(core, 8)
-    more = [Ticket() for _ in range(20)]
-    for ticket in more:
-        core.submit(ticket, 0)
-    core.take_actions()
-    core.completed(0, 1, not_begun=4)
-    assert len(core.take_actions()[-1].tickets) == 3  # type: ignore[union-attr]  # a Dispatch
-    core.completed(0, 2, not_begun=2)
-    assert len(core.take_actions()[-1].tickets) == 1  # type: ignore[union-attr]  # a Dispatch
-
-
-def test_what_was_not_begun_waits_again_in_its_place() -> None:
-    core = core_with_instances(0)
-    first, second, third, fourth = run_of(core, 4)
-    later = Ticket()
-    core.submit(later, 1)
-    core.cancel(third, 1)
-    core.completed(0, 2, not_begun=3)
-    assert core.take_actions() == [Respond((first,)), Dispatch(0, (second,), singly=True)]
-    assert core.snapshot() == CoreSnapshot(queued=2, executing=1, idle_instances=0)
-    assert (second.phase, third.phase, fourth.phase) == (Phase.EXECUTING, Phase.ENDED, Phase.QUEUED)
-    core.completed(0, 3)
-    assert core.take_actions() == [Respond((second,)), Dispatch(0, (fourth,), singly=True)]
-
-
-def test_a_limit_holds_in_a_run() -> None:
-    core = core_with_instances(0)
-    core.submit(Ticket(), 0)
-    core.completed(0, 0, brief=True)
-    core.submit(Ticket(), 0)
-    first, second = Ticket(), Ticket(deadline_ns=10)
-    core.submit(first, 0)
-    core.submit(second, 0)
-    core.completed(0, 0, brief=True)
-    core.take_actions()
-    core.advance(10)
-    assert core.take_actions() == [Refuse(second, Outcome.TIMED_OUT)]
-    core.completed(0, 11, not_begun=1)
-    assert core.take_actions() == [Respond((first,))]
-
-
-def test_a_run_that_takes_long_is_broken_up() -> None:
-    core = core_with_instances(0)
-    first, second, third, fourth = run_of(core, 4)
-    assert core.next_deadline_ns() == RUN_HELD_NS_MAX
-    core.advance(RUN_HELD_NS_MAX)
-    assert core.take_actions() == [BreakUp(0)]
-    assert core.next_deadline_ns() is None
-    core.broken_up(0, RUN_HELD_NS_MAX, executed=1, not_begun=2)
-    assert core.take_actions() == [Respond((first,))]
-    assert core.snapshot() == CoreSnapshot(queued=2, executing=1, idle_instances=0)
-    core.add_instance(1, RUN_HELD_NS_MAX)
-    assert core.take_actions() == [Dispatch(1, (third,), singly=True)]
-    core.completed(0, 2 * RUN_HELD_NS_MAX)
-    assert core.take_actions() == [Respond((second,)), Dispatch(0, (fourth,), singly=True)]
-
-
-def test_an_instance_gets_no_more_than_its_share() -> None:
-    core = core_with_instances(0, 1)
-    for _ in range(40):
-        core.submit(Ticket(), 0)
-    given = {0: 1, 1: 1}
-    for step in range(8):
-        core.take_actions()
-        waiting = core.snapshot().queued
-        core.completed(step % 2, 0, brief=True)
-        for action in core.take_actions():
-            if isinstance(action, Dispatch):
-                assert len(action.tickets) <= -(-waiting // 2)
-                given[action.instance] += len(action.tickets)
-    assert abs(given[0] - given[1]) <= 4
-
-
-def test_what_is_not_begun_at_a_stop_is_refused() -> None:
-    core = core_with_instances(0)
-    first, second = run_of(core, 2)
-    core.stop(1)
-    assert core.take_actions() == []
-    core.completed(0, 2, not_begun=1)
-    assert core.take_actions() == [Respond((first,)), Refuse(second, Outcome.STOPPING)]
-    assert (first.phase, second.phase) == (Phase.ENDED, Phase.ENDED)
-
-
-def test_a_driver_that_reports_too_much_is_told() -> None:
-    core = core_with_instances(0)
-    run_of(core, 2)
-    with pytest.raises(InvariantViolation, match="as many tickets"):
-        core.broken_up(0, 1, executed=2, not_begun=1)
-    with pytest.raises(InvariantViolation, match="more tickets"):
-        core.completed(0, 1, not_begun=3)
+    core.done(0, 3)
+    assert core.take_actions() == [Respond((running,)), Dispatch(0, ((later,),))]

@@ -23,9 +23,9 @@ def performed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def spied(self: SchedulerDriver, core: Any, clock: Any, performer: Any) -> None:
         dispatch, respond = performer.dispatch, performer.respond
 
-        def spy_dispatch(instance: int, tickets: Sequence[Ticket], *, singly: bool, steady: bool = False) -> None:
-            told.append(f"dispatch {len(tickets)}")
-            dispatch(instance, tickets, singly=singly, steady=steady)
+        def spy_dispatch(instance: int, batches: Sequence[Sequence[Ticket]], slots: Sequence[Ticket | None]) -> None:
+            told.append(f"dispatch {sum(len(tickets) for tickets in batches)}")
+            dispatch(instance, batches, slots)
 
         def spy_respond(tickets: Sequence[Ticket]) -> None:
             told.append(f"respond {len(tickets)}")

@@ -11,7 +11,6 @@ from trio.testing import MockClock
 from tpy.clock import TrioClock
 from tpy_data.schedulers.core.contract import (
     Action,
-    BreakUp,
     CoreSnapshot,
     Dispatch,
     LiveSequence,
@@ -19,6 +18,7 @@ from tpy_data.schedulers.core.contract import (
     Refuse,
     Respond,
     Retired,
+    Revoke,
     SequenceEnd,
     SequenceEnded,
     Ticket,
@@ -65,14 +65,12 @@ class Notebook:
             call_back()
         self.performed.append(("end", *what))
 
-    def dispatch(self, instance: int, tickets: Sequence[Ticket], *, singly: bool, steady: bool = False) -> None:
-        self._note("dispatch", instance, list(tickets), singly, *(["steady"] if steady else []))
+    def dispatch(self, instance: int, batches: Sequence[Sequence[Ticket]], slots: Sequence[Ticket | None]) -> None:
+        self._note("dispatch", instance, [list(tickets) for tickets in batches], list(slots))
 
-    def dispatch_places(self, instance: int, tickets: Sequence[Ticket], places: Sequence[Ticket | None]) -> None:
-        self._note("places", instance, list(tickets), list(places))
-
-    def break_up(self, instance: int) -> None:
-        self._note("break up", instance)
+    def revoke(self, instance: int) -> int:
+        self._note("revoke", instance)
+        return 3
 
     def respond(self, tickets: Sequence[Ticket]) -> None:
         self._note("respond", list(tickets))
@@ -99,18 +97,12 @@ TICKET = Ticket()
 VERBS: list[tuple[Callable[[SchedulerDriver], None], tuple[object, ...]]] = [
     (lambda driver: driver.submit(TICKET), ("submit", TICKET, 0)),
     (lambda driver: driver.cancel(TICKET), ("cancel", TICKET, 0)),
-    (lambda driver: driver.completed(4), ("completed", 4, 0, ("not_begun", 0), ("brief", False), ("took_ns", 0))),
-    (
-        lambda driver: driver.completed(4, not_begun=2, brief=True, took_ns=5),
-        ("completed", 4, 0, ("not_begun", 2), ("brief", True), ("took_ns", 5)),
-    ),
-    (
-        lambda driver: driver.broken_up(4, executed=1, not_begun=2),
-        ("broken_up", 4, 0, ("executed", 1), ("not_begun", 2)),
-    ),
+    (lambda driver: driver.done(4), ("done", 4, 0, (0,))),
+    (lambda driver: driver.done(4, [1, 5]), ("done", 4, 0, [1, 5])),
+    (lambda driver: driver.recall(), ("recall", 0)),
     (lambda driver: driver.reschedule(TICKET), ("reschedule", TICKET, 0)),
-    (lambda driver: driver.add_instance(4), ("add_instance", 4, 0, ("steady", False))),
-    (lambda driver: driver.add_instance(4, steady=True), ("add_instance", 4, 0, ("steady", True))),
+    (lambda driver: driver.add_instance(4), ("add_instance", 4, 0, ("prefetch", False))),
+    (lambda driver: driver.add_instance(4, prefetch=True), ("add_instance", 4, 0, ("prefetch", True))),
     (lambda driver: driver.remove_instance(4), ("remove_instance", 4, 0)),
     (lambda driver: driver.retire_instance(4), ("retire_instance", 4, 0)),
     (lambda driver: driver.refuse_waiting(), ("refuse_waiting", 0)),
@@ -135,27 +127,28 @@ async def test_each_action_has_its_performer(autojump_clock: MockClock) -> None:
     sequence = LiveSequence(1)
     core.decisions = [
         [
-            Dispatch(1, [TICKET]),
-            Dispatch(2, [TICKET], singly=True),
-            Dispatch(3, [TICKET], slots=[None, TICKET]),
+            Dispatch(1, [[TICKET]]),
+            Dispatch(2, [[TICKET], [TICKET]]),
+            Dispatch(3, [[TICKET]], slots=[None, TICKET]),
             Respond([TICKET]),
             Refuse(TICKET, Outcome.TIMED_OUT),
-            BreakUp(4),
+            Revoke(4),
             SequenceEnded(sequence, SequenceEnd.ENDED),
             Retired(5),
         ]
     ]
     driver.submit(TICKET)
     assert notebook.begun() == [
-        ["dispatch", 1, [TICKET], False],
-        ["dispatch", 2, [TICKET], True],
-        ["places", 3, [TICKET], [None, TICKET]],
+        ["dispatch", 1, [[TICKET]], []],
+        ["dispatch", 2, [[TICKET], [TICKET]], []],
+        ["dispatch", 3, [[TICKET]], [None, TICKET]],
         ["respond", [TICKET]],
         ["refuse", TICKET, Outcome.TIMED_OUT],
-        ["break up", 4],
+        ["revoke", 4],
         ["ended", sequence, SequenceEnd.ENDED],
         ["retired", 5],
     ]
+    assert core.verbs == [("submit", TICKET, 0), ("revoked", 4, 0, 3)]
     assert driver.snapshot() == core.snapshot()
 
 
@@ -285,8 +278,8 @@ async def test_a_gated_driver_gives_back_what_it_was_lent(autojump_clock: MockCl
     gate.taker(1)  # and the core gives it work
     assert heard() == [("want", False), ("pump",)]
     core.verbs.clear()
-    driver.completed(1, took_ns=3)
-    assert core.verbs == [("remove_instance", 1, 0), ("completed", 1, 0, ("not_begun", 0), ("brief", False), ("took_ns", 3))]
+    driver.done(1, [3])
+    assert core.verbs == [("remove_instance", 1, 0), ("done", 1, 0, [3])]
     assert heard() == [("release", 1, True), ("want", False), ("pump",)]
     core.idle = [1]
     gate.taker(1)  # and there is no work after all
@@ -298,8 +291,8 @@ async def test_a_gated_driver_gives_back_what_it_was_lent(autojump_clock: MockCl
     driver.remove_instance(1)
     assert heard() == [("remove", 1), ("want", False), ("pump",)] * 2
     assert [verb[:2] for verb in core.verbs] == [("remove_instance", 1)]
-    driver.completed(1)
-    assert [verb[:2] for verb in core.verbs] == [("remove_instance", 1), ("completed", 1)]
+    driver.done(1)
+    assert [verb[:2] for verb in core.verbs] == [("remove_instance", 1), ("done", 1)]
     assert heard() == [("release", 1, True), ("want", False), ("pump",)]
     core.verbs.clear()
     driver.add_instance(2)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tpy.config.model_config import TimeoutAction
-from tpy.errors import InvariantViolation, Unavailable
+from tpy.errors import Unavailable
 from tpy_data.schedulers.core.contract import Action, CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Ticket
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
@@ -48,14 +48,14 @@ def occupy(core: DynamicCore, now_ns: int = 0) -> None:
 
 def complete(core: DynamicCore, now_ns: int) -> list[list[Ticket]]:
     """Instance 0 is done; the batches that this starts."""
-    core.completed(0, now_ns)
-    return [list(action.tickets) for action in core.take_actions() if isinstance(action, Dispatch)]
+    core.done(0, now_ns)
+    return [list(action.batches[0]) for action in core.take_actions() if isinstance(action, Dispatch)]
 
 
 def test_without_delay_a_lone_request_goes_at_once() -> None:
     core = core_of()
     [ticket] = tickets_of(1)
-    assert submit(core, ticket) == [Dispatch(0, [ticket])]
+    assert submit(core, ticket) == [Dispatch(0, ([ticket],))]
 
 
 def test_whole_requests_up_to_the_largest_batch() -> None:
@@ -71,21 +71,21 @@ def test_a_request_that_would_exceed_closes_the_batch_and_it_is_sent() -> None:
     core = core_of(batch=4, delay_ns=100)
     two, three = tickets_of(2, 3)
     assert submit(core, two) == []
-    assert submit(core, three, now_ns=1) == [Dispatch(0, [two])]
+    assert submit(core, three, now_ns=1) == [Dispatch(0, ([two],))]
 
 
 def test_an_incompatible_request_closes_the_batch_and_it_is_sent() -> None:
     core = core_of(batch=4, delay_ns=100)
     [ours], [other] = tickets_of(1), tickets_of(1, signature="b")
     assert submit(core, ours) == []
-    assert submit(core, other) == [Dispatch(0, [ours])]
+    assert submit(core, other) == [Dispatch(0, ([ours],))]
 
 
 def test_a_preferred_size_is_sent_without_waiting() -> None:
     core = core_of(batch=8, preferred=(2, 8), delay_ns=100)
     first, second = tickets_of(1, 1)
     assert submit(core, first) == []
-    assert submit(core, second) == [Dispatch(0, [first, second])]
+    assert submit(core, second) == [Dispatch(0, ([first, second],))]
 
 
 def test_the_largest_preferred_size_in_the_queue_is_taken() -> None:
@@ -108,7 +108,7 @@ def test_what_would_lead_beyond_all_preferred_sizes_is_left_behind() -> None:
     core = core_of(batch=8, preferred=(4,), delay_ns=100)
     first, second = tickets_of(3, 3)
     assert submit(core, first) == []
-    assert submit(core, second) == [Dispatch(0, [first])]
+    assert submit(core, second) == [Dispatch(0, ([first],))]
 
 
 def test_without_delay_what_leads_beyond_all_preferred_sizes_is_taken_along() -> None:
@@ -127,7 +127,7 @@ def test_a_lone_request_waits_the_whole_delay_when_only_the_full_batch_is_prefer
     core.advance(56)
     assert core.take_actions() == []
     core.advance(57)
-    assert core.take_actions() == [Dispatch(0, [ticket])]
+    assert core.take_actions() == [Dispatch(0, ([ticket],))]
 
 
 def test_the_delay_counts_from_the_oldest_request() -> None:
@@ -153,9 +153,9 @@ def test_each_idle_instance_gets_a_batch() -> None:
     core = core_of(batch=2)
     core.add_instance(1, 0)
     one, two, three = tickets_of(1, 1, 1)
-    assert submit(core, one, two, three) == [Dispatch(0, [one]), Dispatch(1, [two])]
-    core.completed(1, 1)
-    assert core.take_actions() == [Respond([two]), Dispatch(1, [three])]
+    assert submit(core, one, two, three) == [Dispatch(0, ([one],)), Dispatch(1, ([two],))]
+    core.done(1, 1)
+    assert core.take_actions() == [Respond([two]), Dispatch(1, ([three],))]
 
 
 def test_a_request_larger_than_the_batch_runs_alone() -> None:
@@ -197,7 +197,7 @@ def test_a_higher_priority_joins_the_front_of_a_batch_that_waits() -> None:
     core.add_instance(0, 0)
     low, high, higher = Ticket(priority=2), Ticket(priority=2), Ticket(priority=1)
     assert submit(core, low, high) == []
-    assert submit(core, higher) == [Dispatch(0, [higher, low, high])]
+    assert submit(core, higher) == [Dispatch(0, ([higher, low, high],))]
 
 
 # queue policies
@@ -251,7 +251,7 @@ def test_the_default_timeout_does_not_touch_what_runs() -> None:
     [ticket] = tickets_of(1)
     submit(core, ticket)
     assert core.next_deadline_ns() is None
-    core.completed(0, 50)
+    core.done(0, 50)
     assert core.take_actions() == [Respond([ticket])]
 
 
@@ -274,7 +274,7 @@ def test_delayed_requests_of_a_level_come_before_lower_levels() -> None:
     submit(core, high, low)
     core.advance(10)
     core.add_instance(0, 11)
-    assert core.take_actions() == [Dispatch(0, [high])]
+    assert core.take_actions() == [Dispatch(0, ([high],))]
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_a_request_that_is_delayed_while_a_batch_waits_for_company_goes_to_its_e
     submit(core, old, now_ns=0)
     submit(core, young, now_ns=11)
     core.advance(20)
-    assert core.take_actions() == [Dispatch(0, [young, old])]
+    assert core.take_actions() == [Dispatch(0, ([young, old],))]
 
 
 # end-to-end deadlines
@@ -333,7 +333,7 @@ def test_the_rest_of_the_batch_goes_on() -> None:
     hurried, patient = Ticket(deadline_ns=10), Ticket()
     submit(core, hurried, patient)
     core.advance(10)
-    core.completed(0, 12)
+    core.done(0, 12)
     assert core.take_actions() == [Refuse(hurried, Outcome.TIMED_OUT), Respond([patient])]
 
 
@@ -380,10 +380,10 @@ def test_answers_leave_in_order_of_arrival() -> None:
     core = ordered()
     first, second = tickets_of(1, 1)
     submit(core, first, second)
-    core.completed(1, 5)
+    core.done(1, 5)
     assert core.take_actions() == []
     assert second.phase is Phase.EXECUTED
-    core.completed(0, 6)
+    core.done(0, 6)
     assert core.take_actions() == [Respond([first, second])]
 
 
@@ -391,9 +391,9 @@ def test_a_request_that_ends_otherwise_holds_nobody_back() -> None:
     core = ordered()
     cancelled, expired, third = Ticket(), Ticket(deadline_ns=8), Ticket()
     submit(core, cancelled, expired)
-    core.completed(1, 1)
+    core.done(1, 1)
     core.submit(third, 1)
-    core.completed(1, 2)
+    core.done(1, 2)
     core.take_actions()
     core.cancel(cancelled, 3)
     assert core.take_actions() == [Respond([expired, third])]
@@ -403,12 +403,12 @@ def test_an_answer_that_waits_too_long_for_its_turn_is_dropped() -> None:
     core = ordered()
     first, second, third = Ticket(), Ticket(deadline_ns=8), Ticket()
     submit(core, first, second)
-    core.completed(1, 1)
+    core.done(1, 1)
     core.submit(third, 1)
-    core.completed(1, 2)
+    core.done(1, 2)
     core.advance(8)
     assert core.take_actions()[-1] == Refuse(second, Outcome.TIMED_OUT)
-    core.completed(0, 9)
+    core.done(0, 9)
     assert core.take_actions() == [Respond([first, third])]
 
 
@@ -424,8 +424,8 @@ def test_stopping_releases_the_answers_behind_what_it_refuses() -> None:
     core.advance(5)  # now `quick` is served before `blocked`
     core.add_instance(0, 6)
     core.remove_instance(0, 6)
-    core.completed(0, 7)
-    assert core.take_actions() == [Dispatch(0, [quick])]
+    core.done(0, 7)
+    assert core.take_actions() == [Dispatch(0, ([quick],))]
     core.stop(8)
     assert core.take_actions() == [Refuse(blocked, Outcome.STOPPING), Respond([quick])]
 
@@ -439,7 +439,7 @@ def test_cancelling_before_the_batch_is_sent_takes_the_request_out_of_it() -> No
     submit(core, first, second)
     core.cancel(first, 5)
     core.advance(10)
-    assert core.take_actions() == [Dispatch(0, [second])]
+    assert core.take_actions() == [Dispatch(0, ([second],))]
 
 
 def test_cancelling_what_closed_nothing_may_complete_a_preferred_size() -> None:
@@ -478,13 +478,13 @@ def test_a_batch_that_was_not_begun_waits_again_before_all_others() -> None:
     submit(core, first)
     submit(core, second, third)
     core.remove_instance(0, 5)
-    core.completed(0, 5, not_begun=1)
+    core.revoked(0, 5, 1)
     assert core.take_actions() == []
     assert core.snapshot() == CoreSnapshot(queued=3, executing=0, idle_instances=0)
     core.add_instance(1, 6)
-    assert core.take_actions() == [Dispatch(1, [first, second])]
-    core.completed(1, 7)
-    assert core.take_actions() == [Respond([first, second]), Dispatch(1, [third])]
+    assert core.take_actions() == [Dispatch(1, ([first, second],))]
+    core.done(1, 7)
+    assert core.take_actions() == [Respond([first, second]), Dispatch(1, ([third],))]
 
 
 def test_a_batch_that_was_not_begun_keeps_its_time_in_the_queue() -> None:
@@ -493,7 +493,7 @@ def test_a_batch_that_was_not_begun_keeps_its_time_in_the_queue() -> None:
     submit(core, first)
     submit(core, second, now_ns=50)
     core.remove_instance(0, 60)
-    core.completed(0, 60, not_begun=1)
+    core.revoked(0, 60, 1)
     assert core.next_deadline_ns() == 100
     core.advance(100)
     assert core.take_actions() == [Refuse(first, Outcome.TIMED_OUT)]
@@ -505,13 +505,13 @@ def test_a_batch_that_was_not_begun_is_refused_when_its_time_is_over_or_all_is()
     (late,) = tickets_of(1)
     submit(core, late)
     core.remove_instance(0, 100)
-    core.completed(0, 100, not_begun=1)
+    core.revoked(0, 100, 1)
     assert core.take_actions() == [Refuse(late, Outcome.TIMED_OUT)]
     core.add_instance(1, 100)
     (stopped, cancelled) = tickets_of(1, 1)
     submit(core, stopped, now_ns=100)
     core.stop(101)
-    core.completed(1, 102, not_begun=1)
+    core.revoked(1, 102, 1)
     assert core.take_actions() == [Refuse(stopped, Outcome.STOPPING)]
     assert cancelled.phase is Phase.QUEUED
     assert core.snapshot() == CoreSnapshot(queued=0, executing=0, idle_instances=1)
@@ -522,18 +522,8 @@ def test_a_ticket_that_ended_while_its_batch_was_not_begun_does_not_come_back() 
     first, second = tickets_of(1, 1)
     occupy(core)
     submit(core, first, second)
-    core.completed(0, 1)
+    core.done(0, 1)
     core.take_actions()
     core.cancel(first, 2)
-    core.completed(0, 3, not_begun=2)
-    assert core.take_actions() == [Dispatch(0, [second])]
-
-
-def test_a_batch_is_not_begun_in_part() -> None:
-    core = core_of(batch=2)
-    occupy(core)
-    submit(core, *tickets_of(1, 1))
-    core.completed(0, 1)
-    core.take_actions()
-    with pytest.raises(InvariantViolation):
-        core.completed(0, 2, not_begun=1)
+    core.revoked(0, 3, 1)
+    assert core.take_actions() == [Dispatch(0, ([second],))]

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from fuzz.schedulers.trial import Trial
 from tpy.config.model_config import TimeoutAction
-from tpy.limits import RUN_HELD_NS_MAX, RUN_SLICE_NS_MAX
+from tpy.limits import QUICK_BATCHES_NS_MAX, UNREPORTED_NS_MAX
 from tpy_data.schedulers.core.contract import SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
@@ -20,7 +20,7 @@ from tpy_data.schedulers.core.overlap import OverlapTerms
 
 BATCH_SIZE_MAX = 8
 NO_TIME_PASSES = 0
-TIMES_TAKEN_NS = (0, 1, 2, 12, RUN_SLICE_NS_MAX + 1)
+TIMES_TAKEN_NS = (0, 1, 2, 12, QUICK_BATCHES_NS_MAX + 1)
 
 rules_of_a_level = st.builds(
     QueueRules,
@@ -61,9 +61,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     trial: Trial | None = None
 
-    def begin(self, core: SchedulerCore, options: DynamicOptions, *, runs: bool = False) -> None:
-        self.trial = Trial(core, options, runs=runs)
-        self.trial.add_instance(steady=runs)
+    def begin(self, core: SchedulerCore, options: DynamicOptions, *, credit: bool = False) -> None:
+        self.trial = Trial(core, options, credit=credit)
+        self.trial.add_instance(prefetch=credit)
 
     @property
     def running(self) -> Trial:
@@ -96,12 +96,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.running.cancel(data.draw(st.sampled_from(self.running.accepted)))
 
     @precondition(lambda self: self.trial and self.trial.busy)
-    @rule(data=st.data(), not_begun=st.sampled_from((0, 0, 1, 3)), brief=st.booleans(), took_ns=st.sampled_from(TIMES_TAKEN_NS))
-    def complete(self, data: st.DataObject, not_begun: int, brief: bool, took_ns: int) -> None:
-        instance = data.draw(st.sampled_from(sorted(self.running.busy)))
-        self.running.complete(instance, not_begun=not_begun, brief=brief, took_ns=took_ns)
+    @rule(data=st.data(), times_ns=st.lists(st.sampled_from(TIMES_TAKEN_NS), min_size=1, max_size=4))
+    def complete(self, data: st.DataObject, times_ns: list[int]) -> None:
+        self.running.complete(data.draw(st.sampled_from(sorted(self.running.busy))), *times_ns)
 
-    @rule(elapsed_ns=st.sampled_from((1, 2, 4, 12, RUN_HELD_NS_MAX)))
+    @rule(elapsed_ns=st.sampled_from((1, 2, 4, 12, UNREPORTED_NS_MAX)))
     def pass_time(self, elapsed_ns: int) -> None:
         self.running.now_ns += elapsed_ns
 
@@ -113,14 +112,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     def advance_to_deadline(self) -> None:
         self.running.advance_to_deadline()
 
-    @precondition(lambda self: self.trial and self.trial.steady)
-    @rule(data=st.data(), executed=st.integers(1, 3))
-    def progress(self, data: st.DataObject, executed: int) -> None:
-        self.running.progress(data.draw(st.sampled_from(sorted(self.running.steady))), executed)
+    @rule()
+    def recall(self) -> None:
+        self.running.recall()
 
     @rule()
     def add_instance(self) -> None:
-        self.running.add_instance(steady=self.running.runs)
+        self.running.add_instance(prefetch=self.running.credit)
 
     @precondition(lambda self: self.trial and self.trial.members)
     @rule(data=st.data())
@@ -145,7 +143,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 class DefaultMachine(SchedulerMachine):
     @initialize()
     def start(self) -> None:
-        self.begin(DefaultCore(), DynamicOptions(), runs=True)
+        self.begin(DefaultCore(), DynamicOptions(), credit=True)
 
 
 class DynamicMachine(SchedulerMachine):

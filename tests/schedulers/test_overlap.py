@@ -276,7 +276,7 @@ def core_of(*, overlap: OverlapTerms | None, levels: int = 1) -> DynamicCore:
 
 def dispatched(core: DynamicCore) -> list[Ticket]:
     """The tickets of the batches that the core has decided to send."""
-    return [ticket for action in core.take_actions() if isinstance(action, Dispatch) for ticket in action.tickets]
+    return [ticket for action in core.take_actions() if isinstance(action, Dispatch) for ticket in action.batches[0]]
 
 
 def fall_into_step(core: DynamicCore, now_ns: int = 0) -> int:
@@ -285,8 +285,8 @@ def fall_into_step(core: DynamicCore, now_ns: int = 0) -> int:
         core.submit(Ticket(), now_ns)
         for _ in range(15):
             core.submit(Ticket(), now_ns + 90)
-        core.completed(0, now_ns + 100, took_ns=10)
-        core.completed(0, now_ns + 200, took_ns=100)
+        core.done(0, now_ns + 100, (10,))
+        core.done(0, now_ns + 200, (100,))
         now_ns += 200
     core.take_actions()
     return now_ns
@@ -304,11 +304,11 @@ def test_what_is_left_goes_when_the_instance_is_idle_again() -> None:
     now_ns = fall_into_step(core)
     first, *others = submit(core, 16, now_ns)
     assert dispatched(core) == [first]
-    core.completed(0, now_ns + 10, took_ns=10)
+    core.done(0, now_ns + 10, (10,))
     assert dispatched(core) == others[:8]
-    core.completed(0, now_ns + 60, took_ns=50)
+    core.done(0, now_ns + 60, (50,))
     assert dispatched(core) == others[8:]
-    core.completed(0, now_ns + 110, took_ns=50)
+    core.done(0, now_ns + 110, (50,))
     assert core.snapshot().queued == core.snapshot().executing == 0
 
 
@@ -318,16 +318,16 @@ def test_half_is_the_half_with_the_higher_priority() -> None:
     submit(core, 1, now_ns)
     low, high = submit(core, 8, now_ns, priority=2), submit(core, 7, now_ns, priority=1)
     core.take_actions()
-    core.completed(0, now_ns + 10, took_ns=10)
+    core.done(0, now_ns + 10, (10,))
     assert dispatched(core) == [*high, low[0]]
-    core.completed(0, now_ns + 60, took_ns=50)
+    core.done(0, now_ns + 60, (50,))
     assert dispatched(core) == low[1:]
 
 
 def is_halving(core: DynamicCore, now_ns: int) -> bool:
     submit(core, 16, now_ns)
     core.take_actions()
-    core.completed(0, now_ns + 10, took_ns=10)
+    core.done(0, now_ns + 10, (10,))
     return len(dispatched(core)) < 15
 
 
@@ -347,7 +347,7 @@ def test_of_several_instances_each_takes_all_that_waits() -> None:
     core.add_instance(1, now_ns)
     submit(core, 16, now_ns)
     core.take_actions()
-    core.completed(0, now_ns + 10, took_ns=10)
+    core.done(0, now_ns + 10, (10,))
     assert len(dispatched(core)) == 14
 
 
@@ -358,7 +358,7 @@ def test_an_instance_that_was_replaced_is_looked_at_anew() -> None:
     core.add_instance(0, now_ns)
     assert not is_halving(core, now_ns)
     now_ns += 10
-    core.completed(0, now_ns + 100, took_ns=100)
+    core.done(0, now_ns + 100, (100,))
     assert is_halving(core, fall_into_step(core, now_ns + 100))
 
 
@@ -368,12 +368,12 @@ def test_while_another_still_leaves_nothing_is_looked_at() -> None:
     core.submit(Ticket(), 0)
     core.submit(Ticket(), 0)
     core.remove_instance(1, 0)
-    core.completed(0, 1)
+    core.done(0, 1)
     now_ns = fall_into_step(core, 1)
     assert not is_halving(core, now_ns)
     now_ns += 10
-    core.completed(1, now_ns)
-    core.completed(0, now_ns + 100, took_ns=100)
+    core.done(1, now_ns)
+    core.done(0, now_ns + 100, (100,))
     assert is_halving(core, fall_into_step(core, now_ns + 100))
 
 
@@ -389,7 +389,7 @@ def test_an_instance_that_is_lent_for_one_batch_at_a_time_is_never_halved() -> N
             assert len(dispatched(core)) == count
             now_ns += 100
             core.remove_instance(0, now_ns)
-            core.completed(0, now_ns, took_ns=10 * count)
+            core.done(0, now_ns, (10 * count,))
 
 
 # in a closed loop
@@ -438,10 +438,10 @@ class ClosedLoop:
                 if ends_ns > now_ns and asking:
                     continue
                 now_ns = max(now_ns, ends_ns)
-                core.completed(0, now_ns, took_ns=took_ns)
+                core.done(0, now_ns, (took_ns,))
             for action in core.take_actions():
                 if isinstance(action, Dispatch):
-                    took_ns = self._lasts_ns(self._model_us(len(action.tickets)), chance)
+                    took_ns = self._lasts_ns(self._model_us(len(action.batches[0])), chance)
                     ends_ns = now_ns + took_ns
                 elif isinstance(action, Respond):
                     asking += len(action.tickets)

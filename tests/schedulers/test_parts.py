@@ -73,7 +73,7 @@ def test_far_deadlines_of_tickets_that_are_gone_leave_no_heap_behind() -> None:
 def test_an_instance_is_removed_once() -> None:
     pool = InstancePool()
     pool.add(1)
-    pool.start([Ticket()])
+    pool.give(1, [[Ticket()]])
     pool.remove(1)
     with pytest.raises(InvariantViolation, match="removed twice"):
         pool.remove(1)
@@ -214,8 +214,8 @@ def test_of_a_batch_any_tickets_may_be_given_back() -> None:
     assert isinstance(sent, Dispatch)
     core.reschedule(tickets[2], 1)
     core.reschedule(tickets[1], 1)
-    core.completed(0, 2)
+    core.done(0, 2)
     answered, again = core.take_actions()
     assert isinstance(answered, Respond)
     assert isinstance(again, Dispatch)
-    assert (list(answered.tickets), list(again.tickets)) == (tickets[:1], tickets[1:])
+    assert (list(answered.tickets), list(again.batches[0])) == (tickets[:1], tickets[1:])

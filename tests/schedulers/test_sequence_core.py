@@ -82,10 +82,10 @@ def test_a_sequence_keeps_its_slot_until_its_end_was_executed() -> None:
     end = play.ticket(1, "E")
     assert play.batches() == [[end]]
     assert slot_of(waiting) == (None, None)
-    play.core.completed(0, 0)
+    play.core.done(0, 0)
     actions = play.actions()
     assert ended(actions) == [(1, SequenceEnd.ENDED)]
-    assert Dispatch(0, [waiting], slots=[waiting]) in actions
+    assert Dispatch(0, ([waiting],), slots=[waiting]) in actions
     assert slot_of(waiting) == (0, 0)
 
 
@@ -162,9 +162,9 @@ def test_a_start_on_a_live_sequence_begins_another_behind_it_in_the_same_slot() 
     play.actions()
     order: list[object] = []
     for _ in range(5):
-        play.core.completed(0, 0)
+        play.core.done(0, 0)
         actions = play.actions()
-        order += [ticket for batch in actions if isinstance(batch, Dispatch) for ticket in batch.tickets if ticket.sequence]
+        order += [ticket for batch in actions if isinstance(batch, Dispatch) for ticket in batch.batches[0] if ticket.sequence]
         order += ended(actions)
         if not play.core.snapshot().executing:
             break
@@ -208,7 +208,7 @@ def test_an_idle_sequence_loses_its_slot_to_the_backlog() -> None:
     assert play.advance_to(IDLE_NS - 1) == []
     actions = play.advance_to(IDLE_NS)
     assert ended(actions) == [(1, SequenceEnd.IDLE)]
-    assert Dispatch(0, [waiting], slots=[waiting]) in actions
+    assert Dispatch(0, ([waiting],), slots=[waiting]) in actions
     with pytest.raises(InvalidArgument, match="START"):
         play.ticket(1)
 
@@ -258,11 +258,11 @@ def test_cancelling_a_waiting_request_cancels_what_is_behind_it_and_ends_the_seq
     assert refused(play.actions()) == [(d, Outcome.CANCELLED)]
     assert c.phase is d.phase is Phase.ENDED
     assert play.complete() == [[b]]
-    play.core.completed(0, 0)
+    play.core.done(0, 0)
     actions = play.actions()
     assert responded(actions) == [b]
     assert ended(actions) == [(1, SequenceEnd.CANCELLED)]
-    assert Dispatch(0, [waiting], slots=[waiting]) in actions
+    assert Dispatch(0, ([waiting],), slots=[waiting]) in actions
     assert a.phase is Phase.ENDED
 
 
@@ -295,10 +295,10 @@ def test_cancelling_an_executing_request_lets_the_sequence_go_on() -> None:
     play.actions()
     play.core.cancel(a, 0)
     assert play.core.snapshot() == CoreSnapshot(queued=1, executing=0, idle_instances=0, sequences=1)
-    play.core.completed(0, 0)
+    play.core.done(0, 0)
     actions = play.actions()
     assert responded(actions) == []
-    assert [action.tickets for action in actions if isinstance(action, Dispatch)] == [[a2]]
+    assert [action.batches[0] for action in actions if isinstance(action, Dispatch)] == [[a2]]
 
 
 def test_a_deadline_that_passes_in_the_queue_ends_the_sequence() -> None:
@@ -370,10 +370,10 @@ def test_an_iterative_request_needs_no_id_and_its_sequence_ends_with_it() -> Non
     play.actions()
     play.core.reschedule(a, 0)
     assert play.complete() == [[a]]
-    play.core.completed(0, 0)
+    play.core.done(0, 0)
     actions = play.actions()
     assert ended(actions) == [(a.sequence.correlation_id, SequenceEnd.ENDED)]
-    assert Dispatch(0, [b], slots=[b]) in actions
+    assert Dispatch(0, ([b],), slots=[b]) in actions
 
 
 def test_made_up_ids_are_not_those_of_live_sequences() -> None:
@@ -395,7 +395,7 @@ def test_a_lost_instance_takes_its_sequences_along() -> None:
     play.core.remove_instance(0, 0)
     actions = play.actions()
     assert refused(actions) == [(a2, Outcome.SEQUENCE_LOST)]
-    play.core.completed(0, 0)
+    play.core.done(0, 0)
     actions = play.actions()
     assert responded(actions) == [a]
     assert ended(actions) == [(1, SequenceEnd.LOST)]
@@ -414,7 +414,7 @@ def test_a_rescheduled_request_of_a_lost_instance_is_refused() -> None:
     a = play.ticket(1, "S")
     play.core.reschedule(a, 0)
     play.core.remove_instance(0, 0)
-    play.core.completed(0, 0)
+    play.core.done(0, 0)
     assert refused(play.actions()) == [(a, Outcome.SEQUENCE_LOST)]
 
 
@@ -440,9 +440,9 @@ def test_a_retiring_instance_keeps_its_sequences_and_takes_no_others() -> None:
     assert retired(play.actions()) == []
     assert [slot_of(one) for one in play.tickets(3, 4)] == [(1, 1), (None, None)]
     last = play.ticket(1, "E")
-    play.core.completed(0, 0)
-    assert [list(one.tickets) for one in play.actions() if isinstance(one, Dispatch)] == [[last]]
-    play.core.completed(0, 0)
+    play.core.done(0, 0)
+    assert [list(one.batches[0]) for one in play.actions() if isinstance(one, Dispatch)] == [[last]]
+    play.core.done(0, 0)
     actions = play.actions()
     assert retired(actions) == [0]
     with pytest.raises(InvariantViolation):
@@ -485,7 +485,7 @@ def test_stopping_refuses_what_waits_and_ends_every_sequence() -> None:
     with pytest.raises(Unavailable) as error:
         play.ticket(1)
     assert error.value.message == STOPPING
-    play.core.completed(0, 0)
+    play.core.done(0, 0)
     assert responded(play.actions()) == [a]
     assert play.core.snapshot() == CoreSnapshot(queued=0, executing=0, idle_instances=1)
     assert play.core.next_deadline_ns() is None
@@ -500,7 +500,7 @@ def test_refusing_what_waits_ends_those_sequences_and_no_others() -> None:
     actions = play.actions()
     assert refused(actions) == [(b, Outcome.NO_INSTANCE)]
     assert ended(actions) == [(2, SequenceEnd.REFUSED)]
-    play.core.completed(0, 0)
+    play.core.done(0, 0)
     assert responded(play.actions()) == [a]
     play.ticket(1)
 
@@ -518,13 +518,9 @@ def test_a_broken_contract_is_found() -> None:
     with pytest.raises(InvariantViolation, match="added twice"):
         play.core.add_instance(0, 0)
     with pytest.raises(InvariantViolation, match="not a member"):
-        play.core.completed(7, 0)
-    with pytest.raises(InvariantViolation, match="no run"):
-        play.core.broken_up(0, 0, executed=0, not_begun=1)
-    with pytest.raises(InvariantViolation, match="in part"):
-        play.core.completed(0, 0, not_begun=1)
-    play.core.completed(0, 0)
-    play.core.completed(0, 0)
+        play.core.done(7, 0)
+    play.core.done(0, 0)
+    play.core.done(0, 0)
     with pytest.raises(InvariantViolation, match="not given"):
-        play.core.completed(0, 0)
+        play.core.done(0, 0)
     assert a.phase is b.phase is Phase.ENDED

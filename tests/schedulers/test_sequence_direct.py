@@ -16,10 +16,10 @@ def test_a_batch_has_a_place_for_every_slot_up_to_the_last_that_runs() -> None:
     play.tickets(1, 2, 3, 4)
     play.complete_all()
     third = play.ticket(3)
-    assert play.actions() == [Dispatch(0, [third], slots=[None, None, third])]
+    assert play.actions() == [Dispatch(0, ([third],), slots=[None, None, third])]
     first = play.ticket(1)
-    play.core.completed(0, 0)
-    assert play.actions()[1:] == [Dispatch(0, [first], slots=[first])]
+    play.core.done(0, 0)
+    assert play.actions()[1:] == [Dispatch(0, ([first],), slots=[first])]
 
 
 def test_the_next_batch_takes_one_request_of_each_sequence_when_the_last_is_done() -> None:
@@ -55,8 +55,8 @@ def test_what_cannot_share_a_batch_takes_turns_and_the_oldest_comes_first() -> N
     a2 = play.ticket(1, signature="a")
     play.actions()
     assert play.complete() == [[a, c]]
-    play.core.completed(0, 0)
-    assert [action for action in play.actions() if isinstance(action, Dispatch)] == [Dispatch(0, [b], slots=[None, b])]
+    play.core.done(0, 0)
+    assert [action for action in play.actions() if isinstance(action, Dispatch)] == [Dispatch(0, ([b],), slots=[None, b])]
     assert play.complete() == [[a2]]
 
 
@@ -73,7 +73,7 @@ def test_a_batch_waits_only_so_long() -> None:
     play = Play(waiting_for(ready_min=2))
     a = play.ticket(1, "S")
     assert play.advance_to(99) == []
-    assert play.advance_to(100) == [Dispatch(0, [a], slots=[a])]
+    assert play.advance_to(100) == [Dispatch(0, ([a],), slots=[a])]
 
 
 def test_the_wait_counts_from_the_arrival_of_the_oldest_request() -> None:
@@ -85,7 +85,7 @@ def test_the_wait_counts_from_the_arrival_of_the_oldest_request() -> None:
     play.core.cancel(a, 60)
     play.actions()
     assert play.core.next_deadline_ns() == 160
-    assert play.advance_to(160) == [Dispatch(0, [b], slots=[None, b])]
+    assert play.advance_to(160) == [Dispatch(0, ([b],), slots=[None, b])]
 
 
 def test_a_share_of_slots_without_a_delay_is_not_waited_for() -> None:
@@ -101,4 +101,4 @@ def test_many_cancelled_offers_leave_nothing_behind() -> None:
         play.core.cancel(play.ticket(f"gone {number}", "S"), 0)
     other = play.ticket(2, "S")
     play.actions()
-    assert play.advance_to(10_000) == [Dispatch(0, [kept, other], slots=[kept, other])]
+    assert play.advance_to(10_000) == [Dispatch(0, ([kept, other],), slots=[kept, other])]

@@ -19,7 +19,7 @@ def test_batches_have_no_empty_places() -> None:
     play.tickets(1, 2, 3)
     play.complete_all()
     third = play.ticket(3)
-    assert play.actions() == [Dispatch(0, [third])]
+    assert play.actions() == [Dispatch(0, ([third],))]
 
 
 def test_one_request_of_a_sequence_at_a_time_in_the_order_in_which_they_became_ready() -> None:
@@ -55,11 +55,11 @@ def test_the_delay_counts_from_when_a_request_was_ready() -> None:
     a = play.ticket(1, "S")
     a2 = play.ticket(1)
     assert play.batches() == []
-    assert play.advance_to(50) == [Dispatch(0, [a])]
+    assert play.advance_to(50) == [Dispatch(0, ([a],))]
     play.now_ns = 200
     assert play.complete() == []
     assert play.core.next_deadline_ns() == 250
-    assert play.advance_to(250) == [Dispatch(0, [a2])]
+    assert play.advance_to(250) == [Dispatch(0, ([a2],))]
 
 
 def test_a_preferred_size_is_sent_at_once() -> None:
@@ -81,7 +81,7 @@ def test_a_withdrawn_request_does_not_go_into_the_batch_that_was_being_formed() 
     a, b = play.tickets(1, 2)
     play.core.cancel(a, 0)
     play.actions()
-    assert play.advance_to(50) == [Dispatch(0, [b])]
+    assert play.advance_to(50) == [Dispatch(0, ([b],))]
 
 
 def test_sequences_that_fall_into_step_are_served_in_halves() -> None:

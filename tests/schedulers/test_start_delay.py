@@ -16,7 +16,7 @@ from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 
 
 def dispatched(actions: list[Action]) -> list[list[Ticket]]:
-    return [list(action.tickets) for action in actions if isinstance(action, Dispatch)]
+    return [list(action.batches[0]) for action in actions if isinstance(action, Dispatch)]
 
 
 def test_the_dynamic_batcher_holds_back_once_until_so_many_are_queued() -> None:
@@ -31,7 +31,7 @@ def test_the_dynamic_batcher_holds_back_once_until_so_many_are_queued() -> None:
     assert core.next_deadline_ns() is None
     core.submit(tickets[2], 10**12)
     assert dispatched(core.take_actions()) == [tickets[:3]]
-    core.completed(0, 10**12)
+    core.done(0, 10**12)
     core.submit(tickets[3], 10**12)
     assert dispatched(core.take_actions()) == [tickets[3:]]
 
@@ -39,7 +39,7 @@ def test_the_dynamic_batcher_holds_back_once_until_so_many_are_queued() -> None:
 def test_what_expires_or_is_cancelled_meanwhile_is_not_counted() -> None:
     core = DynamicCore(DynamicOptions(batch_size_max=8, preferred=frozenset({8})), StartDelay(queued=2))
     core.add_instance(0, 0)
-    gone, late, one, two = (Ticket(batch_size=1, signature="a", timeout_ns=t) for t in (0, 5, 0, 0))
+    gone, late, one, two = (Ticket(batch_size=1, signature="a", deadline_ns=ns) for ns in (None, 6, None, None))
     core.submit(gone, 0)
     core.cancel(gone, 1)
     core.submit(late, 1)

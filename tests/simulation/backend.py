@@ -25,9 +25,8 @@ from tpy.config import ModelConfig
 from tpy.errors import Internal, InvalidArgument
 from tpy.messages import DataType, Tensor
 from tpy.units import NS_PER_MS, NS_PER_S
-from tpy_data.engine.batch_run import BatchRun
+from tpy_data.engine.channel import BatchJob
 from tpy_data.engine.executor import Job
-from tpy_data.engine.singles_run import SinglesRun
 
 BACKEND = "simulated"
 
@@ -92,7 +91,7 @@ class SimulatedBackend:
 
     def latency_ns(self, worker: str, job: Job) -> int:
         """How long a job takes."""
-        if isinstance(job, (BatchRun, SinglesRun)):
+        if isinstance(job, BatchJob):
             if self.happens(self.faults.hang):
                 self._journal.note("hang", worker)
                 return HANG_NS

@@ -247,7 +247,10 @@ class HttpClient:
         if self._chance.random() < 0.5:
             data = data[: self._chance.randrange(len(data))]
         await stream.send_all(data)
-        await trio.sleep(self._chance.choice((0, 0.001, 0.02, 30)))
+        pause_s = self._chance.choice((0, 0.001, 0.02, 30))
+        if pause_s == 30:
+            self._world.journal.note("lingers", self._name)  # a stop waits for the rest of its request
+        await trio.sleep(pause_s)
         if self._chance.random() < 0.7:
             stream.vanish()
         self._world.journal.count("http client gone")

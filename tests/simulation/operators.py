@@ -46,6 +46,7 @@ class Operator:
             jump_s = chance.choice((0.5, 5, 40))
             world.journal.note("jump", jump_s)
             self._clock.jump(jump_s)
+            world.jumped_s = trio.current_time()
         elif world.mode is ControlMode.EXPLICIT:
             for _ in range(chance.choice((1, 1, 2, 3))):
                 nursery.start_soon(self._call, name, chance.choice(("load", "load", "unload", "impatient load")))

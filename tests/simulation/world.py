@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -174,6 +175,8 @@ class World:
         self.source = MemorySource(("repository",))
         self.files = {name: ModelFiles(name, chance) for name in MODELS}
         self.stopping = False
+        self.jumped_s = -math.inf
+        """When the clock jumped last, in the time after the jump."""
         self.store: ModelStateStore
         self.backend: SimulatedBackend
         self.control: ControlPlane

@@ -157,11 +157,12 @@ class _Copy:
         """Its turn has come."""
         self.begun_ns = self._cache.now_ns()
 
-    def run(self) -> None:
+    def run(self) -> bool:
         """Measure first: what does not fit is not copied."""
         self.size_bytes = entry_bytes(self._outputs, self._parameters)
         if self.size_bytes <= self._cache.bytes_max:
             self.response = keep(self._outputs, self._parameters)
+        return True
 
     def finished(self) -> None:
         """Back on the Trio thread."""

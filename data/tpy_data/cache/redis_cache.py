@@ -325,12 +325,12 @@ class _Job:
     def begin(self) -> None:
         """Nothing to do."""
 
-    def run(self) -> None:
+    def run(self) -> bool:
         """In a thread."""
         cache = self._cache
         left_s = cache.left_s(self)
         if (cache.failing and not self.probes) or left_s <= 0:
-            return
+            return True
         _deadline.at_s = time.monotonic() + left_s
         try:
             cache.ask(self)
@@ -341,6 +341,7 @@ class _Job:
             _log.exception("the response cache failed")
         else:
             self.outcome = _Outcome.ANSWERED
+        return True
 
     def finished(self) -> None:
         """Back on the Trio thread."""
@@ -350,13 +351,18 @@ class _Job:
 class _Closing:
     """Closes the client when the jobs before it are done."""
 
-    __slots__ = ("run",)
+    __slots__ = ("_close",)
 
     def __init__(self, close: Callable[[], None]) -> None:
-        self.run = close
+        self._close = close
 
     def begin(self) -> None:
         """Nothing to do."""
+
+    def run(self) -> bool:
+        """In a thread."""
+        self._close()
+        return False
 
     def finished(self) -> None:
         """Nothing to do."""

@@ -385,12 +385,13 @@ class _Hashing:
     def begin(self) -> None:
         """Nothing to do."""
 
-    def run(self) -> None:
+    def run(self) -> bool:
         """In a thread."""
         try:
             self._request.key = self._key.digest(self._request.request)
         except Exception:  # out of memory, say: it runs as if there were no cache
             _log.exception("the key of a request could not be made")
+        return True
 
     def finished(self) -> None:
         """Back on the Trio thread."""

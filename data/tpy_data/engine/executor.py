@@ -26,19 +26,19 @@ _log = logging.getLogger(__name__)
 
 
 class Job(Protocol):
-    """Work for a worker. `begin` and `run` are called in the worker's thread and must not raise; `finished` is called once on
-    the Trio thread, unless the loop has ended by then."""
+    """Work for a worker. `begin` and `run` are called in the worker's thread and must not raise; `finished` is called on the Trio
+    thread after a `run` that says so, unless the loop has ended by then."""
 
     def begin(self) -> None:
         """The worker turns to this job now."""
         ...
 
-    def run(self) -> None:
-        """Do the work; may block."""
+    def run(self) -> bool:
+        """Do the work; may block. Returns whether there is something to be done on the Trio thread now."""
         ...
 
     def finished(self) -> None:
-        """The work is done."""
+        """The work is done, as far as `run` said so."""
         ...
 
 
@@ -113,11 +113,11 @@ class ThreadWorker:
         jobs, hand_back = self._jobs, self._token.run_sync_soon
         while (job := jobs.get()) is not None:
             job.begin()
-            job.run()
-            try:
-                hand_back(job.finished)
-            except trio.RunFinishedError:
-                return  # the loop has ended: nobody is there to take the result
+            if job.run():
+                try:
+                    hand_back(job.finished)
+                except trio.RunFinishedError:
+                    return  # the loop has ended: nobody is there to take the result
             # Not kept while waiting for the next one: it holds the tensors of a whole batch.
             job = None
 
@@ -174,11 +174,12 @@ class _Duty:
     def begin(self) -> None:
         pass
 
-    def run(self) -> None:
+    def run(self) -> bool:
         try:
             self._function()
         except BaseException:  # also sys.exit() in model code
             _log.exception("a release failed", extra={"context": {"call": _name(self._function)}})
+        return True
 
     def finished(self) -> None:
         self.done.set()
@@ -202,15 +203,16 @@ class _Call(Generic[T]):
     def begin(self) -> None:
         self._begun = not self._abandoned
 
-    def run(self) -> None:
+    def run(self) -> bool:
         if not self._begun:
-            return
+            return True
         try:
             self._result = outcome.Value(self._function())
         except Exception as error:
             self._result = outcome.Error(error)
         except BaseException as error:  # sys.exit() in model code must end neither this thread nor the server
             self._result = outcome.Error(Internal(exception_text(error)))
+        return True
 
     def finished(self) -> None:
         if not self._abandoned:

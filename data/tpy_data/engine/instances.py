@@ -15,14 +15,14 @@ from tpy.backend import ChecksReadiness, LoadedModel, ModelInstance, WatchedInst
 from tpy.backend.host_policy import bind
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import INSTANCE_CLOSE_S_MAX, WORKER_RESTART_BACKOFF_S_MAX, WORKER_RESTART_BACKOFF_S_MIN
-from tpy_data.engine.batch_run import InstanceSlot
+from tpy_data.engine.channel import InstanceChannel, ThreadChannel
 from tpy_data.engine.exception_text import exception_text
 from tpy_data.engine.executor import Executor, Worker, call, see_through
 from tpy_data.engine.gpu_limits import require_share
 from tpy_data.engine.placing import PlacedInstance
-from tpy_data.engine.prompt_line import PromptLine, open_line
+from tpy_data.engine.process_channel import open_channel
 from tpy_data.engine.rate_limiter import InstanceGate
-from tpy_data.engine.version_engine import VersionEngine
+from tpy_data.engine.version_engine import InstanceSlot, VersionEngine
 from tpy_data.engine.warmup import WarmupSample, run_samples
 
 _log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class SupervisedInstance:
         self._on_change = on_change
         self._worker: Worker | None = None
         self._instance: ModelInstance | None = None
-        self._line: PromptLine | None = None
+        self._channel: InstanceChannel | None = None
         self._failures_in_row = 0
         self._started_s = 0.0
         self._failed = trio.Event()
@@ -97,13 +97,8 @@ class SupervisedInstance:
         self._failed = trio.Event()
         self.alive, self.beyond_help, self.reason = True, False, ""
         if not self.placed.passive:
-            gate = self._recipe.gate
-            entry = worker if gate is None else gate.enter(self._number, self.placed, worker)
-            # What must pass a door of the gate's does so in a job.
-            line = self._line = open_line(instance, worker) if entry is worker else None
-            self._recipe.engine.add_instance(
-                InstanceSlot(self._number, name, instance, entry, worked=self._worked, failed=self._fail, line=line)
-            )
+            channel = self._channel = self._open_channel(instance, worker)
+            self._recipe.engine.add_instance(InstanceSlot(self._number, name, channel, worked=self._worked, failed=self._fail))
 
     async def supervise(self) -> None:
         """Replace the instance whenever it fails, until `stop`; then close it."""
@@ -137,6 +132,15 @@ class SupervisedInstance:
         """Close an instance that may have been started and is not supervised."""
         self.stop()
         await self._close()
+
+    def _open_channel(self, instance: ModelInstance, worker: Worker) -> InstanceChannel:
+        clock, gate = self._recipe.engine.clock, self._recipe.gate
+        if gate is None:
+            return open_channel(instance, worker, clock)
+        if gate.is_of_version:
+            return gate.enter(self._number, self.placed, open_channel(instance, worker, clock))
+        # A batch that waits for the gate may be given after the channel was closed: its thread takes it all the same.
+        return gate.enter(self._number, self.placed, ThreadChannel(instance, worker, clock))
 
     async def _wait_failed(self) -> bool:
         """True when the instance failed, False when it is to stop."""
@@ -193,9 +197,9 @@ class SupervisedInstance:
         worker, instance = self._worker, self._instance
         self._worker = self._instance = None
         self.alive = False
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
         if worker is not None and instance is not None:
             try:
                 if self._recipe.gate is not None:

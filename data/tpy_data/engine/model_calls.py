@@ -194,7 +194,7 @@ class EngineCalls:
         # What waits behind a batch on its instance is queued, and may go to another one. First, because it can end calls.
         for owner in {_owner_of(each) for each in self._waiting}:
             if owner is not None:
-                owner.break_up_runs()
+                owner.recall()
         first: CallingBatch | None = None
         supply: Mapping[Resource, int] = {}
         batches = []

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import trio
 
-from tpy_data.engine.executor import Job, Worker
+from tpy_data.engine.batch import Batch
+from tpy_data.engine.channel import InstanceChannel, Report
 from tpy_data.engine.placing import PlacedInstance
 from tpy_data.schedulers.core.rate_limiter import Demand, RateLimiterCore, Resource, Supply
 
@@ -50,7 +51,7 @@ class InstanceGate:
 
     Where the version's core hands work to whichever instance is there, they are one group, and an instance is there only while
     it may run (`taker`, `want`, `release`: the GatedDriver's). Where work belongs to an instance, as with sequences, each is a
-    group of its own, and its batches wait at its door (`enter`).
+    group of its own, and its batches wait in its channel (`enter`).
     """
 
     def __init__(self, core: RateLimiterCore, takers: dict[Hashable, Taker], pump: Callable[[], None], key: Hashable) -> None:
@@ -60,7 +61,7 @@ class InstanceGate:
         self._takers = takers
         self._key = key
         self._demands: dict[int, Demand] = {}
-        self._doors: dict[int, Door] = {}
+        self._gated: dict[int, GatedChannel] = {}
         self._placed: tuple[PlacedInstance, ...] = ()
         core.declare(key, ())
 
@@ -91,24 +92,29 @@ class InstanceGate:
 
     # An instance
 
-    def enter(self, number: int, placed: PlacedInstance, worker: Worker) -> Worker:
-        """An instance is about to be given work: what to put its batches into."""
+    @property
+    def is_of_version(self) -> bool:
+        """Whether the instances are one group."""
+        return self.taker is not None
+
+    def enter(self, number: int, placed: PlacedInstance, channel: InstanceChannel) -> InstanceChannel:
+        """An instance is about to be given work: what to give it to."""
         demand = self._demands[number] = _demand(placed)
         if self.taker is not None:
-            return worker
-        door = self._doors[number] = Door(worker, self._core, (self._key, number), demand, self.pump)
-        self._takers[(self._key, number)] = door.open
-        return door
+            return channel
+        gated = self._gated[number] = GatedChannel(channel, self._core, (self._key, number), demand, self.pump)
+        self._takers[(self._key, number)] = gated.granted
+        return gated
 
     async def leave(self, number: int) -> None:
-        """The instance is about to be closed: wait for the batches that wait at its door. Idempotent."""
+        """The instance is about to be closed: wait for the batches that it was given. Idempotent."""
         self._demands.pop(number, None)
-        door = self._doors.pop(number, None)
-        if door is not None:
+        gated = self._gated.pop(number, None)
+        if gated is not None:
             try:
-                await door.wait_done()
+                await gated.wait_done()
             finally:
-                door.close()
+                gated.forget()
                 self._takers.pop((self._key, number), None)
                 self.pump()
 
@@ -127,8 +133,8 @@ class InstanceGate:
 
     def keeps_back(self, number: int) -> bool:
         """Whether a batch of this instance waits at its door."""
-        door = self._doors.get(number)
-        return door is not None and door.keeps_back
+        gated = self._gated.get(number)
+        return gated is not None and gated.keeps_back
 
     # All instances as one group
 
@@ -152,7 +158,7 @@ class InstanceGate:
             self._core.unwant(self._key)
 
     def release(self, number: int, *, used: bool = True) -> None:
-        """Its run is over."""
+        """Its batch is over."""
         self._core.release(self._key, number, used=used)
 
 
@@ -167,78 +173,94 @@ def _demand(placed: PlacedInstance) -> Demand:
     return Demand(resources, max(1, limits.priority))
 
 
-class Door:
-    """In front of an instance whose work is its own: a Worker whose jobs wait until the instance may run."""
+class GatedChannel:
+    """In front of the channel to an instance whose work is its own: batches wait here until the instance may run, one at a
+    time."""
 
     def __init__(
-        self, worker: Worker, core: RateLimiterCore, key: tuple[Hashable, int], demand: Demand, pump: Callable[[], None]
+        self,
+        channel: InstanceChannel,
+        core: RateLimiterCore,
+        key: tuple[Hashable, int],
+        demand: Demand,
+        pump: Callable[[], None],
     ) -> None:
-        self._worker = worker
+        self._channel = channel
         self._core = core
         self._key = key
         self._number = key[1]
         self._pump = pump
-        self._waiting: deque[Job] = deque()
-        self._running = False
+        self._report: Report | None = None
+        self._waiting: deque[Batch] = deque()
+        self._is_running = False
         self._done: trio.Event | None = None
         core.declare(key, ())
         core.add(key, self._number, demand)
 
-    def put(self, job: Job) -> None:
-        """Run the job when the instance may."""
-        self._waiting.append(job)
+    def open(self, report: Report) -> None:
+        """As `InstanceChannel.open`."""
+        self._report = report
+        self._channel.open(self._finished)
+
+    async def run(self) -> None:
+        """As `InstanceChannel.run`."""
+        await self._channel.run()
+
+    def give(self, batches: Sequence[Batch]) -> None:
+        """As `InstanceChannel.give`: when the instance may run."""
+        self._waiting.extend(batches)
         self._core.want(self._key)
         self._pump()
 
-    def tell(self, call: Callable[[], None]) -> None:
-        """As `Worker.tell`."""
-        self._worker.tell(call)
+    def revoke(self) -> Sequence[Batch]:
+        """As `InstanceChannel.revoke`."""
+        batches = list(self._channel.revoke())
+        if batches:
+            self._release()
+        if self._waiting:
+            batches.extend(self._waiting)
+            self._waiting.clear()
+            self._core.unwant(self._key)
+        self._pump()
+        return batches
+
+    def close(self) -> None:
+        """As `InstanceChannel.close`: what waits here is given later, to the instance's thread."""
+        self._channel.close()
 
     @property
     def keeps_back(self) -> bool:
-        """Whether a job waits, and none runs."""
-        return bool(self._waiting) and not self._running
+        """Whether a batch waits, and none runs."""
+        return bool(self._waiting) and not self._is_running
 
-    def open(self, _: int) -> None:
-        """It may run one job."""
-        self._running = True
-        job = self._waiting.popleft()
+    def granted(self, _: int) -> None:
+        """It may run one batch."""
+        self._is_running = True
+        batch = self._waiting.popleft()
         if not self._waiting:
             self._core.unwant(self._key)
-        self._worker.put(_Admitted(job, self))
-
-    def finished(self, job: Job) -> None:
-        """The job is over."""
-        self._running = False
-        self._core.release(self._key, self._number)
-        job.finished()
-        self._pump()
-        if self._done is not None and not self._waiting and not self._running:
-            self._done.set()
+        self._channel.give((batch,))
 
     async def wait_done(self) -> None:
-        """Until no job waits or runs."""
-        while self._waiting or self._running:
+        """Until no batch waits or runs."""
+        while self._waiting or self._is_running:
             self._done = trio.Event()
             await self._done.wait()
 
-    def close(self) -> None:
-        """The instance goes, and gives back what it holds. The worker is its owner's."""
+    def forget(self) -> None:
+        """The instance goes, and gives back what it holds."""
         self._waiting.clear()
         self._core.forget(self._key)
 
+    def _finished(self, batches: Sequence[Batch], failure: str | None) -> None:
+        if batches:
+            self._release()
+        if self._report is not None:
+            self._report(batches, failure)
+        self._pump()
 
-class _Admitted:
-    """A job that holds its instance's resources."""
-
-    __slots__ = ("_door", "_job", "begin", "run")
-
-    def __init__(self, job: Job, door: Door) -> None:
-        self._job = job
-        self._door = door
-        self.begin = job.begin
-        self.run = job.run
-
-    def finished(self) -> None:
-        """Back on the Trio thread."""
-        self._door.finished(self._job)
+    def _release(self) -> None:
+        self._is_running = False
+        self._core.release(self._key, self._number)
+        if self._done is not None and not self._waiting:
+            self._done.set()

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
-from tpy.backend import AnswerLater, SequenceState
+from tpy.backend import AnswerLater, InstanceFailure, SequenceState
 from tpy.clock import Clock
 from tpy.deliveries import Deliveries
 from tpy.echo import request_prefix
@@ -18,7 +18,7 @@ from tpy.errors import Cancelled, InvalidArgument, Unavailable
 from tpy.ids import ModelId
 from tpy.messages import InferenceRequest
 from tpy.services import RequestHandle, ResponseSink
-from tpy_data.engine.batch_run import BatchRun
+from tpy_data.engine.batch import Batch
 from tpy_data.engine.empty_places import EmptyPlaces
 from tpy_data.engine.loading import LoadedVersion
 from tpy_data.engine.request_timeouts import with_deadline
@@ -37,9 +37,6 @@ class SequenceEngine(VersionEngine):
 
     On `LiveSequence.state` it hangs the SequenceState of models with implicit state, from the first execution of the sequence on.
     """
-
-    returns_unbegun = False
-    """An instance that fails takes its sequences along, and what they had waiting."""
 
     def __init__(
         self,
@@ -100,7 +97,7 @@ class SequenceEngine(VersionEngine):
             self.statistics.refused_admission()
             raise Unavailable(f"{request_prefix(request.id)}{Outcome.STOPPING.value}")
         if self.enforces_timeouts:
-            request = with_deadline(request, self._clock.now_ns())
+            request = with_deadline(request, self.clock.now_ns())
         try:
             inputs, batch_size, signature = self._sequence_admission.admit(request)
             ticket = SequenceTicket(request, inputs, batch_size=batch_size, signature=signature, sink=sink, owner=self)
@@ -138,17 +135,13 @@ class SequenceEngine(VersionEngine):
 
     # What the driver's core decides.
 
-    def dispatch(self, instance: int, tickets: Sequence[Ticket], *, singly: bool, steady: bool = False) -> None:
-        """Hand a batch or a run to the instance's thread."""
-        self._prepare(cast("Sequence[SequenceTicket]", tickets))
-        super().dispatch(instance, tickets, singly=singly, steady=steady)
-
-    def dispatch_places(self, instance: int, tickets: Sequence[Ticket], places: Sequence[Ticket | None]) -> None:
-        """Hand a batch with empty places to the instance's thread."""
-        requests = cast("Sequence[SequenceTicket]", tickets)
-        self._prepare(requests)
-        slot = self._slots[instance]
-        self._give(BatchRun(slot, list(self._filled(requests[0], places)), self._clock, self))
+    def dispatch(self, instance: int, batches: Sequence[Sequence[Ticket]], slots: Sequence[Ticket | None]) -> None:
+        """Have a batch, with its empty places, executed by the instance."""
+        for tickets in batches:
+            requests = cast("Sequence[SequenceTicket]", tickets)
+            self._prepare(requests)
+            slot = self._slots[instance]
+            self._give(slot, [Batch(slot.name, list(self._filled(requests[0], slots)) if slots else requests)])
 
     def refuse(self, ticket: Ticket, outcome: Outcome) -> None:
         """Answer a request that got no result."""
@@ -156,8 +149,7 @@ class SequenceEngine(VersionEngine):
         if request.sender is not None and not self._open.drop(request):
             return
         request.abandoned = True
-        self._take_back(request)
-        now_ns = self._clock.now_ns()
+        now_ns = self.clock.now_ns()
         if outcome in (Outcome.TIMED_OUT, Outcome.SEQUENCE_TIMED_OUT):
             self.statistics.timed_out(request, now_ns)
         elif outcome is Outcome.CANCELLED:
@@ -215,12 +207,12 @@ class SequenceEngine(VersionEngine):
         if ticket.sender is None:
             self._open.begin(ticket)
         if ticket.sender is not None and not ticket.sender.over:
-            ticket.sender.end(self._clock.now_ns(), by_model=True)
+            ticket.sender.end(self.clock.now_ns(), by_model=True)
 
-    def _book(self, run: BatchRun) -> None:
-        execution = run.execution()
+    def _book(self, batch: Batch) -> None:
+        execution = batch.execution()
         requests: list[SequenceTicket] = []
-        for ticket, result in zip(cast("Sequence[SequenceTicket]", run.tickets), run.results, strict=True):
+        for ticket, result in zip(cast("Sequence[SequenceTicket]", batch.tickets), batch.results, strict=True):
             if ticket.phase is Phase.ENDED and isinstance(result, AnswerLater):
                 self._ignore(ticket)
                 if ticket.sender is not None:
@@ -234,9 +226,17 @@ class SequenceEngine(VersionEngine):
                 ticket.given_back()
                 self._driver.reschedule(ticket)
         # Empty places count as rows, as in Triton: the model has executed them.
-        self.statistics.executed(len(run.tickets), execution, self._clock.wall_ms())
+        self.statistics.executed(len(batch.tickets), execution, self.clock.wall_ms())
         if self._decoupled is not None:
             self._decoupled.batch_finished(requests)
+
+    def _return(self, number: int, batches: Sequence[Batch]) -> None:
+        """An instance that fails takes its sequences along, and what it had not started with them."""
+        if batches:
+            for batch in batches:
+                batch.fail(InstanceFailure(batch.failure or ""), self.clock)
+            self._held[number] = self._held.get(number, 0) + len(batches)
+            self._over(number, batches)
 
     def _check_drained(self) -> None:
         if not self._live or self._let_go:

@@ -62,8 +62,8 @@ class TicketOwner(Protocol):
         """Forget the ticket: the caller gives up."""
         ...
 
-    def break_up_runs(self) -> None:
-        """Have every request that no instance has begun wait in the queue, for any of them."""
+    def recall(self) -> None:
+        """Have every request that no instance has started wait in the queue, for any of them."""
         ...
 
 

@@ -1,12 +1,12 @@
 """VersionEngine: the request path of one model version, from submission to answer. All of it runs on the Trio thread, on the
-caller's stack; the only things that happen elsewhere are `run` of BatchRun, SinglesRun and PromptRun, in the thread of an
-instance."""
+caller's stack; what happens elsewhere is behind the instances' channels."""
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import trio
 
@@ -15,15 +15,15 @@ from tpy.clock import Clock
 from tpy.config import ModelConfig
 from tpy.deliveries import Deliveries
 from tpy.echo import request_prefix
-from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable, invariant
+from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
 from tpy.messages import InferenceRequest, InferenceResponse, ResponseStatistics, Tensor
 from tpy.services import RequestHandle, ResponseSink
 from tpy_data.engine.admission import Admission
-from tpy_data.engine.batch_run import BatchRun, InstanceSlot
+from tpy_data.engine.batch import Batch
+from tpy_data.engine.channel import InstanceChannel
 from tpy_data.engine.decoupled import DecoupledRequests
 from tpy_data.engine.outputs import OutputSelection
 from tpy_data.engine.request_timeouts import with_deadline
-from tpy_data.engine.singles_run import Run, SinglesRun
 from tpy_data.engine.statistics import VersionStatistics
 from tpy_data.engine.ticket import RequestTicket, ResourceGate
 from tpy_data.schedulers.core import CoreSnapshot, LiveSequence, Outcome, Phase, SchedulerCore, SequenceEnd, Ticket
@@ -42,10 +42,19 @@ class Nobody:
 NOBODY = Nobody()
 
 
+class InstanceSlot(NamedTuple):
+    """A running instance as the request path needs it. `number` is the one the scheduler knows; `failed` is told why when the
+    instance can run nothing any more; `worked` after batches that it ran without that."""
+
+    number: int
+    name: str
+    channel: InstanceChannel
+    worked: Callable[[], None]
+    failed: Callable[[str], None]
+
+
 class VersionEngine:
     """Admits requests, schedules them, runs batches on instances, answers. `run` is a task of its owner's nursery."""
-
-    returns_unbegun = True
 
     def __init__(
         self,
@@ -62,7 +71,7 @@ class VersionEngine:
         self.enforces_timeouts = False  # set by who makes it, where --request-timeout or the model says so
         self._name = config.name
         self._version = version
-        self._clock = clock
+        self.clock = clock
         self._deliveries = deliveries or Deliveries()
         self._admission = Admission(config)
         self._outputs = OutputSelection(config)
@@ -72,8 +81,8 @@ class VersionEngine:
         )  # also for answers that come later
         self._decoupled = self._open if config.decoupled else None
         self._slots: dict[int, InstanceSlot] = {}
-        self._runs: dict[int, Run] = {}  # of those instances that have several requests at a time
-        self._batches_running = 0
+        self._held: dict[int, int] = {}  # how many batches instances hold, also those that are gone
+        self._channels: dict[int, InstanceChannel] = {}  # of those that hold any
         self._holds = 0
         self._drained: trio.Event | None = None
         self._nursery: trio.Nursery | None = None
@@ -93,7 +102,7 @@ class VersionEngine:
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
         """As `ResolvedModel.submit`."""
         if self.enforces_timeouts:
-            request = with_deadline(request, self._clock.now_ns())
+            request = with_deadline(request, self.clock.now_ns())
         try:
             inputs, batch_size, signature = self._admission.admit(request)
             ticket = RequestTicket(request, inputs, batch_size=batch_size, signature=signature, sink=sink, owner=self)
@@ -120,8 +129,7 @@ class VersionEngine:
             return
         ticket.abandoned = True
         self._driver.cancel(ticket)
-        self._take_back(ticket)
-        self.statistics.cancelled(ticket, self._clock.now_ns())
+        self.statistics.cancelled(ticket, self.clock.now_ns())
         self._check_drained()
 
     @property
@@ -134,24 +142,23 @@ class VersionEngine:
         """How many instances take its work."""
         return len(self._slots)
 
-    def break_up_runs(self) -> None:
-        """Have every request that no instance has begun wait in the queue, for any of them."""
-        for number in list(self._runs):
-            self.break_up(number)
+    def recall(self) -> None:
+        """Have every request that no instance has started wait in the queue, for any of them."""
+        self._driver.recall()
 
     def add_instance(self, slot: InstanceSlot) -> None:
         """Give work to this instance from now on."""
         self._slots[slot.number] = slot
+        slot.channel.open(functools.partial(self._batches_done, slot))
         self._start(slot)
-        self._driver.add_instance(slot.number, steady=True)
+        self._driver.add_instance(slot.number, prefetch=True)
 
     def remove_instance(self, number: int) -> None:
         """Give it no more work. A batch that it runs is still answered. Absent numbers are fine."""
         slot = self._slots.pop(number, None)
         if slot is not None:
-            if slot.line is not None:
-                slot.line.close()
             self._driver.remove_instance(number)
+            slot.channel.close()
 
     def retire_instance(self, number: int, gone: Callable[[], object]) -> None:
         """Give it no more work than must be: `gone` is called when nothing ties it to requests any more. Here nothing does."""
@@ -198,27 +205,16 @@ class VersionEngine:
 
     # What the driver's core decides.
 
-    def dispatch(self, instance: int, tickets: Sequence[Ticket], *, singly: bool, steady: bool = False) -> None:
-        """Have a batch or a run executed by the instance."""
+    def dispatch(self, instance: int, batches: Sequence[Sequence[Ticket]], slots: Sequence[Ticket | None]) -> None:
+        """Have batches executed by the instance."""
         slot = self._slots[instance]
         # The driver gives back the tickets that `submit` gave it.
-        requests = cast("Sequence[RequestTicket]", tickets)
-        if not singly or len(requests) == 1:
-            self._give(BatchRun(slot, requests, self._clock, self))
-            return
-        self._batches_running += 1
-        if slot.line is not None:
-            batches = [BatchRun(slot, (ticket,), self._clock, self) for ticket in requests]
-            begun = slot.line.begin(batches, self, steady=steady)
-            if begun is not None:
-                self._runs[instance] = begun
-                return
-        run = self._runs[instance] = SinglesRun(slot, requests, self._clock, self, steady=steady)
-        slot.worker.put(run)
+        self._give(slot, [Batch(slot.name, cast("Sequence[RequestTicket]", tickets)) for tickets in batches])
 
-    def dispatch_places(self, instance: int, tickets: Sequence[Ticket], places: Sequence[Ticket | None]) -> None:
-        """Hand a batch with empty places to the instance's thread."""
-        invariant(False, "a batch with places for a model without sequences")
+    def revoke(self, instance: int) -> int:
+        """Take back what the instance has not started, and take what is over."""
+        channel = self._channels.get(instance)
+        return 0 if channel is None else len(self._take_back(instance, channel))
 
     def sequence_ended(self, sequence: LiveSequence, why: SequenceEnd) -> None:
         """A sequence is over."""
@@ -227,26 +223,14 @@ class VersionEngine:
 
     def retired(self, instance: int) -> None:
         """The instance that was to retire has nothing more to do."""
-        slot = self._slots.pop(instance)
-        if slot.line is not None:
-            slot.line.close()
-
-    def break_up(self, instance: int) -> None:
-        """Answer what is executed of a run, and have what is not begun wait again."""
-        run = self._runs.get(instance)
-        if run is None:
-            return
-        run.look()
-        if self._runs.get(instance) is run:
-            not_begun = run.take_waiting()
-            self._driver.broken_up(instance, executed=self._take_finished(run), not_begun=not_begun)
+        self._slots.pop(instance).channel.close()
 
     def respond(self, tickets: Sequence[Ticket]) -> None:
         """Answer requests whose batch was executed."""
         if self._decoupled is not None:
             self._decoupled.respond(cast("Sequence[RequestTicket]", tickets))
             return
-        now_ns = self._clock.now_ns()
+        now_ns = self.clock.now_ns()
         for ticket in cast("Sequence[RequestTicket]", tickets):
             result, execution = ticket.result, ticket.execution
             if result is None or execution is None:
@@ -271,11 +255,10 @@ class VersionEngine:
         if request.sender is not None and not self._open.drop(request):
             return
         request.abandoned = True
-        self._take_back(request)
         if outcome is Outcome.TIMED_OUT:
-            self.statistics.timed_out(request, self._clock.now_ns())
+            self.statistics.timed_out(request, self.clock.now_ns())
         else:
-            self.statistics.stopped(request, self._clock.now_ns())
+            self.statistics.stopped(request, self.clock.now_ns())
         self.answer(request, error=Unavailable(outcome.value))
         self._check_drained()
 
@@ -294,92 +277,77 @@ class VersionEngine:
         """Statistics per response index, of a decoupled model."""
         return () if self._decoupled is None else self._decoupled.responses.snapshot()
 
-    def batch_finished(self, run: BatchRun) -> None:
-        """A batch came back from its thread."""
+    def _batches_done(self, slot: InstanceSlot, batches: Sequence[Batch], failure: str | None) -> None:
+        """Batches are over, or the instance has failed."""
         with self._deliveries:
             if self._decoupled is not None:
                 self._decoupled.flush()
-            if run.begun:
-                self._book(run)
-            not_begun = 0 if run.begun else len(run.tickets)
-            self._instance_finished(run.slot, run.failure, not_begun=not_begun, brief=run.brief, took_ns=run.took_ns)
+            if failure is None:
+                slot.worked()
+            else:
+                # Before `done`, or the core would give the dead instance its next batch.
+                self.remove_instance(slot.number)
+            self._over(slot.number, batches)
+            if failure is not None:
+                self._return(slot.number, self._take_back(slot.number, slot.channel))
+                slot.failed(failure)
+            if self._drained is not None:
+                self._check_drained()
 
-    def run_progressed(self, run: Run) -> None:
-        """Requests of a steady run are over that is not."""
-        number = run.slot.number
-        if self._runs.get(number) is not run:
-            return  # it is over by now
-        with self._deliveries:
-            executed = self._take_finished(run)
-            if executed:
-                self._driver.broken_up(number, executed=executed, not_begun=0)
+    def _over(self, number: int, batches: Sequence[Batch]) -> None:
+        """Book these batches and answer their requests."""
+        if batches:
+            for batch in batches:
+                if batch.is_executed:
+                    self._book(batch)
+            self._account(number, len(batches))
+            self._driver.done(number, [batch.took_ns for batch in batches])
 
-    def run_finished(self, run: Run) -> None:
-        """A run came back from its thread."""
-        with self._deliveries:
-            self._runs.pop(run.slot.number, None)
-            self._take_finished(run)
-            not_begun = run.take_waiting()
-            self._instance_finished(run.slot, run.failure, not_begun=not_begun, brief=run.brief, took_ns=run.took_ns)
+    def _return(self, number: int, batches: Sequence[Batch]) -> None:
+        """An instance that has failed did not start these batches: they wait for another one."""
+        if batches:
+            self._driver.revoked(number, len(batches))
 
-    def _give(self, batch: BatchRun) -> None:
-        """Have the batch executed by its instance, which has nothing to do."""
-        slot = batch.slot
-        self._batches_running += 1
-        if slot.line is None or slot.line.begin([batch], self) is None:
-            slot.worker.put(batch)
+    def _take_back(self, number: int, channel: InstanceChannel) -> Sequence[Batch]:
+        batches = channel.revoke()
+        self._account(number, len(batches))
+        if self._drained is not None:
+            self._check_drained()
+        return batches
+
+    def _give(self, slot: InstanceSlot, batches: Sequence[Batch]) -> None:
+        self._held[slot.number] = self._held.get(slot.number, 0) + len(batches)
+        self._channels[slot.number] = slot.channel
+        slot.channel.give(batches)
+
+    def _account(self, number: int, count: int) -> None:
+        """The instance holds so many batches less."""
+        if count:
+            self._held[number] -= count
+            if not self._held[number]:
+                del self._held[number]
+                self._channels.pop(number, None)
 
     def _start(self, slot: InstanceSlot) -> None:
-        if slot.line is not None and self._nursery is not None:
-            self._nursery.start_soon(slot.line.run, name=slot.name)
+        if self._nursery is not None:
+            self._nursery.start_soon(slot.channel.run, name=slot.name)
 
-    def _take_back(self, ticket: RequestTicket) -> None:
-        """Have a request that has ended not be executed any more, if it was given to an instance that is not at it yet."""
-        for number, run in list(self._runs.items()):
-            if run.holds(ticket):
-                self.break_up(number)
-
-    def _take_finished(self, run: Run) -> int:
-        """Book what a run has executed by now; how many of its requests that concerns."""
-        if self._decoupled is not None:
-            self._decoupled.flush()
-        finished = run.take_finished()
-        for batch in finished:
-            if batch is not None:
-                self._book(batch)
-        return len(finished)
-
-    def _book(self, run: BatchRun) -> None:
-        execution = run.execution()
+    def _book(self, batch: Batch) -> None:
+        execution = batch.execution()
         rows = 0
-        for ticket, result in zip(run.tickets, run.results, strict=True):
+        for ticket, result in zip(batch.tickets, batch.results, strict=True):
             ticket.result = result
             ticket.execution = execution
             rows += ticket.batch_size
             if ticket.abandoned and isinstance(result, AnswerLater):
                 self._open.keep(ticket, result)  # the core has let go of it already; its model waits to hear so
-        self.statistics.executed(rows, execution, self._clock.wall_ms())
+        self.statistics.executed(rows, execution, self.clock.wall_ms())
         if self._decoupled is not None:
-            self._decoupled.batch_finished(run.tickets)
-
-    def _instance_finished(
-        self, slot: InstanceSlot, failure: str | None, *, not_begun: int = 0, brief: bool, took_ns: int
-    ) -> None:
-        self._batches_running -= 1
-        if failure is None:
-            slot.worked()
-        else:
-            # Before `completed`, or the core would give the dead instance its next batch.
-            self.remove_instance(slot.number)
-        self._driver.completed(slot.number, not_begun=not_begun, brief=brief, took_ns=took_ns)
-        if failure is not None:
-            slot.failed(failure)
-        if self._drained is not None:
-            self._check_drained()
+            self._decoupled.batch_finished(batch.tickets)
 
     def _cancel_open(self, ticket: RequestTicket) -> None:
         if self._open.cancel(ticket):
-            self.statistics.cancelled(ticket, self._clock.now_ns())
+            self.statistics.cancelled(ticket, self.clock.now_ns())
             self._check_drained()
 
     def answer(
@@ -408,7 +376,7 @@ class VersionEngine:
             _log.exception("a response could not be delivered")
 
     def _check_drained(self) -> None:
-        if self._drained is None or self._batches_running or self._holds:
+        if self._drained is None or self._held or self._holds:
             return
         if len(self._open):
             return

@@ -9,15 +9,13 @@ import trio
 
 from tpy.units import NS_PER_S
 from tpy_data.engine.executor import Job
-from tpy_data.engine.singles_run import SinglesRun
 
 Latency = Callable[[str, Job], int]
 """How long a job takes on the worker of this name, in nanoseconds."""
 
 
 class VirtualExecutor:
-    """Runs jobs on the Trio thread, in tasks of `nursery`, each after its latency, and of a steady run each request. `run` of a
-    job must not block for long."""
+    """Runs jobs on the Trio thread, in tasks of `nursery`, each after its latency. `run` of a job must not block for long."""
 
     def __init__(self, nursery: trio.Nursery, latency_ns: Latency = lambda worker, job: 0) -> None:
         self._nursery = nursery
@@ -55,14 +53,7 @@ class VirtualWorker:
         """Take jobs until closed. Started by VirtualExecutor, in the nursery it was given."""
         async for job in self._receive:
             job.begin()
-            await self._pass_time(job)
-            if isinstance(job, SinglesRun) and job.steady:
-                while job.step():
-                    await self._pass_time(job)
-            else:
-                job.run()
-            job.finished()
+            await trio.sleep(self._latency_ns(self._name, job) / NS_PER_S)
+            if job.run():
+                job.finished()
             del job  # as in a thread: it holds what it worked on
-
-    async def _pass_time(self, job: Job) -> None:
-        await trio.sleep(self._latency_ns(self._name, job) / NS_PER_S)

@@ -8,13 +8,13 @@ from typing import Protocol
 from tpy.clock import Alarm, Clock
 from tpy_data.schedulers.core.contract import (
     Action,
-    BreakUp,
     CoreSnapshot,
     Dispatch,
     LiveSequence,
     Outcome,
     Refuse,
     Respond,
+    Revoke,
     SchedulerCore,
     SequenceEnd,
     SequenceEnded,
@@ -26,16 +26,14 @@ class Performer(Protocol):
     """Does what a core decided. Called on the Trio thread; must neither block nor raise. It may call the driver's verbs: they
     only feed the core then, and what follows is performed after the action at hand."""
 
-    def dispatch(self, instance: int, tickets: Sequence[Ticket], *, singly: bool, steady: bool = False) -> None:
-        """Run these tickets on this instance, as one batch or as a run of batches of one, which may be a steady one."""
+    def dispatch(self, instance: int, batches: Sequence[Sequence[Ticket]], slots: Sequence[Ticket | None]) -> None:
+        """Have this instance run these batches behind those that it holds. With `slots`, which are the places of the only batch,
+        the empty ones are part of it."""
         ...
 
-    def dispatch_places(self, instance: int, tickets: Sequence[Ticket], places: Sequence[Ticket | None]) -> None:
-        """Run these tickets on this instance as one batch, each in its place; the empty places are part of the batch."""
-        ...
-
-    def break_up(self, instance: int) -> None:
-        """Begin nothing more of the run on this instance, if it has one, and call `broken_up`."""
+    def revoke(self, instance: int) -> int:
+        """Take back the last batches that this instance holds and has not started; returns how many. What is over by then is said
+        first (`SchedulerDriver.done`)."""
         ...
 
     def respond(self, tickets: Sequence[Ticket]) -> None:
@@ -90,29 +88,33 @@ class SchedulerDriver:
         self._core.cancel(ticket, self._now())
         self._perform()
 
-    def completed(self, instance: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
-        """The batch or run on this instance is over, the last `not_begun` tickets excepted; `brief`: in its time slice,
-        `took_ns`: in so long."""
-        self._core.completed(instance, self._now(), not_begun=not_begun, brief=brief, took_ns=took_ns)
+    def done(self, instance: int, times_ns: Sequence[int] = (0,)) -> None:
+        """The oldest batches of this instance are over, and took it so long."""
+        self._core.done(instance, self._now(), times_ns)
         self._perform()
 
-    def broken_up(self, instance: int, *, executed: int, not_begun: int) -> None:
-        """The run on this instance was broken up: so many of its first tickets are over, so many of its last are not begun."""
-        self._core.broken_up(instance, self._now(), executed=executed, not_begun=not_begun)
+    def revoked(self, instance: int, batches: int) -> None:
+        """This instance, which has failed, gave back its last batches, which it had not started."""
+        self._core.revoked(instance, self._now(), batches)
+        self._perform()
+
+    def recall(self) -> None:
+        """Have everything wait again that is given to an instance and not started."""
+        self._core.recall(self._now())
         self._perform()
 
     def reschedule(self, ticket: Ticket) -> None:
-        """The model gave the executing ticket back: it waits again after `completed`, which is yet to come."""
+        """The model gave the executing ticket back: it waits again after `done`, which is yet to come."""
         self._core.reschedule(ticket, self._now())
         self._perform()
 
-    def add_instance(self, instance: int, *, steady: bool = False) -> None:
-        """A new idle instance. `steady`: it may be given steady runs."""
-        self._core.add_instance(instance, self._now(), steady=steady)
+    def add_instance(self, instance: int, *, prefetch: bool = False) -> None:
+        """A new idle instance. `prefetch`: it may hold batches that it is not to start soon."""
+        self._core.add_instance(instance, self._now(), prefetch=prefetch)
         self._perform()
 
     def remove_instance(self, instance: int) -> None:
-        """The instance gets no new batch; one that it runs still completes."""
+        """The instance gets no new batch; what it runs still comes to its end."""
         self._core.remove_instance(instance, self._now())
         self._perform()
 
@@ -158,16 +160,14 @@ class SchedulerDriver:
                 _work_first(actions)
                 for action in actions:
                     if isinstance(action, Dispatch):
-                        if action.slots:
-                            performer.dispatch_places(action.instance, action.tickets, action.slots)
-                        else:
-                            performer.dispatch(action.instance, action.tickets, singly=action.singly, steady=action.steady)
+                        performer.dispatch(action.instance, action.batches, action.slots)
                     elif isinstance(action, Respond):
                         performer.respond(action.tickets)
                     elif isinstance(action, Refuse):
                         performer.refuse(action.ticket, action.outcome)
-                    elif isinstance(action, BreakUp):
-                        performer.break_up(action.instance)
+                    elif isinstance(action, Revoke):
+                        count = performer.revoke(action.instance)
+                        core.revoked(action.instance, self._now(), count)
                     elif isinstance(action, SequenceEnded):
                         performer.sequence_ended(action.sequence, action.why)
                     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tpy.clock import Clock
@@ -47,7 +47,7 @@ class Gate(Protocol):
         ...
 
     def release(self, number: int, *, used: bool = True) -> None:
-        """The instance's run is over, or did not take place."""
+        """The instance's batch is over, or did not take place."""
         ...
 
 
@@ -65,14 +65,14 @@ class GatedDriver(SchedulerDriver):
         self._leaving: set[int] = set()
         gate.take(self._take)
 
-    def add_instance(self, instance: int, *, steady: bool = False) -> None:
-        """A new idle instance. It is lent for one batch or run at a time, and gets no steady ones: others may have a better claim
-        to what it holds."""
+    def add_instance(self, instance: int, *, prefetch: bool = False) -> None:
+        """A new idle instance. Its credit is one batch, whenever the gate lends it: others may have a better claim to what it
+        holds."""
         self._gate.add(instance)
         self._perform()
 
     def remove_instance(self, instance: int) -> None:
-        """The instance gets no new batch; one that it runs still completes."""
+        """The instance gets no new batch; one that it runs still comes to its end."""
         self._take_back()
         self._gate.remove(instance)
         if instance in self._lent and instance not in self._leaving:
@@ -80,12 +80,12 @@ class GatedDriver(SchedulerDriver):
             self._core.remove_instance(instance, self._now())
         self._perform()
 
-    def completed(self, instance: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
+    def done(self, instance: int, times_ns: Sequence[int] = (0,)) -> None:
         """The batch on this instance is over."""
         now_ns = self._now()
         if instance not in self._leaving:
             self._core.remove_instance(instance, now_ns)  # or it would be given its next batch
-        self._core.completed(instance, now_ns, not_begun=not_begun, brief=brief, took_ns=took_ns)
+        self._core.done(instance, now_ns, times_ns)
         self._leaving.discard(instance)
         self._lent.remove(instance)
         self._gate.release(instance)

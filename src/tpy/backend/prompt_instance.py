@@ -40,8 +40,8 @@ class PromptInstance(Protocol):
         """Readable when there may be something to `collect`."""
         ...
 
-    def begin(self, batches: Sequence[ExecutionBatch], slice_ns: int) -> bool:
-        """Have these batches executed, one after the other; none but the first is begun when `slice_ns` nanoseconds are over.
+    def begin(self, batches: Sequence[ExecutionBatch]) -> bool:
+        """Have these batches executed, one after the other.
 
         False: nothing was begun, they are for `execute`.
         """

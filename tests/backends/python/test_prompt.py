@@ -17,7 +17,6 @@ from tpy.backend import ExecutionBatch, InstanceFailure, Outcome, PhaseTimes, Pr
 from tpy.errors import Internal
 from tpy.messages import DataType, Tensor
 
-LONG_NS = 60_000_000_000
 NUMBERS = """
 class TritonPythonModel:
     def initialize(self, args):
@@ -86,7 +85,7 @@ def test_a_run_is_executed_one_by_one_and_in_order(make: Serve, gate: Path) -> N
     instance = prompt(make(numbers(gate)))
     batches = [batch(value) for value in (5, 6, 7)]
     taken: list[Outcome] = []
-    assert instance.begin(batches, LONG_NS)
+    assert instance.begin(batches)
     collect(instance, taken)
     assert values(taken) == [[5, 2], [6, 3], [7, 4]]
     times = [(each.times.start_ns, each.times.input_end_ns, each.times.output_start_ns, each.times.end_ns) for each in batches]
@@ -100,7 +99,7 @@ def test_several_requests_in_one_batch(make: Serve, gate: Path) -> None:
     instance = prompt(make(numbers(gate)))
     taken: list[Outcome] = []
     requests = [request(np.array([value], np.float32)) for value in (5, 6)]
-    assert instance.begin([ExecutionBatch(requests, PhaseTimes())], LONG_NS)
+    assert instance.begin([ExecutionBatch(requests, PhaseTimes())])
     collect(instance, taken)
     (outcome,) = taken
     assert not isinstance(outcome, Internal)
@@ -110,36 +109,24 @@ def test_several_requests_in_one_batch(make: Serve, gate: Path) -> None:
 def test_a_failure_is_that_of_its_own_batch(make: Serve, gate: Path) -> None:
     instance = prompt(make(numbers(gate)))
     taken: list[Outcome] = []
-    assert instance.begin([batch(5), batch(-1), batch(7)], LONG_NS)
+    assert instance.begin([batch(5), batch(-1), batch(7)])
     collect(instance, taken)
     failed = "Failed to process the request(s) for model 'm_0', message: ValueError: not this one"
     assert values(taken) == [[5, 2], failed, [7, 4]]
-
-
-def test_nothing_more_is_begun_when_the_time_of_the_run_is_over(make: Serve, gate: Path) -> None:
-    served = make(numbers(gate))
-    instance = prompt(served)
-    for _ in range(2):
-        taken: list[Outcome] = []
-        assert instance.begin([batch(5), batch(6), batch(7)], -1)
-        collect(instance, taken)
-        assert len(taken) == 1
-        assert not instance.is_stuck
-    assert list(served.output(request(np.array([9], np.float32)))) == [9, 4], "and what was not begun is not executed later"
 
 
 def test_what_is_not_begun_can_be_taken_back(make: Serve, gate: Path) -> None:
     instance = prompt(make(numbers(gate)))
     for _ in range(2):
         taken: list[Outcome] = []
-        assert instance.begin([batch(-4), batch(6), batch(7)], LONG_NS)
+        assert instance.begin([batch(-4), batch(6), batch(7)])
         writing = os.open(gate, os.O_WRONLY)  # waits until the first is being executed
         assert instance.take_back() == 2
         assert instance.take_back() == 0
         os.close(writing)
         collect(instance, taken)
         assert [outcome[0] for outcome in values(taken)] == [-4]
-    assert instance.begin([batch(5), batch(6)], LONG_NS)
+    assert instance.begin([batch(5), batch(6)])
     collect(instance, taken := [])
     assert values(taken) == [[5, 4], [6, 5]], "what was taken back was never executed"
 
@@ -147,20 +134,20 @@ def test_what_is_not_begun_can_be_taken_back(make: Serve, gate: Path) -> None:
 def test_the_death_of_the_worker_costs_the_batch_that_it_executed(make: Serve, gate: Path) -> None:
     instance = prompt(make(numbers(gate)))
     taken: list[Outcome] = []
-    assert instance.begin([batch(5), batch(-2), batch(7)], LONG_NS)
+    assert instance.begin([batch(5), batch(-2), batch(7)])
     collect(instance, taken)
     assert instance.is_stuck
     with pytest.raises(InstanceFailure, match="Stub process 'm_0' is not healthy"):
         instance.finish(taken.append)
     assert values(taken) == [[5, 2]]
-    assert not instance.begin([batch(5)], LONG_NS)
+    assert not instance.begin([batch(5)])
     assert instance.take_back() == 0
 
 
 def test_questions_of_the_model_are_left_to_the_thread(make: Serve, gate: Path) -> None:
     instance = prompt(make(numbers(gate)))
     taken: list[Outcome] = []
-    assert instance.begin([batch(5), batch(-3), batch(7)], LONG_NS)
+    assert instance.begin([batch(5), batch(-3), batch(7)])
     collect(instance, taken)
     assert instance.is_stuck
     instance.finish(taken.append)
@@ -177,11 +164,11 @@ def test_what_takes_long_is_left_to_the_thread(make: Serve) -> None:
     """)
     served.output(request(np.array([1], np.float32)))
     instance = served.python
-    assert not instance.begin([ExecutionBatch([request(np.zeros(20_000, np.float32))], PhaseTimes())], LONG_NS)
+    assert not instance.begin([ExecutionBatch([request(np.zeros(20_000, np.float32))], PhaseTimes())])
     texts = Tensor("IN", DataType.BYTES, np.array([b"x"] * 1000, np.object_))
-    assert not instance.begin([ExecutionBatch([request(inputs={"IN": texts})], PhaseTimes())], LONG_NS)
+    assert not instance.begin([ExecutionBatch([request(inputs={"IN": texts})], PhaseTimes())])
     taken: list[Outcome] = []
-    assert instance.begin([batch(10_000)], LONG_NS)
+    assert instance.begin([batch(10_000)])
     collect(instance, taken)
     assert instance.is_stuck
     assert not taken
@@ -200,7 +187,7 @@ def test_each_batch_of_a_run_has_the_time_for_itself(make: Serve, gate: Path) ->
     instance = prompt(served)
     served.python._execute_limit_s = 0.1
     taken: list[Outcome] = []
-    assert instance.begin([batch(5), batch(-4), batch(7)], LONG_NS)
+    assert instance.begin([batch(5), batch(-4), batch(7)])
     with pytest.raises(InstanceFailure, match=r"It was ended: execute did not return within 0\.1 s"):
         instance.finish(taken.append)
     assert values(taken) == [[5, 2]]
@@ -232,7 +219,7 @@ def test_a_worker_that_breaks_the_rules_of_a_run_is_ended(make: Serve, said: str
     """)
     instance = prompt(served)
     taken: list[Outcome] = []
-    assert instance.begin([batch(1), batch(2), batch(3)], LONG_NS)
+    assert instance.begin([batch(1), batch(2), batch(3)])
     collect(instance, taken)
     assert instance.is_stuck
     with pytest.raises(InstanceFailure):
@@ -249,7 +236,7 @@ def test_taking_back_while_the_thread_is_at_it(make: Serve, gate: Path) -> None:
     for _ in range(200):
         taken: list[Outcome] = []
         batches = [batch(value) for value in range(16)]
-        assert instance.begin(batches, LONG_NS if chance.random() < 0.7 else 300_000)
+        assert instance.begin(batches)
         thread = threading.Thread(target=instance.finish, args=(taken.append,))
         thread.start()
         end_ns = time.monotonic_ns() + chance.randrange(-100_000, 400_000)

@@ -194,7 +194,7 @@ class IsolatedInstance:
             raise outcomes[0]
         return outcomes[0]
 
-    def begin(self, batches: Sequence[ExecutionBatch], slice_ns: int) -> bool:
+    def begin(self, batches: Sequence[ExecutionBatch]) -> bool:
         """As `PromptInstance`: false for what takes long to be written down, and for what does not fit into a message."""
         talk = self._talk
         if talk is None or not at_once.are_brief(batches):
@@ -214,7 +214,7 @@ class IsolatedInstance:
         self._number = numbers[0]
         self._open.extend(batches)
         self._none_over = True
-        header = self._header(text, None, slice_ns)
+        header = self._header(text, None)
         self._start_ns = time.monotonic_ns()
         try:
             self._rest = talk.say_at_once(Kind.RUN if ahead else Kind.EXECUTE, header, layout, self._number) or None
@@ -301,20 +301,19 @@ class IsolatedInstance:
         layout = Layout()
         text = encode_requests(batch.requests, layout)
         loan = lend_inputs(self._lender, layout)
-        header = self._header(text, loan, 0)
+        header = self._header(text, loan)
         self._number = talk.side.calls.batches.begin(batch.requests)
         self._open.append(batch)
         self._none_over = True
         self._start_ns = time.monotonic_ns()
         talk.say(Kind.EXECUTE, header, layout, loan, number=self._number)
 
-    def _header(self, queue: bytes, loan: Loan | None, slice_ns: int) -> bytes:
+    def _header(self, queue: bytes, loan: Loan | None) -> bytes:
         return _encode(
             {
                 "s": None if loan is None else (loan.number, loan.size, loan.descriptor >= 0),
                 "r": self._borrower.take_released(),
                 "d": self._lender.take_dropped(),
-                "l": slice_ns,
                 "q": msgspec.Raw(queue),
             }
         )

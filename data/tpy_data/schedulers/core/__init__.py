@@ -2,7 +2,6 @@
 
 from tpy_data.schedulers.core.contract import (
     Action,
-    BreakUp,
     CoreSnapshot,
     Dispatch,
     LiveSequence,
@@ -11,6 +10,7 @@ from tpy_data.schedulers.core.contract import (
     Refuse,
     Respond,
     Retired,
+    Revoke,
     SchedulerCore,
     SequenceEnd,
     SequenceEnded,
@@ -22,7 +22,6 @@ from tpy_data.schedulers.core.start_delay import NO_START_DELAY, StartDelay
 __all__ = [
     "NO_START_DELAY",
     "Action",
-    "BreakUp",
     "CoreSnapshot",
     "Dispatch",
     "LiveSequence",
@@ -31,6 +30,7 @@ __all__ = [
     "Refuse",
     "Respond",
     "Retired",
+    "Revoke",
     "SchedulerCore",
     "SequenceEnd",
     "SequenceEnded",

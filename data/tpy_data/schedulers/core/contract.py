@@ -136,26 +136,21 @@ class Ticket:
 
 
 class Dispatch(msgspec.Struct, frozen=True):
-    """Run these tickets on this instance; the driver calls `completed(instance, ...)` when that is over.
+    """Have this instance run these batches, one after the other, behind those that it holds. The driver says `done` for each that
+    is over, and `revoked` for those that were given back. A ticket that has ended before its batch's turn is passed over.
 
-    They are one batch; or, `singly`, a run: one batch for each ticket, one after the other, in this order. A run stops when
-    RUN_SLICE_NS_MAX is over, before the next ticket; and a ticket that has ended before its turn is passed over. A `steady` run
-    does not stop; whenever a ticket of it is over and another begun, `broken_up` says so, with nothing not begun.
-
-    `slots`, when there are any, are the places of the batch from the first to the last that is taken, each with its ticket or
-    empty (None); then `tickets` are the same without the empty ones. The model sees an empty place as a request that is not
+    `slots`, when there are any, are the places of the only batch from the first to the last that is taken, each with its ticket
+    or empty (None); then its tickets are the same without the empty ones. The model sees an empty place as a request that is not
     READY.
     """
 
     instance: int
-    tickets: Sequence[Ticket]
-    singly: bool = False
+    batches: Sequence[Sequence[Ticket]]
     slots: Sequence[Ticket | None] = ()
-    steady: bool = False
 
 
-class BreakUp(msgspec.Struct, frozen=True):
-    """Begin no further ticket of the run on this instance, and call `broken_up`. Nothing to do when the run is over."""
+class Revoke(msgspec.Struct, frozen=True):
+    """Take back the batches that this instance holds and has not started, and say so with `revoked`."""
 
     instance: int
 
@@ -187,12 +182,12 @@ class Retired(msgspec.Struct, frozen=True):
     instance: int
 
 
-Action = Dispatch | BreakUp | Respond | Refuse | SequenceEnded | Retired
+Action = Dispatch | Revoke | Respond | Refuse | SequenceEnded | Retired
 
 
 class CoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts at one moment. `queued` are waiting, those among them that are at hand in a steady run, `executing` run (each counts
-    requests, not rows). `sequences` are live, in slots or waiting for one."""
+    """Counts at one moment. `queued` wait, those among them that an instance holds behind another batch; `executing` run (each
+    counts requests, not rows). `sequences` are live, in slots or waiting for one."""
 
     queued: int
     executing: int
@@ -201,15 +196,16 @@ class CoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchedulerCore(Protocol):
-    """The verbs. Instances are small integers that the driver gives out."""
+    """The verbs. Instances are small integers that the driver gives out. An instance runs the batches that it holds in the order
+    in which it got them."""
 
-    def add_instance(self, instance: int, now_ns: int, *, steady: bool = False) -> None:
-        """A new idle instance. `steady`: it may be given steady runs."""
+    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False) -> None:
+        """A new idle instance. `prefetch`: while it runs one batch it may hold others, also when they take long."""
         ...
 
     def remove_instance(self, instance: int, now_ns: int) -> None:
-        """The instance takes no new batch. If it runs one, `completed` for it still comes (and ends its membership). Sequences
-        that it holds are lost. Not for an instance that has `Retired`."""
+        """The instance takes no new batch. For those that it holds `done` or `revoked` still come (and end its membership).
+        Sequences that it holds are lost. Not for an instance that has `Retired`."""
         ...
 
     def retire_instance(self, instance: int, now_ns: int) -> None:
@@ -226,23 +222,14 @@ class SchedulerCore(Protocol):
         """Forget the ticket: it gets no action any more; if it is executing its result is dropped. No-op when ENDED."""
         ...
 
-    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
-        """The batch or run on this instance is over (whether it succeeded is not the core's business); the instance is idle.
-
-        The last `not_begun` tickets of the run were not executed: they wait again; of a batch that is none of them or all,
-        and none in cores of sequences. `brief`: it took at most RUN_SLICE_NS_MAX.
-        `took_ns`: how long the instance was at the batch, of a run at the last that it executed; 0 = nobody says.
-        """
-        ...
-
-    def broken_up(self, instance: int, now_ns: int, *, executed: int, not_begun: int) -> None:
-        """The run on this instance was broken up: of what it still had, the first `executed` tickets are over, the last
-        `not_begun` will not be begun, and what is between (one at most) is being executed; `completed` follows for that."""
+    def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
+        """The oldest batches that this instance holds are over, as many as `times_ns` has entries (whether they succeeded is not
+        the core's business): how long the instance was at each; 0: nobody says, or it was passed over."""
         ...
 
     def reschedule(self, ticket: Ticket, now_ns: int) -> None:
-        """The model gave the executing ticket back (release flag RESCHEDULE): when `completed` comes it is not over but waits
-        again, in a sequence as its next request. To be called before `completed`. No-op when the ticket has ENDED."""
+        """The model gave the executing ticket back (release flag RESCHEDULE): when `done` comes it is not over but waits
+        again, in a sequence as its next request. To be called before `done`. No-op when the ticket has ENDED."""
         ...
 
     def next_deadline_ns(self) -> int | None:
@@ -263,6 +250,15 @@ class SchedulerCore(Protocol):
 
     def refuse_executing(self, now_ns: int) -> None:
         """Refuse (STOPPING) everything that executes; its results are dropped if they come. To be called after `stop`."""
+        ...
+
+    def recall(self, now_ns: int) -> None:
+        """Have everything wait again that is given to an instance and not started, as far as that can be."""
+        ...
+
+    def revoked(self, instance: int, now_ns: int, batches: int) -> None:
+        """The answer to a `Revoke`, or an instance has failed: so many of the last batches that it holds were not started and
+        will not be. They wait again, where their arrival puts them."""
         ...
 
     def take_actions(self) -> list[Action]:

@@ -9,7 +9,6 @@ from operator import attrgetter
 from tpy.errors import Unavailable, invariant
 from tpy_data.schedulers.core.contract import (
     Action,
-    BreakUp,
     CoreSnapshot,
     Dispatch,
     Outcome,
@@ -17,56 +16,69 @@ from tpy_data.schedulers.core.contract import (
     Refuse,
     Respond,
     Retired,
+    Revoke,
     Ticket,
 )
+from tpy_data.schedulers.core.credit import CreditPolicy
 from tpy_data.schedulers.core.deadlines import Deadlines
 from tpy_data.schedulers.core.instances import InstancePool
-from tpy_data.schedulers.core.run_ahead import RunAhead
 
 _arrival = attrgetter("arrival")
 
 
 class DefaultCore:
-    """One first-come first-served queue for all instances; each request is executed alone.
+    """One first-come first-served queue for all instances; each request is a batch of its own.
 
-    When requests wait, an instance that is quick is given several at a time, to be executed one after the other: otherwise
-    handing over takes longer than what is handed over. It gives back what it does not come to soon, and that waits again, in
-    its old place. Until then those requests count as executing; their limits hold in any case. A slow instance that is the only
-    one gets several too, so that it need not wait for the next: it gives nothing back unless it is asked to, which happens when
-    another one comes, when it goes itself, and on `stop`.
+    How many batches an instance may hold is its credit (CreditPolicy): a quick one gets several for one hand-over, and the only
+    one of a slow model gets its next ones while it executes. What is not started when another instance comes, when this one
+    goes, on `stop`, or when such a request ends early, is revoked: it waits again, in its old place. Limits and cancellation
+    hold for requests wherever they are.
 
     Priorities, queue limits, queue policies and so a request's timeout belong to dynamic batching and have no effect here, as in
     Triton. Its deadline is kept: it is refused when that is reached, in the queue or while it
     runs. A verb called at or after a deadline treats that deadline as passed, whatever else it does.
     """
 
-    __slots__ = ("_actions", "_ahead", "_arrivals", "_deadlines", "_executing", "_given_back", "_pool", "_stopped", "_waiting")
+    __slots__ = (
+        "_actions",
+        "_arrivals",
+        "_credit",
+        "_deadlines",
+        "_executing",
+        "_given_back",
+        "_pool",
+        "_revoking",
+        "_stopped",
+        "_waiting",
+    )
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[Ticket, None] = OrderedDict()
         self._arrivals = 0
         self._pool = InstancePool()
-        self._ahead = RunAhead()
+        self._credit = CreditPolicy()
         self._deadlines = Deadlines()
         self._actions: list[Action] = []
         self._executing = 0
         self._given_back: set[Ticket] = set()
+        self._revoking: set[int] = set()  # instances of which `revoked` is awaited: they get nothing behind what they hold
         self._stopped = False
 
-    def add_instance(self, instance: int, now_ns: int, *, steady: bool = False) -> None:
-        """A new idle instance; takes the oldest waiting ticket at once."""
+    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False) -> None:
+        """A new idle instance; takes the oldest waiting tickets at once."""
         self._expire(now_ns)
+        self._revoke_prefetched()
         self._pool.add(instance)
-        self._ahead.add(instance, steady=steady)
-        self._run_waiting(now_ns)
-        self._break_up_steady()
+        self._credit.add(instance, prefetch=prefetch)
+        self._give_waiting(now_ns)
 
     def remove_instance(self, instance: int, now_ns: int) -> None:
-        """The instance takes no new ticket."""
+        """The instance takes no new ticket, and gives back what it has not started."""
         self._expire(now_ns)
+        self._revoke_prefetched()
+        self._revoke(instance)
         self._pool.remove(instance)
-        self._ahead.forget(instance)
-        self._break_up_steady()
+        self._credit.forget(instance)
 
     def retire_instance(self, instance: int, now_ns: int) -> None:
         """The same, and that is all: nothing ties requests to an instance."""
@@ -87,39 +99,37 @@ class DefaultCore:
                 self._refuse(ticket, Outcome.TIMED_OUT)
                 return
             self._deadlines.add(ticket, deadline_ns)
-        if self._pool.idle:  # then nobody waits
-            self._run((ticket,))
-        else:
-            self._waiting[ticket] = None
+        self._waiting[ticket] = None
+        self._give_waiting(now_ns)
 
     def cancel(self, ticket: Ticket, now_ns: int) -> None:
-        """Forget the ticket; its queue place is free at once, its instance only when it completes."""
+        """Forget the ticket; its queue place is free at once, its instance only when it is over there."""
         if ticket.phase is not Phase.ENDED:
             self._leave(ticket)
         self._expire(now_ns)
 
-    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
-        """The instance is over with its tickets, and takes the next ones."""
-        tickets = self._pool.finish(instance)
-        begun = len(tickets) - not_begun
-        invariant(begun >= 0, f"instance {instance} gave back more tickets than it was given")
-        self._ahead.completed(instance, begun=begun, whole=not not_begun, brief=brief, took_ns=took_ns)
+    def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
+        """The instance is over with its oldest tickets, and may take next ones."""
+        pool = self._pool
+        batches = pool.done(instance, len(times_ns))
+        self._credit.done(instance, now_ns, times_ns, held=pool.held(instance), members=pool.members)
         self._expire(now_ns)
-        self._over(tickets[:begun])
-        if not_begun:
-            self._return(tickets[begun:])
-        if self._waiting:
-            self._run_waiting(now_ns)
+        self._over([ticket for batch in batches for ticket in batch])
+        self._give_waiting(now_ns)
 
-    def broken_up(self, instance: int, now_ns: int, *, executed: int, not_begun: int) -> None:
-        """The instance is over with some of its tickets, and gives some back."""
+    def recall(self, now_ns: int) -> None:
+        """Revoke whatever is held behind another batch."""
         self._expire(now_ns)
-        done, returned = self._pool.shorten(instance, executed, not_begun)
-        self._ahead.shortened(instance, len(self._pool.tickets_of(instance)))
-        self._over(done)
-        self._return(returned)
-        if self._waiting:
-            self._run_waiting(now_ns)
+        for instance in self._pool.busy():
+            self._revoke(instance)
+
+    def revoked(self, instance: int, now_ns: int, batches: int) -> None:
+        """Tickets come back that were not started."""
+        self._revoking.discard(instance)
+        self._expire(now_ns)
+        if batches:
+            self._return([ticket for batch in self._pool.revoked(instance, batches) for ticket in batch])
+        self._give_idle(now_ns)
 
     def reschedule(self, ticket: Ticket, now_ns: int) -> None:
         """The ticket waits again when its execution is over, behind all others; its deadline stays."""
@@ -129,14 +139,14 @@ class DefaultCore:
             self._given_back.add(ticket)
 
     def next_deadline_ns(self) -> int | None:
-        """The earliest: of the deadlines of tickets that wait or run, and of the times at which runs are broken up."""
-        first_ns, break_up_ns = self._deadlines.first_ns(), self._ahead.first_ns()
-        if first_ns is None or break_up_ns is None:
-            return break_up_ns if first_ns is None else first_ns
-        return min(first_ns, break_up_ns)
+        """The earliest: of the deadlines of tickets that wait or run, and of the times at which something is revoked."""
+        first_ns, revoke_ns = self._deadlines.first_ns(), self._credit.first_ns()
+        if first_ns is None or revoke_ns is None:
+            return revoke_ns if first_ns is None else first_ns
+        return min(first_ns, revoke_ns)
 
     def advance(self, now_ns: int) -> None:
-        """Refuse, and break up, whatever is due."""
+        """Refuse, and revoke, whatever is due."""
         self._expire(now_ns)
 
     def refuse_waiting(self, now_ns: int) -> None:
@@ -149,7 +159,7 @@ class DefaultCore:
         self._stopped = True
         self._expire(now_ns)
         self._refuse_waiting(Outcome.STOPPING)
-        self._break_up_steady()
+        self._revoke_prefetched()
 
     def refuse_executing(self, now_ns: int) -> None:
         """Refuse everything that executes."""
@@ -167,7 +177,7 @@ class DefaultCore:
         """Take out the idle instances."""
         idle = self._pool.take_idle()
         for instance in idle:
-            self._ahead.forget(instance)
+            self._credit.forget(instance)
         return idle
 
     def take_actions(self) -> list[Action]:
@@ -178,12 +188,10 @@ class DefaultCore:
 
     def snapshot(self) -> CoreSnapshot:
         """Counts; a running ticket that was refused or cancelled is not counted any more."""
-        at_hand = sum(
-            [ticket.phase is Phase.EXECUTING for instance in self._ahead.steady for ticket in self._pool.tickets_of(instance)[1:]]
-        )
+        prefetched = self._pool.prefetched()
         return CoreSnapshot(
-            queued=len(self._waiting) + at_hand,
-            executing=self._executing - at_hand,
+            queued=len(self._waiting) + prefetched,
+            executing=self._executing - prefetched,
             idle_instances=len(self._pool.idle),
         )
 
@@ -191,8 +199,8 @@ class DefaultCore:
         while (ticket := self._deadlines.pop_due(now_ns)) is not None:
             self._leave(ticket)
             self._actions.append(Refuse(ticket, Outcome.TIMED_OUT))
-        while (instance := self._ahead.pop_due(now_ns)) is not None:
-            self._actions.append(BreakUp(instance))
+        while (instance := self._credit.pop_due(now_ns)) is not None:
+            self._revoke(instance)
 
     def _over(self, tickets: Sequence[Ticket]) -> None:
         """Have those of the tickets that the model gave back wait again, and answer the others."""
@@ -221,8 +229,10 @@ class DefaultCore:
         """Answer those of the tickets that have not ended meanwhile."""
         live = tuple([ticket for ticket in tickets if ticket.phase is Phase.EXECUTING])
         if live:
+            self._executing -= len(live)
             for ticket in live:
-                self._leave(ticket)
+                self._deadlines.discard(ticket)
+                ticket.phase = Phase.ENDED
             self._actions.append(Respond(live))
 
     def _return(self, tickets: Sequence[Ticket]) -> None:
@@ -252,30 +262,55 @@ class DefaultCore:
             self._deadlines.discard(ticket)
             self._refuse(ticket, outcome)
 
-    def _run_waiting(self, now_ns: int) -> None:
-        waiting, pool = self._waiting, self._pool
-        while waiting and pool.idle:
-            instance = pool.idle[0]
-            count, steady = self._ahead.length(instance, len(waiting), pool.members)
-            if count > 1:
-                self._ahead.started(instance, now_ns, steady=steady)
-            self._run(tuple([waiting.popitem(last=False)[0] for _ in range(count)]), steady=steady)
+    def _give_waiting(self, now_ns: int) -> None:
+        """Give instances as much of what waits as they have credit for."""
+        self._give_idle(now_ns)
+        if self._waiting and self._credit.has_slow:
+            for instance in self._pool.busy():
+                if instance not in self._revoking:
+                    self._give(instance, now_ns)
 
-    def _break_up_steady(self) -> None:
-        """Things have changed for those who have steady runs: what they have not begun waits again."""
-        self._actions.extend([BreakUp(instance) for instance in self._ahead.take_steady()])
+    def _give_idle(self, now_ns: int) -> None:
+        """The same for idle ones, first the one that has been idle longest."""
+        while self._waiting and self._pool.idle:
+            self._give(self._pool.idle[0], now_ns)
 
-    def _run(self, tickets: tuple[Ticket, ...], *, steady: bool = False) -> None:
-        """Give the tickets to the instance that has been idle longest."""
+    def _give(self, instance: int, now_ns: int) -> None:
+        waiting, pool, credit = self._waiting, self._pool, self._credit
+        held, members = pool.held(instance), pool.members
+        count = credit.room(instance, held=held, waiting=len(waiting), members=members)
+        if not count:
+            return
+        tickets = [waiting.popitem(last=False)[0] for _ in range(count)]
         for ticket in tickets:
             ticket.phase = Phase.EXECUTING
-        self._executing += len(tickets)
-        self._actions.append(Dispatch(self._pool.start(tickets), tickets, singly=True, steady=steady))
+        self._executing += count
+        batches = tuple([(ticket,) for ticket in tickets])
+        pool.give(instance, batches)
+        credit.given(instance, now_ns, held=held, count=count, members=members)
+        self._actions.append(Dispatch(instance, batches))
+
+    def _revoke_prefetched(self) -> None:
+        """Who is there, or whether to go on, is about to change: an only instance gives back what it has not started."""
+        if self._pool.members == 1:
+            for instance in self._pool.busy():
+                if self._credit.prefetches(instance, 1):
+                    self._revoke(instance)
+
+    def _revoke(self, instance: int) -> None:
+        if self._pool.held(instance) > 1 and instance not in self._revoking:
+            self._revoking.add(instance)
+            self._credit.asked(instance)
+            self._actions.append(Revoke(instance))
 
     def _leave(self, ticket: Ticket) -> None:
-        """Take the ticket out of the place it is in."""
+        """End the ticket, and take it out of the place that it is in. One that is held behind another batch is not to be
+        started."""
         if ticket.phase is Phase.EXECUTING:
             self._executing -= 1
+            holder = self._pool.prefetches(ticket)
+            if holder is not None:
+                self._revoke(holder)
         else:
             del self._waiting[ticket]
         self._deadlines.discard(ticket)

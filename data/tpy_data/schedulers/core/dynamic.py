@@ -64,7 +64,7 @@ class DynamicCore:
         self._given_back: set[Ticket] = set()
         self._stopped = False
 
-    def add_instance(self, instance: int, now_ns: int, *, steady: bool = False) -> None:
+    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False) -> None:
         """A new idle instance."""
         self._expire(now_ns)
         self._pool.add(instance)
@@ -115,15 +115,10 @@ class DynamicCore:
         self._dispatch(now_ns)
         self._release()
 
-    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
-        """The batch is over; those of its tickets that have not ended get their answers, now or in their turn. If it was not
-        begun, they wait again."""
-        tickets = self._pool.finish(instance)
-        invariant(not_begun in (0, len(tickets)), "a batch was executed in part")
-        if not_begun:
-            self._return(tickets)
-            tickets = ()
+    def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
+        """The batch is over; those of its tickets that have not ended get their answers, now or in their turn."""
         self._expire(now_ns)
+        (tickets,) = self._pool.done(instance, len(times_ns))
         if self._given_back:
             self._wait_anew(tickets, now_ns)
         live = [ticket for ticket in tickets if ticket.phase is Phase.EXECUTING]
@@ -137,12 +132,8 @@ class DynamicCore:
         if self._overlap is None:
             self._watch_anew()  # one that was leaving may be gone now
         else:
-            self._overlap.ended(len(tickets), self._queue.count, took_ns, now_ns)
+            self._overlap.ended(len(tickets), self._queue.count, times_ns[-1], now_ns)
         self._dispatch(now_ns)
-
-    def broken_up(self, instance: int, now_ns: int, *, executed: int, not_begun: int) -> None:
-        """Never: this core gives batches only."""
-        invariant(False, f"instance {instance} has no run that could be broken up")
 
     def reschedule(self, ticket: Ticket, now_ns: int) -> None:
         """The ticket waits again when its execution is over, as if it had just arrived (also where its level is full by now).
@@ -202,6 +193,20 @@ class DynamicCore:
         """Take out the idle instances."""
         return self._pool.take_idle()
 
+    def recall(self, now_ns: int) -> None:
+        """Nothing to take back: an instance holds one batch at a time, which it starts at once."""
+        self.advance(now_ns)
+
+    def revoked(self, instance: int, now_ns: int, batches: int) -> None:
+        """The batch comes back: its tickets wait again, in their old places, and with the time in the queue that they had."""
+        self._expire(now_ns)
+        for tickets in self._pool.revoked(instance, batches):
+            self._return(tickets, now_ns)
+        self._release()
+        self._expire(now_ns)
+        self._watch_anew()
+        self._dispatch(now_ns)
+
     def take_actions(self) -> list[Action]:
         """The decisions since the last call."""
         actions = self._actions
@@ -246,9 +251,8 @@ class DynamicCore:
             else:
                 self._enqueue(ticket, self._queue.level_of(ticket), None, now_ns)
 
-    def _return(self, tickets: Sequence[Ticket]) -> None:
-        """Have those of the tickets that have not ended wait again, before all others of their levels, and with the time in the
-        queue that they had."""
+    def _return(self, tickets: Sequence[Ticket], now_ns: int) -> None:
+        """Have those of the tickets that have not ended wait again."""
         for ticket in reversed(tickets):
             if ticket.phase is not Phase.EXECUTING:
                 continue
@@ -258,12 +262,19 @@ class DynamicCore:
                 self._refuse(ticket, Outcome.STOPPING)
                 continue
             level = self._queue.level_of(ticket)
-            queue_timeout_ns = level.rules.queue_timeout_ns(ticket.timeout_ns)
-            if queue_timeout_ns > 0:
-                self._queue_timeouts.add(ticket, ticket.ready_ns + queue_timeout_ns)
+            expires_ns = self._expires_ns(ticket, level)
+            is_delayed = expires_ns is not None and expires_ns <= now_ns and level.rules.timeout_action is TimeoutAction.DELAY
+            if expires_ns is not None and not is_delayed:
+                self._queue_timeouts.add(ticket, expires_ns)
             ticket.phase = Phase.QUEUED
-            self._queue.push_first(ticket, level)
+            self._queue.push_back(ticket, level, expires_ns if is_delayed else None)
         self._forming.reset()
+
+    @staticmethod
+    def _expires_ns(ticket: Ticket, level: QueueLevel) -> int | None:
+        """When the ticket's time in the queue is over."""
+        queue_timeout_ns = level.rules.queue_timeout_ns(ticket.timeout_ns)
+        return ticket.ready_ns + queue_timeout_ns if queue_timeout_ns > 0 else None
 
     def _watch_anew(self) -> None:
         """The instances are not those of before: what the rule saw says nothing of them, and it is for an only one."""
@@ -291,7 +302,9 @@ class DynamicCore:
             self._executing += count
             if overlap is not None:
                 overlap.began(count, now_ns)
-            self._actions.append(Dispatch(self._pool.start(tickets), tickets))
+            instance = self._pool.idle[0]
+            self._pool.give(instance, (tickets,))
+            self._actions.append(Dispatch(instance, (tickets,)))
         if forming.looked:
             forming.reset()
 
@@ -311,8 +324,9 @@ class DynamicCore:
             self._actions.append(Refuse(ticket, Outcome.TIMED_OUT))
             expired = True
         while (ticket := self._queue_timeouts.pop_due(now_ns)) is not None:
-            if self._queue.level_of(ticket).rules.timeout_action is TimeoutAction.DELAY:
-                self._queue.delay(ticket)
+            level = self._queue.level_of(ticket)
+            if level.rules.timeout_action is TimeoutAction.DELAY:
+                self._queue.delay(ticket, self._expires_ns(ticket, level) or now_ns)
                 self._forming.reset()
             else:
                 self._leave(ticket)

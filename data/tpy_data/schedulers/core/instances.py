@@ -1,35 +1,36 @@
-"""InstancePool: which instances are idle, and what the others run."""
+"""InstancePool: which instances are idle, and what the others hold."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
 from tpy.errors import invariant
-from tpy_data.schedulers.core.contract import Ticket
+from tpy_data.schedulers.core.contract import Phase, Ticket
 
 
 class InstancePool:
     """The instances of one model version. Raises InvariantViolation when the driver breaks the contract.
 
-    `idle` is ordered by how long they have been idle: the first is the one to use next, so that work spreads evenly.
+    `idle` is ordered by how long they have held nothing: the first is the one to use next, so that work spreads evenly.
     """
 
-    __slots__ = ("_leaving", "_running", "idle")
+    __slots__ = ("_held", "_leaving", "idle")
 
     def __init__(self) -> None:
         self.idle: deque[int] = deque()
-        self._running: dict[int, Sequence[Ticket]] = {}
+        self._held: dict[int, deque[Sequence[Ticket]]] = {}
         self._leaving: set[int] = set()
 
     def add(self, instance: int) -> None:
         """A new idle instance."""
-        invariant(instance not in self._running and instance not in self.idle, f"instance {instance} was added twice")
+        invariant(instance not in self._held and instance not in self.idle, f"instance {instance} was added twice")
         self.idle.append(instance)
 
     def remove(self, instance: int) -> None:
-        """The instance takes no new work; one that runs leaves when it finishes."""
-        if instance in self._running:
+        """The instance takes no new work; one that holds any leaves when that is over."""
+        if instance in self._held:
             invariant(instance not in self._leaving, f"instance {instance} was removed twice")
             self._leaving.add(instance)
             return
@@ -45,43 +46,73 @@ class InstancePool:
     @property
     def members(self) -> int:
         """How many there are, without those that leave."""
-        return len(self.idle) + len(self._running) - len(self._leaving)
+        return len(self.idle) + len(self._held) - len(self._leaving)
 
     @property
     def has_only_one(self) -> bool:
         """Whether there is a single instance, and it stays."""
-        return len(self.idle) + len(self._running) == 1 and not self._leaving
+        return len(self.idle) + len(self._held) == 1 and not self._leaving
 
-    def start(self, tickets: Sequence[Ticket]) -> int:
-        """Give the tickets to the instance that has been idle longest; returns its number."""
-        instance = self.idle.popleft()
-        self._running[instance] = tickets
-        return instance
+    def busy(self) -> list[int]:
+        """The instances that hold something and stay."""
+        return [instance for instance in self._held if instance not in self._leaving]
 
-    def tickets_of(self, instance: int) -> Sequence[Ticket]:
-        """What it was given and is not over, as far as is known."""
-        return self._running.get(instance, ())
+    def held(self, instance: int) -> int:
+        """How many batches it holds."""
+        return len(self._held.get(instance, ()))
 
     def tickets(self) -> list[Ticket]:
-        """What all of them were given."""
-        return [ticket for tickets in self._running.values() for ticket in tickets]
+        """What all of them hold."""
+        return [ticket for held in self._held.values() for batch in held for ticket in batch]
 
-    def shorten(self, instance: int, executed: int, not_begun: int) -> tuple[Sequence[Ticket], Sequence[Ticket]]:
-        """Take the first `executed` and the last `not_begun` of its tickets from an instance; it keeps the others."""
-        tickets = self._running.get(instance, ())
-        end = len(tickets) - not_begun
-        invariant(0 <= executed <= end <= len(tickets), f"instance {instance} was not given as many tickets as it reports")
-        self._running[instance] = tickets[executed:end]
-        return tickets[:executed], tickets[end:]
+    def give(self, instance: int, batches: Sequence[Sequence[Ticket]]) -> None:
+        """The instance gets these batches behind those that it holds."""
+        held = self._held.get(instance)
+        if held is None:
+            self.idle.remove(instance)
+            self._held[instance] = deque(batches)
+        else:
+            held.extend(batches)
 
-    def finish(self, instance: int) -> Sequence[Ticket]:
-        """The instance is idle again, or gone if it was leaving; returns what it was given."""
-        tickets = self._running.pop(instance, None)
-        if tickets is None:
-            invariant(False, f"instance {instance} completed a batch that it was not given")
-            raise AssertionError  # unreachable; tells the type checker so
-        if self._leaving and instance in self._leaving:
+    def done(self, instance: int, count: int = 1) -> list[Sequence[Ticket]]:
+        """Take the oldest batches from an instance; it is idle, or gone if it was leaving, when it holds no more."""
+        held = self._held.get(instance, deque())
+        invariant(0 < count <= len(held), f"instance {instance} is over with {count} batches and holds {len(held)}")
+        batches = [held.popleft() for _ in range(count)]
+        self._look_at(instance, held)
+        return batches
+
+    def revoked(self, instance: int, count: int) -> list[Sequence[Ticket]]:
+        """Take the last batches from an instance, in the order in which it got them."""
+        held = self._held.get(instance, deque())
+        invariant(0 < count <= len(held), f"instance {instance} gives back {count} batches and holds {len(held)}")
+        batches = [held.pop() for _ in range(count)]
+        batches.reverse()
+        self._look_at(instance, held)
+        return batches
+
+    def prefetched(self) -> int:
+        """How many tickets that have not ended are held behind another batch."""
+        return sum(
+            ticket.phase is Phase.EXECUTING
+            for held in self._held.values()
+            if len(held) > 1
+            for batch in islice(held, 1, None)
+            for ticket in batch
+        )
+
+    def prefetches(self, ticket: Ticket) -> int | None:
+        """The instance that holds the ticket behind another batch; None: there is none."""
+        for instance, held in self._held.items():
+            if len(held) > 1 and any(ticket in batch for batch in islice(held, 1, None)):
+                return instance
+        return None
+
+    def _look_at(self, instance: int, held: deque[Sequence[Ticket]]) -> None:
+        if held:
+            return
+        del self._held[instance]
+        if instance in self._leaving:
             self._leaving.remove(instance)
         else:
             self.idle.append(instance)
-        return tickets

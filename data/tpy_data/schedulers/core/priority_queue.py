@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Iterator
 
@@ -19,7 +20,7 @@ class QueueLevel:
         self.index = index
         self.rules = rules
         self.waiting: OrderedDict[Ticket, None] = OrderedDict()
-        self.delayed: OrderedDict[Ticket, None] = OrderedDict()
+        self.delayed: OrderedDict[Ticket, int] = OrderedDict()
 
     @property
     def full(self) -> bool:
@@ -31,14 +32,15 @@ class QueueLevel:
 class PriorityQueue:
     """Strict priorities: a level is served when all before it are empty; within one, unexpired tickets before delayed ones.
 
-    Every verb costs O(1), whatever waits. `count` is the number of tickets.
+    Every verb costs O(1), whatever waits, but for what `push_back` brings back. `count` is the number of tickets.
     """
 
-    __slots__ = ("_default", "_levels", "count")
+    __slots__ = ("_arrivals", "_default", "_levels", "count")
 
     def __init__(self, options: DynamicOptions) -> None:
         self._levels = tuple(QueueLevel(index, rules) for index, rules in enumerate(options.levels))
         self._default = self._levels[options.default_level]
+        self._arrivals = 0
         self.count = 0
 
     def level_of(self, ticket: Ticket) -> QueueLevel:
@@ -48,13 +50,21 @@ class PriorityQueue:
 
     def push(self, ticket: Ticket, level: QueueLevel) -> None:
         """Put the ticket behind the unexpired tickets of its level."""
+        self._arrivals += 1
+        ticket.arrival = self._arrivals
         level.waiting[ticket] = None
         self.count += 1
 
-    def push_first(self, ticket: Ticket, level: QueueLevel) -> None:
-        """Put the ticket before all others of its level."""
-        level.waiting[ticket] = None
-        level.waiting.move_to_end(ticket, last=False)
+    def push_back(self, ticket: Ticket, level: QueueLevel, expired_ns: int | None) -> None:
+        """Put a ticket that was taken out of its level in its old place; `expired_ns` is when its time in the queue was over,
+        None: it is not. Costs as much as stands before it."""
+        if expired_ns is None:
+            before = list(itertools.takewhile(lambda each: each.arrival < ticket.arrival, level.waiting))
+            for each in reversed([*before, ticket]):
+                level.waiting[each] = None
+                level.waiting.move_to_end(each, last=False)
+        else:
+            _insert_delayed(level, ticket, expired_ns)
         self.count += 1
 
     def remove(self, ticket: Ticket) -> None:
@@ -66,11 +76,12 @@ class PriorityQueue:
             del level.delayed[ticket]
         self.count -= 1
 
-    def delay(self, ticket: Ticket) -> None:
-        """Move an unexpired ticket behind all others of its level."""
+    def delay(self, ticket: Ticket, expired_ns: int) -> None:
+        """Move a ticket whose time in the queue was over at `expired_ns` behind all others of its level that were there
+        before."""
         level = self.level_of(ticket)
         del level.waiting[ticket]
-        level.delayed[ticket] = None
+        _insert_delayed(level, ticket, expired_ns)
 
     def in_order(self) -> Iterator[Ticket]:
         """All tickets, the next to serve first. The queue may not change meanwhile."""
@@ -86,3 +97,13 @@ class PriorityQueue:
             level.delayed.clear()
         self.count = 0
         return tickets
+
+
+def _insert_delayed(level: QueueLevel, ticket: Ticket, expired_ns: int) -> None:
+    """Put the ticket among the delayed ones. Nearly always it is the last of them."""
+    delayed = level.delayed
+    place = (expired_ns, ticket.arrival)
+    later = list(itertools.takewhile(lambda each: (delayed[each], each.arrival) > place, reversed(delayed)))
+    delayed[ticket] = expired_ns
+    for each in reversed(later):
+        delayed.move_to_end(each)

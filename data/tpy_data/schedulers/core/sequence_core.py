@@ -92,7 +92,7 @@ class SequenceCore:
         self._queued = self._executing = self._sequences = 0
         self._stopped = False
 
-    def add_instance(self, instance: int, now_ns: int, *, steady: bool = False) -> None:
+    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False) -> None:
         """A new instance with all its slots; the backlog moves in at once."""
         self._expire(now_ns)
         invariant(instance not in self._instances, f"instance {instance} was added twice")
@@ -170,9 +170,8 @@ class SequenceCore:
             invariant(ticket.phase is Phase.EXECUTING, "a ticket was given back that is not executing")
             self._given_back.add(ticket)
 
-    def completed(self, instance: int, now_ns: int, *, not_begun: int = 0, brief: bool = False, took_ns: int = 0) -> None:
+    def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
         """The batch is over; its tickets get their answers, and the next ones of their sequences may run."""
-        invariant(not_begun == 0, "a batch was executed in part")
         self._expire(now_ns)
         member = self._member(instance, removed=True)
         tickets, member.running = member.running, ()
@@ -194,13 +193,9 @@ class SequenceCore:
             del self._instances[instance]
         for ticket in tickets:
             self._after_execution(_sequence_of(ticket), member, now_ns)
-        member.batcher.ended(len(tickets), took_ns, now_ns)
+        member.batcher.ended(len(tickets), times_ns[-1], now_ns)
         self._stirred[instance] = None
         self._dispatch(now_ns)
-
-    def broken_up(self, instance: int, now_ns: int, *, executed: int, not_begun: int) -> None:
-        """Never: this core gives batches only."""
-        invariant(False, f"instance {instance} has no run that could be broken up")
 
     def next_deadline_ns(self) -> int | None:
         """The earliest of: a ticket's deadline, a timeout in the backlog, the end of a sequence's idle time, the end of the wait
@@ -240,6 +235,13 @@ class SequenceCore:
                 if ticket.phase is Phase.EXECUTING:
                     self._end_executing(ticket)
                     self._actions.append(Refuse(ticket, Outcome.STOPPING))
+
+    def recall(self, now_ns: int) -> None:
+        """Nothing to take back: an instance holds one batch at a time, which it starts at once."""
+        self.advance(now_ns)
+
+    def revoked(self, instance: int, now_ns: int, batches: int) -> None:
+        """Never called: what an instance that fails had not started is lost with its sequences."""
 
     def take_actions(self) -> list[Action]:
         """The decisions since the last call."""
@@ -349,7 +351,7 @@ class SequenceCore:
         self._queued -= len(tickets)
         self._executing += len(tickets)
         member.running = tickets
-        self._actions.append(Dispatch(member.number, tickets, slots=places))
+        self._actions.append(Dispatch(member.number, (tickets,), slots=places))
 
     def _waits_again(self, ticket: Ticket, *, lost: bool, now_ns: int) -> bool:
         """Whether the model gave the ticket back; then it waits again, or is refused if it can never run."""

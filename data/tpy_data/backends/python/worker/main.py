@@ -159,15 +159,14 @@ class Worker:
         self._execute_batch(order["q"], frame.data, self._segment(order), Kind.RESULT)
 
     def _execute_run(self, frame: Frame) -> None:
-        """Each request is a batch of its own. None is begun when the time of the run is over, or without its token: the server
-        takes tokens back for those that it does not want to be executed any more."""
-        began_ns = time.monotonic_ns()
+        """Each request is a batch of its own. None but the first is begun without its token: the server takes tokens back for
+        those that it does not want to be executed any more."""
         frame.require_number(self._executed + 1)
         order = _decode(frame.header)
-        segment, queue, slice_ns = self._segment(order), order["q"], order["l"]
+        segment, queue = self._segment(order), order["q"]
         last = len(queue) - 1
         for index, entry in enumerate(queue):
-            if index and (time.monotonic_ns() - began_ns > slice_ns or not self._take_token()):
+            if index and not self._take_token():
                 self._say(Kind.NOT_BEGUN, len(queue) - index, self._executed + 1)
                 return
             self._execute_batch([entry], frame.data, segment, Kind.RESULT if index == last else Kind.PART)

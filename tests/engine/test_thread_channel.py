@@ -1,9 +1,9 @@
-"""Requests that an instance executes one after the other for one hand-over: each is still a batch of its own."""
+"""ThreadChannel: an instance in a thread of the server's executes what it is given one batch after the other."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import trio.testing
@@ -12,28 +12,28 @@ from trio.testing import MockClock
 from tests.engine.fakes import RecordingSink, ScriptedBackend, config, identity, request, rig, values
 from tests.submitting import submit_to
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
-from tpy.limits import RUN_SLICE_NS_MAX
+from tpy.limits import QUICK_BATCHES_NS_MAX
 from tpy.testing.loop_guard import LoopGuard
-from tpy.units import NS_PER_MS
-from tpy_data.engine.batch_run import BatchRun, InstanceSlot
+from tpy_data.engine import channel
+from tpy_data.engine.batch import Batch
+from tpy_data.engine.channel import ThreadChannel
 from tpy_data.engine.executor import Job, ThreadExecutor
-from tpy_data.engine.singles_run import SinglesRun
 from tpy_data.engine.ticket import RequestTicket
-from tpy_data.engine.virtual_executor import VirtualExecutor
-from tpy_data.schedulers.core import run_ahead
+from tpy_data.schedulers.core import credit
 
 
-async def test_quick_requests_are_handed_over_together_and_executed_alone(
-    autojump_clock: MockClock, loop_guard: LoopGuard
+async def test_quick_requests_are_given_together_and_executed_alone(
+    autojump_clock: MockClock, loop_guard: LoopGuard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs: list[Job] = []
+    given: list[int] = []
+    give = ThreadChannel.give
 
-    def note(worker: str, job: Job) -> int:
-        if isinstance(job, (BatchRun, SinglesRun)):
-            jobs.append(job)
-        return 0
+    def noted(self: ThreadChannel, batches: Sequence[Batch]) -> None:
+        given.append(len(batches))
+        give(self, batches)
 
-    async with trio.open_nursery() as nursery, rig(executor=VirtualExecutor(nursery, note)) as r:
+    monkeypatch.setattr(ThreadChannel, "give", noted)
+    async with rig() as r:
         await r.serve(config())
         sinks = [r.submit(request(1 + number % 3, 2, value=number)) for number in range(40)]
         for number, sink in enumerate(sinks):
@@ -41,10 +41,9 @@ async def test_quick_requests_are_handed_over_together_and_executed_alone(
         (statistics,) = r.plane.statistics("m")
         assert statistics.execution_count == 40
         assert {size.batch_size: size.compute_infer.count for size in statistics.batches} == {1: 14, 2: 13, 3: 13}
-        nursery.cancel_scope.cancel()
     assert [len(batch.requests) for batch in r.backend.batches] == [1] * 40
     assert [batch.requests[0].inputs["IN"].array[0, 0] for batch in r.backend.batches] == list(range(40))
-    assert len(jobs) == 6, "1, 2, 4, 8, 16 and the last 9"
+    assert given == [1, 2, 4, 8, 16, 9]
 
 
 async def test_slow_requests_wait_where_they_can_be_seen_and_cancelled(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
@@ -96,7 +95,7 @@ async def test_an_error_of_one_request_is_not_that_of_its_neighbours(autojump_cl
             assert (sink.response.error is None) == (number % 2 == 0)
 
 
-async def test_nobody_waits_for_a_slow_request_of_the_same_run() -> None:
+async def test_nobody_waits_for_a_slow_request_behind_which_he_was_given() -> None:
     go, at_work = threading.Event(), threading.Event()
 
     def slow_at_20(batch: ExecutionBatch) -> list[ExecutionResult]:
@@ -114,7 +113,7 @@ async def test_nobody_waits_for_a_slow_request_of_the_same_run() -> None:
                 assert values(await sinks[number].wait()) == [number] * 2
             await trio.to_thread.run_sync(at_work.wait)
             while r.plane.statistics("m")[0].pending_requests < 19:
-                await trio.lowlevel.checkpoint()  # until the run is broken up
+                await trio.lowlevel.checkpoint()
             handles[30].cancel()
             go.set()
             for number in range(20, 40):
@@ -161,58 +160,21 @@ async def test_a_request_that_nobody_waits_for_is_passed_over(
         assert statistics.execution_count == 7 - len(gone)
 
 
-async def test_a_slow_instance_goes_on_with_what_it_has_at_hand_and_each_answer_leaves_at_once(
+async def test_a_slow_instance_goes_on_with_what_it_holds_and_each_answer_leaves_at_once(
     autojump_clock: MockClock, loop_guard: LoopGuard
 ) -> None:
-    given: list[Job] = []
-
-    def note(worker: str, job: Job) -> int:
-        if not isinstance(job, (BatchRun, SinglesRun)):
-            return 0
-        given.append(job)
-        return 10 * NS_PER_MS
-
-    async with trio.open_nursery() as nursery, rig(executor=VirtualExecutor(nursery, note)) as r:
+    async with rig(latency_ms=10) as r:
         await r.serve(config())
         sinks = [r.submit(request(value=number)) for number in range(9)]
         for number, sink in enumerate(sinks):
             assert values(await sink.wait()) == [number] * 2
             assert sink.at_ms == 10 * (number + 1)
-        nursery.cancel_scope.cancel()
-    assert len(dict.fromkeys(given)) == 3, "one alone, and two runs of four"
-
-
-@pytest.mark.parametrize(("steady", "executed", "told"), [(True, 4, 3), (False, 1, 0)])
-def test_the_thread_of_an_instance_with_a_steady_run_goes_on_when_its_time_is_over(
-    steady: bool, executed: int, told: int
-) -> None:
-    clock, worker, owner = StepClock(), ToldWorker(), Owner()
-
-    class Slow:
-        def execute(self, batch: ExecutionBatch) -> list[ExecutionResult]:
-            clock.ns += RUN_SLICE_NS_MAX + 1
-            return identity(batch)
-
-        def close(self) -> None:
-            pass
-
-    slot = InstanceSlot(0, "m_0", Slow(), worker, lambda: None, lambda why: None)
-    tickets = [RequestTicket(request(), {}, batch_size=1, signature=None, sink=RecordingSink(), owner=owner) for _ in range(4)]
-    run = SinglesRun(slot, tickets, clock, owner, steady=steady)
-    run.begin()
-    run.run()
-    assert len(run.take_finished()) == executed
-    assert run.take_waiting() == 4 - executed
-    assert (len(worker.told), run.brief, run.took_ns) == (told, False, RUN_SLICE_NS_MAX + 1)
-    for call in worker.told:
-        call()
-    assert owner.progressed == [run] * told
 
 
 class StepClock:
     """Stands still unless it is told to go on."""
 
-    ns = 0
+    ns = 1
 
     def now_ns(self) -> int:
         return self.ns
@@ -221,35 +183,164 @@ class StepClock:
         return 0
 
 
-class ToldWorker:
-    """Notes what it is told."""
+class HeldWorker:
+    """Keeps its jobs until the test runs them; `reports` are the calls that wait for the Trio thread."""
 
     def __init__(self) -> None:
-        self.told: list[Callable[[], None]] = []
+        self.jobs: list[Job] = []
+        self.reports: list[Callable[[], None]] = []
 
     def put(self, job: Job) -> None:
-        raise AssertionError("nothing is put here")
+        self.jobs.append(job)
 
     def tell(self, call: Callable[[], None]) -> None:
-        self.told.append(call)
+        raise AssertionError("nothing is told here")
 
     def close(self) -> None:
         pass
 
+    def step(self, count: int = 1) -> None:
+        """What the thread does."""
+        for _ in range(count):
+            job = self.jobs.pop(0)
+            job.begin()
+            if job.run():
+                self.reports.append(job.finished)
 
-class Owner:
-    """Notes which runs went on."""
+
+class Direct:
+    """A channel, its worker and its reports, without an engine. The instance takes `took_ns` for a batch."""
 
     def __init__(self) -> None:
-        self.progressed: list[object] = []
+        self.clock, self.worker = StepClock(), HeldWorker()
+        self.took_ns = [1]
+        self.executed: list[str] = []
+        self.fails_at = ""
+        self.reported: list[list[str]] = []
+        self.failures: list[str] = []
+        self.channel = ThreadChannel(self, self.worker, self.clock)
+        self.channel.open(self._report)
 
-    def run_progressed(self, run: object) -> None:
-        self.progressed.append(run)
+    def execute(self, batch: ExecutionBatch) -> list[ExecutionResult]:
+        (sent,) = batch.requests
+        self.executed.append(sent.id)
+        self.clock.ns += self.took_ns.pop(0) if len(self.took_ns) > 1 else self.took_ns[0]
+        if sent.id == self.fails_at:
+            raise InstanceFailure("it died")
+        return [ExecutionResult()]
+
+    def close(self) -> None:
+        pass
+
+    def _report(self, batches: Sequence[Batch], failure: str | None) -> None:
+        self.reported.append([batch.tickets[0].id for batch in batches])
+        if failure is not None:
+            self.failures.append(failure)
+
+    def give(self, names: str) -> dict[str, RequestTicket]:
+        tickets = {
+            name: RequestTicket(
+                request(id=name),
+                {},
+                batch_size=1,
+                signature=None,
+                sink=RecordingSink(),
+                owner=None,  # type: ignore[arg-type]  # not asked
+            )
+            for name in names
+        }
+        self.channel.give([Batch("m_0", (ticket,)) for ticket in tickets.values()])
+        return tickets
+
+    def report(self) -> None:
+        reports, self.worker.reports = self.worker.reports, []
+        for call in reports:
+            call()
 
 
-async def test_an_instance_that_dies_in_a_steady_run_loses_only_what_it_executed(
-    autojump_clock: MockClock, loop_guard: LoopGuard
-) -> None:
+def test_quick_batches_are_reported_together_and_once() -> None:
+    direct = Direct()
+    direct.give("abcd")
+    direct.worker.step(4)
+    assert len(direct.worker.reports) == 1
+    direct.report()
+    assert direct.reported == [["a", "b", "c", "d"]]
+
+
+def test_what_is_over_for_long_enough_is_reported_before_the_rest() -> None:
+    direct = Direct()
+    direct.took_ns = [QUICK_BATCHES_NS_MAX // 2]
+    direct.give("abcdef")
+    direct.worker.step(3)
+    assert len(direct.worker.reports) == 1
+    direct.worker.step()
+    direct.report()
+    assert direct.reported == [["a", "b", "c", "d"]], "also what was over since"
+
+
+def test_a_slow_batch_is_reported_at_once_and_so_is_the_one_behind_it() -> None:
+    direct = Direct()
+    direct.took_ns = [1, QUICK_BATCHES_NS_MAX + 1, 1, 1, 1]
+    direct.give("abcde")
+    for _ in range(5):
+        direct.worker.step()
+        direct.report()
+    assert direct.reported == [["a", "b"], ["c"], ["d", "e"]]
+
+
+def test_what_is_revoked_is_not_executed_and_what_is_over_is_told_first() -> None:
+    direct = Direct()
+    direct.give("abcd")
+    direct.worker.step(2)
+    assert len(direct.channel.revoke()) == 2
+    assert direct.reported == [["a", "b"]]
+    direct.worker.step(2)
+    direct.report()
+    assert direct.executed == ["a", "b"]
+    assert direct.reported == [["a", "b"]]
+    direct.give("e")
+    direct.worker.step()
+    direct.report()
+    assert direct.reported[1:] == [["e"]]
+
+
+def test_what_is_over_when_the_rest_is_revoked_by_another_thread_is_told_all_the_same() -> None:
+    """The thread saw that more waits, so it did not report; then that was revoked."""
+    direct = Direct()
+    direct.give("ab")
+    turn = direct.worker.jobs[0]
+    turn.begin()
+    direct.channel._waiting.append(direct.channel._waiting.pop())
+    assert not turn.run()
+    direct.worker.jobs.pop(0)
+    direct.channel._waiting.clear()
+    direct.worker.step()
+    direct.report()
+    assert direct.reported == [["a"]]
+
+
+def test_a_request_that_has_ended_is_passed_over() -> None:
+    direct = Direct()
+    tickets = direct.give("abc")
+    tickets["b"].abandoned = True
+    direct.worker.step(3)
+    direct.report()
+    assert direct.executed == ["a", "c"]
+    assert direct.reported == [["a", "b", "c"]]
+
+
+def test_an_instance_that_failed_executes_nothing_more() -> None:
+    direct = Direct()
+    direct.fails_at = "b"
+    direct.give("abcd")
+    direct.worker.step(4)
+    direct.report()
+    assert direct.executed == ["a", "b"]
+    assert (direct.reported, direct.failures) == ([["a", "b"]], ["it died"])
+    assert len(direct.channel.revoke()) == 2
+
+
+async def test_a_slow_instance_that_dies_loses_only_what_it_executed(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
     def die_at_2(batch: ExecutionBatch) -> list[ExecutionResult]:
         if batch.requests[0].inputs["IN"].array[0, 0] == 2:
             raise InstanceFailure("it died")
@@ -268,7 +359,7 @@ async def test_an_instance_that_dies_in_a_steady_run_loses_only_what_it_executed
     assert executed == list(range(6)), "each once, in order"
 
 
-async def test_a_request_at_hand_that_nobody_waits_for_or_that_is_late_is_passed_over(
+async def test_a_prefetched_request_that_nobody_waits_for_or_that_is_late_is_passed_over(
     autojump_clock: MockClock, loop_guard: LoopGuard
 ) -> None:
     async with rig(latency_ms=10) as r:
@@ -289,7 +380,7 @@ async def test_a_request_at_hand_that_nobody_waits_for_or_that_is_late_is_passed
     assert executed == [0, 1, 4]
 
 
-async def test_unloading_lets_a_steady_run_come_to_its_end(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+async def test_unloading_waits_for_what_an_instance_holds(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
     async with rig(latency_ms=10) as r:
         await r.serve(config())
         sinks = [r.submit(request(value=number)) for number in range(5)]
@@ -300,8 +391,9 @@ async def test_unloading_lets_a_steady_run_come_to_its_end(autojump_clock: MockC
 
 
 async def test_the_answer_of_a_quick_request_does_not_wait_for_a_slow_one_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a steady run: it has no time slice, and is not broken up."""
-    monkeypatch.setattr(run_ahead, "RUN_SLICE_NS_MAX", 0)  # every instance is slow
+    """Of a slow model: nobody asks for what it holds."""
+    for module in (credit, channel):
+        monkeypatch.setattr(module, "QUICK_BATCHES_NS_MAX", 0)  # every instance is slow
     go, at_work = threading.Event(), threading.Event()
 
     def work(batch: ExecutionBatch) -> list[ExecutionResult]:

@@ -19,10 +19,9 @@ from tpy.backend import Outcome
 from tpy.errors import Unavailable
 from tpy.testing.loop_guard import LoopGuard
 from tpy.units import NS_PER_MS, NS_PER_S
-from tpy_data.engine.batch_run import BatchRun
+from tpy_data.engine.channel import BatchJob
 from tpy_data.engine.executor import Job
-from tpy_data.engine.prompt_line import PromptRun
-from tpy_data.engine.singles_run import SinglesRun
+from tpy_data.engine.process_channel import FinishJob, ProcessChannel
 from tpy_data.engine.virtual_executor import VirtualExecutor
 
 
@@ -31,7 +30,7 @@ def _now_ns() -> int:
 
 
 class PromptRig:
-    """A data plane with prompt instances; `jobs` are the batches and runs that came to a thread."""
+    """A data plane with prompt instances; `jobs` are those that came to a thread."""
 
     def __init__(self, plane: Rig, backend: PromptBackend, jobs: list[Job]) -> None:
         self.plane = plane
@@ -65,7 +64,7 @@ async def prompt_rig(*, count: int = 1, **changes: object) -> AsyncIterator[Prom
     jobs: list[Job] = []
 
     def note(worker: str, job: Job) -> int:
-        if isinstance(job, (BatchRun, SinglesRun, PromptRun)):
+        if isinstance(job, (BatchJob, FinishJob)):
             jobs.append(job)
         return 0
 
@@ -110,16 +109,18 @@ async def test_what_the_instance_cannot_do_at_once_is_for_the_thread(autojump_cl
     async with prompt_rig() as r:
         r.instance.declines = True
         assert values(await r.submit(1).wait()) == [1, 1]
-        assert [type(job) for job in r.jobs] == [BatchRun]
+        assert [type(job) for job in r.jobs] == [BatchJob]
         r.instance.declines = False
         r.instance.asks = True
         sink = r.submit(2)
         r.instance.step()
         assert values(await sink.wait()) == [2, 2]
-        assert [type(job) for job in r.jobs] == [BatchRun, PromptRun]
+        assert [type(job) for job in r.jobs] == [BatchJob, FinishJob]
 
 
-async def test_a_run_that_is_broken_up_answers_and_gives_back(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+async def test_quick_answers_leave_together_unless_one_takes_long_and_the_rest_is_given_back(
+    autojump_clock: MockClock, loop_guard: LoopGuard
+) -> None:
     async with prompt_rig() as r:
         await r.warm()
         first = r.submit(0)
@@ -127,12 +128,12 @@ async def test_a_run_that_is_broken_up_answers_and_gives_back(autojump_clock: Mo
         await r.step()
         assert first.responses
         await r.step()
-        assert not sinks[0].responses, "the answers of a run leave together"
+        assert not sinks[0].responses
+        assert r.backend.begun[4:] == [0, 1, 2]
         await trio.sleep(0.003)
-        assert values(sinks[0].response) == [1, 1], "unless it takes long"
+        assert values(sinks[0].response) == [1, 1]
         (statistics,) = r.plane.plane.statistics("m")
         assert statistics.pending_requests == 3
-        assert r.backend.begun[4:] == [0, 1, 2]
         for _ in range(12):
             await r.step()
         assert [values(sink.response) for sink in sinks] == [[number] * 2 for number in range(1, 6)]
@@ -233,7 +234,7 @@ async def test_a_slow_instance_goes_on_and_each_answer_leaves_at_once(autojump_c
             (statistics,) = r.plane.plane.statistics("m")
             assert statistics.pending_requests == 5 - number
             assert r.backend.begun == list(range(number + 2)), "the next is begun before anybody was asked"
-            r.instance.step(slice_over=True)
+            r.instance.step()
             await trio.testing.wait_all_tasks_blocked()
             assert [len(sink.responses) for sink in sinks] == [1] * (number + 1) + [0] * (5 - number)
         for _ in range(2):
@@ -249,7 +250,7 @@ async def test_a_slow_instance_that_is_silent_for_long_still_answers_one_by_one(
         sinks = await slow_run(r)
         await trio.sleep(2.1)
         assert r.jobs
-        assert all(isinstance(job, PromptRun) for job in r.jobs)
+        assert all(isinstance(job, FinishJob) for job in r.jobs)
         for sink in sinks:
             await sink.wait()
         assert [values(sink.response) for sink in sinks] == [[number] * 2 for number in range(1, 7)]
@@ -279,25 +280,24 @@ async def test_an_answer_that_came_with_a_question_leaves_at_once(
             await r.step()
 
 
-async def test_what_is_answered_of_a_steady_run_is_let_go(
+async def test_what_is_answered_is_let_go(
     autojump_clock: MockClock, loop_guard: LoopGuard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs: list[PromptRun] = []
-    make = PromptRun.__init__
+    channels: list[ProcessChannel] = []
+    make = ProcessChannel.__init__
 
-    def noted(self: PromptRun, *arguments: Any, **named: Any) -> None:
-        make(self, *arguments, **named)
-        runs.append(self)
+    def noted(self: ProcessChannel, *arguments: Any) -> None:
+        make(self, *arguments)
+        channels.append(self)
 
-    monkeypatch.setattr(PromptRun, "__init__", noted)
+    monkeypatch.setattr(ProcessChannel, "__init__", noted)
     async with prompt_rig() as r:
         sinks = await slow_run(r)
         await r.step()
         assert sinks[0].responses
-        run = runs[-1]
-        assert run.steady
-        assert [first_value(batch) for batch in run._open] == [2, 3, 4]
-        assert not run._finished
+        (channel,) = channels
+        assert [first_value(batch) for batch in (*channel._given, *channel._waiting)] == [2, 3, 4, 5]
+        assert not channel._finished
         for _ in range(5):
             await r.step()
 
@@ -356,8 +356,10 @@ class Walk:
                 self.cancel()
             case 2 if chosen is not None:
                 chosen.step()
-            case 3 if chosen is not None:
-                chosen.step(slice_over=True)
+            case 3:
+                with suppress(Unavailable):
+                    served = self.r.plane.plane.inference._find("m", None)  # type: ignore[attr-defined]  # as calls of models do
+                    served.engine.recall()
             case 4 if chosen is not None:
                 chosen.asks = bool(chosen.open)
             case 5 if chosen is not None:

@@ -1,0 +1,120 @@
+"""CreditPolicy: how many batches an instance may hold, and when it has to give back what it has not started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tpy.limits import PREFETCHED_BATCHES_MAX, QUICK_BATCHES_MAX, QUICK_BATCHES_NS_MAX, UNREPORTED_NS_MAX
+
+
+class _Round:
+    """What an instance has executed since it held nothing: how many batches, and for how long."""
+
+    __slots__ = ("batches", "busy_ns")
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.busy_ns = 0
+
+
+class CreditPolicy:
+    """The credit of each instance.
+
+    * Of a *quick* model, for which handing over costs more than executing: several batches when it holds none. It begins with
+    one;
+      when all were over within QUICK_BATCHES_NS_MAX the next may be twice as many, otherwise as many as were. At most its share
+      of what waits, because another instance may be idle before this one comes to them.
+    * Of a *slow* model, whose last batch took longer than that, with one instance: some batches at any time, so that it need not
+      wait for the server between two. No other instance could do better.
+    * Otherwise: one.
+
+    After UNREPORTED_NS_MAX an instance is asked for what it has not started, and what is over: one of the batches takes long.
+    """
+
+    __slots__ = ("_able", "_ask_ns", "_length", "_rounds", "_slow")
+
+    def __init__(self) -> None:
+        self._length: dict[int, int] = {}
+        self._able: set[int] = set()
+        self._slow: set[int] = set()
+        self._rounds: dict[int, _Round] = {}
+        self._ask_ns: dict[int, int] = {}  # in order of time, because every instance gets the same
+
+    def add(self, instance: int, *, prefetch: bool) -> None:
+        """A new instance; `prefetch`: it may hold batches of a slow model."""
+        self._length[instance] = 1
+        if prefetch:
+            self._able.add(instance)
+
+    def forget(self, instance: int) -> None:
+        """The instance leaves."""
+        del self._length[instance]
+        self._able.discard(instance)
+        self._slow.discard(instance)
+        self._rounds.pop(instance, None)
+
+    @property
+    def has_slow(self) -> bool:
+        """Whether there is an instance of a slow model."""
+        return bool(self._slow)
+
+    def prefetches(self, instance: int, members: int) -> bool:
+        """Whether it is the only instance, of a slow model."""
+        return members == 1 and instance in self._slow
+
+    def room(self, instance: int, *, held: int, waiting: int, members: int) -> int:
+        """How many of the `waiting` batches to give to an instance that holds so many."""
+        if self.prefetches(instance, members):
+            return min(waiting, max(PREFETCHED_BATCHES_MAX - held, 0))
+        return 0 if held else min(self._length[instance], -(-waiting // members))
+
+    def given(self, instance: int, now_ns: int, *, held: int, count: int, members: int) -> None:
+        """The instance, which held `held` batches, got `count` more."""
+        if held == 0:
+            self._rounds[instance] = _Round()
+        self._watch(instance, now_ns, held=held + count, members=members)
+
+    def done(self, instance: int, now_ns: int, times_ns: Sequence[int], *, held: int, members: int) -> None:
+        """Batches are over that took so long (0: nobody says, or it was not executed); the instance holds `held` more."""
+        length = self._length.get(instance)
+        if length is None:
+            self._ask_ns.pop(instance, None)
+            return  # it has left
+        last_ns = times_ns[-1]
+        if last_ns > QUICK_BATCHES_NS_MAX and instance in self._able:
+            self._slow.add(instance)
+        elif last_ns > 0:
+            self._slow.discard(instance)
+        this = self._rounds[instance]
+        this.batches += len(times_ns)
+        this.busy_ns += sum(times_ns)
+        if this.busy_ns > QUICK_BATCHES_NS_MAX:
+            self._length[instance] = max(1, min(this.batches - 1, QUICK_BATCHES_MAX))
+        elif held == 0 and this.busy_ns > 0:
+            self._length[instance] = max(length, min(2 * this.batches, QUICK_BATCHES_MAX))
+        if self.prefetches(instance, members):
+            self._rounds[instance] = _Round()
+        self._watch(instance, now_ns, held=held, members=members)
+
+    def asked(self, instance: int) -> None:
+        """The instance is asked for what it has not started."""
+        self._ask_ns.pop(instance, None)
+
+    def first_ns(self) -> int | None:
+        """When the next instance is to be asked; None: there is none."""
+        return next(iter(self._ask_ns.values()), None)
+
+    def pop_due(self, now_ns: int) -> int | None:
+        """An instance that is to be asked now; None: there is none."""
+        for instance, at_ns in self._ask_ns.items():
+            if at_ns > now_ns:
+                break
+            del self._ask_ns[instance]
+            return instance
+        return None
+
+    def _watch(self, instance: int, now_ns: int, *, held: int, members: int) -> None:
+        if held < 2 or self.prefetches(instance, members):
+            self._ask_ns.pop(instance, None)
+        elif instance not in self._ask_ns:
+            self._ask_ns[instance] = now_ns + UNREPORTED_NS_MAX
