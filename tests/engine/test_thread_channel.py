@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -202,10 +203,12 @@ class HeldWorker:
     def step(self, count: int = 1) -> None:
         """What the thread does."""
         for _ in range(count):
-            job = self.jobs.pop(0)
+            job = self.jobs[0]
             job.begin()
             if job.run():
                 self.reports.append(job.finished)
+            if not job.has_more:
+                self.jobs.pop(0)
 
 
 class Direct:
@@ -294,7 +297,7 @@ def test_what_is_revoked_is_not_executed_and_what_is_over_is_told_first() -> Non
     direct.worker.step(2)
     assert len(direct.channel.revoke()) == 2
     assert direct.reported == [["a", "b"]]
-    direct.worker.step(2)
+    direct.worker.step()
     direct.report()
     assert direct.executed == ["a", "b"]
     assert direct.reported == [["a", "b"]]
@@ -308,15 +311,35 @@ def test_what_is_over_when_the_rest_is_revoked_by_another_thread_is_told_all_the
     """The thread saw that more waits, so it did not report; then that was revoked."""
     direct = Direct()
     direct.give("ab")
-    turn = direct.worker.jobs[0]
-    turn.begin()
-    direct.channel._waiting.append(direct.channel._waiting.pop())
-    assert not turn.run()
-    direct.worker.jobs.pop(0)
-    direct.channel._waiting.clear()
+    direct.worker.step()
+    assert not direct.worker.reports
+    direct.channel._waiting.clear()  # as between the two looks of the thread
     direct.worker.step()
     direct.report()
     assert direct.reported == [["a"]]
+
+
+def test_what_is_given_while_the_thread_ends_its_job_is_executed_once() -> None:
+    """Between its last look at what waits and the word that it has none, the loop gives more: no job of its own is put."""
+    direct = Direct()
+    direct.give("a")
+
+    class Waiting(deque[Batch]):
+        looks = 0
+
+        def __len__(self) -> int:
+            self.looks += 1
+            if self.looks == 2:  # in `has_more`: the first look was that of `execute`
+                direct.give("b")
+                return 0
+            return super().__len__()
+
+    direct.channel._waiting = Waiting(direct.channel._waiting)
+    direct.worker.step(2)
+    direct.report()
+    assert direct.executed == ["a", "b"]
+    assert [name for report in direct.reported for name in report] == ["a", "b"]
+    assert not direct.worker.jobs
 
 
 def test_a_request_that_has_ended_is_passed_over() -> None:
@@ -333,8 +356,9 @@ def test_an_instance_that_failed_executes_nothing_more() -> None:
     direct = Direct()
     direct.fails_at = "b"
     direct.give("abcd")
-    direct.worker.step(4)
+    direct.worker.step(2)
     direct.report()
+    assert not direct.worker.jobs
     assert direct.executed == ["a", "b"]
     assert (direct.reported, direct.failures) == ([["a", "b"]], ["it died"])
     assert len(direct.channel.revoke()) == 2

@@ -153,6 +153,8 @@ class _Copy:
         self._outputs = outputs
         self._parameters = parameters
 
+    has_more = False
+
     def begin(self) -> None:
         """Its turn has come."""
         self.begun_ns = self._cache.now_ns()

@@ -322,6 +322,8 @@ class _Job:
         self.reason = ""
         self._cache = cache
 
+    has_more = False
+
     def begin(self) -> None:
         """Nothing to do."""
 
@@ -355,6 +357,8 @@ class _Closing:
 
     def __init__(self, close: Callable[[], None]) -> None:
         self._close = close
+
+    has_more = False
 
     def begin(self) -> None:
         """Nothing to do."""

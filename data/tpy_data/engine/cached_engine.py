@@ -382,6 +382,8 @@ class _Hashing:
         self._key = key
         self._owner = owner
 
+    has_more = False
+
     def begin(self) -> None:
         """Nothing to do."""
 

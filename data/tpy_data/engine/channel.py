@@ -74,7 +74,7 @@ class ReportRule:
 
 
 class ThreadChannel:
-    """To an instance whose thread is `worker`, which gets a job for each batch: execute the next one.
+    """To an instance whose thread is `worker`, which gets a job when there is something to execute and it has none.
 
     Handing over costs more than executing a tiny request, so a quick batch with others behind it is reported together with the
     next ones. Both threads take batches from `_waiting`, the instance's from the front, Trio's from the back: a deque's
@@ -93,7 +93,7 @@ class ThreadChannel:
         self._rule = ReportRule()
         self._has_failed = False
         self._failure: str | None = None  # that was not reported yet
-        self._job = BatchJob(self)
+        self._is_active = False  # whether a job is with the thread that will look at `_waiting` once more
 
     @staticmethod
     def nobody(batches: Sequence[Batch], failure: str | None) -> None:
@@ -110,8 +110,9 @@ class ThreadChannel:
     def give(self, batches: Sequence[Batch]) -> None:
         """As `InstanceChannel.give`."""
         self._waiting.extend(batches)
-        for _ in batches:
-            self._worker.put(self._job)
+        if not self._is_active:
+            self._is_active = True
+            self._worker.put(BatchJob(self))
 
     def revoke(self) -> Sequence[Batch]:
         """As `InstanceChannel.revoke`."""
@@ -156,6 +157,18 @@ class ThreadChannel:
         self._finished.append(batch)
         return self._begin_report() if self._rule.is_due(batch, is_last=not self._waiting) else False
 
+    def has_more(self) -> bool:
+        """In the thread: whether there is another batch."""
+        if self._has_failed:
+            return False
+        if not self._waiting:
+            self._is_active = False
+            if not self._waiting:
+                return False
+            # Given in between, maybe with a job of its own, which will find nothing to do.
+            self._is_active = True
+        return True
+
     def finished(self) -> None:
         """On the Trio thread: report what is over."""
         self._is_reporting = False  # before looking: what is over after that has another report
@@ -172,11 +185,17 @@ class ThreadChannel:
 
 
 class BatchJob:
-    """The job of an instance's thread: execute the next batch of its channel, if there is one by then."""
+    """The job of an instance's thread: execute the batches of its channel, as long as there are any."""
 
-    __slots__ = ("begin", "finished", "run")
+    __slots__ = ("_channel", "begin", "finished", "run")
 
     def __init__(self, channel: ThreadChannel) -> None:
+        self._channel = channel
         self.begin = channel.begin
         self.run = channel.execute
         self.finished = channel.finished
+
+    @property
+    def has_more(self) -> bool:
+        """As `Job.has_more`."""
+        return self._channel.has_more()

@@ -26,19 +26,24 @@ _log = logging.getLogger(__name__)
 
 
 class Job(Protocol):
-    """Work for a worker. `begin` and `run` are called in the worker's thread and must not raise; `finished` is called on the Trio
-    thread after a `run` that says so, unless the loop has ended by then."""
+    """Work for a worker, in one step or several. `begin` and `run` are called in the worker's thread, in turn, and must not
+    raise; `finished` is called on the Trio thread after each `run` that says so, unless the loop has ended by then."""
+
+    @property
+    def has_more(self) -> bool:
+        """In the worker's thread, after a `run`: whether there is another step."""
+        ...
 
     def begin(self) -> None:
-        """The worker turns to this job now."""
+        """The worker turns to the next step now."""
         ...
 
     def run(self) -> bool:
-        """Do the work; may block. Returns whether there is something to be done on the Trio thread now."""
+        """Do the step; may block. Returns whether there is something to be done on the Trio thread now."""
         ...
 
     def finished(self) -> None:
-        """The work is done, as far as `run` said so."""
+        """What was run is done, as far as `run` said so."""
         ...
 
 
@@ -112,12 +117,15 @@ class ThreadWorker:
     def _work(self) -> None:
         jobs, hand_back = self._jobs, self._token.run_sync_soon
         while (job := jobs.get()) is not None:
-            job.begin()
-            if job.run():
-                try:
-                    hand_back(job.finished)
-                except trio.RunFinishedError:
-                    return  # the loop has ended: nobody is there to take the result
+            has_more = True
+            while has_more:
+                job.begin()
+                if job.run():
+                    try:
+                        hand_back(job.finished)
+                    except trio.RunFinishedError:
+                        return  # the loop has ended: nobody is there to take the result
+                has_more = job.has_more
             # Not kept while waiting for the next one: it holds the tensors of a whole batch.
             job = None
 
@@ -167,6 +175,8 @@ class _Duty:
 
     __slots__ = ("_function", "done")
 
+    has_more = False
+
     def __init__(self, function: Callable[[], None]) -> None:
         self._function = function
         self.done = trio.Event()
@@ -190,6 +200,8 @@ class _Call(Generic[T]):
     sees to the release."""
 
     __slots__ = ("_abandoned", "_begun", "_function", "_release", "_result", "_task", "_worker")
+
+    has_more = False
 
     def __init__(self, worker: Worker, function: Callable[[], T], release: Callable[[T], None] | None) -> None:
         self._worker = worker

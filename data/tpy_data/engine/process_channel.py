@@ -254,6 +254,8 @@ class FinishJob:
 
     __slots__ = ("_channel",)
 
+    has_more = False
+
     def __init__(self, channel: ProcessChannel) -> None:
         self._channel = channel
 

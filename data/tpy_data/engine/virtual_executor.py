@@ -52,8 +52,11 @@ class VirtualWorker:
     async def work(self) -> None:
         """Take jobs until closed. Started by VirtualExecutor, in the nursery it was given."""
         async for job in self._receive:
-            job.begin()
-            await trio.sleep(self._latency_ns(self._name, job) / NS_PER_S)
-            if job.run():
-                job.finished()
+            has_more = True
+            while has_more:
+                job.begin()
+                await trio.sleep(self._latency_ns(self._name, job) / NS_PER_S)
+                if job.run():
+                    job.finished()
+                has_more = job.has_more
             del job  # as in a thread: it holds what it worked on

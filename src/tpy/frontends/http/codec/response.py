@@ -72,7 +72,7 @@ def encode_infer(response: InferenceResponse, plan: OutputPlan, description: Mod
     if response.parameters:
         document["parameters"] = response.parameters
     document["outputs"] = outputs
-    head = _dump_in_pieces(document)
+    head: list[bytes | memoryview] = [_dump(document)] if not _has_long_data(response) else _dump_in_pieces(document)
     length = sum(map(len, head))
     if not blobs:
         return EncodedInfer(parts=head, json_length=None, content_type=JSON_TYPE, content_length=length)
@@ -94,7 +94,8 @@ def generate_document(response: InferenceResponse) -> bytes:
     for tensor in response.outputs:
         data = _json_data(tensor)
         document[tensor.name] = data[0] if isinstance(data, list) and len(data) == 1 else data
-    return b"".join(_dump_in_pieces(dict(sorted(document.items()))))
+    document = dict(sorted(document.items()))
+    return b"".join(_dump_in_pieces(document)) if _has_long_data(response) else _dump(document)
 
 
 def encode_error(error: TpyError) -> bytes:
@@ -123,11 +124,15 @@ def _json_data(tensor: Tensor) -> object:
     return _writable(tensor, flat)
 
 
+def _has_long_data(response: InferenceResponse) -> bool:
+    """Whether an output may have so many elements that they are written in pieces."""
+    return any(tensor.array.size > _PIECE_ELEMENTS_MAX for tensor in response.outputs)
+
+
 def _dump_in_pieces(document: dict[str, object]) -> list[bytes | memoryview]:
     """The document as JSON, that of large outputs in pieces: no step holds the interpreter for more than some milliseconds."""
     found: list[_LongData] = []
     mark = secrets.token_hex(16)
-
     entries = document.get("outputs")
     holders: list[object] = [document, *entries] if isinstance(entries, list) else [document]
     for holder in holders:
@@ -136,10 +141,7 @@ def _dump_in_pieces(document: dict[str, object]) -> list[bytes | memoryview]:
                 if isinstance(value, _LongData):
                     found.append(value)
                     holder[key] = mark
-    text = _dump(document)
-    if not found:
-        return [text]
-    around = text.split(b'"%b"' % mark.encode())
+    around = _dump(document).split(b'"%b"' % mark.encode())
     parts: list[bytes | memoryview] = [around[0]]
     for data, behind in zip(found, around[1:], strict=True):
         for start in range(0, data.flat.size, _PIECE_ELEMENTS_MAX):
