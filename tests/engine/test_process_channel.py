@@ -60,12 +60,13 @@ class PromptRig:
 
 
 @asynccontextmanager
-async def prompt_rig(*, count: int = 1, **changes: object) -> AsyncIterator[PromptRig]:
+async def prompt_rig(*, count: int = 1, latency_ms: int = 0, **changes: object) -> AsyncIterator[PromptRig]:
     jobs: list[Job] = []
 
     def note(worker: str, job: Job) -> int:
         if isinstance(job, (BatchJob, FinishJob)):
             jobs.append(job)
+            return latency_ms * NS_PER_MS
         return 0
 
     async with trio.open_nursery() as nursery:
@@ -116,6 +117,23 @@ async def test_what_the_instance_cannot_do_at_once_is_for_the_thread(autojump_cl
         r.instance.step()
         assert values(await sink.wait()) == [2, 2]
         assert [type(job) for job in r.jobs] == [BatchJob, FinishJob]
+
+
+async def test_what_the_thread_executes_is_not_the_loops_to_collect(
+    autojump_clock: MockClock, loop_guard: LoopGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The instance has an open batch then, and its descriptor becomes readable with the answer."""
+    async with prompt_rig(latency_ms=3000) as r:
+        r.instance.declines = True
+        sink = r.submit(1)
+        await trio.testing.wait_all_tasks_blocked()
+        monkeypatch.setattr(type(r.instance), "open_batches", 1)
+        r.instance._theirs.send(b"x")
+        monkeypatch.setattr(r.instance, "collect", lambda take: pytest.fail("two readers of one instance"))
+        await trio.sleep(2.5)  # longer than silence is put up with
+        monkeypatch.undo()
+        assert values(await sink.wait()) == [1, 1]
+        assert [type(job) for job in r.jobs] == [BatchJob]
 
 
 async def test_quick_answers_leave_together_unless_one_takes_long_and_the_rest_is_given_back(

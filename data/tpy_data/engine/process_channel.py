@@ -130,8 +130,9 @@ class ProcessChannel:
 
     @property
     def _is_open(self) -> bool:
-        """Whether the instance has something that is the loop's to collect."""
-        return self._rest is None and not self._has_failed and self._instance.open_batches > 0
+        """Whether the instance has something that is the loop's to collect. What its thread has it execute is open there, too."""
+        is_the_loops = self._rest is None and not self._in_thread and not self._has_failed
+        return is_the_loops and self._instance.open_batches > 0
 
     def _go_on(self) -> None:
         """Give the instance what waits here, if it is over with what was before."""
