@@ -15,10 +15,12 @@ from trio.testing import MockClock
 from tests.engine.fakes import RecordingSink, Rig, config, dynamic, instances, request, rig, values
 from tests.engine.prompt_fakes import FakePrompt, PromptBackend, first_value
 from tests.submitting import submit_to
-from tpy.backend import Outcome
+from tpy.backend import InstanceFailure, Outcome
+from tpy.clock import Clock
 from tpy.errors import Unavailable
 from tpy.testing.loop_guard import LoopGuard
 from tpy.units import NS_PER_MS, NS_PER_S
+from tpy_data.engine.batch import Batch
 from tpy_data.engine.channel import BatchJob
 from tpy_data.engine.executor import Job
 from tpy_data.engine.process_channel import FinishJob, ProcessChannel
@@ -53,7 +55,7 @@ class PromptRig:
 
     async def warm(self) -> None:
         """Have a run of 4 given next."""
-        for count in (1, 1, 2):
+        for count in (1, 3):
             sinks = [self.submit(-1) for _ in range(count)]
             while not all(sink.responses for sink in sinks):
                 await self.step()
@@ -219,6 +221,33 @@ async def test_the_death_of_a_worker_costs_what_it_executed(autojump_clock: Mock
             await r.step()
         assert [values(sink.response) for sink in sinks[2:]] == [[3, 3], [4, 4]]
     assert r.backend.begun[4:] == [0, 1, 2, 3, 4]
+
+
+async def test_what_killed_a_worker_is_not_taken_back(
+    autojump_clock: MockClock, loop_guard: LoopGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop takes back what is behind it at the moment at which the thread finds the worker dead."""
+    async with prompt_rig() as r:
+        await r.warm()
+        r.submit(0)
+        sinks = [RecordingSink() for _ in range(4)]
+        handles = [submit_to(r.plane.plane.inference, request(value=1 + number), sink) for number, sink in enumerate(sinks)]
+        await r.step()
+        fail = Batch.fail
+
+        def cancelled_first(self: Batch, failure: InstanceFailure, clock: Clock) -> None:
+            handles[2].cancel()
+            fail(self, failure, clock)
+
+        monkeypatch.setattr(Batch, "fail", cancelled_first)
+        r.instance.die()
+        await trio.testing.wait_all_tasks_blocked()
+        assert sinks[0].error == "Internal: it died"
+        await trio.sleep(2)  # until there is another
+        for _ in range(4):
+            await r.step()
+        assert [len(sink.responses) for sink in sinks] == [1, 1, 0, 1]
+    assert r.backend.begun[4:] == [0, 1, 2, 4]
 
 
 async def test_an_instance_that_goes_ends_its_run_in_its_thread(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:

@@ -6,11 +6,13 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.engine.fakes import RecordingSink, ScriptedBackend, config, dynamic, identity, request, rig, values
 from tests.engine.sequences import of, sequence_backend, sequence_config
+from tests.engine.test_unbegun import KINDS, Ending
 from tests.submitting import submit_to
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, InstancePlacement
 from tpy.config.model_config import InstanceGroup, InstanceKind, RateLimiter, RateLimiterResource
@@ -70,6 +72,22 @@ async def test_what_there_is_may_be_more_than_one_instance_needs(autojump_clock:
     async with rig(latency_ms=10, rate_limit=Supply(counts={("R", 0): 8})) as r:
         await r.serve(limited("a", group(("R", 4), count=3)))
         assert sorted(await _all(*(r.submit(request(model="a")) for _ in range(4)))) == [10, 10, 20, 20]
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+async def test_an_instance_that_ends_before_it_has_begun_gives_back_what_it_held(autojump_clock: MockClock, kind: str) -> None:
+    backend = Ending()
+    async with rig(backend=backend, latency_ms=10, rate_limit=ANY) as r:
+        await r.serve(limited("a", group(("R", 1), count=2), **KINDS[kind]))
+        await r.serve(limited("b", group(("R", 1))))
+        for instance in backend.living[:2]:
+            instance.fails = True
+        sinks = [r.submit(request(model="a", value=number)) for number in range(3)]
+        with trio.fail_after(60):
+            await _all(*sinks, r.submit(request(model="b")))
+        assert [values(sink.response) for sink in sinks] == [[number] * 2 for number in range(3)]
+        assert len(backend.failed) == 2
+    assert not backend.living
 
 
 async def test_a_batch_is_formed_when_its_instance_may_run(autojump_clock: MockClock) -> None:
@@ -379,3 +397,18 @@ async def test_what_waits_for_resources_is_taken_back(autojump_clock: MockClock)
     channel.finish()
     assert channel.batches == []
     await gate.leave(1)
+
+
+async def test_an_instance_whose_batches_are_taken_back_may_leave(autojump_clock: MockClock) -> None:
+    limiter = Limiter(ANY)
+    for name in "ab":
+        gate = limiter.open_gate(name)
+        with gate.change([_placed(("R", 1))]):
+            gated = gate.enter(1, _placed(("R", 1)), StoppedChannel())
+        gated.open(lambda batches, failure: None)
+        gated.give([Batch(name, ())])
+    with trio.fail_after(1):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(gate.leave, 1)
+            await wait_all_tasks_blocked()
+            assert len(gated.revoke()) == 1

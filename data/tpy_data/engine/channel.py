@@ -60,13 +60,7 @@ class ReportRule:
         if self._since_ns is None:
             self._since_ns = batch.times.start_ns
         is_slow = batch.took_ns > QUICK_BATCHES_NS_MAX
-        is_due = (
-            is_slow
-            or self._last_was_slow
-            or is_last
-            or batch.failure is not None
-            or batch.times.end_ns - self._since_ns > QUICK_BATCHES_NS_MAX
-        )
+        is_due = is_slow or self._last_was_slow or is_last or batch.times.end_ns - self._since_ns > QUICK_BATCHES_NS_MAX
         self._last_was_slow = is_slow
         if is_due:
             self._since_ns = None
@@ -149,12 +143,14 @@ class ThreadChannel:
             batch.execute(self._instance, self._clock)
         else:
             batch.times.end_ns = batch.times.start_ns
-        self._failure = batch.failure
-        self._has_failed = batch.failure is not None
-        if not batch.is_started:
+        if batch.is_started:
+            self._finished.append(batch)
+        else:
             self._waiting.appendleft(batch)
+        if batch.failure is not None:
+            self._has_failed = True
+            self._failure = batch.failure  # last: whoever sees it finds the batch where it belongs
             return self._begin_report()
-        self._finished.append(batch)
         return self._begin_report() if self._rule.is_due(batch, is_last=not self._waiting) else False
 
     def has_more(self) -> bool:
@@ -172,8 +168,8 @@ class ThreadChannel:
     def finished(self) -> None:
         """On the Trio thread: report what is over."""
         self._is_reporting = False  # before looking: what is over after that has another report
-        batches = [self._finished.popleft() for _ in range(len(self._finished))]
         failure, self._failure = self._failure, None
+        batches = [self._finished.popleft() for _ in range(len(self._finished))]
         if batches or failure is not None:
             self._report(batches, failure)
 

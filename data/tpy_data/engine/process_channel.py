@@ -123,8 +123,8 @@ class ProcessChannel:
     def report(self) -> None:
         """Report what is over."""
         self._is_report_due = False
-        batches = [self._finished.popleft() for _ in range(len(self._finished))]
         failure, self._failure = self._failure, None
+        batches = [self._finished.popleft() for _ in range(len(self._finished))]
         if batches or failure is not None:
             self._report(batches, failure)
 
@@ -242,12 +242,13 @@ class ProcessChannel:
             self._worker.tell(self.report)
 
     def _fail(self, failure: InstanceFailure) -> None:
-        self._has_failed = True
-        self._failure = str(failure)
         if self._given:
             self._given[0].fail(failure, self._clock)
             if failure.begun:
                 self._finished.append(self._given.popleft())
+        # Last: once the Trio thread sees that, what is given is its to take back.
+        self._has_failed = True
+        self._failure = str(failure)
 
 
 class FinishJob:

@@ -221,6 +221,7 @@ class GatedChannel:
             batches.extend(self._waiting)
             self._waiting.clear()
             self._core.unwant(self._key)
+        self._check_done()
         self._pump()
         return batches
 
@@ -262,5 +263,8 @@ class GatedChannel:
     def _release(self) -> None:
         self._is_running = False
         self._core.release(self._key, self._number)
-        if self._done is not None and not self._waiting:
+        self._check_done()
+
+    def _check_done(self) -> None:
+        if self._done is not None and not self._waiting and not self._is_running:
             self._done.set()

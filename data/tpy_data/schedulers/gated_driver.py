@@ -86,9 +86,18 @@ class GatedDriver(SchedulerDriver):
         if instance not in self._leaving:
             self._core.remove_instance(instance, now_ns)  # or it would be given its next batch
         self._core.done(instance, now_ns, times_ns)
+        self._give_back(instance, used=True)
+
+    def revoked(self, instance: int, batches: int) -> None:
+        """The batch that this instance, which has failed, did not start comes back."""
+        self._core.revoked(instance, self._now(), batches)
+        self._give_back(instance, used=False)
+
+    def _give_back(self, instance: int, *, used: bool) -> None:
+        """The instance holds nothing any more."""
         self._leaving.discard(instance)
         self._lent.remove(instance)
-        self._gate.release(instance)
+        self._gate.release(instance, used=used)
         self._perform()
 
     def _take(self, instance: int) -> None:

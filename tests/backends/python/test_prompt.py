@@ -198,6 +198,7 @@ def test_each_batch_of_a_run_has_the_time_for_itself(make: Serve, gate: Path) ->
     [
         "worker._send_result(Kind.RESULT, [[-1, '', '', []]], Layout(), 0, 0)",
         "worker._say(Kind.NOT_BEGUN, 1)",
+        "worker._send_result(Kind.PART, 'no', Layout(), 0, 0); worker._say(Kind.NOT_BEGUN, 2, worker._executed + 1)",
         "worker._say(Kind.NOT_BEGUN, 3)",
         "worker._say(Kind.NOT_BEGUN, 'two')",
         "worker._say(Kind.PART, {})",
@@ -222,6 +223,7 @@ def test_a_worker_that_breaks_the_rules_of_a_run_is_ended(make: Serve, said: str
     assert instance.begin([batch(1), batch(2), batch(3)])
     collect(instance, taken)
     assert instance.is_stuck
+    assert instance.open_batches + len(taken) == 3, "none is forgotten"
     with pytest.raises(InstanceFailure):
         instance.finish(taken.append)
     assert served.python.pid is None

@@ -354,9 +354,8 @@ class IsolatedInstance:
     def _take_not_begun(self, talk: Conversation, said: int) -> None:
         with self._counting:
             count, taken_back = len(self._open), self._taken_back
-            if self._none_over or said != count or count < taken_back:
+            if self._none_over or said != count or count != taken_back:
                 raise ProtocolViolation(f"{said} batches not begun, while {count} were open, {taken_back} of them taken back")
-            talk.tokens.take(count)  # where time was over
             self._open.clear()
             self._taken_back = 0
         talk.side.calls.batches.not_begun(count)
