@@ -319,6 +319,28 @@ def test_what_is_over_when_the_rest_is_revoked_by_another_thread_is_told_all_the
     assert direct.reported == [["a"]]
 
 
+def test_what_is_over_while_the_rest_is_revoked_is_told_before_the_thread_goes_to_sleep() -> None:
+    """The same, but it was revoked before the thread looked whether to go on."""
+    direct = Direct()
+    direct.give("abc")
+    direct.worker.step()
+    (job,) = direct.worker.jobs
+
+    def report(batches: Sequence[Batch], failure: str | None) -> None:
+        if not direct.reported:
+            job.begin()
+            assert not job.run(), "c is behind it"
+        direct._report(batches, failure)
+
+    direct.channel.open(report)
+    assert [batch.tickets[0].id for batch in direct.channel.revoke()] == ["c"]
+    assert job.has_more
+    direct.worker.step()
+    assert not direct.worker.jobs
+    direct.report()
+    assert direct.reported == [["a"], ["b"]]
+
+
 def test_what_is_given_while_the_thread_ends_its_job_is_executed_once() -> None:
     """Between its last look at what waits and the word that it has none, the loop gives more: no job of its own is put."""
     direct = Direct()

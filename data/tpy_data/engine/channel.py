@@ -154,13 +154,14 @@ class ThreadChannel:
         return self._begin_report() if self._rule.is_due(batch, is_last=not self._waiting) else False
 
     def has_more(self) -> bool:
-        """In the thread: whether there is another batch."""
+        """In the thread: whether there is another batch, or something to report: what was to be reported with those behind it,
+        which were revoked."""
         if self._has_failed:
             return False
         if not self._waiting:
             self._is_active = False
             if not self._waiting:
-                return False
+                return bool(self._finished) and not self._is_reporting
             # Given in between, maybe with a job of its own, which will find nothing to do.
             self._is_active = True
         return True
