@@ -117,10 +117,10 @@ def _checked(model_name: str, files: Mapping[str, bytes]) -> dict[PurePosixPath,
         raise _refusal(model_name, f"the files of the override have {size_bytes} bytes; expected at most {most}")
     content: dict[PurePosixPath, bytes] = {}
     for name, data in files.items():
-        parts = [part for part in name.split("/") if part]  # `/1/model.py` and `1//model.py` are 1/model.py, as in Triton
+        parts = [part for part in name.split("/") if part not in ("", ".")]  # `/1/m.py` and `./1//m.py` are 1/m.py, as in Triton
         if len(parts) > limits.MODEL_DEPTH_MAX:
             raise _refusal(model_name, f"file override '{echo(name)}' is more than {limits.MODEL_DEPTH_MAX} folders deep")
-        if not parts or name.endswith("/") or any(part in (".", "..") or "\0" in part for part in parts):
+        if not parts or name.endswith(("/", "/.")) or any(part == ".." or "\0" in part for part in parts):
             raise _refusal(model_name, f"file override '{echo(name)}' is not a path inside the model; expected <version>/<path>")
         content[PurePosixPath(*parts)] = data
     for path in content:

@@ -214,7 +214,15 @@ def test_file_override_and_back(model: ModelFolder, client: InferenceServerClien
     assert not client.is_model_ready("fresh")
 
 
-@pytest.mark.parametrize("path", ["../m/1/model.onnx", "1/../../x", "/../etc/x", "1/", ""])
+@pytest.mark.parametrize("path", ["/1/model.onnx", "./1/model.onnx", "1/.//model.onnx"])
+def test_file_overrides_in_other_spellings(client: InferenceServerClient, path: str) -> None:
+    config = json.dumps({"backend": "onnxruntime"})
+    client.load_model("spelt", config=config, files={f"file:{path}": onnx_models.affine(6, 0)})
+    assert scaled(client, "spelt") == 6
+    client.unload_model("spelt")
+
+
+@pytest.mark.parametrize("path", ["../m/1/model.onnx", "1/../../x", "/../etc/x", "1/", "1/.", "./", ""])
 def test_file_overrides_stay_inside(client: InferenceServerClient, path: str) -> None:
     with pytest.raises(InferenceServerException) as caught:
         client.load_model("outside", config='{"backend": "onnxruntime"}', files={f"file:{path}": b"x"})
