@@ -209,6 +209,21 @@ def test_the_shape_of_what_generate_brings() -> None:
             parse_generate(json.dumps(wrong).encode(), description=model, version=None, received_ns=0)
 
 
+@pytest.mark.parametrize("elements", [1, 20_000, 100_000])
+@pytest.mark.parametrize(
+    "twice", ['"A": %s, "A": [1]', '"A": [1], "A": %s', '"parameters": {"A": %s, "A": [1]}', '"A": %s, "parameters": {"A": [1]}']
+)
+def test_generate_refuses_an_input_that_is_there_twice(twice: str, elements: int) -> None:
+    """Also in documents that are read in pieces; the same text inside of a string is no input."""
+    model = describe("m", {"max_batch_size": 0, "inputs": [["A", "FP32", [-1]], ["S", "BYTES", [1]]], "labels": []})
+    numbers = json.dumps([0.5] * elements)
+    with pytest.raises(InvalidArgument, match="input 'A' already exists in request"):
+        parse_generate(f"{{{twice % numbers}}}".encode(), description=model, version=None, received_ns=0)
+    once = json.dumps({"A": [0.5] * elements, "S": '"A": "A":'}).encode()
+    request = parse_generate(once, description=model, version=None, received_ns=0)
+    assert {tensor.name: tensor.array.size for tensor in request.inputs} == {"A": elements, "S": 1}
+
+
 def test_the_status_of_each_error() -> None:
     other = {"INTERNAL": 500, "NOT_FOUND": 404, "UNAVAILABLE": 503, "UNSUPPORTED": 501, "FORBIDDEN": 403}
     assert {code.name: status for code, status in HTTP_STATUS.items()} == {code.name: 400 for code in ErrorCode} | other

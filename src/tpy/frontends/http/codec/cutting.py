@@ -27,9 +27,14 @@ _QUOTE, _OPEN, _CLOSE, _COMMA = b'"[],'
 def load_in_pieces(text: bytes | bytearray | memoryview, sizes: Sizes = SIZES) -> object:
     """The JSON value in `text`, with LongArray and LongString in it. Raises InvalidArgument, also when more than
     JSON_OUTLINE_BYTES_MAX is neither."""
+    return load_with_outline(text, sizes)[0]
+
+
+def load_with_outline(text: bytes | bytearray | memoryview, sizes: Sizes = SIZES) -> tuple[object, bytes]:
+    """What load_in_pieces gives, and the document without what was cut out: it has the names of all members."""
     cutter = _Cutter(memoryview(text).cast("B"), sizes)
     outline = cutter.cut()
-    return _put_back(parse_json(outline, cutter.offset_of), cutter.found)
+    return _put_back(parse_json(outline, cutter.offset_of), cutter.found), outline
 
 
 def _put_back(document: object, found: dict[str, LongArray | LongString]) -> object:

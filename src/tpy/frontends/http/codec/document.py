@@ -10,13 +10,14 @@ import codecs
 from typing import Any, NoReturn
 
 from tpy.errors import InvalidArgument
-from tpy.frontends.http.codec.cutting import load_in_pieces
+from tpy.frontends.http.codec.cutting import load_in_pieces, load_with_outline
 from tpy.frontends.http.codec.json_text import INT64_MAX, INT64_MIN, UINT64_MAX, parse_json
 from tpy.frontends.http.codec.pieces import LongArray, LongString
 from tpy.limits import (
     HTTP_INLINE_JSON_BYTES_MAX,
     HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX,
     HTTP_INLINE_JSON_VALUES_MAX,
+    JSON_EXPLAIN_BYTES_MAX,
     JSON_WHOLE_BYTES_MAX,
 )
 
@@ -45,9 +46,19 @@ def load_document(text: bytes | bytearray | memoryview) -> object:
     """The JSON value in `text`; the literals NaN, Infinity and -Infinity are numbers. Raises InvalidArgument with Triton's
     text: `failed to parse the request JSON buffer: <what> at <byte offset>`. A byte order mark in front is passed over.
     Long arrays and strings of a large document are LongArray and LongString."""
-    if text[:3] == codecs.BOM_UTF8:
-        text = memoryview(text)[3:]
+    text = _without_mark(text)
     return parse_json(text) if len(text) <= JSON_WHOLE_BYTES_MAX else load_in_pieces(text)
+
+
+def load_with_names(text: bytes | bytearray | memoryview) -> tuple[object, bytes]:
+    """The JSON value in `text`, and a JSON text with the names of all its members, also those that are there twice: what is left
+    of the document without its long arrays and strings. Raises as load_document."""
+    text = _without_mark(text)
+    return (parse_json(text), bytes(text)) if len(text) <= JSON_EXPLAIN_BYTES_MAX else load_with_outline(text)
+
+
+def _without_mark(text: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
+    return memoryview(text)[3:] if text[:3] == codecs.BOM_UTF8 else text
 
 
 def refuse(member: str, problem: str) -> NoReturn:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tpy.echo import request_prefix
 from tpy.errors import InvalidArgument
-from tpy.frontends.http.codec.document import NON_STRING, load_document, refuse
+from tpy.frontends.http.codec.document import NON_STRING, load_with_names, refuse
 from tpy.frontends.http.codec.json_data import count_elements, read_json_data
 from tpy.frontends.http.codec.parameters import own_value
 from tpy.frontends.http.codec.pieces import LongArray, LongString
@@ -44,7 +44,7 @@ def parse_generate(
 
     Raises InvalidArgument with Triton's texts (26, 35 and 79, and those of broken JSON and elements).
     """
-    document = load_document(body)
+    document, names = load_with_names(body)
     if type(document) is not dict:
         raise InvalidArgument("attempt to get members for non-object")
     request_id = document.get("id", "")
@@ -52,7 +52,7 @@ def parse_generate(
         request_id = request_id.decode()
     if type(request_id) is not str:
         refuse("id", NON_STRING)
-    _refuse_repeated(body, description, request_id)
+    _refuse_repeated(names, description, request_id)
     inputs: dict[str, Tensor] = {}
     parameters: dict[str, ParameterValue] = {}
     for name, value in document.items():
@@ -89,12 +89,11 @@ class _Members(list[tuple[str, object]]):
     """An object of a JSON document, with members of the same name."""
 
 
-def _refuse_repeated(body: bytes | bytearray | memoryview, description: ModelDescription, request_id: str) -> None:
+def _refuse_repeated(text: bytes, description: ModelDescription, request_id: str) -> None:
     """Raise InvalidArgument for an input that an object of the document has twice. Of such members the parser knows the last
-    only, so documents in which the name of an input occurs twice are read again, slowly, up to a size."""
-    if len(body) > JSON_EXPLAIN_BYTES_MAX:
+    only, so documents in which the name of an input occurs twice are read again, slowly, up to a size without what is long."""
+    if len(text) > JSON_EXPLAIN_BYTES_MAX:
         return
-    text = bytes(body)
     suspects = [name for name in description.input_by_name if text.count(f'"{name}"'.encode()) > 1]
     if not suspects:
         return
