@@ -363,10 +363,11 @@ async def test_a_request_at_hand_that_was_cancelled_is_not_executed(autojump_clo
 
 
 class Walk:
-    """Random requests, cancellations, steps and deaths of workers; then what must hold."""
+    """Random requests, cancellations, steps and deaths of workers, more and fewer instances; then what must hold."""
 
-    def __init__(self, r: PromptRig, seed: int) -> None:
+    def __init__(self, r: PromptRig, seed: int, changes: dict[str, Any]) -> None:
         self.r = r
+        self.changes = changes
         self.chance = random.Random(seed)
         self.sinks: dict[int, RecordingSink] = {}
         self.handles: dict[int, object] = {}
@@ -394,9 +395,9 @@ class Walk:
             self.handles[number].cancel()  # type: ignore[attr-defined]  # a RequestHandle
 
     async def act(self) -> None:
-        instances = [instance for instance in self.r.backend.prompt if not instance.dead]
-        chosen = self.chance.choice(instances) if instances else None
-        match self.chance.choices(range(8), (20, 6, 50, 4, 4, 0.5, 30, 4))[0]:
+        living = [instance for instance in self.r.backend.prompt if not instance.dead]
+        chosen = self.chance.choice(living) if living else None
+        match self.chance.choices(range(10), (20, 6, 50, 4, 4, 0.5, 30, 4, 4, 0.4))[0]:
             case 0:
                 self.submit()
             case 1:
@@ -415,6 +416,11 @@ class Walk:
                 await trio.testing.wait_all_tasks_blocked()
             case 7:
                 await trio.sleep(self.chance.choice((0.0005, 0.002, 0.01)))
+            case 8 if chosen is not None:
+                chosen.declines = not chosen.declines
+            case 9:
+                groups = instances(self.chance.choice((1, 2, 3)))
+                self.r.plane.want(config(instance_group=groups, **self.changes), {1: 1})
             case _:
                 pass
 
@@ -450,7 +456,7 @@ async def test_random_walks(seed: int, batching: str, autojump_clock: MockClock)
     changes = {"dynamic_batching": dynamic()} if batching == "dynamic" else {}
     async with prompt_rig(count=1 + seed % 3, **changes) as r:
         r.backend.took_ns = (0, NS_PER_MS)[seed // 3 % 2]
-        walk = Walk(r, seed)
+        walk = Walk(r, seed, changes)
         for _ in range(300):
             await walk.act()
         await walk.settle()

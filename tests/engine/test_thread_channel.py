@@ -291,6 +291,17 @@ def test_a_slow_batch_is_reported_at_once_and_so_is_the_one_behind_it() -> None:
     assert direct.reported == [["a", "b"], ["c"], ["d", "e"]]
 
 
+def test_one_that_is_passed_over_behind_a_slow_batch_says_nothing_of_the_next() -> None:
+    direct = Direct()
+    direct.took_ns = [QUICK_BATCHES_NS_MAX + 1, 1, 1, 1]
+    tickets = direct.give("abcde")
+    tickets["b"].abandoned = True
+    for _ in range(3):
+        direct.worker.step()
+        direct.report()
+    assert direct.reported == [["a"], ["b"], ["c"]]
+
+
 def test_what_is_revoked_is_not_executed_and_what_is_over_is_told_first() -> None:
     direct = Direct()
     direct.give("abcd")

@@ -61,7 +61,8 @@ class ReportRule:
             self._since_ns = batch.times.start_ns
         is_slow = batch.took_ns > QUICK_BATCHES_NS_MAX
         is_due = is_slow or self._last_was_slow or is_last or batch.times.end_ns - self._since_ns > QUICK_BATCHES_NS_MAX
-        self._last_was_slow = is_slow
+        if batch.is_executed:
+            self._last_was_slow = is_slow
         if is_due:
             self._since_ns = None
         return is_due
