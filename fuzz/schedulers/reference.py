@@ -190,9 +190,10 @@ class ReferenceScheduler:
         held = len(self.running[instance])
         self.leave_or_idle(instance)
         if self.credit and instance in self.lengths:
-            if times_ns[-1] > QUICK_BATCHES_NS_MAX and instance in self.able:
+            last_ns = [0, *(ns for ns in times_ns if ns)][-1]
+            if last_ns > QUICK_BATCHES_NS_MAX and instance in self.able:
                 self.slow.add(instance)
-            elif times_ns[-1] > 0:
+            elif last_ns > 0:
                 self.slow.discard(instance)
             times = self.times_ns[instance]
             times.extend(times_ns)

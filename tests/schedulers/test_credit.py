@@ -181,6 +181,19 @@ def test_nothing_is_given_behind_what_is_being_taken_back() -> None:
     assert play.given() == [(0, PREFETCHED_BATCHES_MAX - 1)]
 
 
+def test_one_that_was_passed_over_behind_a_quick_batch_leaves_the_instance_quick() -> None:
+    """So it is asked for what it does not report while the next takes long."""
+    play = Play(0, prefetch=True)
+    play.submit(6)
+    play.actions()
+    play.done(0, [SLOW_NS])
+    assert play.given() == [(0, PREFETCHED_BATCHES_MAX)]
+    play.done(0, [1, 0])
+    assert play.given() == []
+    play.core.advance(UNREPORTED_NS_MAX)
+    assert play.actions()[-1:] == [Revoke(0)]
+
+
 def test_at_a_stop_what_a_quick_instance_holds_is_executed_and_what_comes_back_is_refused() -> None:
     play, (first, second) = quick(2)
     play.core.stop(1)

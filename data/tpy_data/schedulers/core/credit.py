@@ -80,7 +80,7 @@ class CreditPolicy:
         if length is None:
             self._ask_ns.pop(instance, None)
             return  # it has left
-        last_ns = times_ns[-1]
+        last_ns = times_ns[-1] or next((ns for ns in reversed(times_ns) if ns), 0)
         if last_ns > QUICK_BATCHES_NS_MAX and instance in self._able:
             self._slow.add(instance)
         elif last_ns > 0:
