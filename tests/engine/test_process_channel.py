@@ -189,7 +189,7 @@ async def test_a_request_that_ended_before_its_turn_is_not_executed(
 
 
 async def test_cancelling_what_was_executed_a_moment_ago_answers_nobody(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
-    """The break-up that the cancellation asks for finds the whole run executed."""
+    """What is revoked for the cancellation was executed already."""
     async with prompt_rig() as r:
         await r.warm()
         r.submit(0)
@@ -265,7 +265,7 @@ async def test_an_instance_that_goes_ends_its_run_in_its_thread(autojump_clock: 
 
 
 async def slow_run(r: PromptRig) -> list[RecordingSink]:
-    """A steady run of 4 at work, and two requests that wait."""
+    """A slow instance that holds 4 batches, and two requests that wait."""
     r.backend.took_ns = NS_PER_MS
     first = r.submit(0)
     sinks = [r.submit(number) for number in range(1, 7)]
@@ -349,7 +349,7 @@ async def test_what_is_answered_is_let_go(
             await r.step()
 
 
-async def test_a_request_at_hand_that_was_cancelled_is_not_executed(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+async def test_a_prefetched_request_that_was_cancelled_is_not_executed(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
     async with prompt_rig() as r:
         r.backend.took_ns = NS_PER_MS
         sinks = [RecordingSink() for _ in range(6)]

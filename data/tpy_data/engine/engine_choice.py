@@ -30,7 +30,7 @@ def executing_engine(
     request_timeout: RequestTimeout = RequestTimeout.QUEUE,
 ) -> VersionEngine:
     """The engine that executes requests on instances: that of sequence models, or of any other. `gate` None: nothing is rate
-    limited. With one, batches of sequences wait at the door of their instance, because a sequence does not change it."""
+    limited. With one, batches of sequences wait in the channel of their instance, because a sequence does not change it."""
     engine: VersionEngine
     if loaded.config.sequence_batching is not None:
         engine = SequenceEngine(key.model, key.version, loaded, sequences, clock, deliveries)

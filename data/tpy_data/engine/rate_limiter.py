@@ -132,7 +132,7 @@ class InstanceGate:
         return self._core.supply()
 
     def keeps_back(self, number: int) -> bool:
-        """Whether a batch of this instance waits at its door."""
+        """Whether a batch of this instance waits in its channel, and none runs."""
         gated = self._gated.get(number)
         return gated is not None and gated.keeps_back
 

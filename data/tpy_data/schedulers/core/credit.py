@@ -21,9 +21,8 @@ class CreditPolicy:
     """The credit of each instance.
 
     * Of a *quick* model, for which handing over costs more than executing: several batches when it holds none. It begins with
-    one;
-      when all were over within QUICK_BATCHES_NS_MAX the next may be twice as many, otherwise as many as were. At most its share
-      of what waits, because another instance may be idle before this one comes to them.
+      one; when all were over within QUICK_BATCHES_NS_MAX the next may be twice as many, otherwise as many as were. At most its
+      share of what waits, because another instance may be idle before this one comes to them.
     * Of a *slow* model, whose last batch took longer than that, with one instance: some batches at any time, so that it need not
       wait for the server between two. No other instance could do better.
     * Otherwise: one.
