@@ -182,8 +182,11 @@ class DecoupledRequests:
         stream.failed = stream.failed or error is not None
         self._count_response(stream, ticket, sent, Kind.FAIL if error is not None else Kind.SUCCESS if outputs else Kind.EMPTY)
         if final:
+            was_executed = (
+                ticket.execution is not None
+            )  # before: to leave the core can bring the report of its batch, which counts it
             self._leave(ticket, stream, by_model=True)
-            if ticket.execution is not None:
+            if was_executed:
                 self._count(ticket, stream)
         self._ends.answer(ticket, outputs=outputs, error=error, result=result, final=final)
         if final:
