@@ -33,10 +33,10 @@ BATCH = 64
 """Rows of the batches of sequences, and how many of them a model of strategy direct has slots for."""
 
 _TURNS = 20
-"""Batches between two looks at the clock."""
+"""Turns between two looks at the clock."""
 
 _NS = 1_000
-"""How far the cores' time goes on from batch to batch."""
+"""How far the cores' time goes on from turn to turn."""
 
 _HOUR_NS = 3_600 * NS_PER_S
 
@@ -54,6 +54,11 @@ def drive(*, queue: Sequence[int], sequences: Sequence[int], seconds: float) -> 
     return msgspec.json.decode(text.splitlines()[-1], type=list[Point])
 
 
+def _batches(core: SchedulerCore) -> list[Sequence[Ticket]]:
+    """What the core gives its instance now."""
+    return [batch for action in core.take_actions() if isinstance(action, Dispatch) for batch in action.batches]
+
+
 class Queue:
     """A core with so many requests waiting."""
 
@@ -66,12 +71,13 @@ class Queue:
             core.submit(make(), 0)
 
     def turn(self) -> int:
-        """One batch. Returns how many requests it had."""
-        count = sum(len(action.tickets) for action in self._core.take_actions() if isinstance(action, Dispatch))
+        """What the instance is given at once. Returns how many requests that was."""
+        batches = _batches(self._core)
+        count = sum(len(batch) for batch in batches)
         self._now_ns += _NS
         for _ in range(count):
             self._core.submit(self._make(), self._now_ns)
-        self._core.done(0, self._now_ns, (1,))
+        self._core.done(0, self._now_ns, (1,) * len(batches))
         self._core.next_deadline_ns()
         return count
 
@@ -106,12 +112,12 @@ class Sequences:
         self._core: SchedulerCore = sequence_core(options)
         self._now_ns = 0
         self._active = active
-        self._running: list[Ticket] = []
+        self._running: list[Sequence[Ticket]] = []
         self._positions = [SequencePosition(correlation_id=number) for number in range(live + 1)]
         self._core.add_instance(0, 0)
         for number in range(1, live + 1):
             self._core.submit(Ticket(sequence=SequencePosition(correlation_id=number, start=True)), 0)
-        self._running = self._given()
+        self._running = _batches(self._core)
         for _ in range(live // BATCH + _TURNS):  # every START has run
             self.turn()
 
@@ -119,21 +125,17 @@ class Sequences:
         """What the core counts."""
         return self._core.snapshot()
 
-    def _given(self) -> list[Ticket]:
-        actions = self._core.take_actions()
-        return [ticket for action in actions if isinstance(action, Dispatch) for ticket in action.tickets]
-
     def turn(self) -> int:
-        """One batch. Returns how many requests it had."""
-        over = self._running
+        """What the instance is given at once. Returns how many requests that was."""
+        over = [ticket for batch in self._running for ticket in batch]
         self._now_ns += _NS
-        self._core.done(0, self._now_ns)
-        self._running = self._given()
+        self._core.done(0, self._now_ns, (0,) * len(self._running))
+        self._running = _batches(self._core)
         for ticket in over:
             position = ticket.sequence
             if position is not None and isinstance(position.correlation_id, int) and position.correlation_id <= self._active:
                 self._core.submit(Ticket(sequence=self._positions[position.correlation_id]), self._now_ns)
-        self._running += self._given()
+        self._running += _batches(self._core)
         self._core.next_deadline_ns()
         return len(over)
 

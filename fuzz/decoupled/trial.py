@@ -182,11 +182,13 @@ class Trial:
         """Run what waits for the instance; each request sends so many responses before its batch is over."""
         if not self.worker.jobs:
             return
-        job = self.worker.jobs.pop(0)
+        job = self.worker.jobs[0]
         self.taken["a batch fails" if fails else "execute"] += 1
         self.instance.fails = fails
         job.begin()
-        job.run()
+        reports = job.run()
+        if not job.has_more:
+            self.worker.jobs.pop(0)
         for index, seen in enumerate(self.instance.seen):
             naive = self.requests[int(seen.id)]
             naive.request = seen
@@ -194,7 +196,8 @@ class Trial:
                 seen.sender.watch(partial(_take, naive), partial(_tell, naive))
             for _ in range(before[index % len(before)]):
                 self.send(naive, final=False)
-        job.finished()
+        if reports:
+            job.finished()
         for seen in self.instance.seen:
             naive = self.requests[int(seen.id)]
             naive.executed, naive.failed = True, fails

@@ -41,6 +41,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
             _identity(repository, f"{kind.value}_{rank}", kind, batch=0, dims=[-1] * rank)
     _identity(repository, "batched", DataType.FP32, batch=4, dims=[2])
     _identity(repository, "labelled", DataType.FP32, batch=4, dims=[3], labels=True)
+    enforce = 'parameters { key: "TPY_REQUEST_TIMEOUT" value { string_value: "enforce" } }\n'
+    _identity(repository, "enforcing", DataType.FP32, batch=4, dims=[2], more=enforce)
     for name, source, batch, dims, output in (("parameters", PARAMETERS, 0, 1, "SEEN"), ("failing", FAILING, 4, 4, "OUTPUT0")):
         kind = "STRING" if output == "SEEN" else "INT32"
         ModelFolder(repository, name).config(
@@ -52,14 +54,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield process
 
 
-def _identity(repository: Any, name: str, kind: DataType, *, batch: int, dims: list[int], labels: bool = False) -> None:
+def _identity(
+    repository: Any, name: str, kind: DataType, *, batch: int, dims: list[int], labels: bool = False, more: str = ""
+) -> None:
     folder = ModelFolder(repository, name)
     (folder.path / "1").mkdir()
     tensor = f"data_type: {kind.config_name} dims: {dims}"
     extra = 'label_filename: "labels.txt"' if labels else ""
     folder.config(
         f'backend: "identity"\nmax_batch_size: {batch}\n'
-        f'input [ {{ name: "INPUT0" {tensor} }} ]\noutput [ {{ name: "OUTPUT0" {tensor} {extra} }} ]\n'
+        f'input [ {{ name: "INPUT0" {tensor} }} ]\noutput [ {{ name: "OUTPUT0" {tensor} {extra} }} ]\n{more}'
     )
     if labels:
         folder.file("labels.txt", "cat\ndog\nbird\n")
@@ -240,7 +244,8 @@ def test_failures_of_models(client: Client, act: int, status: str, text: str) ->
 
 def test_a_request_that_times_out(client: Client) -> None:
     given = client.input("INPUT0", "FP32", np.zeros((1, 2), np.float32))
-    assert client.refusal("batched", given, timeout=1) == ("503", "Request timeout expired")
+    assert client.refusal("enforcing", given, timeout=1) == ("503", "Request timeout expired")
+    assert client.infer("batched", given, timeout=1).as_numpy("OUTPUT0").tolist() == [[0, 0]], "no queue of it has a timeout"
 
 
 def test_descriptions(server: ServerProcess) -> None:

@@ -175,7 +175,7 @@ def test_what_has_no_effect_is_told_and_metric_tags_are_shown(server: ServerProc
     assert "model 'sums' sets fields" not in server.log
     with urllib.request.urlopen(f"http://{server.metrics}/metrics") as page:
         assert re.search(
-            r'^nv_inference_request_success\{model="sums",.*_team="ragged".*\} \d', page.read().decode(), re.MULTILINE
+            r'^nv_inference_request_success\{_team="ragged",model="sums",version="1"\} \d', page.read().decode(), re.MULTILINE
         )
 
 
