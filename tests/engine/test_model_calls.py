@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import cast
 
+import pytest
 import trio
 
 from tests.submitting import submit_to
@@ -17,6 +18,7 @@ from tpy.services import LoadingService
 from tpy_data.cache.options import LocalCacheOptions
 from tpy_data.engine.cached_request import CachedRequest
 from tpy_data.engine.model_calls import EngineCalls, ModelCall
+from tpy_data.engine.request_log import LoggedRequest
 from tpy_data.schedulers.core import Outcome
 from tpy_data.schedulers.core.rate_limiter import Supply
 
@@ -200,6 +202,31 @@ async def test_a_call_that_waits_for_the_answer_of_its_own_batch_is_refused(auto
         batch.over = True
         assert values(await answered.wait()) == [4, 4]
         assert values(other.responses[0]) == [5, 5]
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+async def test_a_call_to_the_only_instance_of_its_own_slow_model_is_refused(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture, verbose: bool
+) -> None:
+    """The instance would hold the call behind the batch that waits for it. Also where each request is logged."""
+    if verbose:
+        caplog.set_level("DEBUG", "tpy_data.engine.request_log")
+    async with rig(latency_ms=5000) as running:
+        await running.serve(config())
+        await running.submit(request(value=1)).wait()
+        answered = RecordingSink()
+        handle = submit_to(running.plane.inference, request(value=4), answered)
+        assert isinstance(handle, LoggedRequest) is verbose
+        ticket = handle.handle if isinstance(handle, LoggedRequest) else handle
+        await trio.testing.wait_all_tasks_blocked()
+        batch, sink = WaitingBatch([cast(ExecutionRequest, ticket)]), Sink()
+        running.plane._calls.infer(request(value=5), sink, streams=False, waiting=batch)
+        await sink.ended.wait()
+        (error,) = sink.refusals
+        assert "('m' -> 'm')" in str(error)
+        assert trio.current_time() < 6, "at once"
+        batch.over = True
+        assert values(await answered.wait()) == [4, 4]
 
 
 async def test_a_call_that_needs_resources_of_its_caller_is_refused(autojump_clock: trio.testing.MockClock) -> None:

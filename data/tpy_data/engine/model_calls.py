@@ -25,6 +25,7 @@ from tpy_data.engine.cached_request import CachedRequest
 from tpy_data.engine.core import CallingBatch, WaitingRequest, find_circle
 from tpy_data.engine.ensemble_request import EnsembleRequest, StepRequest
 from tpy_data.engine.exception_text import exception_text
+from tpy_data.engine.request_log import LoggedRequest
 from tpy_data.engine.ticket import RequestTicket, TicketOwner
 from tpy_data.schedulers.core import Outcome, Phase
 from tpy_data.schedulers.core.rate_limiter import Resource
@@ -234,7 +235,9 @@ async def _read_line(descriptor: int, reader: LineReader) -> None:
 def _tickets_of(handle: RequestHandle | None) -> Iterator[RequestTicket]:
     """The requests to models behind a handle: several of an ensemble's; that of an equal request whose answer is waited for; none
     while a cache is asked."""
-    if isinstance(handle, RequestTicket):
+    if isinstance(handle, LoggedRequest):
+        yield from _tickets_of(handle.handle)
+    elif isinstance(handle, RequestTicket):
         yield handle
     elif isinstance(handle, EnsembleRequest):
         for step in handle.steps:
@@ -245,7 +248,11 @@ def _tickets_of(handle: RequestHandle | None) -> Iterator[RequestTicket]:
 
 def _is_held_up(handle: RequestHandle | None) -> bool:
     """Whether something of it waits for an instance, or for an equal request."""
+    if isinstance(handle, LoggedRequest):
+        return _is_held_up(handle.handle)
     if isinstance(handle, RequestTicket):
+        if handle.phase is Phase.EXECUTING:
+            handle.owner.recall()  # it may be held behind a batch that waits for this call
         return handle.phase is Phase.QUEUED or _needs_resources(handle)
     if isinstance(handle, EnsembleRequest):
         return any(_is_held_up(cast(StepRequest, step).handle) for step in handle.steps)

@@ -41,6 +41,11 @@ class LoggedRequest:
         self._handle: RequestHandle | None = None
         self._over = False
 
+    @property
+    def handle(self) -> RequestHandle | None:
+        """That of the request itself, once it is submitted."""
+        return self._handle
+
     def submit(self, submit: Submit) -> RequestHandle:
         """Submit the request in this way; its handle."""
         try:

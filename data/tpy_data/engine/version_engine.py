@@ -144,7 +144,8 @@ class VersionEngine:
 
     def recall(self) -> None:
         """Have every request that no instance has started wait in the queue, for any of them."""
-        self._driver.recall()
+        if any(held > 1 for held in self._held.values()):
+            self._driver.recall()
 
     def add_instance(self, slot: InstanceSlot) -> None:
         """Give work to this instance from now on."""
