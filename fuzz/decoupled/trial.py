@@ -49,9 +49,9 @@ class Naive:
     delivered: list[str] = field(default_factory=list)
     paused: bool = False
     executed: bool = False
-    """Its batch is over."""
+    """Its batch is over, and the engine knows."""
     failed: bool = False
-    """Its batch has failed."""
+    """Its batch has failed, and the engine knows."""
     final_sent: bool = False
     cancelled: bool = False
     ended: str = ""
@@ -158,6 +158,8 @@ class Trial:
         slot = InstanceSlot(0, "m_0", channel, worked=lambda: None, failed=lambda why: None)
         self.engine.add_instance(slot)
         self.requests: list[Naive] = []
+        self.unreported: list[tuple[Naive, bool]] = []
+        """Whose batch is over, and whether it failed; quick batches are reported with those behind them."""
         self.stopped = False
         self.steps = 0
 
@@ -196,12 +198,13 @@ class Trial:
                 seen.sender.watch(partial(_take, naive), partial(_tell, naive))
             for _ in range(before[index % len(before)]):
                 self.send(naive, final=False)
+        self.unreported += [(self.requests[int(seen.id)], fails) for seen in self.instance.seen]
+        self.instance.seen = []
         if reports:
             job.finished()
-        for seen in self.instance.seen:
-            naive = self.requests[int(seen.id)]
-            naive.executed, naive.failed = True, fails
-        self.instance.seen = []
+            for naive, failed in self.unreported:
+                naive.executed, naive.failed = True, failed
+            self.unreported = []
 
     def send(self, naive: Naive, *, final: bool, error: bool = False, alone: bool = False) -> None:
         """As a model does that waits for room: only when there is some."""

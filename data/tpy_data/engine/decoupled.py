@@ -182,9 +182,8 @@ class DecoupledRequests:
         stream.failed = stream.failed or error is not None
         self._count_response(stream, ticket, sent, Kind.FAIL if error is not None else Kind.SUCCESS if outputs else Kind.EMPTY)
         if final:
-            was_executed = (
-                ticket.execution is not None
-            )  # before: to leave the core can bring the report of its batch, which counts it
+            # Looked at before: to leave the core can bring the report of its batch, which counts it.
+            was_executed = ticket.execution is not None
             self._leave(ticket, stream, by_model=True)
             if was_executed:
                 self._count(ticket, stream)

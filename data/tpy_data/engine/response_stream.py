@@ -76,6 +76,8 @@ class HandOff:
         taken: dict[ResponseStream, list[Sent]] = {}
         with self._deliveries:
             for _ in range(len(queue)):
+                if not queue:  # to take the last one brought the report of a batch, before which all that was sent is taken
+                    break
                 stream, sent = queue.popleft()
                 if stream.over:
                     continue
