@@ -10,6 +10,7 @@ import pytest
 
 from tests.backends.python.conftest import Serve, Served, request
 from tests.backends.python.test_decoupled import FINAL, ask, told
+from tests.e2e.waiting import wait_until
 from tpy.errors import Internal
 from tpy_data.backends.python.worker import context
 from tpy_data.backends.python.worker.failure_log import REPORTS_MAX, WINDOW_S, FailureLog
@@ -70,6 +71,7 @@ def test_in_a_decoupled_coroutine_after_the_final_flag(make: Serve) -> None:
     """Nobody is told of it any more, but for the log."""
     served = make(RAISES.format(begin="async def", first=f"request.get_response_sender().send(flags={FINAL})"), decoupled=True)
     assert told(ask(served, 1, id="a")) == ["end"]
+    wait_until(lambda: served.logged("error"))  # the request has ended before its model failed
     check(report(served), "execute failed (model 'm', request id 'a'): ValueError: this is bad")
 
 
