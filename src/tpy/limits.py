@@ -64,9 +64,6 @@ HTTP_CHUNKS_MAX: Final = 65_536
 JSON_DEPTH_MAX: Final = 100
 """Nesting of `data` in a JSON request, as Triton 2.73."""
 
-BATCH_REQUESTS_MAX: Final = 65_536
-"""Requests in one batch; beyond any real max_batch_size, stops a configuration typo from growing a list."""
-
 LOAD_OVERRIDE_BYTES_MAX: Final = 2048 * MIB
 """Sum of the `file:` overrides in one load call."""
 
