@@ -22,9 +22,9 @@ from tpy.limits import DECOUPLED_RESPONSES_WAITING_MAX
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
 from tpy.services import RequestHandle
 from tpy.units import NS_PER_S
-from tpy_data.engine.channel import ThreadChannel
-from tpy_data.engine.executor import Job
-from tpy_data.engine.version_engine import InstanceSlot, VersionEngine
+from tpy_data.engine.channels.channel import ThreadChannel
+from tpy_data.engine.versions.version_engine import InstanceSlot, VersionEngine
+from tpy_data.executors.executor import Job
 from tpy_data.schedulers.core import make_core
 
 INVARIANT = (

@@ -21,7 +21,7 @@ from tpy.messages import DataType, Tensor
 from tpy_data.cache.core.entry import CachedResponse
 from tpy_data.cache.options import RedisCacheOptions
 from tpy_data.cache.redis_cache import RedisCache
-from tpy_data.engine.executor import ThreadExecutor
+from tpy_data.executors.executor import ThreadExecutor
 
 KEY = bytes(range(32))
 

@@ -29,7 +29,7 @@ from tpy.frontends.http.codec.status import HTTP_STATUS
 from tpy.telemetry.cache import CACHE_FAMILIES
 from tpy.telemetry.host import HostSampler
 from tpy.telemetry.metrics import FAMILIES
-from tpy_data.engine.support import refuse_unsupported
+from tpy_data.engine.loading.support import refuse_unsupported
 
 from .pages import ROOT
 

@@ -38,9 +38,9 @@ from tpy.state import DesiredModel, DesiredVersion, ModelStateStore
 from tpy.state.store import DesiredWriter
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
-from tpy_data.engine.channel import BatchJob
-from tpy_data.engine.executor import Executor, Job
-from tpy_data.engine.virtual_executor import VirtualExecutor
+from tpy_data.engine.channels.channel import BatchJob
+from tpy_data.executors.executor import Executor, Job
+from tpy_data.executors.virtual_executor import VirtualExecutor
 
 Execute = Callable[[ExecutionBatch], Sequence[ExecutionResult]]
 

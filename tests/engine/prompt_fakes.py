@@ -17,7 +17,7 @@ from tpy.backend import (
     ModelInstance,
     Outcome,
 )
-from tpy_data.engine.batch import Batch
+from tpy_data.engine.requests.batch import Batch
 
 
 def first_value(batch: ExecutionBatch | Batch) -> float:

@@ -14,7 +14,7 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import ModelInput, ModelOutput, TensorReshape
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType, InferenceRequest, Tensor
-from tpy_data.engine.admission import Admission
+from tpy_data.engine.admission.admission import Admission
 
 INT32 = DataType.INT32
 NOTE = (

@@ -18,7 +18,7 @@ from tpy.errors import InvalidArgument, Unavailable
 from tpy.limits import CACHE_INLINE_BYTES_MAX
 from tpy.messages import CacheStatistics, DataType, InferenceRequest, SequencePosition, Tensor
 from tpy_data.cache.options import LocalCacheOptions
-from tpy_data.engine import cached_engine
+from tpy_data.engine.caching import cached_engine
 
 CACHED = config(response_cache=ResponseCache(enable=True))
 VARIABLE = config(

@@ -13,7 +13,7 @@ from tpy.backend import ExecutionRequest, ExecutionResult
 from tpy.errors import Internal
 from tpy.limits import DECOUPLED_RESPONSES_WAITING_MAX, ENSEMBLE_FRAMES_MAX
 from tpy.messages import DataType, Tensor
-from tpy_data.engine.executor import ThreadExecutor
+from tpy_data.executors.executor import ThreadExecutor
 
 from .ensembles import DECOUPLED, MembersBackend, Stream, ensemble, inputs, outputs, plus, serve_all, step, submit
 from .fakes import Rig, config, request, rig

@@ -16,9 +16,9 @@ from tpy.limits import CALL_CIRCLE_CHECK_S
 from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest
 from tpy.services import LoadingService
 from tpy_data.cache.options import LocalCacheOptions
-from tpy_data.engine.cached_request import CachedRequest
-from tpy_data.engine.model_calls import EngineCalls, ModelCall
-from tpy_data.engine.request_log import LoggedRequest
+from tpy_data.engine.caching.cached_request import CachedRequest
+from tpy_data.engine.calls.model_calls import EngineCalls, ModelCall
+from tpy_data.engine.requests.request_log import LoggedRequest
 from tpy_data.schedulers.core import Outcome
 from tpy_data.schedulers.core.rate_limiter import Supply
 
@@ -210,7 +210,7 @@ async def test_a_call_to_the_only_instance_of_its_own_slow_model_is_refused(
 ) -> None:
     """The instance would hold the call behind the batch that waits for it. Also where each request is logged."""
     if verbose:
-        caplog.set_level("DEBUG", "tpy_data.engine.request_log")
+        caplog.set_level("DEBUG", "tpy_data.engine.requests.request_log")
     async with rig(latency_ms=5000) as running:
         await running.serve(config())
         await running.submit(request(value=1)).wait()

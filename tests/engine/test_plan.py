@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.engine.fakes import config
 from tpy.ids import Generation, ModelId, Version
 from tpy.state import DesiredModel, DesiredVersion, ObservedKey
-from tpy_data.engine.core import Forget, Load, Phase, Resize, Running, Unload, plan
+from tpy_data.engine.runtimes.core import Forget, Load, Phase, Resize, Running, Unload, plan
 
 MODEL = ModelId("m")
 

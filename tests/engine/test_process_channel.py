@@ -20,11 +20,11 @@ from tpy.clock import Clock
 from tpy.errors import Unavailable
 from tpy.testing.loop_guard import LoopGuard
 from tpy.units import NS_PER_MS, NS_PER_S
-from tpy_data.engine.batch import Batch
-from tpy_data.engine.channel import BatchJob
-from tpy_data.engine.executor import Job
-from tpy_data.engine.process_channel import FinishJob, ProcessChannel
-from tpy_data.engine.virtual_executor import VirtualExecutor
+from tpy_data.engine.channels.channel import BatchJob
+from tpy_data.engine.channels.process_channel import FinishJob, ProcessChannel
+from tpy_data.engine.requests.batch import Batch
+from tpy_data.executors.executor import Job
+from tpy_data.executors.virtual_executor import VirtualExecutor
 
 
 def _now_ns() -> int:

@@ -18,10 +18,10 @@ from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, Instan
 from tpy.config.model_config import InstanceGroup, InstanceKind, RateLimiter, RateLimiterResource
 from tpy.errors import Unavailable
 from tpy.messages import ModelState
-from tpy_data.engine.batch import Batch
-from tpy_data.engine.channel import Report
-from tpy_data.engine.placing import PlacedInstance
-from tpy_data.engine.rate_limiter import RateLimiter as Limiter
+from tpy_data.engine.channels.channel import Report
+from tpy_data.engine.channels.rate_limiter import RateLimiter as Limiter
+from tpy_data.engine.loading.placing import PlacedInstance
+from tpy_data.engine.requests.batch import Batch
 from tpy_data.schedulers.core.rate_limiter import Supply
 
 ANY = Supply()

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from tpy.limits import READINESS_CHECK_S_MAX
-from tpy_data.engine.readiness import ReadinessChecks
+from tpy_data.engine.instances.readiness import ReadinessChecks
 
 
 class Opinion:

@@ -15,12 +15,12 @@ from tpy.errors import TpyError
 
 @pytest.fixture(autouse=True)
 def verbose(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    with caplog.at_level(logging.DEBUG, "tpy_data.engine.request_log"):
+    with caplog.at_level(logging.DEBUG, "tpy_data.engine.requests.request_log"):
         yield
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == "tpy_data.engine.request_log"]
+    return [record.getMessage() for record in caplog.records if record.name == "tpy_data.engine.requests.request_log"]
 
 
 async def test_an_answer_with_its_times(caplog: pytest.LogCaptureFixture, autojump_clock: MockClock) -> None:
@@ -66,6 +66,6 @@ async def test_what_gets_no_answer(caplog: pytest.LogCaptureFixture, autojump_cl
 async def test_nothing_is_made_when_the_log_is_not_verbose(caplog: pytest.LogCaptureFixture, autojump_clock: MockClock) -> None:
     async with rig(latency_ms=7) as r:
         await r.serve(config())
-        logging.getLogger("tpy_data.engine.request_log").setLevel(logging.INFO)
+        logging.getLogger("tpy_data.engine.requests.request_log").setLevel(logging.INFO)
         await r.submit(request()).wait()
     assert not lines(caplog)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tpy.backend import ExecutionResult
 from tpy.clock import SystemClock
 from tpy.deliveries import Deliveries
-from tpy_data.engine.response_stream import HandOff, ResponseStream, Sent
+from tpy_data.engine.requests.response_stream import HandOff, ResponseStream, Sent
 
 
 class Owner:

@@ -15,7 +15,7 @@ from tpy.config import RequestTimeout
 from tpy.config.model_config import ControlKind, Warmup, WarmupInput
 from tpy.errors import TpyError, Unavailable
 from tpy.messages import DataType, InferenceRequest, ModelState, Tensor
-from tpy_data.engine.sequence_controls import SequenceControls
+from tpy_data.engine.admission.sequence_controls import SequenceControls
 
 from .fakes import RecordingSink, Rig, config, instances, request, rig, tensor, values
 from .sequences import (

@@ -15,11 +15,11 @@ from tests.submitting import submit_to
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure
 from tpy.limits import QUICK_BATCHES_NS_MAX
 from tpy.testing.loop_guard import LoopGuard
-from tpy_data.engine import channel
-from tpy_data.engine.batch import Batch
-from tpy_data.engine.channel import ThreadChannel
-from tpy_data.engine.executor import Job, ThreadExecutor
-from tpy_data.engine.ticket import RequestTicket
+from tpy_data.engine.channels import channel
+from tpy_data.engine.channels.channel import ThreadChannel
+from tpy_data.engine.requests.batch import Batch
+from tpy_data.engine.requests.ticket import RequestTicket
+from tpy_data.executors.executor import Job, ThreadExecutor
 from tpy_data.schedulers.core import credit
 
 

@@ -18,7 +18,7 @@ from tpy.ids import Generation, ModelId, Version
 from tpy.state import DesiredModel, DesiredVersion, ModelStateStore
 from tpy.testing.loop_guard import LoopGuard
 from tpy_data.engine import DataPlaneOptions, open_data_plane
-from tpy_data.engine.executor import ThreadExecutor, call, see_through
+from tpy_data.executors.executor import ThreadExecutor, call, see_through
 
 
 async def test_a_data_plane_with_threads(loop_guard: LoopGuard) -> None:
@@ -79,7 +79,7 @@ async def test_a_call_returns_raises_and_survives_sys_exit() -> None:
 
 
 async def test_a_given_up_call_goes_on_and_its_result_is_released(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("DEBUG", "tpy_data.engine.executor")
+    caplog.set_level("DEBUG", "tpy_data.executors.executor")
     worker = ThreadExecutor().open_worker("w")
     begun, go = threading.Event(), threading.Event()
     released: list[int] = []

@@ -25,8 +25,8 @@ from tpy.config import ModelConfig
 from tpy.errors import Internal, InvalidArgument
 from tpy.messages import DataType, Tensor
 from tpy.units import NS_PER_MS, NS_PER_S
-from tpy_data.engine.channel import BatchJob
-from tpy_data.engine.executor import Job
+from tpy_data.engine.channels.channel import BatchJob
+from tpy_data.executors.executor import Job
 
 BACKEND = "simulated"
 

@@ -23,7 +23,7 @@ from tests.simulation.world import CHAIN, EXIT_TIMEOUT_S, MODELS, World
 from tpy.ids import ModelId
 from tpy.messages import ModelState
 from tpy_control import ControlMode
-from tpy_data.engine.ticket import RequestTicket
+from tpy_data.engine.requests.ticket import RequestTicket
 
 T = TypeVar("T")
 

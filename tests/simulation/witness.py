@@ -6,9 +6,9 @@ from tests.simulation.journal import Journal
 from tpy.config import ModelConfig
 from tpy.messages import InferenceRequest, InferenceResponse
 from tpy.services import InferenceService, RequestHandle, ResolvedModel, ResponseSink
-from tpy_data.engine.cached_request import CachedRequest
-from tpy_data.engine.model_engine import ModelEngine
-from tpy_data.engine.statistics import VersionStatistics
+from tpy_data.engine.caching.cached_request import CachedRequest
+from tpy_data.engine.requests.model_engine import ModelEngine
+from tpy_data.engine.requests.statistics import VersionStatistics
 
 
 class _Tally:

@@ -36,7 +36,7 @@ from tpy_control import ControlMode, ControlOptions, ControlPlane, MemorySource,
 from tpy_control.offload import at_once
 from tpy_data.cache.options import LocalCacheOptions
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
-from tpy_data.engine.virtual_executor import VirtualExecutor
+from tpy_data.executors.virtual_executor import VirtualExecutor
 from tpy_data.schedulers.core.rate_limiter import Supply
 
 EXIT_TIMEOUT_S = 30

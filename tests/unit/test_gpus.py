@@ -12,7 +12,7 @@ from tpy.cli.serve import usable_gpus
 from tpy.config.model_config import InstanceKind
 from tpy.errors import Internal, InvalidArgument, Unavailable
 from tpy_data import gpus
-from tpy_data.engine.gpu_limits import parse_gpu_limits, require_share
+from tpy_data.engine.instances.gpu_limits import parse_gpu_limits, require_share
 
 GIB = 2**30
 ON_GPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_GPU, device_id=1)

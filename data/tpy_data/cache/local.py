@@ -12,7 +12,7 @@ from tpy.units import NS_PER_US
 from tpy_data.cache.contract import InsertWaiter, LookupWaiter
 from tpy_data.cache.core.entry import CachedResponse, entry_bytes, keep
 from tpy_data.cache.core.lru import LruCore
-from tpy_data.engine.executor import Worker
+from tpy_data.executors.executor import Worker
 
 _log = logging.getLogger(__name__)
 

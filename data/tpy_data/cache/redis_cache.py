@@ -35,7 +35,7 @@ from tpy_data.cache.contract import InsertWaiter, LookupWaiter
 from tpy_data.cache.core.entry import CachedResponse
 from tpy_data.cache.core.wire import NotAnEntry, NotWritable, read_entry, write_entry
 from tpy_data.cache.options import RedisCacheOptions
-from tpy_data.engine.executor import Executor
+from tpy_data.executors.executor import Executor
 
 _log = logging.getLogger(__name__)
 

@@ -23,17 +23,17 @@ from tpy.telemetry.host import SERVER_FAMILIES
 from tpy.telemetry.metrics import MeasuredFamily
 from tpy.units import NS_PER_S
 from tpy_data.cache.options import CacheOptions
-from tpy_data.engine.cache_access import open_cache
-from tpy_data.engine.cached_engine import CachedEngine
-from tpy_data.engine.executor import Executor, ThreadExecutor
-from tpy_data.engine.inference import EngineInference
-from tpy_data.engine.loading import Backends, Loader
-from tpy_data.engine.model_calls import EngineCalls
-from tpy_data.engine.placing import Machine
-from tpy_data.engine.rate_limiter import RateLimiter
-from tpy_data.engine.reconciler import Reconciler
-from tpy_data.engine.serving_table import Served, ServingTable
-from tpy_data.engine.version_runtime import Plant
+from tpy_data.engine.caching.cache_access import open_cache
+from tpy_data.engine.caching.cached_engine import CachedEngine
+from tpy_data.engine.calls.model_calls import EngineCalls
+from tpy_data.engine.channels.rate_limiter import RateLimiter
+from tpy_data.engine.loading.loaded_version import Backends, Loader
+from tpy_data.engine.loading.placing import Machine
+from tpy_data.engine.runtimes.reconciler import Reconciler
+from tpy_data.engine.runtimes.version_runtime import Plant
+from tpy_data.engine.serving.inference import EngineInference
+from tpy_data.engine.serving.serving_table import Served, ServingTable
+from tpy_data.executors.executor import Executor, ThreadExecutor
 from tpy_data.schedulers.core import NO_START_DELAY, StartDelay
 from tpy_data.schedulers.core.rate_limiter import Supply
 

@@ -47,7 +47,7 @@ from tpy.telemetry.metrics import MeasuredFamily, render
 from tpy.units import NS_PER_S
 from tpy_control import BACKENDS_FOLDER, ControlPlane, StartupReport, run_control_plane
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
-from tpy_data.engine.placing import Machine
+from tpy_data.engine.loading.placing import Machine
 from tpy_data.registry import BackendRegistry
 
 _log = logging.getLogger(__name__)

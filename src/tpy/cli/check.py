@@ -9,7 +9,7 @@ import orjson
 
 from tpy.config import ModelConfig, Objection, Problem, Severity
 from tpy_control import ModelCheck, check_repository
-from tpy_data.engine.support import unsupported, without_effect
+from tpy_data.engine.loading.support import unsupported, without_effect
 from tpy_data.registry import BackendRegistry, how_to_get
 
 

@@ -26,7 +26,7 @@ from tpy.limits import ANSWERS_STOP_S
 from tpy.messages import LogSettings
 from tpy.units import NS_PER_S
 from tpy_control.options import ControlMode, ControlOptions, Readiness
-from tpy_data.engine.gpu_limits import parse_gpu_limits
+from tpy_data.engine.instances.gpu_limits import parse_gpu_limits
 from tpy_data.schedulers.core import StartDelay
 
 NO_ENVIRONMENT: Mapping[str, str] = {}

@@ -1,0 +1,1 @@
+"""Requests that models send to other models."""

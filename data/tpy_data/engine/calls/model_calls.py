@@ -1,0 +1,420 @@
+"""EngineCalls: the ServerCalls of the models of this data plane. Calls come from any thread and go on on the Trio thread."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import NamedTuple, cast
+
+import trio
+
+from tpy.backend import CallSink, Done, LineReader, WaitingBatch
+from tpy.errors import Internal, TpyError, Unavailable, Unsupported
+from tpy.limits import (
+    CALL_CIRCLE_CHECK_S,
+    DECOUPLED_RESPONSE_BYTES_WAITING_MAX,
+    DECOUPLED_RESPONSES_WAITING_MAX,
+    REPOSITORY_CALLS_WAITING_MAX,
+)
+from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest
+from tpy.services import InferenceService, LoadingService, RequestHandle
+from tpy_data.engine.caching.cached_request import CachedRequest
+from tpy_data.engine.calls.core import CallingBatch, WaitingRequest, find_circle
+from tpy_data.engine.ensembles.ensemble_request import EnsembleRequest, StepRequest
+from tpy_data.engine.requests.request_log import LoggedRequest
+from tpy_data.engine.requests.ticket import RequestTicket, TicketOwner
+from tpy_data.exception_text import exception_text
+from tpy_data.schedulers.core import Outcome, Phase
+from tpy_data.schedulers.core.rate_limiter import Resource
+
+_log = logging.getLogger(__name__)
+
+_STOPPING = Outcome.STOPPING.value
+
+
+def _needs_stream(model_name: str) -> str:
+    """Triton's words, quote included."""
+    return (
+        f"Model {model_name} is using the decoupled. The current BLS request call doesn't support models using the decoupled "
+        "transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls for decoupled models.'"
+    )
+
+
+class _RepositoryOrder(NamedTuple):
+    """A load (of `load`) or else an unload (of `unload`)."""
+
+    load: LoadRequest | None
+    unload: str
+    unload_dependents: bool
+    done: Done
+
+
+class EngineCalls:
+    """Implements tpy.backend.ServerCalls and LoopCalls. Make it inside `trio.run`; `run` is a task of the data plane's nursery.
+
+    `repository` is set by whoever puts the server together, before models are loaded; without it repository calls are refused.
+    """
+
+    def __init__(self, inference: InferenceService) -> None:
+        self.repository: LoadingService | None = None
+        self.inference = inference
+        self._token = trio.lowlevel.current_trio_token()
+        self._orders, self._arriving = trio.open_memory_channel[_RepositoryOrder](REPOSITORY_CALLS_WAITING_MAX)
+        self._waiting: dict[WaitingBatch, set[ModelCall]] = {}
+        self._calling = trio.Event()
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self) -> None:
+        """Perform repository calls, and watch calls that take long. Runs until cancelled; repository calls that wait then are
+        refused."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._watch)
+                async for order in self._arriving:
+                    nursery.start_soon(self._perform, order)
+        finally:
+            self._nursery = None
+
+    def soon(self, function: Callable[[], object]) -> bool:
+        """Call `function` on the Trio thread. False when the loop has ended."""
+        try:
+            self._token.run_sync_soon(function)
+        except trio.RunFinishedError:
+            return False
+        return True
+
+    def infer(
+        self, request: InferenceRequest, sink: CallSink, *, streams: bool, waiting: WaitingBatch | None = None
+    ) -> ModelCall:
+        """As `ServerCalls.infer`."""
+        call = ModelCall(self, request, sink, streams=streams, waiting=waiting)
+        if not self.soon(call.begin):
+            sink.refuse(Unavailable(_STOPPING))
+        return call
+
+    def infer_now(
+        self, request: InferenceRequest, sink: CallSink, *, streams: bool, waiting: WaitingBatch | None = None
+    ) -> ModelCall:
+        """As `LoopCalls.infer_now`."""
+        call = ModelCall(self, request, sink, streams=streams, waiting=waiting)
+        call.begin()
+        return call
+
+    def watch(self, descriptor: int, reader: LineReader) -> bool:
+        """As `LoopCalls.watch`."""
+        return self.soon(partial(self._begin_watching, descriptor, reader))
+
+    def load_model(self, request: LoadRequest, done: Done) -> None:
+        """As `ServerCalls.load_model`."""
+        self._order(_RepositoryOrder(request, "", False, done))
+
+    def unload_model(self, model_name: str, done: Done, *, unload_dependents: bool) -> None:
+        """As `ServerCalls.unload_model`."""
+        self._order(_RepositoryOrder(None, model_name, unload_dependents, done))
+
+    def is_model_ready(self, model_name: str, version: int | None, answer: Callable[[bool], None]) -> None:
+        """As `ServerCalls.is_model_ready`."""
+        if not self.soon(lambda: answer(self._is_ready(model_name, version))):
+            answer(False)
+
+    # On the Trio thread
+
+    def _begin_watching(self, descriptor: int, reader: LineReader) -> None:
+        if self._nursery is None:
+            os.close(descriptor)
+            reader.unwatched()
+        else:
+            self._nursery.start_soon(_read_line, descriptor, reader)
+
+    def _is_ready(self, model_name: str, version: int | None) -> bool:
+        try:
+            self.inference.resolve(model_name, version)
+        except TpyError:
+            return False
+        return True
+
+    def _order(self, order: _RepositoryOrder) -> None:
+        def put() -> None:
+            try:
+                self._orders.send_nowait(order)
+            except trio.WouldBlock:
+                order.done(Unavailable(f"more than {REPOSITORY_CALLS_WAITING_MAX} calls to load or unload models wait"))
+
+        if not self.soon(put):
+            order.done(Unavailable(_STOPPING))
+
+    async def _perform(self, order: _RepositoryOrder) -> None:
+        failure: TpyError | None = Unavailable(_STOPPING)
+        try:
+            if self.repository is None:
+                failure = Unsupported("this server has no model repository that models could change")
+            elif order.load is not None:
+                await self.repository.load(order.load)
+                failure = None
+            else:
+                await self.repository.unload(order.unload, unload_dependents=order.unload_dependents)
+                failure = None
+        except TpyError as error:
+            failure = error.with_traceback(None)
+        except Exception as bug:
+            _log.exception("a model's call to load or unload ended on a bug")
+            failure = Internal(exception_text(bug))
+        finally:
+            order.done(failure)
+
+    async def _watch(self) -> None:
+        """Look for circles that are not closed by making a call: by a later step of an ensemble, or an instance that fails."""
+        while True:
+            await self._calling.wait()
+            await trio.sleep(CALL_CIRCLE_CHECK_S)
+            if not self._waiting:
+                self._calling = trio.Event()
+            for call in [call for calls in self._waiting.values() for call in calls]:
+                call.check_circle()
+
+    def note_waiting(self, call: ModelCall, waiting: WaitingBatch) -> None:
+        """The batch waits for this call from now on."""
+        self._waiting.setdefault(waiting, set()).add(call)
+        if not self._calling.is_set():
+            self._calling.set()
+
+    def forget_waiting(self, call: ModelCall, waiting: WaitingBatch) -> None:
+        """The call has ended."""
+        calls = self._waiting.get(waiting)
+        if calls is not None:
+            calls.discard(call)
+            if not calls:
+                del self._waiting[waiting]
+
+    def circle_of(self, wanted: ModelCall, waiting: WaitingBatch) -> list[str]:
+        """The models of a circle of calls that this one, which the batch waits for, is kept from its end by; empty for none."""
+        # What waits behind a batch on its instance is queued, and may go to another one. First, because it can end calls.
+        for owner in {_owner_of(each) for each in self._waiting}:
+            if owner is not None:
+                owner.recall()
+        first: CallingBatch | None = None
+        supply: Mapping[Resource, int] = {}
+        batches = []
+        for each, calls in self._waiting.items():
+            owner = _owner_of(each)
+            if each.over or owner is None:
+                continue
+            tickets = [request for request in each.requests if isinstance(request, RequestTicket)]
+            live = tickets[0].live
+            batch = CallingBatch(
+                name=owner.name,
+                model=id(owner),
+                instances=owner.instance_count,
+                requests=frozenset(map(id, tickets)),
+                calls=[part for call in calls if each is not waiting or call is wanted for part in call.waiting_requests()],
+                instance=None if live is None else live.instance,
+                holds={} if owner.gate is None else owner.gate.needs(),
+            )
+            if owner.gate is not None:
+                supply = owner.gate.supply()
+            batches.append(batch)
+            if each is waiting:
+                first = batch
+        return [] if first is None else find_circle(first, batches, supply)
+
+
+async def _read_line(descriptor: int, reader: LineReader) -> None:
+    try:
+        await trio.lowlevel.wait_readable(descriptor)
+        while reader.ready():
+            await trio.lowlevel.wait_readable(descriptor)
+    finally:
+        os.close(descriptor)
+        reader.unwatched()
+
+
+def _tickets_of(handle: RequestHandle | None) -> Iterator[RequestTicket]:
+    """The requests to models behind a handle: several of an ensemble's; that of an equal request whose answer is waited for; none
+    while a cache is asked."""
+    if isinstance(handle, LoggedRequest):
+        yield from _tickets_of(handle.handle)
+    elif isinstance(handle, RequestTicket):
+        yield handle
+    elif isinstance(handle, EnsembleRequest):
+        for step in handle.steps:
+            yield from _tickets_of(cast(StepRequest, step).handle)
+    elif isinstance(handle, CachedRequest):
+        yield from _tickets_of((handle.leader or handle).handle)
+
+
+def _is_held_up(handle: RequestHandle | None) -> bool:
+    """Whether something of it waits for an instance, or for an equal request."""
+    if isinstance(handle, LoggedRequest):
+        return _is_held_up(handle.handle)
+    if isinstance(handle, RequestTicket):
+        if handle.phase is Phase.EXECUTING:
+            handle.owner.recall()  # it may be held behind a batch that waits for this call
+        return handle.phase is Phase.QUEUED or _needs_resources(handle)
+    if isinstance(handle, EnsembleRequest):
+        return any(_is_held_up(cast(StepRequest, step).handle) for step in handle.steps)
+    if isinstance(handle, CachedRequest):
+        return handle.leader is not None or _is_held_up(handle.handle)
+    return False
+
+
+def _needs_resources(ticket: RequestTicket) -> bool:
+    """Whether it has not got the resources yet without which it cannot be executed. A batch of a sequence waits for them when
+    its instance has it already."""
+    gate = ticket.owner.gate
+    if gate is None:
+        return False
+    live = ticket.live
+    return ticket.phase is Phase.QUEUED or (live is not None and live.instance is not None and gate.keeps_back(live.instance))
+
+
+def _owner_of(waiting: WaitingBatch) -> TicketOwner | None:
+    """The engine whose batch it is; None for one of no requests, such as a warm-up."""
+    return next((request.owner for request in waiting.requests if isinstance(request, RequestTicket)), None)
+
+
+class ModelCall:
+    """One inference call (a `ServerCall`); also the sink of its request. Everything but `cancel` and `taken` is on the Trio
+    thread."""
+
+    __slots__ = (
+        "_bytes",
+        "_ended",
+        "_handle",
+        "_owner",
+        "_paused",
+        "_request",
+        "_sink",
+        "_sizes",
+        "_streams",
+        "_waiting",
+    )
+
+    def __init__(
+        self, owner: EngineCalls, request: InferenceRequest, sink: CallSink, *, streams: bool, waiting: WaitingBatch | None
+    ) -> None:
+        self._owner = owner
+        self._request: InferenceRequest | None = request
+        self._sink = sink
+        self._streams = streams
+        self._waiting = waiting
+        self._handle: RequestHandle | None = None
+        self._ended = False
+        self._paused = False
+        self._sizes: deque[int] = deque()
+        self._bytes = 0
+
+    def cancel(self) -> None:
+        """As `ServerCall.cancel`."""
+        self._owner.soon(self._cancel)
+
+    def taken(self, count: int) -> None:
+        """As `ServerCall.taken`."""
+        self._owner.soon(partial(self._take, count))
+
+    def begin(self) -> None:
+        """Submit the request."""
+        request, self._request = self._request, None
+        if self._ended or request is None:
+            return
+        try:
+            self._submit(request)
+        except TpyError as error:
+            self._refuse(error.with_traceback(None))
+        except Exception as bug:
+            _log.exception("a model's call ended on a bug")
+            self._refuse(Internal(exception_text(bug)))
+
+    def deliver(self, response: InferenceResponse) -> None:
+        """As `ResponseSink.deliver`."""
+        if self._ended:
+            return
+        if response.final:
+            self._end()
+        elif self._streams:
+            size = sum([tensor.array.nbytes for tensor in response.outputs])
+            self._sizes.append(size)
+            self._bytes += size
+            self._check_room()
+        self._sink.deliver(response)
+
+    def waiting_requests(self) -> list[WaitingRequest]:
+        """What of it is queued or executed now, as far as that is known."""
+        return [
+            WaitingRequest(
+                id(ticket),
+                id(ticket.owner),
+                ticket.phase is Phase.QUEUED,
+                None if ticket.live is None else ticket.live.instance,
+                {} if ticket.owner.gate is None or not _needs_resources(ticket) else ticket.owner.gate.needs(),
+                ticket.owner.name,
+            )
+            for ticket in _tickets_of(self._handle)
+            if ticket.phase is Phase.QUEUED or ticket.phase is Phase.EXECUTING
+        ]
+
+    def check_circle(self) -> None:
+        """Refuse the call when it can never end."""
+        if self._ended or self._waiting is None:
+            return
+        if not _is_held_up(self._handle):
+            return
+        circle = self._owner.circle_of(self, self._waiting)
+        if circle:
+            self._cancel()
+            path = " -> ".join(f"'{name}'" for name in circle)
+            self._sink.refuse(
+                Unavailable(f"the call can never end: models wait for each other in a circle ({path}), with no instance free")
+            )
+
+    def _submit(self, request: InferenceRequest) -> None:
+        inference, name = self._owner.inference, request.model_name
+        try:
+            model = inference.resolve(name, request.model_version)
+        except TpyError as error:
+            raise type(error)(f"Failed for execute the inference request. Model '{name}' is not ready.") from None
+        if model.description.decoupled and not self._streams:
+            raise Unsupported(_needs_stream(name))
+        handle = model.submit(request, self)
+        if self._ended:
+            return
+        self._handle = handle
+        self._check_room()
+        if self._waiting is not None:
+            self._owner.note_waiting(self, self._waiting)
+            self.check_circle()
+
+    def _check_room(self) -> None:
+        full = len(self._sizes) >= DECOUPLED_RESPONSES_WAITING_MAX or (
+            len(self._sizes) > 0 and self._bytes >= DECOUPLED_RESPONSE_BYTES_WAITING_MAX
+        )
+        if self._handle is not None and full is not self._paused:
+            self._paused = full
+            if full:
+                self._handle.pause()
+            else:
+                self._handle.resume()
+
+    def _take(self, count: int) -> None:
+        for _ in range(min(count, len(self._sizes))):
+            self._bytes -= self._sizes.popleft()
+        if not self._ended:
+            self._check_room()
+
+    def _cancel(self) -> None:
+        if not self._ended:
+            self._end()
+            if self._handle is not None:
+                self._handle.cancel()
+
+    def _refuse(self, error: TpyError) -> None:
+        self._end()
+        self._sink.refuse(error)
+
+    def _end(self) -> None:
+        self._ended = True
+        if self._waiting is not None:
+            self._owner.forget_waiting(self, self._waiting)

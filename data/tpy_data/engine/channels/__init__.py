@@ -1,0 +1,1 @@
+"""Channels to instances, and the rate limiter that grants them batches."""

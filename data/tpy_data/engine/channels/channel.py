@@ -1,0 +1,199 @@
+"""InstanceChannel: how batches reach an instance and come back. ThreadChannel: to one that executes in a thread of the
+server's."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tpy.backend import ModelInstance
+from tpy.clock import Clock
+from tpy.errors import invariant
+from tpy.limits import QUICK_BATCHES_NS_MAX
+from tpy_data.engine.requests.batch import Batch
+from tpy_data.executors.executor import Worker
+
+Report = Callable[[Sequence[Batch], str | None], None]
+"""Is told, on the Trio thread, which batches are over, in order, several at once where they were over at about the same time; and
+why the instance can run nothing any more, if that is so."""
+
+
+class InstanceChannel(Protocol):
+    """Batches to one instance, executed in the order in which they were given. On the Trio thread."""
+
+    def open(self, report: Report) -> None:
+        """Report to this from now on. To be called once, before anything is given."""
+        ...
+
+    async def run(self) -> None:
+        """See to what comes from the instance. A task of whoever gives it batches, until `close`."""
+        ...
+
+    def give(self, batches: Sequence[Batch]) -> None:
+        """Have these executed."""
+        ...
+
+    def revoke(self) -> Sequence[Batch]:
+        """Report what is over, and take back the batches that are not started; returns them, in order."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more is given. What was is executed, and reported, unless it is revoked. Idempotent."""
+        ...
+
+
+class ReportRule:
+    """Which batches to wait with, so that several are reported at once: quick ones with others behind them, for a while.
+
+    A slow one is reported at once, and the one behind it, whose model may be slow.
+    """
+
+    __slots__ = ("_last_was_slow", "_since_ns")
+
+    def __init__(self) -> None:
+        self._last_was_slow = False
+        self._since_ns: int | None = None
+
+    def is_due(self, batch: Batch, *, is_last: bool) -> bool:
+        """Whether to report what is over with this batch; `is_last`: none is behind it."""
+        if self._since_ns is None:
+            self._since_ns = batch.times.start_ns
+        is_slow = batch.took_ns > QUICK_BATCHES_NS_MAX
+        is_due = is_slow or self._last_was_slow or is_last or batch.times.end_ns - self._since_ns > QUICK_BATCHES_NS_MAX
+        if batch.is_executed:
+            self._last_was_slow = is_slow
+        if is_due:
+            self._since_ns = None
+        return is_due
+
+
+class ThreadChannel:
+    """To an instance whose thread is `worker`, which gets a job when there is something to execute and it has none.
+
+    Handing over costs more than executing a tiny request, so a quick batch with others behind it is reported together with the
+    next ones. Both threads take batches from `_waiting`, the instance's from the front, Trio's from the back: a deque's
+    operations are atomic, so each is taken once.
+    """
+
+    def __init__(self, instance: ModelInstance, worker: Worker, clock: Clock) -> None:
+        self._instance = instance
+        self._worker = worker
+        self._clock = clock
+        self._report: Report = self.nobody
+        self._waiting: deque[Batch] = deque()
+        self._finished: deque[Batch] = deque()
+        self._current: Batch | None = None
+        self._is_reporting = False
+        self._rule = ReportRule()
+        self._has_failed = False
+        self._failure: str | None = None  # that was not reported yet
+        self._is_active = False  # whether a job is with the thread that will look at `_waiting` once more
+
+    @staticmethod
+    def nobody(batches: Sequence[Batch], failure: str | None) -> None:
+        """Who is told before the channel is opened."""
+        invariant(False, f"{len(batches)} batches were given to a channel that was not opened")
+
+    def open(self, report: Report) -> None:
+        """As `InstanceChannel.open`."""
+        self._report = report
+
+    async def run(self) -> None:
+        """As `InstanceChannel.run`: the thread sees to everything."""
+
+    def give(self, batches: Sequence[Batch]) -> None:
+        """As `InstanceChannel.give`."""
+        self._waiting.extend(batches)
+        if not self._is_active:
+            self._is_active = True
+            self._worker.put(BatchJob(self))
+
+    def revoke(self) -> Sequence[Batch]:
+        """As `InstanceChannel.revoke`."""
+        self.finished()
+        batches: list[Batch] = []
+        try:
+            while True:
+                batches.append(self._waiting.pop())
+        except IndexError:
+            batches.reverse()
+            return batches
+
+    def close(self) -> None:
+        """As `InstanceChannel.close`: what was given is with the thread."""
+
+    # The job that the worker gets.
+
+    def begin(self) -> None:
+        """In the thread: turn to the next batch, if it was not revoked."""
+        try:
+            batch = self._current = None if self._has_failed else self._waiting.popleft()
+        except IndexError:
+            batch = self._current = None
+        if batch is not None:
+            batch.is_executed = not batch.is_abandoned
+            batch.begin(self._clock.now_ns())
+
+    def execute(self) -> bool:
+        """In the thread: execute it. Returns whether to report."""
+        batch, self._current = self._current, None
+        if batch is None:
+            return self._begin_report() if self._finished else False
+        if batch.is_executed:
+            batch.execute(self._instance, self._clock)
+        else:
+            batch.times.end_ns = batch.times.start_ns
+        if batch.is_started:
+            self._finished.append(batch)
+        else:
+            self._waiting.appendleft(batch)
+        if batch.failure is not None:
+            self._has_failed = True
+            self._failure = batch.failure  # last: whoever sees it finds the batch where it belongs
+            return self._begin_report()
+        return self._begin_report() if self._rule.is_due(batch, is_last=not self._waiting) else False
+
+    def has_more(self) -> bool:
+        """In the thread: whether there is another batch, or something to report: what was to be reported with those behind it,
+        which were revoked."""
+        if self._has_failed:
+            return False
+        if not self._waiting:
+            self._is_active = False
+            if not self._waiting:
+                return bool(self._finished) and not self._is_reporting
+            # Given in between, maybe with a job of its own, which will find nothing to do.
+            self._is_active = True
+        return True
+
+    def finished(self) -> None:
+        """On the Trio thread: report what is over."""
+        self._is_reporting = False  # before looking: what is over after that has another report
+        failure, self._failure = self._failure, None
+        batches = [self._finished.popleft() for _ in range(len(self._finished))]
+        if batches or failure is not None:
+            self._report(batches, failure)
+
+    def _begin_report(self) -> bool:
+        if self._is_reporting:
+            return False
+        self._is_reporting = True
+        return True
+
+
+class BatchJob:
+    """The job of an instance's thread: execute the batches of its channel, as long as there are any."""
+
+    __slots__ = ("_channel", "begin", "finished", "run")
+
+    def __init__(self, channel: ThreadChannel) -> None:
+        self._channel = channel
+        self.begin = channel.begin
+        self.run = channel.execute
+        self.finished = channel.finished
+
+    @property
+    def has_more(self) -> bool:
+        """As `Job.has_more`."""
+        return self._channel.has_more()

@@ -1,0 +1,321 @@
+"""EnsembleEngine: the request path of an ensemble. All of it runs on the Trio thread, on the caller's stack or on that of the
+member whose answer lets a request go on: no task, no thread and no copy between one step and the next."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import cast
+
+import trio
+
+from tpy.clock import Alarm, Clock
+from tpy.config import ModelConfig
+from tpy.echo import request_prefix
+from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
+from tpy.messages import FINAL_ONLY, InferenceRequest, InferenceResponse, ParameterValue, ResponseStatistics, Tensor
+from tpy.services import ResponseSink
+from tpy_data.engine.admission.admission import Admission
+from tpy_data.engine.ensembles.ensemble_flow import EnsembleFlow, Flowing, Member, sequence_of
+from tpy_data.engine.ensembles.ensemble_request import EnsembleRequest, StepRequest
+from tpy_data.engine.requests.outputs import OutputSelection
+from tpy_data.engine.requests.request_timeouts import with_deadline
+from tpy_data.engine.requests.statistics import VersionStatistics
+from tpy_data.exception_text import exception_text
+from tpy_data.schedulers.core import CoreSnapshot
+from tpy_data.schedulers.core.ensemble import (
+    Answer,
+    CancelStep,
+    Deliver,
+    End,
+    EnsembleCore,
+    PauseStep,
+    ResumeStep,
+    StartStep,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class EnsembleEngine:
+    """A ModelEngine whose model is other models: `members` are those of its steps, in their order. They are held from here to
+    `let_go`, so that every request ends with the members that it began with. `run` is a task of its owner's nursery."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        version: int,
+        members: Sequence[Member],
+        clock: Clock,
+        statistics: VersionStatistics,
+        *,
+        enforces_timeouts: bool = False,
+    ) -> None:
+        scheduling = config.ensemble_scheduling
+        self.statistics = statistics
+        self.enforces_timeouts = enforces_timeouts
+        self.members = tuple(members)
+        self._name = config.name
+        self._version = version
+        self._clock = clock
+        self._admission = Admission(config)
+        self._outputs = OutputSelection(config)
+        self._flow = EnsembleFlow(config, members)
+        self._inputs = tuple(entry.name for entry in config.input)
+        self._core = EnsembleCore(
+            len(self._flow.steps),
+            inflight_max=0 if scheduling is None else scheduling.max_inflight_requests,
+            step_type=StepRequest,
+        )
+        self._alarm = Alarm(clock)
+        self._performing = False
+        self._overdue = 0
+        self._holds = 0
+        self._drained: trio.Event | None = None
+        for member in self.members:
+            member.engine.hold()
+
+    async def run(self) -> None:
+        """Keep deadlines. Runs until cancelled."""
+        while True:
+            self._core.advance(await self._alarm.wait())
+            if self._core.overdue > self._overdue:
+                context = {"model": self._name, "steps": self._core.overdue - self._overdue}
+                _log.error(
+                    "steps of an ensemble begin beyond max_inflight_requests: they have waited long", extra={"context": context}
+                )
+                self._overdue = self._core.overdue
+            self._perform()
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink) -> EnsembleRequest:
+        """As `ResolvedModel.submit`. What goes wrong in a step is delivered, also inside the call."""
+        flow = self._flow
+        if self.enforces_timeouts:
+            request = with_deadline(request, self._clock.now_ns())
+        try:
+            inputs, batch_size, _ = self._admission.admit(request)
+            run = EnsembleRequest(request, batch_size, sink, self)
+            plan = flow.graph.plan(flow.numbers_of(request.requested_outputs) if request.requested_outputs else ())
+            values = [Flowing(inputs[name], None) if name in inputs else None for name in self._inputs]
+            self._core.submit(run, plan, values, self._clock.now_ns())
+        except InvalidArgument:
+            self.statistics.refused_admission()
+            raise
+        except Unavailable as refusal:
+            self.statistics.refused_admission()
+            raise Unavailable(f"{request_prefix(request.id)}{refusal}") from None
+        self._perform()
+        return run
+
+    def snapshot(self) -> CoreSnapshot:
+        """How many requests are on their way."""
+        return self._core.snapshot()
+
+    def responses(self) -> tuple[ResponseStatistics, ...]:
+        """None, as in Triton: those of its members are counted with them."""
+        return ()
+
+    def refuse_waiting(self) -> None:
+        """Nothing to do: requests wait in the members' queues."""
+
+    def stop(self) -> None:
+        """End every request, and refuse those that still come."""
+        self._core.stop()
+        self._perform()
+
+    def abandon(self) -> None:
+        """As `ModelEngine.abandon`: what its members execute for it is given up with them."""
+        self.stop()
+
+    async def wait_drained(self) -> None:
+        """As `ModelEngine.wait_drained`."""
+        if self._drained is None:
+            self._drained = trio.Event()
+        self._check_drained()
+        await self._drained.wait()
+
+    def hold(self) -> None:
+        """As `ModelEngine.hold`."""
+        self._holds += 1
+
+    def release(self) -> None:
+        """As `ModelEngine.release`."""
+        self._holds -= 1
+        self._check_drained()
+
+    def let_go(self) -> None:
+        """The engine is drained, or given up: it needs its members no more. To be called once."""
+        for member in self.members:
+            member.engine.release()
+
+    # RequestOwner
+
+    def cancel(self, run: EnsembleRequest) -> None:
+        """Forget the request and its steps; no answer follows. No-op for one that has ended."""
+        if self._core.cancel(run):
+            self.statistics.cancelled(run, self._clock.now_ns())
+            self._perform()
+
+    def pause(self, run: EnsembleRequest) -> None:
+        """Its caller is slow: so are the models that send more than one response."""
+        self._core.pause(run)
+        self._perform()
+
+    def resume(self, run: EnsembleRequest) -> None:
+        """Deliver what waits, and let its models go on."""
+        self._core.resume(run)
+        self._perform()
+
+    def step_answered(self, step: StepRequest, response: InferenceResponse) -> None:
+        """Go on with what a member answered."""
+        if step.over:
+            return
+        final = response.final
+        if response.error is not None:
+            self._fail(step, response.error, final=final)
+        else:
+            # A decoupled model may end without data; what has none of several outputs lacks them.
+            nothing = final and response.outputs == FINAL_ONLY and step.decoupled
+            try:
+                values = None if nothing else self._flow.steps[step.step].values(response, sequence_of(step.inputs))
+            except InvalidArgument as error:
+                self._fail(step, error, final=final)
+            else:
+                if final:
+                    self._end_step(step)
+                self._core.responded(step, values, self._clock.now_ns(), final=final)
+        self._perform()
+
+    # What the core decides.
+
+    def _perform(self) -> None:
+        if self._performing:
+            return  # inside an action: the loop below, further up the stack, takes what was decided meanwhile
+        self._performing = True
+        try:
+            while actions := self._core.take_actions():
+                for action in actions:
+                    if isinstance(action, StartStep):
+                        self._start(cast(StepRequest, action.step))
+                    elif isinstance(action, Deliver):
+                        self._deliver(cast(EnsembleRequest, action.run))
+                    elif (handle := cast(StepRequest, action.step).handle) is not None:
+                        if isinstance(action, CancelStep):
+                            handle.cancel()
+                        elif isinstance(action, PauseStep):
+                            handle.pause()
+                        elif isinstance(action, ResumeStep):
+                            handle.resume()
+        finally:
+            self._performing = False
+        deadline_ns = self._core.next_deadline_ns()
+        if deadline_ns is not None:
+            self._alarm.bring_forward(deadline_ns)
+        if self._drained is not None:
+            self._check_drained()
+
+    def _start(self, step: StepRequest) -> None:
+        if not self._core.begin(step):
+            return
+        run = step.request
+        flow = self._flow.steps[step.step]
+        try:
+            handle = flow.engine.submit(flow.request(run.request, step.inputs, run.deadline_ns), step)
+        except TpyError as error:
+            self._fail(step, error, final=True)
+        except Exception as bug:
+            # The request must end all the same, and the other requests go on.
+            _log.exception(
+                "a step of an ensemble could not be submitted because of a bug", extra={"context": {"model": self._name}}
+            )
+            self._fail(step, Internal(exception_text(bug)), final=True)
+        else:
+            if not step.over:
+                step.handle = handle
+
+    def _fail(self, step: StepRequest, error: TpyError, *, final: bool) -> None:
+        run = step.request
+        if run.error is None:
+            run.error = type(error)(self._in_ensemble(error.message))
+        if final:
+            self._end_step(step)
+        self._core.failed(step, final=final)
+
+    def _end_step(self, step: StepRequest) -> None:
+        step.request.add_times(step.handle, self._clock.now_ns())
+        step.handle = None
+
+    def _deliver(self, run: EnsembleRequest) -> None:
+        while (answer := self._core.take_answer(run)) is not None:
+            response = self._response(run, answer)
+            try:
+                run.sink.deliver(response)
+            except Exception:
+                # A sink must not raise. If one does, that is its own request's loss and not the ensemble's.
+                _log.exception("a response could not be delivered")
+
+    def _response(self, run: EnsembleRequest, answer: Answer) -> InferenceResponse:
+        error = None if answer.end is None else self._error(run, answer.end)
+        outputs: tuple[Tensor, ...] = ()
+        parameters: dict[str, ParameterValue] = {}
+        if error is None and answer.values:
+            try:
+                made = self._flow.outputs(run.plan.outputs, answer.values)
+                if len(made) < len(run.plan.outputs):
+                    self._tell_missing(run, made)
+                outputs = self._outputs.select(made, ())
+            except Internal as fault:
+                error = fault
+            else:
+                parameters = _sequence_parameters(run, answer.values) if outputs else {}
+        if answer.final:
+            self._count(run, answer, error)
+        return InferenceResponse(
+            model_name=self._name,
+            model_version=self._version,
+            id=run.request.id,
+            outputs=outputs,
+            parameters=parameters,
+            error=error,
+            final=answer.final,
+        )
+
+    def _tell_missing(self, run: EnsembleRequest, made: Sequence[Tensor]) -> None:
+        """In Triton's words, at its level; the answer lacks what no member made."""
+        names = {tensor.name for tensor in made}
+        for number in run.plan.outputs:
+            if self._flow.output_names[number] not in names:
+                _log.debug("Composing models did not output tensor %s", self._flow.output_names[number])
+
+    def _count(self, run: EnsembleRequest, answer: Answer, error: TpyError | None) -> None:
+        now_ns = self._clock.now_ns()
+        if error is None:
+            execution = run.execution()
+            self.statistics.executed(run.batch_size, execution, self._clock.wall_ms())
+            self.statistics.succeeded(run, execution, now_ns)
+        elif answer.end is End.TIMED_OUT:
+            self.statistics.timed_out(run, now_ns)
+        else:
+            self.statistics.failed_elsewhere(run, now_ns)
+
+    def _error(self, run: EnsembleRequest, end: End) -> TpyError:
+        if end is End.FAILED:
+            return run.error or Internal(self._in_ensemble("a step failed without an error"))
+        if end is End.DEADLOCK:
+            return InvalidArgument(self._in_ensemble(f"{request_prefix(run.request.id)}{end.value}"))
+        return Unavailable(self._in_ensemble(end.value) if end is End.TIMED_OUT else end.value)
+
+    def _in_ensemble(self, message: str) -> str:
+        return f"in ensemble '{self._name}', {message}"
+
+    def _check_drained(self) -> None:
+        if self._drained is not None and not self._holds and not self._core.snapshot().executing:
+            self._drained.set()
+
+
+def _sequence_parameters(run: EnsembleRequest, values: Sequence[object]) -> dict[str, ParameterValue]:
+    """What Triton adds to every response of an ensemble: what sequence its outputs belong to."""
+    sequence = sequence_of(values) or run.request.sequence
+    if sequence is None:
+        return {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
+    return {"sequence_id": sequence.correlation_id, "sequence_start": sequence.start, "sequence_end": sequence.end}

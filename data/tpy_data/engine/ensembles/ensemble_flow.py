@@ -1,0 +1,206 @@
+"""EnsembleFlow: an ensemble's graph with the models of its steps bound to it, and how tensors get from one to the next.
+Immutable.
+
+Names and shapes are dealt with here: a tensor has the name that whoever takes it gives it, and its batch dimension is added or
+taken off where a model that batches and one that does not meet. Arrays are passed on, never copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tpy.config import ModelConfig
+from tpy.config.model_config import EnsembleStep
+from tpy.errors import InvalidArgument
+from tpy.messages import InferenceRequest, InferenceResponse, ParameterValue, SequencePosition, Tensor
+from tpy_data.engine.admission.shapes import Dims, fits
+from tpy_data.engine.requests.model_engine import ModelEngine
+from tpy_data.schedulers.core.ensemble_graph import EnsembleGraph, GraphStep
+
+_Array = np.ndarray[Any, Any]
+_Convert = Callable[[_Array], _Array]
+
+
+class Member(NamedTuple):
+    """The model of one step: its engine, its configuration, and which version that is."""
+
+    engine: ModelEngine
+    config: ModelConfig
+    version: int
+
+
+class Flowing(NamedTuple):
+    """A tensor between steps. `sequence` is what its step's response said that it belongs to; None: the ensemble's request."""
+
+    tensor: Tensor
+    sequence: SequencePosition | None
+
+
+class _Feed(NamedTuple):
+    """One input of a step: which of the step's tensors it is (by position), its name there, and what is done to its array."""
+
+    position: int
+    name: str
+    convert: _Convert | None
+
+
+class FlowStep:
+    """A step, ready to run. `outputs` are the names of the model's outputs, in the order of the graph's tensors."""
+
+    __slots__ = ("_feeds", "_name", "_version", "engine", "outputs")
+
+    def __init__(self, step: EnsembleStep, member: Member, feeds: Sequence[_Feed]) -> None:
+        self.engine = member.engine
+        self.outputs = tuple(step.output_map)
+        self._name = step.model_name
+        self._version = member.version
+        self._feeds = tuple(feeds)
+
+    def request(self, caller: InferenceRequest, inputs: Sequence[object], deadline_ns: int | None) -> InferenceRequest:
+        """The step's request: what the ensemble's caller said goes for every step. `inputs` are Flowing or None, as
+        `EnsembleCore` hands them out."""
+        tensors = []
+        sequence = None
+        for position, name, convert in self._feeds:
+            flowing = inputs[position]
+            if isinstance(flowing, Flowing):
+                tensor = flowing.tensor
+                array = tensor.array if convert is None else convert(tensor.array)
+                tensors.append(Tensor(name, tensor.datatype, array))
+                sequence = sequence or flowing.sequence
+        return InferenceRequest(
+            model_name=self._name,
+            model_version=self._version,
+            id=caller.id,
+            inputs=tuple(tensors),
+            requested_outputs=self.outputs,
+            parameters=caller.parameters,
+            sequence=sequence or caller.sequence,
+            priority=caller.priority,
+            timeout_us=caller.timeout_us,
+            deadline_ns=deadline_ns,
+            received_ns=caller.received_ns,
+        )
+
+    def values(self, response: InferenceResponse, sequence: SequencePosition | None) -> list[Flowing | None]:
+        """What a response brings to the step's tensors; None where it has no such output. Raises InvalidArgument for parameters
+        that make no sense."""
+        sequence = _told(response.parameters, sequence) if response.parameters else sequence
+        outputs = response.outputs
+        if len(outputs) == 1 == len(self.outputs) and outputs[0].name == self.outputs[0]:
+            return [Flowing(outputs[0], sequence)]
+        made = {tensor.name: tensor for tensor in outputs}
+        return [None if (tensor := made.get(name)) is None else Flowing(tensor, sequence) for name in self.outputs]
+
+
+class EnsembleFlow:
+    """`output_names` are the ensemble's outputs by tensor. Make it of a configuration and members that `check_members`
+    approves."""
+
+    __slots__ = ("_converts", "_output_numbers", "graph", "output_names", "steps")
+
+    def __init__(self, config: ModelConfig, members: Sequence[Member]) -> None:
+        scheduling = config.ensemble_scheduling
+        steps = () if scheduling is None else scheduling.step
+        numbers: dict[str, int] = {}
+        for name in (
+            *(entry.name for entry in config.input),
+            *(entry.name for entry in config.output),
+            *(name for step in steps for name in (*step.input_map.values(), *step.output_map.values())),
+        ):
+            numbers.setdefault(name, len(numbers))
+        batching = config.max_batch_size > 0
+        # Whether a tensor comes with a batch dimension is up to whoever makes it.
+        batched = {entry.name: batching for entry in config.input}
+        for step, member in zip(steps, members, strict=True):
+            batched.update(dict.fromkeys(step.output_map.values(), member.config.max_batch_size > 0))
+        self.graph = EnsembleGraph(
+            [_graph_step(step, member, numbers) for step, member in zip(steps, members, strict=True)],
+            inputs=[numbers[entry.name] for entry in config.input],
+            outputs=[numbers[entry.name] for entry in config.output],
+            tensor_count=len(numbers),
+        )
+        self.steps = tuple(
+            FlowStep(step, member, _feeds(step, member, batched)) for step, member in zip(steps, members, strict=True)
+        )
+        self.output_names = {numbers[entry.name]: entry.name for entry in config.output}
+        self._output_numbers = {name: number for number, name in self.output_names.items()}
+        self._converts = {
+            numbers[entry.name]: _conversion(
+                entry.dims if entry.reshape is None else entry.reshape.shape, made=batched[entry.name], wanted=batching
+            )
+            for entry in config.output
+        }
+
+    def numbers_of(self, outputs: Sequence[str]) -> list[int]:
+        """The tensors of the ensemble's outputs of these names."""
+        return [self._output_numbers[name] for name in outputs]
+
+    def outputs(self, tensors: Sequence[int], values: Sequence[object]) -> list[Tensor]:
+        """The ensemble's outputs, from what an answer of `EnsembleCore` holds for these tensors."""
+        found = []
+        for number, flowing in zip(tensors, values, strict=True):
+            if isinstance(flowing, Flowing):
+                tensor, convert = flowing.tensor, self._converts[number]
+                array = tensor.array if convert is None else convert(tensor.array)
+                found.append(Tensor(self.output_names[number], tensor.datatype, array))
+        return found
+
+
+def sequence_of(inputs: Sequence[object]) -> SequencePosition | None:
+    """What the step that takes these belongs to, when a response said so."""
+    return next((value.sequence for value in inputs if isinstance(value, Flowing) and value.sequence is not None), None)
+
+
+def _graph_step(step: EnsembleStep, member: Member, numbers: Mapping[str, int]) -> GraphStep:
+    return GraphStep(
+        inputs=tuple(numbers[name] for name in dict.fromkeys(step.input_map.values())),
+        outputs=tuple(numbers[name] for name in step.output_map.values()),
+        decoupled=member.config.decoupled,
+    )
+
+
+def _feeds(step: EnsembleStep, member: Member, batched: Mapping[str, bool]) -> list[_Feed]:
+    positions = {name: position for position, name in enumerate(dict.fromkeys(step.input_map.values()))}
+    dims = {entry.name: entry.dims for entry in member.config.input}
+    batching = member.config.max_batch_size > 0
+    return [
+        _Feed(positions[tensor], name, _conversion(dims[name], made=batched[tensor], wanted=batching))
+        for name, tensor in step.input_map.items()
+    ]
+
+
+def _conversion(dims: Dims, *, made: bool, wanted: bool) -> _Convert | None:
+    """Between models of which only one batches. A tensor whose shape fits as it is, is passed on as it is."""
+    if made == wanted:
+        return None
+
+    def add_batch(array: _Array) -> _Array:
+        return array[np.newaxis] if fits(array.shape, dims) else array
+
+    def take_off_batch(array: _Array) -> _Array:
+        return array[0] if not fits(array.shape, dims) and array.shape[:1] == (1,) else array
+
+    return add_batch if wanted else take_off_batch
+
+
+def _told(parameters: Mapping[str, ParameterValue], sequence: SequencePosition | None) -> SequencePosition | None:
+    """What a response says that its tensors belong to: sequence_id, sequence_start and sequence_end. Raises InvalidArgument for
+    one that cannot mean that."""
+    if not parameters.keys() & {"sequence_id", "sequence_start", "sequence_end"}:
+        return sequence
+    correlation_id = parameters.get("sequence_id", 0 if sequence is None else sequence.correlation_id)
+    if isinstance(correlation_id, bool) or not isinstance(correlation_id, (int, str)):
+        raise InvalidArgument(
+            "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING"
+        )
+    flags = {}
+    for name in ("sequence_start", "sequence_end"):
+        flag = parameters.get(name, False)
+        if not isinstance(flag, bool):
+            raise InvalidArgument(f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL")
+        flags[name] = flag
+    return SequencePosition(correlation_id=correlation_id, start=flags["sequence_start"], end=flags["sequence_end"])

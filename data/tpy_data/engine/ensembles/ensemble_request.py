@@ -1,0 +1,117 @@
+"""EnsembleRequest and StepRequest: one request to an ensemble, and its requests to the models of the steps. They are the core's
+runs, the frontend's handle and the members' sinks at once: no table of requests anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+import msgspec
+
+from tpy.errors import TpyError
+from tpy.messages import InferenceRequest, InferenceResponse
+from tpy.services import RequestHandle, ResponseSink
+from tpy.units import NS_PER_US
+from tpy_data.engine.caching.cached_request import CachedRequest
+from tpy_data.engine.requests.ticket import Execution, RequestTicket
+from tpy_data.schedulers.core import Phase
+from tpy_data.schedulers.core.ensemble import EnsembleRun, Frame, StepRun
+
+
+class RequestOwner(Protocol):
+    """Who runs them."""
+
+    def cancel(self, run: EnsembleRequest) -> None:
+        """Forget the request."""
+        ...
+
+    def pause(self, run: EnsembleRequest) -> None:
+        """Deliver no more of it for now."""
+        ...
+
+    def resume(self, run: EnsembleRequest) -> None:
+        """Deliver again."""
+        ...
+
+    def step_answered(self, step: StepRequest, response: InferenceResponse) -> None:
+        """The model of a step has answered."""
+        ...
+
+
+class EnsembleRequest(EnsembleRun):
+    """`request` is what was asked, without its inputs. `error` is that of the first step that failed. The times of steps add up
+    in `input_ns`, `infer_ns`, `output_ns`."""
+
+    __slots__ = ("error", "infer_ns", "input_ns", "output_ns", "owner", "request", "sink")
+
+    def __init__(self, request: InferenceRequest, batch_size: int, sink: ResponseSink, owner: RequestOwner) -> None:
+        # The fields of Ticket are set here: its constructor's keyword call is felt on this path.
+        self.batch_size = batch_size
+        self.signature = None
+        self.priority = request.priority
+        self.timeout_ns = request.timeout_us * NS_PER_US
+        self.deadline_ns = request.deadline_ns
+        self.sequence = request.sequence
+        self.live = None
+        self.phase = Phase.QUEUED
+        self.queued_ns = 0
+        self.arrival = 0
+        self.request = msgspec.structs.replace(request, inputs=())  # the core has them, and lets go of each in its time
+        self.sink = sink
+        self.owner = owner
+        self.error: TpyError | None = None
+        self.input_ns = 0
+        self.infer_ns = 0
+        self.output_ns = 0
+
+    def cancel(self) -> None:
+        """As `RequestHandle.cancel`."""
+        self.owner.cancel(self)
+
+    def pause(self) -> None:
+        """As `RequestHandle.pause`."""
+        self.owner.pause(self)
+
+    def resume(self) -> None:
+        """As `RequestHandle.resume`."""
+        self.owner.resume(self)
+
+    def execution(self) -> Execution:
+        """The times of all its steps together. Nothing waits for the ensemble itself: its queue takes no time."""
+        return Execution(self.queued_ns, self.input_ns, self.infer_ns, self.output_ns)
+
+    def add_times(self, step: RequestHandle | None, now_ns: int) -> None:
+        """A step of this handle has ended."""
+        times: Execution | None = None
+        if isinstance(step, CachedRequest):
+            step = step.handle  # None when its answer was kept: nothing was executed
+        if isinstance(step, RequestTicket):
+            times = step.execution
+            if times is None and step.sender is not None and step.sender.began_ns:
+                # Its final response came before its execution was over.
+                self.infer_ns += now_ns - step.sender.began_ns
+        elif isinstance(step, EnsembleRequest):
+            times = step.execution()
+        if times is not None:
+            self.input_ns += times.input_ns
+            self.infer_ns += times.infer_ns
+            self.output_ns += times.output_ns
+
+
+class StepRequest(StepRun):
+    """`handle` is that of the step's request while it is under way."""
+
+    __slots__ = ("handle",)
+
+    def __init__(self, run: EnsembleRun, step: int, frame: Frame, inputs: Sequence[object]) -> None:
+        super().__init__(run, step, frame, inputs)
+        self.handle: RequestHandle | None = None
+
+    @property
+    def request(self) -> EnsembleRequest:
+        """The ensemble's request that it is a step of."""
+        return cast(EnsembleRequest, self.run)
+
+    def deliver(self, response: InferenceResponse) -> None:
+        """As `ResponseSink.deliver`."""
+        self.request.owner.step_answered(self, response)

@@ -1,0 +1,1 @@
+"""The instances of a loaded version: started, watched, replaced."""

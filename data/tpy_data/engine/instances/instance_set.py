@@ -1,0 +1,368 @@
+"""InstanceSet: the instances of one loaded version. Makes them, replaces those that fail, grows and shrinks."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import trio
+
+from tpy.backend import ChecksReadiness, LoadedModel, ModelInstance, WatchedInstance
+from tpy.backend.host_policy import bind
+from tpy.errors import Internal, TpyError, Unavailable
+from tpy.limits import INSTANCE_CLOSE_S_MAX, WORKER_RESTART_BACKOFF_S_MAX, WORKER_RESTART_BACKOFF_S_MIN
+from tpy_data.engine.channels.channel import InstanceChannel, ThreadChannel
+from tpy_data.engine.channels.process_channel import open_channel
+from tpy_data.engine.channels.rate_limiter import InstanceGate
+from tpy_data.engine.instances.gpu_limits import require_share
+from tpy_data.engine.loading.placing import PlacedInstance
+from tpy_data.engine.loading.warmup import WarmupSample, run_samples
+from tpy_data.engine.versions.version_engine import InstanceSlot, VersionEngine
+from tpy_data.exception_text import exception_text
+from tpy_data.executors.executor import Executor, Worker, call, see_through
+
+_log = logging.getLogger(__name__)
+
+
+class InstanceRecipe(NamedTuple):
+    """What every instance of a version is made from. `gate` None: nothing is rate limited."""
+
+    model: LoadedModel
+    samples: Sequence[WarmupSample]
+    executor: Executor
+    engine: VersionEngine
+    gate: InstanceGate | None = None
+
+
+class SupervisedInstance:
+    """One instance, in a thread of its own, and its replacements.
+
+    `start` makes it; then `supervise` must run, in a nursery of the caller's, until `stop` was called. `alive` says that it
+    takes batches, `beyond_help` that it failed and could not be started again either; `on_change` is called when one of them
+    changes while it is supervised, and after each attempt.
+    """
+
+    def __init__(self, number: int, placed: PlacedInstance, recipe: InstanceRecipe, on_change: Callable[[], object]) -> None:
+        self.placed = placed
+        self.alive = False
+        self.beyond_help = False
+        self.reason = ""
+        self.ended = trio.Event()
+        self._number = number
+        self._recipe = recipe
+        self._on_change = on_change
+        self._worker: Worker | None = None
+        self._instance: ModelInstance | None = None
+        self._channel: InstanceChannel | None = None
+        self._failures_in_row = 0
+        self._started_s = 0.0
+        self._failed = trio.Event()
+        self._stopping = trio.Event()
+        self._starting: trio.CancelScope | None = None
+        self._retiring = False
+
+    @property
+    def instance(self) -> ModelInstance | None:
+        """None while there is none."""
+        return self._instance
+
+    @property
+    def closing(self) -> bool:
+        """Whether it takes no more batches, and closes after the one that it may be running."""
+        return self._stopping.is_set()
+
+    async def start(self) -> None:
+        """Make the instance and warm it up, both in its thread, and give it work. Raises TpyError with the reason."""
+        name = self.placed.placement.name
+        worker = self._recipe.executor.open_worker(name)
+        make = functools.partial(_make, self._recipe, self.placed)
+        with trio.CancelScope() as self._starting:
+            try:
+                instance = await call(worker, make, release=_close)
+            except TpyError:
+                worker.close()
+                raise
+            except Exception as error:
+                worker.close()
+                raise Internal(exception_text(error)) from error
+        if self._starting.cancelled_caught:
+            # Its thread ends with the process; closed now it could not close the instance when that is there at last.
+            raise Unavailable(f"gave up waiting for instance '{name}': the server ends")
+        self._worker, self._instance = worker, instance
+        self._started_s = trio.current_time()
+        self._failed = trio.Event()
+        self.alive, self.beyond_help, self.reason = True, False, ""
+        if not self.placed.passive:
+            channel = self._channel = self._open_channel(instance, worker)
+            self._recipe.engine.add_instance(InstanceSlot(self._number, name, channel, worked=self._worked, failed=self._fail))
+
+    async def supervise(self) -> None:
+        """Replace the instance whenever it fails, until `stop`; then close it."""
+        try:
+            while await self._wait_failed():
+                _log.error("instance failed", extra={"context": self._context()})
+                self._on_change()
+                await self._close()
+                if self._retiring:
+                    return  # what tied requests to it is gone
+                await self._restart()
+        finally:
+            await self._close()
+
+    def stop(self) -> None:
+        """Take no more batches; `supervise` closes the instance, after the batch that it may be running, and returns."""
+        self._recipe.engine.remove_instance(self._number)
+        self._stopping.set()
+
+    def retire(self) -> None:
+        """Begin nothing new, and stop when nothing ties requests to this instance any more."""
+        self._retiring = True
+        self._recipe.engine.retire_instance(self._number, self.stop)
+
+    def give_up_starting(self) -> None:
+        """Wait no longer for an instance that is being made; it is left behind, and `start` raises."""
+        if self._starting is not None:
+            self._starting.cancel()
+
+    async def discard(self) -> None:
+        """Close an instance that may have been started and is not supervised."""
+        self.stop()
+        await self._close()
+
+    def _open_channel(self, instance: ModelInstance, worker: Worker) -> InstanceChannel:
+        clock, gate = self._recipe.engine.clock, self._recipe.gate
+        if gate is None:
+            return open_channel(instance, worker, clock)
+        if gate.is_of_version:
+            return gate.enter(self._number, self.placed, open_channel(instance, worker, clock))
+        # A batch that waits for the gate may be given after the channel was closed: its thread takes it all the same.
+        return gate.enter(self._number, self.placed, ThreadChannel(instance, worker, clock))
+
+    async def _wait_failed(self) -> bool:
+        """True when the instance failed, False when it is to stop."""
+        async with trio.open_nursery() as nursery:
+
+            async def first(event: trio.Event) -> None:
+                await event.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(first, self._failed)
+            nursery.start_soon(first, self._stopping)
+            nursery.start_soon(self._watch_end)
+        return not self._stopping.is_set()
+
+    async def _watch_end(self) -> None:
+        """Have the instance failed as soon as it has ended by itself, also while it has nothing to do."""
+        instance: object = self._instance
+        if not isinstance(instance, WatchedInstance) or (descriptor := instance.end_fileno()) < 0:
+            return
+        await trio.lowlevel.wait_readable(descriptor)
+        # What it may be running finds the same in its thread; nothing more is given to it.
+        self._recipe.engine.remove_instance(self._number)
+        self._fail(instance.end_reason)
+
+    def _pause_s(self) -> float:
+        """Before it is started again: none for one that had lived for a while, but for that again and again."""
+        pause_s: float = min(WORKER_RESTART_BACKOFF_S_MIN * 2 ** (self._failures_in_row - 1), WORKER_RESTART_BACKOFF_S_MAX)
+        if self._failures_in_row > 1:
+            return pause_s
+        return max(0.0, self._started_s + pause_s - trio.current_time())
+
+    async def _restart(self) -> None:
+        """Try, at once and then with growing pauses, until the instance is there or is to stop."""
+        while not self._stopping.is_set():
+            self._failures_in_row += 1
+            with trio.move_on_after(self._pause_s()):
+                await self._stopping.wait()
+                return
+            try:
+                await self.start()
+            except TpyError as error:
+                self.reason, self.beyond_help = error.message, True
+                _log.error("instance could not be started again", extra={"context": self._context()})
+                self._on_change()
+                continue
+            _log.info("instance started again", extra={"context": {"instance": self.placed.placement.name}})
+            if self._stopping.is_set():
+                self._recipe.engine.remove_instance(self._number)
+            self._on_change()
+            return
+
+    async def _close(self) -> None:
+        """Close the instance, if there is one, and its thread."""
+        worker, instance = self._worker, self._instance
+        self._worker = self._instance = None
+        self.alive = False
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if worker is not None and instance is not None:
+            try:
+                if self._recipe.gate is not None:
+                    await self._recipe.gate.leave(self._number)
+            finally:
+                await self._close_in(worker, instance)
+
+    async def _close_in(self, worker: Worker, instance: ModelInstance) -> None:
+        try:
+            await see_through(worker, instance.close, grace_s=INSTANCE_CLOSE_S_MAX)
+        finally:
+            worker.close()
+
+    def _worked(self) -> None:
+        self._failures_in_row = 0
+
+    def _fail(self, reason: str) -> None:
+        self.alive = False
+        self.reason = reason
+        self._failed.set()
+
+    def _context(self) -> dict[str, str]:
+        return {"instance": self.placed.placement.name, "reason": self.reason}
+
+
+class InstanceSet:
+    """All instances of a version. `nursery` is that of the version's task and holds their supervision."""
+
+    def __init__(self, recipe: InstanceRecipe, nursery: trio.Nursery, on_change: Callable[[], object]) -> None:
+        self._recipe = recipe
+        self._nursery = nursery
+        self._on_change = on_change
+        self._numbers = itertools.count()
+        self._members: list[SupervisedInstance] = []
+        self._supervised: list[SupervisedInstance] = []
+        self._starting: Sequence[SupervisedInstance] = ()
+
+    def alive(self) -> bool:
+        """Whether any instance takes batches. Passive instances never do."""
+        return any(member.alive for member in self._members if not member.placed.passive)
+
+    def beyond_help(self) -> bool:
+        """Whether none takes batches, and none of them could be started again so far."""
+        active = [member for member in self._members if not member.placed.passive]
+        return bool(active) and all(member.beyond_help for member in active)
+
+    def readiness_checks(self) -> list[ChecksReadiness]:
+        """The instances that are there and say themselves whether they are ready, passive ones too."""
+        there: list[object] = [member.instance for member in self._members]
+        return [instance for instance in there if isinstance(instance, ChecksReadiness) and instance.has_readiness_check]
+
+    def reason(self) -> str:
+        """Why none is alive: what the one that failed last in order said."""
+        return next((member.reason for member in reversed(self._members) if member.reason), "")
+
+    async def resize(self, wanted: Iterable[PlacedInstance]) -> None:
+        """Have exactly these, keeping what is there already, the living first; names and order do not matter.
+
+        New ones are made first, all at the same time; the superfluous ones go, after their running batch, when all new ones are
+        there. Raises the first TpyError when one cannot be made; then everything is as before.
+        """
+        # sorted keeps the order among equals: False, which is alive, comes first.
+        surplus = sorted(self._members, key=lambda member: not member.alive)
+        missing = []
+        for placed in wanted:
+            kept = next((member for member in surplus if _same_place(member.placed, placed)), None)
+            if kept is None:
+                missing.append(placed)
+            else:
+                surplus.remove(kept)
+        added = await self._start(missing)
+        for member in added:
+            self._members.append(member)
+            self._supervised.append(member)
+            self._nursery.start_soon(self._supervise, member, name=member.placed.placement.name)
+        for member in surplus:
+            self._members.remove(member)
+            member.retire()
+
+    async def wait_closed(self) -> None:
+        """Until those are closed that a resize sent away, and that nothing ties to requests any more."""
+        for member in [member for member in self._supervised if member not in self._members and member.closing]:
+            await member.ended.wait()
+
+    async def close(self) -> None:
+        """Close all, also those that a resize sent away; each after the batch that it may be running."""
+        self._members.clear()
+        while self._supervised:
+            for member in self._supervised:
+                member.stop()
+            await self._supervised[-1].ended.wait()
+
+    def give_up_starting(self) -> None:
+        """Wait no longer for instances that are being made; they are left behind."""
+        for member in (*self._starting, *self._supervised):
+            member.give_up_starting()
+
+    async def _supervise(self, member: SupervisedInstance) -> None:
+        try:
+            await member.supervise()
+        finally:
+            self._supervised.remove(member)
+            member.ended.set()
+
+    async def _start(self, missing: Sequence[PlacedInstance]) -> list[SupervisedInstance]:
+        members = [SupervisedInstance(next(self._numbers), placed, self._recipe, self._on_change) for placed in missing]
+        self._starting = members
+        errors: list[TpyError] = []
+
+        async def start(member: SupervisedInstance) -> None:
+            try:
+                await member.start()
+            except TpyError as error:
+                errors.append(error)
+
+        complete = False
+        try:
+            async with trio.open_nursery() as nursery:
+                for member in members:
+                    nursery.start_soon(start, member)
+            if errors:
+                raise errors[0]
+            complete = True
+        finally:
+            self._starting = ()
+            if not complete:
+                for member in members:
+                    await member.discard()
+        return members
+
+    def counts(self) -> Counter[str]:
+        """Instances by group, for logs."""
+        return Counter(member.placed.placement.group for member in self._members)
+
+
+def _same_place(one: PlacedInstance, other: PlacedInstance) -> bool:
+    a, b = one.placement, other.placement
+    return (a.kind, a.device_id, a.host_policy, one.passive, one.limits) == (
+        b.kind,
+        b.device_id,
+        b.host_policy,
+        other.passive,
+        other.limits,
+    )
+
+
+def _make(recipe: InstanceRecipe, placed: PlacedInstance) -> ModelInstance:
+    """In the instance's thread, which is bound for as long as it lives."""
+    bind(placed.placement.host)
+    instance = recipe.model.create_instance(placed.placement)
+    try:
+        if placed.gpu_share_max is not None:
+            require_share(placed.placement, placed.gpu_share_max)
+        run_samples(instance, recipe.samples)
+    except BaseException:
+        _close(instance)
+        raise
+    return instance
+
+
+def _close(instance: ModelInstance) -> None:
+    """In the instance's thread."""
+    try:
+        instance.close()
+    except Exception:
+        _log.exception("closing an instance failed")

@@ -1,0 +1,1 @@
+"""Loading a model version: files, configuration, placement, warm-up requests. Blocking; runs in loader threads."""

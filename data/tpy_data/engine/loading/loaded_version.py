@@ -1,0 +1,179 @@
+"""Loading a model version: everything that happens before instances are made. Blocking; runs in a loader thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from tpy.backend import (
+    Backend,
+    BackendCapabilities,
+    LoadedModel,
+    ModelContext,
+    ModelMetrics,
+    ServerCalls,
+)
+from tpy.config import (
+    ConfigError,
+    ModelConfig,
+    Problem,
+    describe,
+    errors_of,
+    normalise,
+    normalise_instance_groups,
+    validate,
+)
+from tpy.errors import InvalidArgument
+from tpy.messages import ModelDescription
+from tpy.state import DesiredModel, DesiredVersion
+from tpy_data.engine.loading.initial_states import InitialStates
+from tpy_data.engine.loading.model_files import read_labels
+from tpy_data.engine.loading.placing import Machine, PlacedInstance, place
+from tpy_data.engine.loading.support import refuse_beyond, refuse_unsupported, without_effect
+from tpy_data.engine.loading.warmup import WarmupSample, make_samples
+from tpy_data.schedulers.core import NO_START_DELAY, SchedulerCore, StartDelay, make_core
+
+Log = Callable[[str, str], None]
+"""Level ("verbose", "info", "warning", "error") and message; any thread."""
+
+
+class Backends(Protocol):
+    """Where backends come from (`tpy_data.registry.BackendRegistry`). Any thread."""
+
+    def get(self, name: str) -> Backend:
+        """Raises TpyError for a backend that is not there or cannot be made."""
+        ...
+
+
+class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A version that is loaded and has no instances yet. Whoever drops it calls `model.unload`. `content` is a digest of its
+    files and configuration, "" where nobody needs it."""
+
+    config: ModelConfig
+    description: ModelDescription
+    instances: tuple[PlacedInstance, ...]
+    samples: tuple[WarmupSample, ...]
+    core: SchedulerCore
+    model: LoadedModel
+    states: InitialStates
+    content: str = ""
+
+
+class Loader:
+    """Loads versions. Its methods may run in several threads at a time."""
+
+    def __init__(
+        self,
+        backends: Backends,
+        *,
+        server_id: str,
+        log: Log,
+        metrics: ModelMetrics,
+        machine: Machine,
+        server: ServerCalls | None = None,
+        start_delay: StartDelay = NO_START_DELAY,
+    ) -> None:
+        self._start_delay = start_delay
+        self._backends = backends
+        self._machine = machine
+        self._server_id = server_id
+        self._log = log
+        self._metrics = metrics
+        self._server = server
+
+    def load(self, desired: DesiredModel, version: DesiredVersion) -> LoadedVersion:
+        """Complete, normalise and check the configuration, read the files it names, load the model.
+
+        Raises TpyError with the reason; nothing stays loaded then.
+        """
+        config = desired.config
+        refuse_unsupported(config)  # first: an ensemble has no backend to be looked for
+        backend = self._backends.get(config.backend)
+        refuse_beyond(config, backend.capabilities)
+        filename = backend.capabilities.default_model_filename
+        config = normalise(config, default_model_filename=filename)
+        context = ModelContext(
+            name=config.name,
+            version=version.version,
+            generation=version.generation,
+            config=config,
+            model_directory=desired.directory,
+            version_directory=version.directory,
+            server_id=self._server_id,
+            log=self._log,
+            metrics=self._metrics,
+            server=self._server,
+        )
+        if desired.auto_complete:
+            config = normalise(backend.auto_complete(context), default_model_filename=filename)
+        config = self._placed(config, backend)
+        _require(validate(config))
+        refuse_unsupported(config)
+        refuse_beyond(config, backend.capabilities)
+        instances = self._scheduled(config)
+        self._tell_without_effect(config, backend.capabilities)
+        labels = read_labels(config, desired.directory)
+        states = InitialStates(config, desired.directory)
+        samples = make_samples(config, desired.directory, states)
+        core = make_core(config, self._start_delay)
+        placements = tuple(instance.placement for instance in instances)
+        model = backend.load(msgspec.structs.replace(context, config=config, placements=placements))
+        return LoadedVersion(
+            config=config,
+            description=describe(config, version.version, labels, namespace=desired.id.namespace),
+            instances=instances,
+            samples=samples,
+            core=core,
+            model=model,
+            states=states,
+        )
+
+    def resized(self, current: ModelConfig, desired: ModelConfig) -> tuple[ModelConfig, tuple[PlacedInstance, ...]]:
+        """`current`, a loaded version's configuration, with the instance groups and version policy of `desired`; and the
+        instances that it wants now.
+
+        Raises TpyError for groups that cannot be had. Never blocks for long: the backend exists already.
+        """
+        changed = msgspec.structs.replace(
+            current,
+            instance_group=desired.instance_group,
+            version_policy=desired.version_policy or current.version_policy,
+        )
+        config = self._placed(changed, self._backends.get(current.backend))
+        _require(validate(config))
+        return config, self._scheduled(config)
+
+    def _placed(self, config: ModelConfig, backend: Backend) -> ModelConfig:
+        capabilities = backend.capabilities
+        config, problems = normalise_instance_groups(
+            config,
+            gpus=self._machine.gpus,
+            supported=capabilities.devices,
+            default_kind=capabilities.default_kind,
+            default_count=capabilities.default_count,
+        )
+        _require(problems)
+        for warning in problems:
+            self._log("warning", warning.message)
+        return config
+
+    def _scheduled(self, config: ModelConfig) -> tuple[PlacedInstance, ...]:
+        """The instances. Raises InvalidArgument when requests could never run on any of them."""
+        placed = place(config, self._machine)
+        if all(instance.passive for instance in placed):
+            raise InvalidArgument(f"every instance group of model '{config.name}' is passive: nothing would run its requests")
+        return placed
+
+    def _tell_without_effect(self, config: ModelConfig, capabilities: BackendCapabilities) -> None:
+        fields = without_effect(config, capabilities)
+        if fields:
+            self._log("warning", f"model '{config.name}' sets fields that have no effect here: {', '.join(fields)}")
+
+
+def _require(problems: Sequence[Problem]) -> None:
+    """Raise ConfigError when there are errors. Warnings about what the file says were given when it was read."""
+    errors = errors_of(problems)
+    if errors:
+        raise ConfigError(problems, message="; ".join(problem.message for problem in errors))

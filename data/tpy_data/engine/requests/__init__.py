@@ -1,0 +1,1 @@
+"""One request from admission to its last response: ticket, batch, outputs, responses, statistics, log."""

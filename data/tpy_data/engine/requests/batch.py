@@ -1,0 +1,114 @@
+"""Batch: requests that an instance executes together, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, ModelInstance, Outcome, PhaseTimes
+from tpy.clock import Clock
+from tpy.errors import Internal, TpyError
+from tpy_data.engine.requests.outputs import flaw_of
+from tpy_data.engine.requests.ticket import Execution, RequestTicket
+from tpy_data.exception_text import exception_text
+
+_SENT = ExecutionResult()
+"""In place of a result of a decoupled model, whose answers go another way."""
+
+
+class Batch:
+    """One batch on one instance.
+
+    When it is over, `results` holds one result per ticket, in order. `failure` says that, and why, the instance can run nothing
+    any more; then `is_started` false that it cannot have seen anything of the batch. `is_executed` false: its only request had
+    ended before its turn.
+    """
+
+    __slots__ = ("failure", "instance_name", "is_executed", "is_started", "results", "tickets", "times")
+
+    def __init__(self, instance_name: str, tickets: Sequence[RequestTicket]) -> None:
+        self.instance_name = instance_name
+        self.tickets = tickets
+        self.times = PhaseTimes()
+        self.results: Sequence[ExecutionResult] = ()
+        self.failure: str | None = None
+        self.is_executed = True
+        self.is_started = True
+
+    def begin(self, now_ns: int) -> None:
+        """The instance turns to it. Any thread, as everything here but `execution`."""
+        self.times.start_ns = now_ns
+        for ticket in self.tickets:
+            if ticket.sender is None:
+                break
+            ticket.sender.began_ns = now_ns
+
+    def execute(self, instance: ModelInstance, clock: Clock) -> None:
+        """Execute. Whatever the model raises becomes the answer of these requests, and of no others."""
+        try:
+            results = instance.execute(ExecutionBatch(self.tickets, self.times))
+            if not results and self.tickets[0].sender is not None:
+                results = [_SENT] * len(self.tickets)
+            self.conclude(results)
+        except InstanceFailure as failure:
+            self.fail(failure, clock)
+        except TpyError as error:
+            self.conclude(error)
+        except BaseException as error:  # also sys.exit() in model code, which must end neither this thread nor the server
+            self._fail(Internal(failed_to_process(self.instance_name, error)))
+        self.times.end_ns = clock.now_ns()
+
+    def conclude(self, outcome: Outcome) -> None:
+        """This has become of the batch."""
+        if isinstance(outcome, TpyError):
+            # Without its traceback, whose frames would keep the batch's tensors alive.
+            self._fail(outcome.with_traceback(None))
+            return
+        try:
+            self._require_sound(outcome)
+        except Internal as error:
+            self._fail(error.with_traceback(None))
+        else:
+            self.results = outcome
+
+    def fail(self, failure: InstanceFailure, clock: Clock) -> None:
+        """The instance has failed with this batch."""
+        self.failure = str(failure)
+        self.is_started = failure.begun
+        self._fail(Internal(self.failure))
+        self.times.end_ns = clock.now_ns()
+        self.times.start_ns = self.times.start_ns or self.times.end_ns
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether its only request has ended."""
+        return len(self.tickets) == 1 and self.tickets[0].abandoned
+
+    @property
+    def took_ns(self) -> int:
+        """How long the instance was at it, once it is over: at least 1, but 0 for one that was not executed."""
+        return max(1, self.times.end_ns - self.times.start_ns) if self.is_executed else 0
+
+    def execution(self) -> Execution:
+        """The times of a batch that was executed. What the backend did not say counts as inference."""
+        times = self.times
+        start_ns, end_ns = times.start_ns, times.end_ns
+        input_end_ns = min(max(times.input_end_ns, start_ns), end_ns)
+        output_start_ns = min(max(times.output_start_ns or end_ns, input_end_ns), end_ns)
+        return Execution(start_ns, input_end_ns - start_ns, output_start_ns - input_end_ns, end_ns - output_start_ns)
+
+    def _require_sound(self, results: Sequence[ExecutionResult]) -> None:
+        """Raises Internal for what breaks the contract."""
+        if len(results) != len(self.tickets):
+            raise Internal(f"instance '{self.instance_name}' gave {len(results)} results for {len(self.tickets)} requests")
+        for result in results:
+            flaw = flaw_of(result)
+            if flaw is not None:
+                raise Internal(f"instance '{self.instance_name}' gave {flaw}")
+
+    def _fail(self, error: TpyError) -> None:
+        self.results = [ExecutionResult(error=error)] * len(self.tickets)
+
+
+def failed_to_process(instance_name: str, error: BaseException) -> str:
+    """What a request is answered whose batch raised this."""
+    return f"Failed to process the request(s) for model '{instance_name}', message: {exception_text(error)}"

@@ -1,0 +1,68 @@
+"""Outputs: from what a backend returned to what the caller asked for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tpy.backend import AnswerLater, ExecutionResult
+from tpy.config import ModelConfig
+from tpy.errors import Internal, TpyError
+from tpy.messages import Tensor
+from tpy_data.engine.admission.shapes import Reshape
+
+
+def flaw_of(result: object) -> str | None:
+    """What breaks the contract in a backend's result, None for nothing. On the Trio thread it would take the server down."""
+    if type(result) is not ExecutionResult:
+        return None if type(result) is AnswerLater else f"a result of type {type(result).__name__}"
+    if result.error is not None:
+        return None if isinstance(result.error, TpyError) else f"an error of type {type(result.error).__name__}"
+    for output in result.outputs:
+        if type(output) is not Tensor or not isinstance(output.array, np.ndarray):
+            return f"an output of type {type(output).__name__}"
+        if output.array.dtype != output.datatype.numpy:
+            return f"output '{output.name}' as {output.datatype.value} with dtype {output.array.dtype}"
+    return None
+
+
+class OutputSelection:
+    """Keeps the requested outputs, in the configuration's order, with `reshape` undone.
+
+    As in Triton, an output that the configuration does not name is dropped, one that the model did not make is missing from
+    the answer, and datatypes and shapes are the model's: only a shape that cannot be turned back is an error.
+    """
+
+    __slots__ = ("_model_name", "_names", "_only", "_reshapes")
+
+    def __init__(self, config: ModelConfig) -> None:
+        self._model_name = config.name
+        self._names = tuple(entry.name for entry in config.output)
+        self._reshapes = {
+            entry.name: Reshape(entry.dims, entry.reshape.shape, batching=config.max_batch_size > 0)
+            for entry in config.output
+            if entry.reshape is not None
+        }
+        self._only = self._names[0] if len(self._names) == 1 and not self._reshapes else None
+
+    def select(self, outputs: Sequence[Tensor], requested: tuple[str, ...]) -> tuple[Tensor, ...]:
+        """Raises Internal for an output whose reshape cannot be undone. `requested` empty means all."""
+        if self._only is not None and len(outputs) == 1 and outputs[0].name == self._only:
+            return tuple(outputs)  # the usual case: one output, and whoever requests outputs requests this one
+        made = {tensor.name: tensor for tensor in outputs}
+        return tuple(
+            self._to_caller(tensor)
+            for name in self._names
+            if (not requested or name in requested) and (tensor := made.get(name)) is not None
+        )
+
+    def _to_caller(self, tensor: Tensor) -> Tensor:
+        reshape = self._reshapes.get(tensor.name)
+        if reshape is None:
+            return tensor
+        try:
+            array = tensor.array.reshape(reshape.to_caller(tensor.array.shape))
+        except ValueError as error:
+            raise Internal(f"output '{tensor.name}' of model '{self._model_name}' cannot be returned: {error}") from error
+        return Tensor(tensor.name, tensor.datatype, array)

@@ -1,0 +1,149 @@
+"""RequestTicket: one admitted request, from submission to its last answer. The same object is the scheduler's ticket, the
+backend's ExecutionRequest and the frontend's RequestHandle: one allocation, no table of requests anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import NamedTuple, Protocol
+
+from tpy.backend import ExecutionResult, SequenceState
+from tpy.messages import InferenceRequest, ParameterValue, Tensor
+from tpy.services import ResponseSink
+from tpy.units import NS_PER_US
+from tpy_data.engine.requests.response_stream import ResponseStream
+from tpy_data.schedulers.core.contract import Phase, Ticket
+from tpy_data.schedulers.core.rate_limiter import Resource
+
+
+class Execution(NamedTuple):
+    """How the batch of a request went, in nanoseconds. `start_ns` is on the server's Clock."""
+
+    start_ns: int
+    input_ns: int
+    infer_ns: int
+    output_ns: int
+
+
+class ResourceGate(Protocol):
+    """What keeps the instances of a rate limited engine from running."""
+
+    def needs(self) -> Mapping[Resource, int]:
+        """What every instance holds while it runs."""
+        ...
+
+    def supply(self) -> Mapping[Resource, int]:
+        """What there is, in the whole server."""
+        ...
+
+    def keeps_back(self, number: int) -> bool:
+        """Whether a batch that this instance was given waits for resources."""
+        ...
+
+
+class TicketOwner(Protocol):
+    """The engine that has the ticket."""
+
+    @property
+    def name(self) -> str:
+        """Its model's."""
+        ...
+
+    @property
+    def instance_count(self) -> int:
+        """How many instances take its work."""
+        ...
+
+    @property
+    def gate(self) -> ResourceGate | None:
+        """None: nothing is rate limited."""
+        ...
+
+    def cancel(self, ticket: RequestTicket) -> None:
+        """Forget the ticket: the caller gives up."""
+        ...
+
+    def recall(self) -> None:
+        """Have every request that no instance has started wait in the queue, for any of them."""
+        ...
+
+
+class RequestTicket(Ticket):
+    """`inputs` are in the model's shapes. `result` and `execution` are there once the batch was executed. `abandoned` is set when
+    nobody waits any more; instance threads read it. `sender` is there for decoupled models only."""
+
+    __slots__ = (
+        "abandoned",
+        "execution",
+        "id",
+        "inputs",
+        "owner",
+        "parameters",
+        "requested_outputs",
+        "result",
+        "sender",
+        "sink",
+        "timeout_us",
+    )
+
+    inputs: Mapping[str, Tensor]
+    parameters: Mapping[str, ParameterValue]
+    requested_outputs: tuple[str, ...]
+    sender: ResponseStream | None
+    result: ExecutionResult | None
+    execution: Execution | None
+
+    def __init__(
+        self,
+        request: InferenceRequest,
+        inputs: Mapping[str, Tensor],
+        *,
+        batch_size: int,
+        signature: Hashable,
+        sink: ResponseSink,
+        owner: TicketOwner,
+    ) -> None:
+        # The fields of Ticket are set here: its constructor's keyword call is felt on this path.
+        self.batch_size = batch_size
+        self.signature = signature
+        self.priority = request.priority
+        self.timeout_ns = request.timeout_us * NS_PER_US
+        self.deadline_ns = request.deadline_ns
+        self.phase = Phase.QUEUED
+        self.queued_ns = 0
+        self.arrival = 0
+        self.id = request.id
+        self.inputs = inputs
+        self.parameters = request.parameters
+        self.requested_outputs = request.requested_outputs
+        self.sequence = request.sequence
+        self.live = None
+        self.timeout_us = request.timeout_us
+        self.sender = None
+        self.sink = sink
+        self.owner = owner
+        self.result = None
+        self.execution = None
+        self.abandoned = False
+
+    @property
+    def state(self) -> SequenceState | None:
+        """None here; requests of models with implicit state are of another class."""
+        return None
+
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more."""
+        return self.abandoned
+
+    def cancel(self) -> None:
+        """Forget the request; no answer follows. Safe at any time."""
+        self.owner.cancel(self)
+
+    def pause(self) -> None:
+        """Deliver no more for now. Without effect on a request that is answered once."""
+        if self.sender is not None:
+            self.sender.pause()
+
+    def resume(self) -> None:
+        """Deliver again."""
+        if self.sender is not None:
+            self.sender.resume()

@@ -1,0 +1,1 @@
+"""The lives of versions, from load to unload, and the reconciler that decides them."""

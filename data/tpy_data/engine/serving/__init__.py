@@ -1,0 +1,1 @@
+"""Which version answers for a name, and the inference service over it."""

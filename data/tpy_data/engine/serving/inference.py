@@ -1,0 +1,113 @@
+"""EngineInference: the InferenceService over the serving table."""
+
+from __future__ import annotations
+
+from tpy.clock import Clock
+from tpy.config import ModelConfig
+from tpy.echo import echo
+from tpy.errors import AmbiguousName, InvalidArgument, NotFound, ServerNotReady, TpyError, Unavailable
+from tpy.messages import ModelState
+from tpy.services import ResolvedModel
+from tpy.state import ModelStateStore
+from tpy_data.engine.sequences.sequence_peers import LiveSequencesOnly
+from tpy_data.engine.serving.serving_table import Served, ServingTable
+from tpy_data.schedulers.core import Outcome
+
+
+class EngineInference:
+    """Two dictionary lookups lead from a request to its version. Only when they fail is the store asked why."""
+
+    def __init__(self, table: ServingTable, store: ModelStateStore, *, clock: Clock, model_namespacing: bool) -> None:
+        self._table = table
+        self._store = store
+        self._clock = clock
+        self._model_namespacing = model_namespacing
+        self._stopping = False
+        self._live = True
+
+    def stop(self) -> None:
+        """Refuse every request from now on, except those of live sequences: the server is stopping."""
+        self._stopping = True
+
+    def resolve(self, model_name: str, version: int | None = None) -> ResolvedModel:
+        """As `InferenceService.resolve`."""
+        model = self._table.by_name.get(model_name)
+        if model is not None and not self._stopping:
+            found = model.resolved.get(version)
+            if found is not None:
+                return found
+        return self._resolve_for_sequences(model_name, version)
+
+    def refuse_everything(self) -> None:
+        """Answer everything with "Server not ready" from now on."""
+        self._live = False
+
+    def require_live(self) -> None:
+        """Raises Unavailable after `refuse_everything`."""
+        if not self._live:
+            raise ServerNotReady
+
+    def config(self, model_name: str, version: int | None = None) -> ModelConfig:
+        """As `InferenceService.config`."""
+        return self._find(model_name, version).config
+
+    def ready_versions(self, model_name: str) -> tuple[int, ...]:
+        """As `InferenceService.ready_versions`."""
+        model = self._table.by_name.get(model_name)
+        if model is None:
+            self._require_known(model_name)
+            return ()
+        return tuple(number for number, served in model.versions.items() if served.ready)
+
+    async def check_ready(self, model_name: str, version: int | None = None) -> bool:
+        """Whether a version that is served says itself that it is ready. Raises as `resolve`."""
+        return await self._find(model_name, version).check_ready()
+
+    def _resolve_for_sequences(self, model_name: str, version: int | None) -> ResolvedModel:
+        """What only requests of live sequences can use: they go on wherever their sequence is."""
+        sequences = self._table.sequences
+        try:
+            description = self._find(model_name, version).served_copy.description
+        except TpyError as refusal:
+            known = sequences.described(model_name, version)
+            if known is None:
+                raise
+            return LiveSequencesOnly(sequences, known, type(refusal), refusal.message, self._clock)
+        return LiveSequencesOnly(sequences, description, Unavailable, Outcome.STOPPING.value, self._clock, names_request=True)
+
+    def _find(self, model_name: str, version: int | None) -> Served:
+        model = self._table.by_name.get(model_name)
+        if model is not None:
+            served = model.newest if version is None else model.versions.get(version)
+            if served is not None and served.ready:
+                return served
+        raise self._why_not(model_name, version)
+
+    def _why_not(self, model_name: str, version: int | None) -> TpyError:
+        """Why there is no such version to serve, in Triton's words."""
+        self._require_known(model_name)
+        about = f"Request for unknown model: '{echo(model_name)}'"
+        observed = [each for key, each in self._store.snapshot().observed.items() if key.model.name == model_name]
+        model = self._table.by_name.get(model_name)
+        if version is None:
+            if model is None:
+                return NotFound(f"{about} has no available versions")
+            # A version is switched in, but its instances have failed and are being replaced: worth another try later.
+            return Unavailable(f"{about} version {max(model.versions)} is not at ready state")
+        gone = any(key.version == version for key in self._table.have_served if key.model.name == model_name)
+        if gone or any(each.key.version == version and each.state is not ModelState.UNKNOWN for each in observed):
+            return Unavailable(f"{about} version {version} is not at ready state")
+        return NotFound(f"{about} version {version} is not found")
+
+    def _require_known(self, model_name: str) -> None:
+        """Raises for a model that was never loaded, or whose name several namespaces have."""
+        self.require_live()
+        snapshot = self._store.snapshot()
+        known = {key.model for key in snapshot.observed if key.model.name == model_name}
+        known.update(key.model for key in self._table.have_served if key.model.name == model_name)
+        if len(known) > 1:
+            raise AmbiguousName(model_name, len(known))
+        if not known:
+            message = f"Request for unknown model: '{echo(model_name)}' is not found"
+            # Triton's code for the same text depends on the flag.
+            raise InvalidArgument(message) if self._model_namespacing else NotFound(message)

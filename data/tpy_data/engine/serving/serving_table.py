@@ -1,0 +1,151 @@
+"""ServingTable: which version answers for a name. Looked up with each request, changed when a version comes or goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from tpy.config import ModelConfig
+from tpy.ids import ModelId, Version
+from tpy.limits import HAVE_SERVED_REMEMBERED_MAX
+from tpy_data.engine.requests.model_engine import ModelEngine
+from tpy_data.engine.sequences.sequence_peers import SequencePeers
+from tpy_data.engine.serving.served_copy import ServedCopy
+
+
+class Served(Protocol):
+    """A version that is switched in."""
+
+    @property
+    def id(self) -> ModelId: ...
+    @property
+    def version(self) -> Version: ...
+    @property
+    def ready(self) -> bool:
+        """False while none of its instances is alive."""
+        ...
+
+    @property
+    def config(self) -> ModelConfig: ...
+    @property
+    def served_copy(self) -> ServedCopy:
+        """What requests get while this is so: an ensemble gets another one when its members change."""
+        ...
+
+    @property
+    def engine(self) -> ModelEngine: ...
+    @property
+    def load_duration_ns(self) -> int: ...
+    async def check_ready(self) -> bool:
+        """What the model itself says of its readiness; True when it says nothing."""
+        ...
+
+    @property
+    def nesting(self) -> int:
+        """How many ensembles deep it is; 0 for a model that is none."""
+        ...
+
+
+class ServedKey(NamedTuple):
+    """A version of a model."""
+
+    model: ModelId
+    version: Version
+
+
+class ServedModel:
+    """The versions of a model that are switched in; `newest` is what a request without version gets. `resolved` has what requests
+    get that ask for a version, or for None, as far as it is ready. Immutable: a change makes a new one, so that a switch is one
+    assignment."""
+
+    __slots__ = ("newest", "resolved", "versions")
+
+    def __init__(self, versions: Mapping[int, Served]) -> None:
+        self.versions = dict(sorted(versions.items()))
+        ready = [served for served in self.versions.values() if served.ready]
+        self.newest: Served | None = ready[-1] if ready else None
+        self.resolved: dict[int | None, ServedCopy] = {served.version: served.served_copy for served in ready}
+        if self.newest is not None:
+            self.resolved[None] = self.newest.served_copy
+
+
+class ServingTable:
+    """By model, and by bare name for the names that only one model has."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, ServedModel] = {}
+        """Read by the request path. A name that several namespaces serve is not in it."""
+        self._by_id: dict[ModelId, ServedModel] = {}
+        self.have_served: dict[ServedKey, None] = {}
+        """The versions that were switched in, the last HAVE_SERVED_REMEMBERED_MAX: a model that was removed is known as one
+        without versions."""
+        self.sequences = SequencePeers()
+        """Where live sequences are, whatever is switched in."""
+        self._watchers: dict[str, list[Callable[[], None]]] = {}
+
+    def watch(self, names: Iterable[str], changed: Callable[[], None]) -> None:
+        """Call `changed` whenever a model of one of these names is switched in, out, or refreshed: inside that call, so that
+        nobody sees the table as it is in between. It must not raise."""
+        for name in names:
+            self._watchers.setdefault(name, []).append(changed)
+
+    def unwatch(self, names: Iterable[str], changed: Callable[[], None]) -> None:
+        """The end of `watch`, with the same arguments."""
+        for name in names:
+            self._watchers[name].remove(changed)
+            if not self._watchers[name]:
+                del self._watchers[name]
+
+    def switch_in(self, served: Served) -> Served | None:
+        """`served` answers for its version from now on. Returns what did before."""
+        key = ServedKey(served.id, served.version)
+        self.have_served.pop(key, None)
+        self.have_served[key] = None
+        if len(self.have_served) > HAVE_SERVED_REMEMBERED_MAX:
+            del self.have_served[next(iter(self.have_served))]
+        versions = self._versions(served.id)
+        before = versions.get(served.version)
+        versions[served.version] = served
+        self._set(served.id, versions)
+        return before
+
+    def switch_out(self, served: Served) -> None:
+        """`served` answers no more. No-op when another one has taken its place."""
+        versions = self._versions(served.id)
+        if versions.get(served.version) is served:
+            del versions[served.version]
+            self._set(served.id, versions)
+
+    def refresh(self, served: Served) -> None:
+        """`served.ready` has changed."""
+        if served.id in self._by_id:
+            self._set(served.id, self._versions(served.id))
+
+    def models(self) -> Iterator[tuple[ModelId, ServedModel]]:
+        """All, by name."""
+        return iter(sorted(self._by_id.items(), key=lambda item: item[0]))
+
+    def named(self, name: str) -> list[ModelId]:
+        """The models of this name that have a version."""
+        return sorted(model for model in self._by_id if model.name == name)
+
+    def model(self, model: ModelId) -> ServedModel | None:
+        """The versions of a model, None when it has none."""
+        return self._by_id.get(model)
+
+    def _versions(self, model: ModelId) -> dict[int, Served]:
+        known = self._by_id.get(model)
+        return {} if known is None else dict(known.versions)
+
+    def _set(self, model: ModelId, versions: Mapping[int, Served]) -> None:
+        if versions:
+            self._by_id[model] = ServedModel(versions)
+        else:
+            self._by_id.pop(model, None)
+        same_name = self.named(model.name)
+        if len(same_name) == 1:
+            self.by_name[model.name] = self._by_id[same_name[0]]
+        else:
+            self.by_name.pop(model.name, None)
+        for changed in tuple(self._watchers.get(model.name, ())):
+            changed()

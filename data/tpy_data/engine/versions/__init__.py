@@ -1,0 +1,1 @@
+"""The request path of a model version that has instances."""
