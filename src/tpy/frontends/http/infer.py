@@ -96,7 +96,6 @@ class InferCall:
     """One inference request over HTTP, and the sink for its response."""
 
     __slots__ = (
-        "_accept_encoding",
         "_answered",
         "_cancelled",
         "_description",
@@ -104,7 +103,6 @@ class InferCall:
         "_handle",
         "_held",
         "_model",
-        "_path",
         "_plan",
         "_refusal",
         "_request",
@@ -122,8 +120,6 @@ class InferCall:
     ) -> None:
         self._endpoint = endpoint
         self._request = request
-        self._path = request.path
-        self._accept_encoding = request.fields.get(b"accept-encoding")
         self._model = model
         self._held: ResolvedModel | None = None
         self._version = version
@@ -141,9 +137,8 @@ class InferCall:
         response, plan = self._response, self._plan
         if response is None or response.error is not None:
             return False
-        elements = size = 0
+        elements = 0
         for output in response.outputs:
-            size += output.array.nbytes
             choice = plan.choice(output.name)
             if choice.classification:
                 elements += _CLASS_COST * output.array.size
@@ -151,7 +146,9 @@ class InferCall:
                 elements += output.array.size
         if elements > limits.HTTP_INLINE_JSON_ELEMENTS_MAX:
             return True
-        return self._accept_encoding is not None and size > limits.HTTP_INLINE_COMPRESS_BYTES_MAX
+        if b"accept-encoding" not in self._request.fields:
+            return False
+        return sum(output.array.nbytes for output in response.outputs) > limits.HTTP_INLINE_COMPRESS_BYTES_MAX
 
     def begin_nowait(self) -> bool:
         """Check, decode and submit the request. False when decoding could hold up the loop: then the model is held, and
@@ -168,7 +165,7 @@ class InferCall:
         except _Refused as refused:
             self._refuse(refused.reply)
         except Exception:
-            self._refuse(unexpected_error_reply(self._path))
+            self._refuse(unexpected_error_reply(self._request.path))
         return True
 
     async def finish(self) -> None:
@@ -185,7 +182,7 @@ class InferCall:
         except _Refused as refused:
             self._refuse(refused.reply)
         except Exception:
-            self._refuse(unexpected_error_reply(self._path))
+            self._refuse(unexpected_error_reply(self._request.path))
         finally:
             model.release()
 
@@ -213,7 +210,7 @@ class InferCall:
         except TpyError as error:
             return error_reply(error)
         except Exception:
-            return unexpected_error_reply(self._path)
+            return unexpected_error_reply(self._request.path)
 
     async def render_in_thread(self) -> HttpReply:
         """`render`, in a thread."""
@@ -222,7 +219,8 @@ class InferCall:
     def _admit(self) -> ResolvedModel:
         endpoint = self._endpoint
         endpoint.policy.require("inference", self._request.fields)
-        model = endpoint.services.inference.resolve(self._model, parse_version(self._version))
+        version = None if self._version is None else parse_version(self._version)
+        model = endpoint.services.inference.resolve(self._model, version)
         if model.description.decoupled:
             raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
         self._description = model.description
@@ -250,13 +248,13 @@ class InferCall:
     def _decode(self, description: ModelDescription) -> tuple[InferenceRequest, codec.OutputPlan]:
         request = self._request
         fields = request.fields
-        body = self._plain_body(request)
-        header_length = codec.parse_header_length(fields.get(b"inference-header-content-length"), len(body))
+        body = self._plain_body(request) if b"content-encoding" in fields else request.body
+        header = fields.get(b"inference-header-content-length")
         decoded = codec.parse_infer(
             body,
-            header_length=header_length,
+            header_length=None if header is None else codec.parse_header_length(header, len(body)),
             description=description,
-            version=parse_version(self._version),
+            version=None if self._version is None else parse_version(self._version),
             received_ns=request.received_ns,
             forwarded=self._endpoint.policy.forwarded(request.headers),
         )
@@ -264,11 +262,9 @@ class InferCall:
         return decoded
 
     def _plain_body(self, request: HttpRequest) -> Body:
-        encoding = request.fields.get(b"content-encoding")
-        if encoding is None:
-            return request.body
+        encoding = request.fields[b"content-encoding"].decode("latin-1")
         try:
-            return codec.decompress(request.body, encoding.decode("latin-1"), self._endpoint.max_input_size)
+            return codec.decompress(request.body, encoding, self._endpoint.max_input_size)
         except Unsupported as error:
             raise _Refused(error_reply(error, headers=_SUPPORTED_ENCODINGS)) from None
 
@@ -292,8 +288,9 @@ class InferCall:
         headers: tuple[tuple[str, str], ...] = ()
         if encoded.json_length is not None:
             headers = (("Inference-Header-Content-Length", str(encoded.json_length)),)
-        if self._accept_encoding is not None:
-            encoding = codec.choose_encoding(self._accept_encoding.decode("latin-1"))
+        accepted = self._request.fields.get(b"accept-encoding")
+        if accepted is not None:
+            encoding = codec.choose_encoding(accepted.decode("latin-1"))
             if encoding != "identity":
                 packed = codec.compress(parts, encoding)
                 parts, length = [packed], len(packed)

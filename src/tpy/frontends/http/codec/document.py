@@ -86,6 +86,10 @@ def string_member(item: object, member: str) -> str:
 def array_member(item: object, member: str) -> list[object]:
     """The array `member` of the object `item`; of a long one, which it is nowhere but in `data`, the beginning. Raises
     InvalidArgument."""
+    if type(item) is dict:
+        value = item.get(member)
+        if type(value) is list:
+            return value
     value = data_member(item, member)
     return value.head() if isinstance(value, LongArray) else value
 

@@ -25,6 +25,8 @@ _PIECE_ELEMENTS_MAX = 16_384
 _AS_LIST_ELEMENTS_MAX = 64
 """Arrays up to this size are written faster as lists."""
 
+_NOT_AS_NUMBERS = (DataType.BYTES, DataType.FP16, DataType.BF16)
+
 
 class EncodedInfer(msgspec.Struct, frozen=True, kw_only=True):
     """A response body in pieces: JSON first, then the blobs in the order of the outputs, views over the output arrays.
@@ -49,6 +51,7 @@ def encode_infer(response: InferenceResponse, plan: OutputPlan, description: Mod
         raise response.error
     outputs: list[dict[str, object]] = []
     blobs: list[bytes | memoryview] = []
+    in_pieces = False
     for tensor in response.outputs:
         choice = plan.choice(tensor.name)
         if choice.classification:
@@ -64,7 +67,8 @@ def encode_infer(response: InferenceResponse, plan: OutputPlan, description: Mod
             if len(blob):
                 blobs.append(blob)
         else:
-            entry["data"] = _json_data(tensor)
+            data = entry["data"] = _json_data(tensor)
+            in_pieces = in_pieces or isinstance(data, _LongData)
         outputs.append(entry)
     document: dict[str, object] = {"id": response.id} if response.id else {}
     document["model_name"] = response.model_name
@@ -72,8 +76,8 @@ def encode_infer(response: InferenceResponse, plan: OutputPlan, description: Mod
     if response.parameters:
         document["parameters"] = response.parameters
     document["outputs"] = outputs
-    head: list[bytes | memoryview] = [_dump(document)] if not _has_long_data(response) else _dump_in_pieces(document)
-    length = sum(map(len, head))
+    head: list[bytes | memoryview] = _dump_in_pieces(document) if in_pieces else [_dump(document)]
+    length = len(head[0]) if len(head) == 1 else sum(map(len, head))
     if not blobs:
         return EncodedInfer(parts=head, json_length=None, content_type=JSON_TYPE, content_length=length)
     return EncodedInfer(
@@ -91,11 +95,13 @@ def generate_document(response: InferenceResponse) -> bytes:
     if response.id:
         document["id"] = response.id
     document.update(response.parameters)
+    in_pieces = False
     for tensor in response.outputs:
         data = _json_data(tensor)
+        in_pieces = in_pieces or isinstance(data, _LongData)
         document[tensor.name] = data[0] if isinstance(data, list) and len(data) == 1 else data
     document = dict(sorted(document.items()))
-    return b"".join(_dump_in_pieces(document)) if _has_long_data(response) else _dump(document)
+    return b"".join(_dump_in_pieces(document)) if in_pieces else _dump(document)
 
 
 def encode_error(error: TpyError) -> bytes:
@@ -124,11 +130,6 @@ def _json_data(tensor: Tensor) -> object:
     return _writable(tensor, flat)
 
 
-def _has_long_data(response: InferenceResponse) -> bool:
-    """Whether an output may have so many elements that they are written in pieces."""
-    return any(tensor.array.size > _PIECE_ELEMENTS_MAX for tensor in response.outputs)
-
-
 def _dump_in_pieces(document: dict[str, object]) -> list[bytes | memoryview]:
     """The document as JSON, that of large outputs in pieces: no step holds the interpreter for more than some milliseconds."""
     found: list[_LongData] = []
@@ -154,6 +155,8 @@ def _dump_in_pieces(document: dict[str, object]) -> list[bytes | memoryview]:
 def _writable(tensor: Tensor, flat: np.ndarray[Any, Any]) -> object:
     """Elements of the tensor as the JSON writer takes them. FP32 values become doubles, whose digits Triton prints."""
     datatype = tensor.datatype
+    if flat.size <= _AS_LIST_ELEMENTS_MAX and datatype not in _NOT_AS_NUMBERS:
+        return flat.tolist()
     if datatype is DataType.BYTES:
         try:
             return [element.decode() for element in flat.tolist()]
@@ -166,8 +169,6 @@ def _writable(tensor: Tensor, flat: np.ndarray[Any, Any]) -> object:
         raise InvalidArgument(
             f"sending {datatype.value} data via JSON is not supported. Please use the binary data format for output"
         )
-    if flat.size <= _AS_LIST_ELEMENTS_MAX:
-        return flat.tolist()
     if datatype is DataType.FP32:
         return flat.astype(np.float64)
     return np.ascontiguousarray(flat)
