@@ -37,7 +37,7 @@ TARGETS: tuple[Target, ...] = (
     control.CANARY,
     control.STORE,
     control.STORE_CANARY,
-    control.SETTLING,
+    control.DEBOUNCE,
     config.DOCUMENTS,
     config.SPOILED,
     config.CANARY,

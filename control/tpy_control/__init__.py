@@ -1,6 +1,6 @@
-"""The control plane: decides what should be served, and writes the desired half of the model-state store.
+"""The control plane: decides which models are served, and writes the desired half of the model-state store.
 
-It looks at model repositories (`sources`), decides (`core`, without I/O), and answers for the repository (`ControlPlane`, an
+It scans model repositories (`sources`), decides (`core`, without I/O), and answers for the repository (`ControlPlane`, an
 implementation of tpy.services.RepositoryService). It never loads a model and never imports `tpy_data` or a backend.
 
 Read `core/control.py` for the rule, `plane.py` for what happens when, `run.py` for the tasks.

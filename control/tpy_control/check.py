@@ -12,12 +12,12 @@ from tpy.config import ConfigError, Judge, ModelConfig, Problem, Severity, check
 from tpy.errors import InvalidArgument
 from tpy_control.core.agents import mismatches, required_md5s
 from tpy_control.core.candidate import DUPLICATE_TEXT, components_of, select_versions
-from tpy_control.core.picture import CONFIG_FILENAME, ModelPicture
+from tpy_control.core.scan import CONFIG_FILENAME, ModelScan
 from tpy_control.sources.disk import DiskRepositories
 
 
 class ModelCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found about one model directory: errors and warnings, in the order of the file."""
+    """The errors and warnings of one model directory, in the order of the file."""
 
     name: str
     repository: str
@@ -25,14 +25,14 @@ class ModelCheck(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether the model can be loaded, as far as can be told without loading it."""
+        """True without errors: the model can be loaded, as far as can be told without loading it."""
         return not any(problem.is_error for problem in self.problems)
 
 
-class _Seen(msgspec.Struct, frozen=True):
-    """A model directory with what its configuration says, as far as it could be read."""
+class _Scanned(msgspec.Struct, frozen=True):
+    """A scanned model directory; `config` is None where the configuration could not be read."""
 
-    picture: ModelPicture
+    scan: ModelScan
     path: str
     config: ModelConfig | None
 
@@ -51,76 +51,76 @@ def check_repository(
     Raises Unavailable for a repository that cannot be read. Options mean what they mean for the server.
     """
     disk = DiskRepositories(paths)
-    seen: list[_Seen] = []
+    scanned: list[_Scanned] = []
     for location in disk.list_models():
-        picture = disk.picture(location, model_config_name)
-        if picture is not None:
-            seen.append(_read(picture))
-    names = Counter(one.picture.location.name for one in seen)
-    configs = {one.picture.location.name: one.config for one in seen if one.config is not None}
+        scan = disk.scan(location, model_config_name)
+        if scan is not None:
+            scanned.append(_read(scan))
+    names = Counter(one.scan.location.name for one in scanned)
+    configs = {one.scan.location.name: one.config for one in scanned if one.config is not None}
     return [
         ModelCheck(
-            name=one.picture.location.name,
-            repository=one.picture.location.repository,
+            name=one.scan.location.name,
+            repository=one.scan.location.repository,
             problems=(
                 *_problems(disk, one, names, auto_complete=auto_complete, duplicate=not namespacing, judge=judge),
-                *_disagreements(one, names, configs),
+                *_check_members(one, names, configs),
             ),
         )
-        for one in seen
+        for one in scanned
     ]
 
 
-def _read(picture: ModelPicture) -> _Seen:
-    path = f"{picture.directory}/{picture.config_path or CONFIG_FILENAME}"
+def _read(scan: ModelScan) -> _Scanned:
+    path = f"{scan.directory}/{scan.config_path or CONFIG_FILENAME}"
     try:
-        config = normalise(parse_pbtxt(picture.config_text or "", path=path).config)
+        config = normalise(parse_pbtxt(scan.config_text or "", path=path).config)
     except ConfigError:
-        return _Seen(picture, path, None)
-    return _Seen(picture, path, config)
+        return _Scanned(scan, path, None)
+    return _Scanned(scan, path, config)
 
 
 def _problems(
-    disk: DiskRepositories, seen: _Seen, names: Counter[str], *, auto_complete: bool, duplicate: bool, judge: Judge
+    disk: DiskRepositories, one: _Scanned, names: Counter[str], *, auto_complete: bool, duplicate: bool, judge: Judge
 ) -> list[Problem]:
-    picture, path = seen.picture, seen.path
-    name = picture.location.name
-    if picture.error:
-        return [Problem(path=str(picture.directory), message=picture.error)]
+    scan, path = one.scan, one.path
+    name = scan.location.name
+    if scan.error:
+        return [Problem(path=str(scan.directory), message=scan.error)]
     problems: list[Problem] = []
     if duplicate and names[name] > 1:
-        problems.append(Problem(path=str(picture.directory), message=DUPLICATE_TEXT, expected="one directory of this name"))
-    problems.extend(Problem(path=str(picture.directory), message=text, severity=Severity.WARNING) for text in picture.warnings)
-    if picture.config_text is None and not auto_complete:
+        problems.append(Problem(path=str(scan.directory), message=DUPLICATE_TEXT, expected="one directory of this name"))
+    problems.extend(Problem(path=str(scan.directory), message=text, severity=Severity.WARNING) for text in scan.warnings)
+    if scan.config_text is None and not auto_complete:
         message = f"failed to open text file for read {path}: No such file or directory; automatic completion is disabled"
         return [*problems, Problem(path=path, message=message, expected=f"a {CONFIG_FILENAME}")]
     found = check_text(
-        picture.config_text or "",
+        scan.config_text or "",
         path=path,
         directory_name=name,
-        version_files=picture.first_version_names,
+        version_files=scan.first_version_names,
         complete=not auto_complete,
         judge=judge,
     )
-    if picture.config_text is None:  # there is no file that could have lines
-        found = [msgspec.structs.replace(problem, path=str(picture.directory), line=0, column=0) for problem in found]
+    if scan.config_text is None:  # there is no file that could have lines
+        found = [msgspec.structs.replace(problem, path=str(scan.directory), line=0, column=0) for problem in found]
     problems.extend(found)
-    if seen.config is not None:
-        problems.extend(_beyond_the_text(disk, seen, seen.config, names))
+    if one.config is not None:
+        problems.extend(_check_references(disk, one, one.config, names))
     return problems
 
 
-def _beyond_the_text(disk: DiskRepositories, seen: _Seen, config: ModelConfig, names: Counter[str]) -> list[Problem]:
-    """What the configuration says about other files and models."""
-    picture, path = seen.picture, seen.path
-    name = picture.location.name
+def _check_references(disk: DiskRepositories, one: _Scanned, config: ModelConfig, names: Counter[str]) -> list[Problem]:
+    """Checks the configuration against other files and models."""
+    scan, path = one.scan, one.path
+    name = scan.location.name
     problems: list[Problem] = []
-    present = [version.version for version in picture.versions]
+    present = [version.version for version in scan.versions]
     if not select_versions(config.version_policy, present):
         found = ", ".join(map(str, present)) or "no version folder"
         message = f"at least one version must be available under the version policy of model '{name}'"
         expected = f"a folder named by a number that the policy selects, found {found}"
-        problems.append(Problem(path=str(picture.directory), field="version_policy", message=message, expected=expected))
+        problems.append(Problem(path=str(scan.directory), field="version_policy", message=message, expected=expected))
     for component in components_of(config):
         if component not in names:
             message = f"ensemble '{name}' depends on '{component}', which no repository has"
@@ -129,17 +129,17 @@ def _beyond_the_text(disk: DiskRepositories, seen: _Seen, config: ModelConfig, n
         required = required_md5s(config)
     except InvalidArgument as error:
         return [*problems, Problem(path=path, field="model_repository_agents", message=error.message)]
-    found_md5s = {file: disk.md5(picture.location, file) for file in required}
+    found_md5s = {file: disk.md5(scan.location, file) for file in required}
     problems.extend(
         Problem(path=path, field="model_repository_agents", message=text) for text in mismatches(required, found_md5s)
     )
     return problems
 
 
-def _disagreements(seen: _Seen, names: Counter[str], configs: Mapping[str, ModelConfig]) -> list[Problem]:
-    """What an ensemble and its members contradict each other in. Nothing is said where a member's configuration is still to be
+def _check_members(one: _Scanned, names: Counter[str], configs: Mapping[str, ModelConfig]) -> list[Problem]:
+    """Checks an ensemble against the configurations of its members. Skipped where a member's configuration is still to be
     completed from its model, or where its name is not unique."""
-    config = seen.config
+    config = one.config
     if config is None or config.ensemble_scheduling is None:
         return []
     wanted = [step.model_name for step in config.ensemble_scheduling.step]
@@ -147,7 +147,7 @@ def _disagreements(seen: _Seen, names: Counter[str], configs: Mapping[str, Model
     if len(members) < len(wanted) or not all(member.input and member.output for member in members):
         return []
     try:
-        check_members(msgspec.structs.replace(config, name=seen.picture.location.name), members)
+        check_members(msgspec.structs.replace(config, name=one.scan.location.name), members)
     except InvalidArgument as error:
-        return [Problem(path=seen.path, field="ensemble_scheduling.step", message=error.message)]
+        return [Problem(path=one.path, field="ensemble_scheduling.step", message=error.message)]
     return []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-import trio
+import anyio
 
 T = TypeVar("T")
 
@@ -20,11 +20,11 @@ class Offload(Protocol):
 
 
 async def in_thread(work: Callable[[], T], /) -> T:
-    """In one of Trio's worker threads, which is left behind when cancelled."""
-    return await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+    """Calls `work` in a worker thread, which is abandoned on cancellation."""
+    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
 
 
-async def at_once(work: Callable[[], T], /) -> T:
-    """On the loop, for simulation."""
-    await trio.lowlevel.checkpoint()
+async def inline(work: Callable[[], T], /) -> T:
+    """Calls `work` on the loop, for simulation."""
+    await anyio.lowlevel.checkpoint()
     return work()

@@ -1,4 +1,4 @@
-"""What an operator chooses about the control plane."""
+"""The options of the control plane."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath
 
-import trio
+import anyio
 
 from tpy import limits
 from tpy.echo import echo
@@ -26,13 +26,13 @@ _ABOUT = "failed to load '{}', failed to poll from model repository: "
 
 
 class OverrideDirectories:
-    """Makes the directories and removes them when they are out of use."""
+    """Makes the directories and removes unused ones."""
 
     def __init__(self, parent: Path | None) -> None:
         """`parent`: where the scratch directory is made, None for the system's place. Nothing is made before it is needed."""
         self._parent = parent
         self._root: Path | None = None
-        self._making_root = trio.Lock()
+        self._making_root = anyio.Lock()
         self._count = 0
         self._being_loaded: set[Path] = set()
         self._used_by: dict[Path, set[ObservedKey]] = {}
@@ -51,7 +51,7 @@ class OverrideDirectories:
         self._used_by[repository] = set()
         self._being_loaded.add(repository)
         try:
-            await trio.to_thread.run_sync(_write, repository / model_name, content)
+            await anyio.to_thread.run_sync(_write, repository / model_name, content)
             yield repository
         except OSError as error:
             text = f"failed to open binary file for write {error.filename}: {error.strerror or error}"
@@ -95,7 +95,7 @@ class OverrideDirectories:
         async with self._making_root:
             if self._root is None:
                 make = functools.partial(tempfile.mkdtemp, prefix="tpy-override-", dir=self._parent)
-                self._root = Path(await trio.to_thread.run_sync(make))
+                self._root = Path(await anyio.to_thread.run_sync(make))
             return self._root
 
 
@@ -139,6 +139,6 @@ def _refusal(model_name: str, reason: str) -> InvalidArgument:
 
 async def _remove(directory: Path) -> None:
     # Shielded, because it also runs while its caller is cancelled; a disk that hangs may keep the caller no longer than this.
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLEANUP_S_MAX):
+    with anyio.move_on_after(_CLEANUP_S_MAX, shield=True):
         remove = functools.partial(shutil.rmtree, directory, ignore_errors=True)
-        await trio.to_thread.run_sync(remove, abandon_on_cancel=True)
+        await anyio.to_thread.run_sync(remove, abandon_on_cancel=True)

@@ -1,12 +1,12 @@
-"""The control plane's driver: the tasks around the core, and the service that callers use."""
+"""The control plane's driver: the tasks around the core."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
+import anyio
 import msgspec
-import trio
 
 from tpy.clock import Clock
 from tpy.errors import Unavailable
@@ -16,6 +16,7 @@ from tpy.state import DesiredWriter, ModelStateStore, Snapshot
 from tpy.units import NS_PER_S
 from tpy_control.core.candidate import DUPLICATE_TEXT, Candidate, Override, RefusalKind, Refused
 from tpy_control.core.control import Action, ControlCore, Put, Reject, Remove, Withdraw
+from tpy_control.core.debounce import Debouncer, PollResult
 from tpy_control.core.index import (
     counts_for_readiness,
     failed_versions,
@@ -25,8 +26,7 @@ from tpy_control.core.index import (
     model_id,
     strictly_ready,
 )
-from tpy_control.core.picture import ModelLocation
-from tpy_control.core.settling import Settling, Sight
+from tpy_control.core.scan import ModelLocation
 from tpy_control.options import ControlMode, ControlOptions, Readiness
 from tpy_control.overrides import OverrideDirectories
 from tpy_control.preparation import Preparation, Prepared
@@ -36,20 +36,20 @@ _log = logging.getLogger(__name__)
 
 ALL_MODELS = ("*",)
 
-_LOOKS_AT_ONCE = 50
-"""The way to a thread and back costs more than the look at one model."""
+_POLL_BATCH = 50
+"""Models polled by one call of a thread: the hand-over costs more than the poll of one model."""
 
 
 class StartupReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How the models that are loaded at the start came out. `entries` for the table of models; `failed` those of them that are
-    not READY, for --exit-on-error."""
+    """The models that are loaded at the start. `entries` are for the table of models; `failed` those of them that are not READY,
+    for --exit-on-error."""
 
     entries: tuple[IndexEntry, ...]
     failed: tuple[IndexEntry, ...]
 
 
 class Plane:
-    """Owns the core and performs its actions. All methods are for the Trio thread."""
+    """Owns the core and performs its actions. Not thread-safe: for the event loop's thread only."""
 
     def __init__(
         self,
@@ -68,11 +68,11 @@ class Plane:
         self.source = source
         self.preparation = preparation
         self.overrides = overrides
-        self.locations: Sequence[ModelLocation] = ()
+        self.known_locations: Sequence[ModelLocation] = ()
         self._writer = writer
         self._clock = clock
-        self._settling = Settling(options.settle_ns)
-        self._woken = trio.Event()
+        self._debouncer = Debouncer(options.settle_ns)
+        self._woken = anyio.Event()
         self._failed_at_start: frozenset[ModelId] = frozenset()
 
     def id_of(self, location: ModelLocation) -> ModelId:
@@ -80,38 +80,37 @@ class Plane:
         return model_id(location, namespacing=self.options.namespacing)
 
     def wake(self) -> None:
-        """Something in a repository has changed: look soon."""
+        """Poll soon: something in a repository has changed."""
         self._woken.set()
 
     async def relist(self) -> Sequence[ModelLocation]:
         """List the models anew. Raises Unavailable."""
-        self.locations = await self.source.list_models()
-        return self.locations
+        self.known_locations = await self.source.list_models()
+        return self.known_locations
 
     async def start(self) -> None:
-        """The first look: desires what is to be loaded at the start. Raises Unavailable for a repository that cannot be read."""
+        """Desire the models to load at the start. Raises Unavailable for a repository that cannot be read."""
         await self.relist()
-        chosen = self._groups(self.locations)
+        chosen = self._groups(self.known_locations)
         if self.options.mode is ControlMode.EXPLICIT and self.options.load_models != ALL_MODELS:
-            known = chosen
-            chosen = {model: places for model, places in known.items() if model.name in self.options.load_models}
+            chosen = {model: locations for model, locations in chosen.items() if model.name in self.options.load_models}
             for name in sorted(set(self.options.load_models) - {model.name for model in chosen}):
                 self.perform(self.core.refuse(self.missing(ModelId(name))))
         ensembles: list[Candidate] = []  # last: each finds its components desired, and waits for them
-        for model, places in sorted(chosen.items()):
-            candidate = await self._take(model, places, why="startup", hold=ensembles)
+        for model, locations in sorted(chosen.items()):
+            candidate = await self._take(model, locations, why="startup", hold=ensembles)
             if candidate is not None and self.options.mode is ControlMode.EXPLICIT:
                 await self.take_components(candidate, why="startup")
         for candidate in ensembles:
             self.use(candidate, why="startup")
 
     async def take_components(self, candidate: Candidate, *, why: str) -> list[ModelId]:
-        """Desire the models that an ensemble is made of, at any depth, as they are on disk now; those that are there, deepest
-        first. One that is missing or refused is told by the ensemble, which cannot be served without it."""
+        """Desire the components of an ensemble, at any depth, as they are on disk now. Returns those that are there, deepest
+        first. A missing or refused one is reported by the ensemble, which cannot be served without it."""
         taken: dict[ModelId, None] = {}
         waiting = list(candidate.components)
         seen = {candidate.id.name}
-        groups = self._groups(self.locations)
+        groups = self._groups(self.known_locations)
         while waiting:
             name = waiting.pop()
             for model in [model for model in groups if model.name == name and name not in seen]:
@@ -123,19 +122,19 @@ class Plane:
         return list(reversed(taken))
 
     async def poll_forever(self) -> None:
-        """Follow the repositories: looks every `poll_interval_ns`, sooner when woken, and when a changed model has settled."""
-        next_look_ns = self._clock.now_ns() + self.options.poll_interval_ns
-        could_look = True
+        """Poll the repositories every `poll_interval_ns`, sooner when woken, and when a changed model has been debounced."""
+        next_poll_ns = self._clock.now_ns() + self.options.poll_interval_ns
+        is_readable = True
         while True:
-            # A sight that has settled while the repositories cannot be read waits for the next look, or this loop would spin.
-            settled_ns = self._settling.next_deadline_ns() if could_look else None
-            deadline_ns = next_look_ns if settled_ns is None else min(settled_ns, next_look_ns)
+            # A result that is due while the repositories cannot be read waits for the next poll, or this loop would spin.
+            settled_ns = self._debouncer.next_deadline_ns() if is_readable else None
+            deadline_ns = next_poll_ns if settled_ns is None else min(settled_ns, next_poll_ns)
             now_ns = await self._wait_until(deadline_ns)
-            could_look = await self._look_at_all(now_ns)
-            next_look_ns = now_ns + self.options.poll_interval_ns
+            is_readable = await self._poll_all(now_ns)
+            next_poll_ns = now_ns + self.options.poll_interval_ns
 
     async def follow_listing_forever(self) -> None:
-        """Keep the listing of models fresh, for the index, where loads and unloads are explicit."""
+        """Keep the list of models up to date for the index, where loads and unloads are explicit."""
         while True:
             await self._wait_until(self._clock.now_ns() + self.options.poll_interval_ns)
             try:
@@ -143,7 +142,7 @@ class Plane:
             except Unavailable as error:
                 _log.warning("a model repository cannot be read", extra={"context": {"reason": error.message}})
                 continue
-            present = {self.id_of(location) for location in self.locations}
+            present = {self.id_of(location) for location in self.known_locations}
             for model in sorted(set(self.core.models()) - present):
                 if not self.core.is_wanted(model) and model.name not in self.options.load_models:
                     self.perform(self.core.forget(model))
@@ -156,19 +155,19 @@ class Plane:
         model: ModelId | None = None,
         override: Override | None = None,
     ) -> Prepared | None:
-        """What could be served from a directory; None where there is none. Without `override` one that is kept goes on."""
+        """The candidate of a directory; None where there is no directory. Without `override` a kept one is used again."""
         source = self.source if source is None else source
         model = self.id_of(location) if model is None else model
-        picture = await source.picture(location, config_name=self.options.model_config_name)
-        if picture is None:
+        scan = await source.scan(location, config_name=self.options.model_config_name)
+        if scan is None:
             return None
         if override is None:
-            override = self.core.kept_override(model, picture.glance)
-        return await self.preparation.prepare(source, picture, model, override=override)
+            override = self.core.kept_override(model, scan.fingerprint)
+        return await self.preparation.prepare(source, scan, model, override=override)
 
     def use(self, outcome: Candidate | Refused, *, why: str, by_name: bool = True, retry: bool = False) -> None:
-        """Desire a candidate, or write why it is refused. With `retry`, versions that have failed or whose files were touched are
-        loaded again, and instance groups that were refused are tried again."""
+        """Desire a candidate, or write its rejection. With `retry`, versions that have failed or whose files were touched are
+        reloaded, and instance groups that could not be applied are retried."""
         if isinstance(outcome, Refused):
             self.perform(self.core.refuse(outcome))
             return
@@ -189,11 +188,11 @@ class Plane:
                     self._writer.put(desired)
                     self.overrides.keep(desired)
                     context = {"model": str(desired.id), "versions": list(desired.versions), "why": desired.why}
-                    _log.debug("what is to be served of a model has changed", extra={"context": context})
+                    _log.debug("desired state of a model changed", extra={"context": context})
                 case Reject(model, reason):
                     self._writer.reject(model, reason)
                     served = self.core.desired(model)
-                    goes_on = "" if served is None or not served.versions else ", what was loaded of it goes on serving"
+                    goes_on = "" if served is None or not served.versions else ", the loaded versions go on serving"
                     _log.error(
                         "Poll failed for model directory '%(model)s'%(goes_on)s: %(reason)s",
                         {"model": str(model), "reason": reason, "goes_on": goes_on},
@@ -202,16 +201,16 @@ class Plane:
                     self._writer.withdraw_rejection(model)
                 case Remove(model):
                     self._writer.remove(model)
-                    _log.debug("the files of a model are gone", extra={"context": {"model": str(model)}})
+                    _log.debug("model directory removed", extra={"context": {"model": str(model)}})
 
     def missing(self, model: ModelId) -> Refused:
         """The refusal of a name that no repository has."""
-        places = ", ".join(str(path) for path in self.options.repositories)
-        text = f"model not found in any model repository: no directory '{model.name}' in {places}"
+        locations = ", ".join(str(path) for path in self.options.repositories)
+        text = f"model not found in any model repository: no directory '{model.name}' in {locations}"
         return Refused(id=model, kind=RefusalKind.POLL, message=text)
 
     def strictly_ready(self, snapshot: Snapshot) -> bool:
-        """Whether all models serve that --readiness waits for."""
+        """Returns True if all models that --readiness waits for are served."""
         refusals = self.core.refusals.values()
         if self.options.readiness is Readiness.ALL_MODELS:
             explicit = self.options.mode is ControlMode.EXPLICIT
@@ -226,7 +225,7 @@ class Plane:
         """The repository index."""
         return index_entries(
             self.store.snapshot(),
-            locations=self.locations,
+            locations=self.known_locations,
             refusals=self.core.refusals,
             namespacing=self.options.namespacing,
         )
@@ -241,69 +240,69 @@ class Plane:
         return StartupReport(entries=entries, failed=failed)
 
     async def _wait_until(self, deadline_ns: int) -> int:
-        """Sleep until the deadline or `wake`; the time to decide by, never before a deadline that has passed."""
+        """Sleep until the deadline or `wake`. Returns the time for the core, never before a deadline that has passed."""
         seconds = max(0, deadline_ns - self._clock.now_ns()) / NS_PER_S
-        with trio.move_on_after(seconds) as scope:
+        with anyio.move_on_after(seconds) as scope:
             await self._woken.wait()
-        self._woken = trio.Event()
+        self._woken = anyio.Event()
         now_ns = self._clock.now_ns()
         return max(now_ns, deadline_ns) if scope.cancelled_caught else now_ns
 
-    async def _look_at_all(self, now_ns: int) -> bool:
-        """Look at every model once; false when the repositories could not be read."""
+    async def _poll_all(self, now_ns: int) -> bool:
+        """Poll every model once. Returns False if the repositories could not be read."""
         try:
             await self.relist()
         except Unavailable as error:
-            # Nothing is known now; in particular not that the models are gone. They go on.
+            # Nothing is known now; in particular not that the models are gone. They go on serving.
             _log.warning("a model repository cannot be read", extra={"context": {"reason": error.message}})
             return False
-        groups = self._groups(self.locations)
-        models = sorted(groups.keys() | self._settling.models())
+        groups = self._groups(self.known_locations)
+        models = sorted(groups.keys() | self._debouncer.models())
         ensembles: list[Candidate] = []
-        for first in range(0, len(models), _LOOKS_AT_ONCE):
-            await self._look_at(
-                {model: groups.get(model, ()) for model in models[first : first + _LOOKS_AT_ONCE]}, now_ns, ensembles
+        for first in range(0, len(models), _POLL_BATCH):
+            await self._poll_models(
+                {model: groups.get(model, ()) for model in models[first : first + _POLL_BATCH]}, now_ns, ensembles
             )
         for candidate in ensembles:
             self.use(candidate, why="file change")
         return True
 
-    async def _look_at(
+    async def _poll_models(
         self, groups: Mapping[ModelId, tuple[ModelLocation, ...]], now_ns: int, ensembles: list[Candidate]
     ) -> None:
-        """Look at some models: one way to a thread and back for all of them, and no long step of the loop."""
-        single = [places[0] for places in groups.values() if len(places) == 1]
-        glances = dict(zip(single, await self.source.glances(single), strict=True))
-        for model, places in groups.items():
-            glance = glances[places[0]] if len(places) == 1 else None
-            if len(places) == 1 and glance is None:
-                places = ()
-            if self._settling.look(model, Sight(places, glance), now_ns):
-                await self._take(model, places, why="file change", hold=ensembles)
+        """Poll some models: one call of a thread for all of them, and no long step of the loop."""
+        single = [locations[0] for locations in groups.values() if len(locations) == 1]
+        fingerprints = dict(zip(single, await self.source.fingerprints(single), strict=True))
+        for model, locations in groups.items():
+            fingerprint = fingerprints[locations[0]] if len(locations) == 1 else None
+            if len(locations) == 1 and fingerprint is None:
+                locations = ()
+            if self._debouncer.observe(model, PollResult(locations, fingerprint), now_ns):
+                await self._take(model, locations, why="file change", hold=ensembles)
 
     async def _take(
         self,
         model: ModelId,
-        places: tuple[ModelLocation, ...],
+        locations: tuple[ModelLocation, ...],
         *,
         why: str,
         by_name: bool = True,
         hold: list[Candidate] | None = None,
     ) -> Candidate | None:
-        """Use what the repositories have of a model now; the candidate, if it is one. An ensemble goes to `hold` instead, if
-        there is one, to be used by the caller."""
-        if not places:
-            self._settling.use(model, Sight())
+        """Use the files that the repositories have of a model now. Returns the candidate, if it is one. With `hold`, an ensemble
+        is put there instead, to be used by the caller."""
+        if not locations:
+            self._debouncer.mark_used(model, PollResult())
             self.perform(self.core.forget(model))
             return None
-        if len(places) > 1:
-            self._settling.use(model, Sight(places))
+        if len(locations) > 1:
+            self._debouncer.mark_used(model, PollResult(locations))
             self.use(self.duplicate(model), why=why)
             return None
-        prepared = await self.prepare(places[0])
+        prepared = await self.prepare(locations[0])
         if prepared is None:
-            return None  # gone since it was listed; the next look finds that
-        self._settling.use(model, Sight(places, prepared.glance))
+            return None  # gone since it was listed; the next poll finds that
+        self._debouncer.mark_used(model, PollResult(locations, prepared.fingerprint))
         if hold is not None and isinstance(prepared.outcome, Candidate) and prepared.outcome.components:
             hold.append(prepared.outcome)
         else:

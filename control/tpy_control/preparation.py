@@ -1,4 +1,4 @@
-"""From a model's location to a candidate: picture, configuration, agents. Reads the source, decides nothing."""
+"""Makes candidates from scans: parses the configuration and runs the repository agents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tpy.errors import InvalidArgument
 from tpy.ids import ModelId
 from tpy_control.core.agents import mismatches, required_md5s
 from tpy_control.core.candidate import Candidate, Override, RefusalKind, Refused, interpret
-from tpy_control.core.picture import Glance, ModelLocation, ModelPicture
+from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
 from tpy_control.offload import Offload
 from tpy_control.sources.protocol import RepositorySource
 
@@ -19,9 +19,9 @@ _log = logging.getLogger(__name__)
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """What came of a look, and what the directory looked like."""
+    """The outcome of a scan, with the directory's fingerprint."""
 
-    glance: Glance
+    fingerprint: DirectoryFingerprint
     outcome: Candidate | Refused
 
 
@@ -33,21 +33,21 @@ class Preparation:
         self._offload = offload
 
     async def prepare(
-        self, source: RepositorySource, picture: ModelPicture, model: ModelId, *, override: Override | None = None
+        self, source: RepositorySource, scan: ModelScan, model: ModelId, *, override: Override | None = None
     ) -> Prepared:
-        """Check a picture. `source` is where it came from, for the files that agents want checked."""
-        work = functools.partial(_interpret, picture, model, self._auto_complete, override)
+        """Make a candidate of a scan. `source` is its source, for the files that agents check."""
+        work = functools.partial(_interpret, scan, model, self._auto_complete, override)
         outcome = await self._offload(work)
         if isinstance(outcome, Candidate):
-            faults = await _agent_faults(source, picture.location, outcome)
+            faults = await _agent_faults(source, scan.location, outcome)
             if faults:
                 outcome = Refused(id=model, kind=RefusalKind.POLL, message="; ".join(faults))
-        return Prepared(picture.glance, outcome)
+        return Prepared(scan.fingerprint, outcome)
 
 
-def _interpret(picture: ModelPicture, model: ModelId, auto_complete: bool, override: Override | None) -> Candidate | Refused:
+def _interpret(scan: ModelScan, model: ModelId, auto_complete: bool, override: Override | None) -> Candidate | Refused:
     try:
-        return interpret(picture, model, auto_complete=auto_complete, override=override)
+        return interpret(scan, model, auto_complete=auto_complete, override=override)
     except Exception as error:  # a bug in reading one configuration must not keep the other models from being served
         _log.exception("a configuration could not be read because of a bug", extra={"context": {"model": str(model)}})
         message = f"internal error while reading the configuration: {type(error).__name__}: {error}"

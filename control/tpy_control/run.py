@@ -1,10 +1,10 @@
-"""Runs the control plane: the page that shows its tasks."""
+"""Runs the control plane: all its tasks are started here."""
 
 from __future__ import annotations
 
 import logging
 
-import trio
+import anyio
 
 from tpy.clock import Clock, SystemClock
 from tpy.errors import InvalidArgument, Unavailable
@@ -29,17 +29,17 @@ async def run_control_plane(
     source: RepositorySource | None = None,
     clock: Clock | None = None,
     offload: Offload = in_thread,
-    task_status: trio.TaskStatus[ControlPlane] = trio.TASK_STATUS_IGNORED,
+    task_status: anyio.abc.TaskStatus[ControlPlane] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Look at the repositories, write what is desired, and keep it so until cancelled.
+    """Scan the repositories and keep the desired state up to date until cancelled.
 
-    Started when the first look is done and everything to be loaded at the start is desired (not yet loaded: see
+    Started after the first scan, when everything to be loaded at the start is desired (not yet loaded: see
     `ControlPlane.wait_startup_settled`); hands out the service. `writer` is the one of `store`. `source` None is the disk.
-    Opens one nursery for its own tasks. The directories of `file:` overrides are removed at the end, so it is to end after the
-    data plane has unloaded.
+    Opens one task group for its own tasks, under any event loop that anyio has. Removes the directories of `file:` overrides at
+    the end, so it is to end after the data plane has unloaded.
 
     Raises InvalidArgument for options that contradict each other, Unavailable for a repository that cannot be read at the start;
-    with `require_repositories` false the service then says for ever that the server is neither live nor ready, as Triton's.
+    with `require_repositories` false the server is then never live nor ready, as Triton's.
     """
     require_sound(options)
     source = DiskSource(options.repositories) if source is None else source
@@ -54,26 +54,26 @@ async def run_control_plane(
         clock=SystemClock() if clock is None else clock,
     )
     try:
-        await plane.relist()  # a repository that cannot be read is told before any task runs
+        await plane.relist()  # a repository that cannot be read is reported before any task runs
     except Unavailable as error:
         if options.require_repositories:
             raise
         _log.error("%s", error.message)
         task_status.started(ControlPlane(plane, live=False))
-        await trio.sleep_forever()
+        await anyio.sleep_forever()
     try:
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as tasks:
             if options.mode is not ControlMode.NONE:
-                # Before the first look, so that no change can fall between the two.
-                nursery.start_soon(source.watch, plane.wake)
+                # Before the first scan, so that no change is lost between the two.
+                tasks.start_soon(source.watch, plane.wake)
             await plane.start()
             task_status.started(ControlPlane(plane))
             if options.mode is ControlMode.POLL:
-                nursery.start_soon(plane.poll_forever)
+                tasks.start_soon(plane.poll_forever)
             elif options.mode is ControlMode.EXPLICIT:
-                nursery.start_soon(plane.follow_listing_forever)
-                nursery.start_soon(overrides.remove_unused_forever, store)
-            await trio.sleep_forever()
+                tasks.start_soon(plane.follow_listing_forever)
+                tasks.start_soon(overrides.remove_unused_forever, store)
+            await anyio.sleep_forever()
     finally:
         await overrides.aclose()
 

@@ -1,4 +1,4 @@
-"""The model repository extension and readiness, as frontends see them."""
+"""The control plane's implementation of the repository service."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-import trio
+import anyio
 
 from tpy.echo import echo
 from tpy.errors import InvalidArgument, ServerNotReady, Unavailable
@@ -16,7 +16,7 @@ from tpy.messages import IndexEntry, LoadRequest, ModelState
 from tpy.state import Snapshot
 from tpy_control.core.candidate import Candidate, Override, Refused
 from tpy_control.core.index import is_served, is_settled, load_error
-from tpy_control.core.picture import ModelLocation
+from tpy_control.core.scan import ModelLocation
 from tpy_control.options import ControlMode
 from tpy_control.plane import Plane, StartupReport
 from tpy_control.preparation import Prepared
@@ -30,20 +30,20 @@ _STOPPING_TEXT = "Server is stopping, models are neither loaded nor unloaded any
 
 
 _Outcome = tuple[Candidate | Refused, Sequence[ModelId]]
-"""What came of a load call, and the components of an ensemble that were desired with it."""
+"""The outcome of a load call, and the components of an ensemble that were desired with it."""
 
 
 class ControlPlane:
     """The repository service of this plane. Made by `run_control_plane`, valid while that runs."""
 
     def __init__(self, plane: Plane, *, live: bool = True) -> None:
-        """Without `live` the first look failed: nothing is known of any model, and nothing will be."""
+        """Without `live` the repositories could not be read at the start: no model is known, nor ever will be."""
         self._plane = plane
         self._live = live
         self._stopping = False
         self._ready_at_stop = True
         self._turns: dict[str, _Turn] = {}
-        self._waiting: set[trio.CancelScope] = set()
+        self._waiting: set[anyio.CancelScope] = set()
         self._readiness: tuple[Snapshot, bool] | None = None
 
     def server_live(self) -> bool:
@@ -62,11 +62,11 @@ class ControlPlane:
 
     async def model_ready(self, model_name: str, version: int | None = None) -> bool:
         """See RepositoryService."""
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
         self._require_live()
         snapshot = self._plane.store.snapshot()
         models = {key.model for key in snapshot.observed if key.model.name == model_name}
-        # Of a name that several namespaces have, no request says which one it means.
+        # A request does not tell which of several namespaces it means.
         return len(models) == 1 and is_served(snapshot, models.pop(), version)
 
     def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
@@ -75,14 +75,14 @@ class ControlPlane:
         return [entry for entry in self._plane.index() if not ready_only or entry.state is ModelState.READY]
 
     async def load(self, request: LoadRequest) -> None:
-        """See RepositoryService. Loads of one model take turns, those of different models run at the same time.
+        """See RepositoryService. Loads of one model run one after the other, those of different models at the same time.
 
         Raises InvalidArgument or Internal with Triton's texts and the reason behind them, Unavailable when an unload overtook it.
         """
         self._require_explicit()
         name = _checked_name(request.model_name)
         async with self._turn(name):
-            self._require_explicit()  # it may have waited for its turn until the stop
+            self._require_explicit()  # the server may have begun to stop while this waited
             models = await self._desire(request)
             await self._wait_loaded(name, models)
 
@@ -90,19 +90,19 @@ class ControlPlane:
         """See RepositoryService."""
         self._require_explicit()
         name = _checked_name(model_name)
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
         core = self._plane.core
         models = sorted(model for model in core.models() if model.name == name)  # several under namespacing: all, as Triton
         for model in models:
             self._plane.perform(core.unload(model, why="unload request", components=unload_dependents))
-            if all(location.name != name for location in self._plane.locations):
-                self._plane.perform(core.forget(model))  # made of a call's files only: nothing is left that an index could show
-        # A moment, until the data plane has seen it: whoever asks after this call finds the model gone, as with Triton.
+            if all(location.name != name for location in self._plane.known_locations):
+                self._plane.perform(core.forget(model))  # made of a call's files only: nothing is left for the index
+        # A moment, until the data plane has reacted: after this call the model is gone for every client, as with Triton.
         await self._plane.store.wait_for(lambda newest: all(_answers_no_more(newest, model) for model in models))
 
     def stop(self, *, ready: bool = False) -> None:
-        """The server is stopping: from now on nothing is loaded or unloaded; load calls that wait are answered. It is not ready
-        any more, unless `ready`: its open connections are served as before. Idempotent."""
+        """Begin the shutdown: from now on nothing is loaded or unloaded, and waiting load calls are answered. The server is not
+        ready any more, unless `ready`: open connections are served as before. Idempotent."""
         self._stopping = True
         self._ready_at_stop = ready
         for scope in self._waiting:
@@ -139,43 +139,43 @@ class ControlPlane:
                 del self._turns[name]
 
     async def _desire(self, request: LoadRequest) -> list[ModelId]:
-        """Desire what a load call asks for; the models to wait for, components of ensembles first."""
+        """Desire what a load call asks for. Returns the models to wait for, components of ensembles first."""
         plane, name = self._plane, request.model_name
-        places = [location for location in await plane.relist() if location.name == name]
+        locations = [location for location in await plane.relist() if location.name == name]
         if request.files:
-            outcomes = [await self._prepare_files(request, places)]
-        elif plane.options.namespacing and places:  # the model of each namespace, as Triton
-            outcomes = [await self._prepare_directory(request, [place]) for place in places]
+            outcomes = [await self._prepare_files(request, locations)]
+        elif plane.options.namespacing and locations:  # the model of each namespace, as Triton
+            outcomes = [await self._prepare_directory(request, [place]) for place in locations]
         else:
-            outcomes = [await self._prepare_directory(request, places)]
+            outcomes = [await self._prepare_directory(request, locations)]
         refused = [outcome for outcome, _ in outcomes if isinstance(outcome, Refused)]
         for outcome in refused:
-            if places or plane.core.is_wanted(outcome.id):
+            if locations or plane.core.is_wanted(outcome.id):
                 plane.use(outcome, why="load request")
-            else:  # names that nobody has are not remembered
-                _log.warning("a load request was refused", extra={"context": {"model": name, "reason": outcome.reason}})
+            else:  # names without a model are not remembered
+                _log.warning("load request refused", extra={"context": {"model": name, "reason": outcome.reason}})
         if refused:
             raise refused[0].error()
         return [model for outcome, components in outcomes for model in (*components, outcome.id)]
 
-    async def _prepare_directory(self, request: LoadRequest, places: Sequence[ModelLocation]) -> _Outcome:
+    async def _prepare_directory(self, request: LoadRequest, locations: Sequence[ModelLocation]) -> _Outcome:
         plane = self._plane
-        if not places:
-            return plane.missing(self._wanted_id(request.model_name, places)), ()
-        if len(places) > 1:
-            return plane.duplicate(plane.id_of(places[0])), ()
+        if not locations:
+            return plane.missing(self._wanted_id(request.model_name, locations)), ()
+        if len(locations) > 1:
+            return plane.duplicate(plane.id_of(locations[0])), ()
         override = None if request.config_json is None else Override(config_json=request.config_json)
-        prepared = await plane.prepare(places[0], override=override)
+        prepared = await plane.prepare(locations[0], override=override)
         if prepared is None:
-            return plane.missing(plane.id_of(places[0])), ()
+            return plane.missing(plane.id_of(locations[0])), ()
         return await self._used(prepared)
 
-    async def _prepare_files(self, request: LoadRequest, places: Sequence[ModelLocation]) -> _Outcome:
+    async def _prepare_files(self, request: LoadRequest, locations: Sequence[ModelLocation]) -> _Outcome:
         name = request.model_name
         if request.config_json is None:
             text = "files are given without a configuration; expected the parameter 'config' beside them"
             raise InvalidArgument(f"failed to load '{name}', failed to poll from model repository: {text}")
-        model = self._wanted_id(name, places)
+        model = self._wanted_id(name, locations)
         async with self._plane.overrides.create(name, request.files) as repository:
             location = ModelLocation(str(repository), name)
             override = Override(config_json=request.config_json, directory=repository)
@@ -184,8 +184,8 @@ class ControlPlane:
             return (self._plane.missing(model), ()) if prepared is None else await self._used(prepared)
 
     async def _used(self, prepared: Prepared) -> _Outcome:
-        """Desire a candidate, while what it was made from is there. The components of an ensemble come first: it waits for those
-        that are desired, and says what is wrong with the others."""
+        """Desire a candidate, while its files are there. The components of an ensemble come first: it waits for those that are
+        desired, and reports what is wrong with the others."""
         components: Sequence[ModelId] = ()
         if isinstance(prepared.outcome, Candidate):
             if prepared.outcome.components:
@@ -193,18 +193,18 @@ class ControlPlane:
             self._plane.use(prepared.outcome, why="load request", retry=True)
         return prepared.outcome, components
 
-    def _wanted_id(self, name: str, places: Sequence[ModelLocation]) -> ModelId:
-        """The identity of a model that is loaded, or that one repository has, or that only a call describes."""
+    def _wanted_id(self, name: str, locations: Sequence[ModelLocation]) -> ModelId:
+        """The identity of a model that is loaded, or in one repository, or described by a load call only."""
         plane = self._plane
         wanted = [model for model in plane.core.models() if model.name == name and plane.core.is_wanted(model)]
         if len(wanted) == 1:
             return wanted[0]
-        return plane.id_of(places[0]) if len(places) == 1 else ModelId(name)
+        return plane.id_of(locations[0]) if len(locations) == 1 else ModelId(name)
 
     async def _wait_loaded(self, name: str, models: Sequence[ModelId]) -> None:
-        """Wait until the data plane has come to an end with the newest desired state of the models; raise what failed."""
-        self._require_explicit()  # it may have looked at the disk until the stop
-        with trio.CancelScope() as scope:
+        """Wait until the data plane is done with the newest desired state of the models; raise the first failure."""
+        self._require_explicit()  # the server may have begun to stop while the disk was read
+        with anyio.CancelScope() as scope:
             self._waiting.add(scope)
             try:
                 snapshot = await self._plane.store.wait_for(lambda newest: all(_has_ended(newest, model) for model in models))
@@ -212,7 +212,7 @@ class ControlPlane:
                 self._waiting.discard(scope)
         if scope.cancelled_caught:
             raise Unavailable(_STOPPING_TEXT)
-        for model in reversed(models):  # an ensemble says itself what its components have to do with it
+        for model in reversed(models):  # an ensemble reports failures of its components itself
             desired = snapshot.desired.get(model)
             if desired is None or not desired.versions:
                 raise Unavailable(f"load of model '{name}' was overtaken by an unload of '{model.name}'")
@@ -222,12 +222,12 @@ class ControlPlane:
 
 
 class _Turn:
-    """The lock of one name, and how many loads hold it or wait for it."""
+    """The lock of one name, with the number of loads that hold it or wait for it."""
 
     __slots__ = ("lock", "users")
 
     def __init__(self) -> None:
-        self.lock = trio.Lock()
+        self.lock = anyio.Lock()
         self.users = 0
 
 
@@ -237,7 +237,7 @@ def _has_ended(snapshot: Snapshot, model: ModelId) -> bool:
 
 
 def _answers_no_more(snapshot: Snapshot, model: ModelId) -> bool:
-    """Whether no copy of a model takes requests, or it is wanted again."""
+    """Returns True if no copy of a model takes requests, or it is desired again."""
     desired = snapshot.desired.get(model)
     if desired is not None and desired.versions:
         return True
@@ -245,7 +245,7 @@ def _answers_no_more(snapshot: Snapshot, model: ModelId) -> bool:
 
 
 def _checked_name(name: str) -> str:
-    """A name that a folder of a repository could have. Others than these are looked for there, and not found."""
+    """Returns the name if a folder of a repository could have it; raises InvalidArgument otherwise."""
     if not name:
         raise InvalidArgument("Model name cannot be empty. Please enter a valid name to deploy.")
     if "/" in name or "\0" in name or name in (".", ".."):

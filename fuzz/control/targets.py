@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from fuzz.chance import Chance
-from fuzz.control import settling_trial, store_trial
+from fuzz.control import debounce_trial, store_trial
 from fuzz.control.store_trial import run_store
 from fuzz.control.trial import INVARIANT, VERSIONS, ControlTrial, Settings
 from fuzz.target import Target
@@ -143,10 +143,10 @@ STORE_CANARY = Target(
     smoke_examples=100,
     must_fail=True,
 )
-SETTLING = Target(
-    name="control_settling",
-    invariant=settling_trial.INVARIANT,
-    run=settling_trial.run_settling,
+DEBOUNCE = Target(
+    name="control_debounce",
+    invariant=debounce_trial.INVARIANT,
+    run=debounce_trial.run_debounce,
     smoke_examples=5000,
     rules=("settled", "waits", "nothing new"),
 )

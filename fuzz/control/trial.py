@@ -17,7 +17,7 @@ from tpy.ids import Generation, ModelId, Version
 from tpy.state import DesiredModel
 from tpy_control.core.candidate import Candidate, Refused, interpret
 from tpy_control.core.control import Action, ControlCore, Put, Reject, Remove, Withdraw
-from tpy_control.core.picture import FileFingerprint, ModelLocation, ModelPicture, assemble
+from tpy_control.core.scan import FileFingerprint, ModelLocation, ModelScan, assemble
 
 INVARIANT = (
     "whatever happens on disk, whatever is loaded, unloaded, fails or restarts, what is desired of a model are the versions that"
@@ -257,7 +257,7 @@ def _look(name: str, settings: Settings, versions: tuple[tuple[int, str], ...], 
     files = {f"{version}/model.bin": content for version, content in versions}
     if shared:
         files["labels.txt"] = shared
-    picture: ModelPicture = assemble(
+    scan: ModelScan = assemble(
         ModelLocation("r", name),
         Path("r") / name,
         files=[
@@ -268,4 +268,4 @@ def _look(name: str, settings: Settings, versions: tuple[tuple[int, str], ...], 
         config_path="config.pbtxt",
         config_text=settings.text(),
     )
-    return interpret(picture, ModelId(name), auto_complete=True)
+    return interpret(scan, ModelId(name), auto_complete=True)

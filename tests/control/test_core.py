@@ -1,4 +1,4 @@
-"""The pure parts of the control plane: pictures, candidates, settling, the merged index."""
+"""The pure parts of the control plane: scans, candidates, debouncing, the merged index."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tpy.ids import Generation, ModelId, Version
 from tpy.messages import ModelDescription, ModelState
 from tpy.state import DesiredModel, DesiredVersion, ModelStateStore, ObservedKey, ObservedVersion, Snapshot
 from tpy_control.core.candidate import select_versions
+from tpy_control.core.debounce import Debouncer, PollResult
 from tpy_control.core.index import VersionStatus, index_entries, is_settled, load_error, statuses, strictly_ready
-from tpy_control.core.picture import FileFingerprint, Glance, ModelLocation, assemble, is_passing, version_of
-from tpy_control.core.settling import Settling, Sight
+from tpy_control.core.scan import DirectoryFingerprint, FileFingerprint, ModelLocation, assemble, is_ignored, version_of
 
 M = ModelId("m")
 
@@ -39,7 +39,7 @@ def test_folders_that_are_not(folder: str) -> None:
 
 
 def test_passing_names() -> None:
-    assert [name for name in (".git", "__pycache__", "a~", "x.swp", "m.pyc", "model.py", "1") if is_passing(name)] == [
+    assert [name for name in (".git", "__pycache__", "a~", "x.swp", "m.pyc", "model.py", "1") if is_ignored(name)] == [
         ".git",
         "__pycache__",
         "a~",
@@ -54,7 +54,7 @@ def fingerprint(path: str, *, digest: str = "d", mtime_ns: int = 0, inode: int =
 
 def test_a_picture_sorts_what_belongs_to_versions_and_what_to_all() -> None:
     paths = ["config.pbtxt", "configs/a.pbtxt", "labels.txt", "warmup/w", "1/model.onnx", "1/sub/x", "10/model.onnx", "old/y"]
-    picture = assemble(
+    scan = assemble(
         ModelLocation("r", "m"),
         Path("r/m"),
         files=[fingerprint(path) for path in paths],
@@ -62,11 +62,11 @@ def test_a_picture_sorts_what_belongs_to_versions_and_what_to_all() -> None:
         config_path="config.pbtxt",
         config_text="",
     )
-    assert [version.version for version in picture.versions] == [1, 9, 10]
-    assert [version.names for version in picture.versions] == [{"model.onnx", "sub/"}, set(), {"model.onnx"}]
-    assert [file.path for file in picture.shared] == ["labels.txt", "warmup/w", "old/y"]
-    assert picture.first_version_names == frozenset({"model.onnx", "sub/"}), "sorted as text: 1, 10, 9"
-    assert [warning.split("'")[1] for warning in picture.warnings] == ["02", "old"]
+    assert [version.version for version in scan.versions] == [1, 9, 10]
+    assert [version.names for version in scan.versions] == [{"model.onnx", "sub/"}, set(), {"model.onnx"}]
+    assert [file.path for file in scan.shared] == ["labels.txt", "warmup/w", "old/y"]
+    assert scan.first_version_names == frozenset({"model.onnx", "sub/"}), "sorted as text: 1, 10, 9"
+    assert [warning.split("'")[1] for warning in scan.warnings] == ["02", "old"]
 
 
 def test_small_files_are_compared_by_content_and_large_ones_by_their_traces() -> None:
@@ -74,7 +74,7 @@ def test_small_files_are_compared_by_content_and_large_ones_by_their_traces() ->
     assert fingerprint("a", digest="x").content != fingerprint("a", digest="y").content
     assert fingerprint("a", digest="", mtime_ns=1).content != fingerprint("a", digest="", mtime_ns=2).content
     assert fingerprint("a", digest="", inode=1).content != fingerprint("a", digest="", inode=2).content
-    assert fingerprint("a", mtime_ns=1).trace != fingerprint("a", mtime_ns=2).trace
+    assert fingerprint("a", mtime_ns=1).stat_key != fingerprint("a", mtime_ns=2).stat_key
 
 
 @pytest.mark.parametrize(
@@ -95,31 +95,34 @@ def test_version_policies(policy: VersionPolicy | None, selected: tuple[int, ...
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), max_size=30), st.integers(0, 10))
-def test_settling_is_the_same_sight_for_long_enough(looks: list[tuple[int, int]], settle_ns: int) -> None:
-    """Against the rule: use a sight when all looks since some moment `settle_ns` ago showed it, and it is not the used one."""
-    settling = Settling(settle_ns)
-    sights = [Sight(), *(Sight((ModelLocation("r", "m"),), Glance(error=str(number))) for number in range(3))]
-    history: list[tuple[int, Sight]] = []
-    used = Sight()
+def test_a_result_is_used_when_it_was_the_same_for_long_enough(looks: list[tuple[int, int]], settle_ns: int) -> None:
+    """Against the rule: use a result when all looks since some moment `settle_ns` ago showed it, and it is not the used one."""
+    debouncer = Debouncer(settle_ns)
+    results = [
+        PollResult(),
+        *(PollResult((ModelLocation("r", "m"),), DirectoryFingerprint(error=str(number))) for number in range(3)),
+    ]
+    history: list[tuple[int, PollResult]] = []
+    used = PollResult()
     now_ns = 0
     for which, step_ns in looks:
         now_ns += step_ns
-        sight = sights[which]
-        history.append((now_ns, sight))
+        result = results[which]
+        history.append((now_ns, result))
         same_since = now_ns
         for when, seen in reversed(history):
-            if seen != sight:
+            if seen != result:
                 break
             same_since = when
-        expected = sight != used and now_ns - same_since >= settle_ns
-        assert settling.look(M, sight, now_ns) == expected
-        deadline_ns = settling.next_deadline_ns()
-        assert (deadline_ns is None) == (sight == used)
+        expected = result != used and now_ns - same_since >= settle_ns
+        assert debouncer.observe(M, result, now_ns) == expected
+        deadline_ns = debouncer.next_deadline_ns()
+        assert (deadline_ns is None) == (result == used)
         if deadline_ns is not None:
             assert expected == (deadline_ns <= now_ns)
         if expected:
-            settling.use(M, sight)
-            used = sight
+            debouncer.mark_used(M, result)
+            used = result
             history.clear()
 
 

@@ -24,7 +24,7 @@ from tpy.messages import ModelState
 from tpy.state import ModelStateStore, Snapshot
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control import ControlMode, ControlOptions, ControlPlane, DiskSource, run_control_plane
-from tpy_control.core.picture import ModelLocation, ModelPicture
+from tpy_control.core.scan import ModelLocation, ModelScan
 from tpy_control.sources.disk import DiskRepositories
 
 PATIENCE_S = 20  # a deadline for events of the operating system, never reached on a healthy machine
@@ -42,8 +42,8 @@ def make_model(repository: Path, name: str = "m", *versions: int) -> Path:
     return repository / name
 
 
-async def picture_of(repository: Path, name: str = "m", config_name: str = "") -> ModelPicture | None:
-    return await DiskSource((repository,)).picture(ModelLocation(str(repository), name), config_name=config_name)
+async def scan_of(repository: Path, name: str = "m", config_name: str = "") -> ModelScan | None:
+    return await DiskSource((repository,)).scan(ModelLocation(str(repository), name), config_name=config_name)
 
 
 async def test_lists_directories_only(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ async def test_a_folder_whose_name_is_not_utf_8_is_no_model_and_told_once(
     source = DiskSource((tmp_path,))
     for _ in range(2):
         assert [location.name for location in await source.list_models()] == ["good"]
-    assert [record.getMessage() for record in caplog.records] == ["a folder is no model: its name is not UTF-8"]
+    assert [record.getMessage() for record in caplog.records] == ["folder ignored: its name is not UTF-8"]
 
 
 @pytest.mark.parametrize("kind", ["missing", "file"])
@@ -88,20 +88,20 @@ async def test_a_picture_shows_what_is_there(tmp_path: Path) -> None:
     write(model / "1" / "__pycache__" / "model.pyc")
     write(model / "labels.txt", "cat")
     (model / "2").mkdir()
-    picture = await picture_of(tmp_path)
-    assert picture is not None
-    assert [version.version for version in picture.versions] == [1, 2, 10]
-    assert picture.first_version_names == frozenset({"model.bin", "sub/"})
-    assert [file.path for file in picture.shared] == ["labels.txt"]
-    assert (picture.config_path, picture.config_text) == ("config.pbtxt", CONFIG)
-    assert picture.shared[0].digest == hashlib.blake2b(b"cat").hexdigest()
-    assert await DiskSource((tmp_path,)).glances([picture.location]) == [picture.glance]
+    scan = await scan_of(tmp_path)
+    assert scan is not None
+    assert [version.version for version in scan.versions] == [1, 2, 10]
+    assert scan.first_version_names == frozenset({"model.bin", "sub/"})
+    assert [file.path for file in scan.shared] == ["labels.txt"]
+    assert (scan.config_path, scan.config_text) == ("config.pbtxt", CONFIG)
+    assert scan.shared[0].digest == hashlib.blake2b(b"cat").hexdigest()
+    assert await DiskSource((tmp_path,)).fingerprints([scan.location]) == [scan.fingerprint]
 
 
 async def test_a_named_configuration_and_its_fallback(tmp_path: Path) -> None:
     model = make_model(tmp_path)
     write(model / "configs" / "big.pbtxt", "max_batch_size: 8")
-    big, none = await picture_of(tmp_path, config_name="big"), await picture_of(tmp_path, config_name="none")
+    big, none = await scan_of(tmp_path, config_name="big"), await scan_of(tmp_path, config_name="none")
     assert big is not None
     assert none is not None
     assert (big.config_path, big.config_text) == ("configs/big.pbtxt", "max_batch_size: 8")
@@ -109,26 +109,26 @@ async def test_a_named_configuration_and_its_fallback(tmp_path: Path) -> None:
 
 
 async def test_what_is_not_there_has_no_picture(tmp_path: Path) -> None:
-    assert await picture_of(tmp_path) is None
+    assert await scan_of(tmp_path) is None
     write(tmp_path / "m")
-    assert await picture_of(tmp_path) is None
-    assert await DiskSource((tmp_path,)).glances([ModelLocation(str(tmp_path), "m")]) == [None]
+    assert await scan_of(tmp_path) is None
+    assert await DiskSource((tmp_path,)).fingerprints([ModelLocation(str(tmp_path), "m")]) == [None]
 
 
 async def test_a_configuration_that_is_no_text_is_an_error_of_its_model(tmp_path: Path) -> None:
     model = make_model(tmp_path)
     write(model / "config.pbtxt", b"name: \xff")
-    picture = await picture_of(tmp_path)
-    assert picture is not None
-    assert "is not UTF-8 text: byte 6" in picture.error
+    scan = await scan_of(tmp_path)
+    assert scan is not None
+    assert "is not UTF-8 text: byte 6" in scan.error
 
 
 async def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
     model = make_model(tmp_path)
     write(model / "config.pbtxt", b"\xef\xbb\xbfmax_batch_size: 1")
-    picture = await picture_of(tmp_path)
-    assert picture is not None
-    assert picture.config_text == "max_batch_size: 1"
+    scan = await scan_of(tmp_path)
+    assert scan is not None
+    assert scan.config_text == "max_batch_size: 1"
 
 
 @pytest.mark.parametrize("kind", ["link", "folder"])
@@ -139,10 +139,10 @@ async def test_a_configuration_that_is_no_file_is_an_error_of_its_model(tmp_path
         path.symlink_to(tmp_path / "nowhere")
     else:
         path.mkdir()
-    picture = await picture_of(tmp_path)
-    assert picture is not None
+    scan = await scan_of(tmp_path)
+    assert scan is not None
     missing = f"failed to open text file for read {path}: No such file or directory"
-    assert picture.error == (missing if kind == "link" else f"{path} is not a regular file")
+    assert scan.error == (missing if kind == "link" else f"{path} is not a regular file")
 
 
 async def test_a_directory_that_cannot_be_listed_is_an_error_of_its_model(
@@ -157,11 +157,11 @@ async def test_a_directory_that_cannot_be_listed_is_an_error_of_its_model(
         return listing(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    picture = await picture_of(tmp_path)
-    assert picture is not None
-    assert picture.error == f"cannot read {tmp_path}/m/1: Permission denied"
-    [glance] = await DiskSource((tmp_path,)).glances([picture.location])
-    assert glance == picture.glance
+    scan = await scan_of(tmp_path)
+    assert scan is not None
+    assert scan.error == f"cannot read {tmp_path}/m/1: Permission denied"
+    [fingerprint] = await DiskSource((tmp_path,)).fingerprints([scan.location])
+    assert fingerprint == scan.fingerprint
 
 
 async def test_links_are_followed_once_and_not_in_circles(tmp_path: Path) -> None:
@@ -176,13 +176,13 @@ async def test_links_are_followed_once_and_not_in_circles(tmp_path: Path) -> Non
     (model / "1" / "itself").symlink_to("itself")
     (model / "1" / "nowhere").symlink_to(tmp_path / "missing")
     os.mkfifo(model / "1" / "pipe")
-    picture = await picture_of(repository)
-    assert picture is not None
-    assert not picture.error
-    files = {int(version.version): {file.path for file in version.files} for version in picture.versions}
+    scan = await scan_of(repository)
+    assert scan is not None
+    assert not scan.error
+    files = {int(version.version): {file.path for file in version.files} for version in scan.versions}
     assert files == {1: {"1/model.bin", "1/lib/code.py"}, 2: {"2/model.bin"}, 3: {"3/model.bin"}}
     leads = "it leads to a folder that is part of the model already"
-    assert sorted(picture.warnings) == [
+    assert sorted(scan.warnings) == [
         f"link '1/a_lib' is not followed: {leads}",
         "link '1/itself' is not followed: it leads to itself",
         f"link '1/up' is not followed: {leads}",
@@ -204,11 +204,11 @@ async def test_folders_that_multiply_by_links_are_walked_once(tmp_path: Path) ->
     link_chain(tmp_path / ".outside")
     (model / "1" / "out").symlink_to(tmp_path / ".outside" / "0")
     with trio.fail_after(PATIENCE_S):
-        picture = await picture_of(tmp_path)
-    assert picture is not None
-    assert not picture.error
-    assert picture.warnings[-1].endswith("more links are not followed")
-    assert len(picture.warnings) < 20
+        scan = await scan_of(tmp_path)
+    assert scan is not None
+    assert not scan.error
+    assert scan.warnings[-1].endswith("more links are not followed")
+    assert len(scan.warnings) < 20
 
 
 @pytest.mark.parametrize("target", ["/proc", "/proc/self", "/proc/self/task", "/sys", "/proc/version"])
@@ -216,22 +216,22 @@ async def test_links_into_the_kernels_file_systems_are_refused_by_name(tmp_path:
     model = make_model(tmp_path)
     (model / "1" / "p").symlink_to(target)
     with trio.fail_after(PATIENCE_S):
-        picture = await picture_of(tmp_path)
-    assert picture is not None
+        scan = await scan_of(tmp_path)
+    assert scan is not None
     kind = "sysfs" if target == "/sys" else "proc"
-    assert picture.error == f"'{model}/1/p' leads out of the repository, into the {kind} file system"
+    assert scan.error == f"'{model}/1/p' leads out of the repository, into the {kind} file system"
 
 
 async def test_what_is_too_deep_or_too_much_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_model(tmp_path, "deep")
     with nested(tmp_path / "deep" / "1", 1500):
-        deep = await picture_of(tmp_path, "deep")
+        deep = await scan_of(tmp_path, "deep")
     assert deep is not None
     assert deep.error.endswith(f"d/d' is more than {limits.MODEL_DEPTH_MAX} folders deep")
     monkeypatch.setattr(limits, "MODEL_FILES_MAX", 30)
     for number in range(40):
         write(make_model(tmp_path, "many") / "1" / str(number))
-    many = await picture_of(tmp_path, "many")
+    many = await scan_of(tmp_path, "many")
     assert many is not None
     assert many.error == f"{tmp_path}/many has more than 30 files"
     monkeypatch.setattr(limits, "MODEL_FILES_MAX", 1000)
@@ -239,7 +239,7 @@ async def test_what_is_too_deep_or_too_much_is_refused_by_name(tmp_path: Path, m
     for number in range(11):
         (tmp_path / ".far" / str(number)).mkdir(parents=True)
         (make_model(tmp_path, "links") / "1" / f"{number:02}").symlink_to(tmp_path / ".far" / str(number))
-    links = await picture_of(tmp_path, "links")
+    links = await scan_of(tmp_path, "links")
     assert links is not None
     assert links.error == f"link '{tmp_path}/links/1/10' is one too many: a model has at most 10 links to folders"
 
@@ -259,7 +259,7 @@ async def test_a_look_that_is_given_up_ends_soon(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(os, "scandir", slow)
     source = DiskSource((tmp_path,))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(source.glances, [ModelLocation(str(tmp_path), "m")])
+        nursery.start_soon(source.fingerprints, [ModelLocation(str(tmp_path), "m")])
         while not begun.is_set():
             await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
@@ -305,10 +305,10 @@ async def test_repositories_made_of_links_work(tmp_path: Path, lay_out: Callable
     expected = lay_out(tmp_path, model)
     source = DiskSource((tmp_path / "repo",))
     assert [location.name for location in await source.list_models()] == ["m"]
-    picture = await picture_of(tmp_path / "repo")
-    assert picture is not None
-    assert (picture.error, picture.warnings, picture.config_text) == ("", (), CONFIG)
-    assert {file.path for version in picture.versions for file in version.files} == expected
+    scan = await scan_of(tmp_path / "repo")
+    assert scan is not None
+    assert (scan.error, scan.warnings, scan.config_text) == ("", (), CONFIG)
+    assert {file.path for version in scan.versions for file in version.files} == expected
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket", "kernel"])
@@ -323,9 +323,9 @@ async def test_a_configuration_that_never_ends_is_an_error_of_its_model(tmp_path
         else:
             path.symlink_to("/dev/zero" if kind == "device" else "/proc/kmsg")
         with trio.fail_after(PATIENCE_S):
-            picture = await picture_of(tmp_path)
-    assert picture is not None
-    assert ("into the proc file system" if kind == "kernel" else f"{path} is not a regular file") in picture.error
+            scan = await scan_of(tmp_path)
+    assert scan is not None
+    assert ("into the proc file system" if kind == "kernel" else f"{path} is not a regular file") in scan.error
 
 
 async def test_md5_stays_inside_the_model(tmp_path: Path) -> None:
@@ -455,7 +455,7 @@ async def test_stopping_is_quick_although_a_watcher_waits_in_a_thread(disk: Disk
     assert clock.now_ns() - stopping_ns < 3 * NS_PER_S, "watchfiles' own time-out is 5 s"
 
 
-@pytest.mark.parametrize("look", ["list_models", "glance", "picture"])
+@pytest.mark.parametrize("look", ["list_models", "fingerprint", "scan"])
 async def test_a_disk_that_hangs_can_be_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: str) -> None:
     released = threading.Event()
     monkeypatch.setattr(DiskRepositories, look, lambda *_: released.wait(PATIENCE_S))
@@ -463,10 +463,10 @@ async def test_a_disk_that_hangs_can_be_left(tmp_path: Path, monkeypatch: pytest
     with trio.move_on_after(0.01) as scope:
         if look == "list_models":
             await source.list_models()
-        elif look == "glance":
-            await source.glances([ModelLocation(str(tmp_path), "m")])
+        elif look == "fingerprint":
+            await source.fingerprints([ModelLocation(str(tmp_path), "m")])
         else:
-            await source.picture(ModelLocation(str(tmp_path), "m"), config_name="")
+            await source.scan(ModelLocation(str(tmp_path), "m"), config_name="")
     assert scope.cancelled_caught
     assert not released.is_set()
     released.set()

@@ -12,7 +12,7 @@ from tests.control.world import CONFIG, World
 from tpy.errors import Unavailable
 from tpy.messages import LoadRequest
 from tpy_control import MemorySource
-from tpy_control.core.picture import ModelLocation
+from tpy_control.core.scan import ModelLocation
 from tpy_control.options import Readiness
 
 NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"

@@ -15,8 +15,8 @@ from tpy.ids import ModelId
 from tpy.messages import ModelState
 from tpy.state import ModelStateStore, ObservedKey, ObservedVersion, Snapshot
 from tpy_control import ControlMode, ControlOptions, ControlPlane, MemorySource, run_control_plane
-from tpy_control.core.picture import ModelLocation
-from tpy_control.offload import at_once
+from tpy_control.core.scan import ModelLocation
+from tpy_control.offload import inline
 from tpy_control.sources import RepositorySource
 
 CONFIG = """
@@ -160,7 +160,7 @@ class World:
                     self.store.desired_writer(),
                     source=source,
                     clock=self.clock,
-                    offload=at_once,
+                    offload=inline,
                     task_status=task_status,
                 )
 

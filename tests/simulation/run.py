@@ -152,13 +152,13 @@ def _seeded_trio(seed: int) -> Iterator[None]:
     to_thread = trio.to_thread.run_sync
     deterministic = core._ALLOW_DETERMINISTIC_SCHEDULING
 
-    async def at_once(work: Callable[..., T], *args: object, **options: object) -> T:
+    async def inline(work: Callable[..., T], *args: object, **options: object) -> T:
         await trio.lowlevel.checkpoint()
         return work(*args)
 
     core._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
     core._r.seed(seed)
-    trio.to_thread.run_sync = at_once  # type: ignore[assignment]
+    trio.to_thread.run_sync = inline  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -33,7 +33,7 @@ from tpy.state import ModelStateStore
 from tpy.telemetry.logs import LogController
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control import ControlMode, ControlOptions, ControlPlane, MemorySource, run_control_plane
-from tpy_control.offload import at_once
+from tpy_control.offload import inline
 from tpy_data.cache.options import LocalCacheOptions
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
 from tpy_data.executors.virtual_executor import VirtualExecutor
@@ -262,7 +262,7 @@ class World:
                         store.desired_writer(),
                         source=self.source,
                         clock=clock,
-                        offload=at_once,
+                        offload=inline,
                     )
                     self.control = await control_nursery.start(run)
                     control_nursery.start_soon(readiness.follow, store)

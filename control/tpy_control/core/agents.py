@@ -16,7 +16,7 @@ _MD5_PREFIX: Final = "MD5:"
 
 
 def required_md5s(config: ModelConfig) -> Mapping[str, str]:
-    """The files that the agents of a configuration want checked, and the MD5 that each must have, in lower case.
+    """The files that the agents of a configuration check, with the MD5 that each must have, in lower case.
 
     Raises InvalidArgument for an agent or a parameter that this server does not have.
     """

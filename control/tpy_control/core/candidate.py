@@ -1,4 +1,4 @@
-"""From a picture to what could be served of it: a candidate, or why there is none.
+"""Turns a scan into a candidate for serving, or into a refusal.
 
 Pure but not free: parsing a configuration takes milliseconds, so drivers do it off the loop.
 """
@@ -27,13 +27,13 @@ from tpy.config import (
 from tpy.config.model_config import VersionPolicy
 from tpy.errors import ErrorCode, Internal, InvalidArgument, TpyError
 from tpy.ids import ModelDirectory, ModelId, Version
-from tpy_control.core.picture import CONFIG_FILENAME, Glance, ModelPicture, VersionPicture
+from tpy_control.core.scan import CONFIG_FILENAME, DirectoryFingerprint, ModelScan, VersionScan
 
 DUPLICATE_TEXT = "model appears in two or more repositories"
 
 
 class RefusalKind(enum.Enum):
-    """How far a model came; Triton answers each differently."""
+    """The step at which a model was refused; Triton answers each differently."""
 
     POLL = "poll"
     """Its directory or configuration could not be read: Triton does not even know it then."""
@@ -46,7 +46,7 @@ class RefusalKind(enum.Enum):
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a model cannot be served as it stands. `versions` are those that would have been (for CONFIG). `callers_fault` is true
+    """A model that cannot be served as it stands. `versions` are those that would have been (for CONFIG). `callers_fault` is true
     when the load call itself was wrong."""
 
     id: ModelId
@@ -57,14 +57,14 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
-        """What the repository index says."""
+        """The reason for the repository index."""
         if self.kind is RefusalKind.DUPLICATE:
             return self.message
         code = ErrorCode.INTERNAL if self.kind is RefusalKind.POLL else ErrorCode.INVALID_ARG
         return f"{code.value}: {self.message}"
 
     def error(self) -> TpyError:
-        """What a load call raises: Triton's text, and behind it the reason, which Triton keeps for its log."""
+        """The error of a load call: Triton's text followed by the reason, which Triton keeps for its log."""
         name = self.id.name
         if self.kind in (RefusalKind.POLL, RefusalKind.DUPLICATE):
             text = f"failed to load '{name}', failed to poll from model repository: {self.message}"
@@ -75,28 +75,28 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Override(msgspec.Struct, frozen=True, kw_only=True):
-    """What a load call put in place of the repository's files. `directory` is set when it brought files of its own."""
+    """The configuration, and with `directory` the files, that a load call puts in place of the repository's."""
 
     config_json: str
     directory: ModelDirectory | None = None
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """What could be served of a model. `config` is normalised. `versions` are those that the version policy selects, never
-    none. `shared` is what belongs to all versions; `warnings` are for the log."""
+    """A model that could be served. `config` is normalised. `versions` are those that the version policy selects, never none.
+    `shared` are the content keys of the files of all versions; `warnings` are for the log."""
 
     id: ModelId
     directory: ModelDirectory
-    glance: Glance
+    fingerprint: DirectoryFingerprint
     config: ModelConfig
-    versions: Mapping[Version, VersionPicture]
+    versions: Mapping[Version, VersionScan]
     shared: frozenset[tuple[str | int, ...]]
     override: Override | None = None
     warnings: tuple[str, ...] = ()
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Names of the models that an ensemble is made of; each once, in order."""
+        """The names of an ensemble's members; each once, in order."""
         return components_of(self.config)
 
 
@@ -114,7 +114,7 @@ def components_of(config: ModelConfig) -> tuple[str, ...]:
 
 
 def select_versions(policy: VersionPolicy | None, available: Iterable[Version]) -> tuple[Version, ...]:
-    """The versions to serve, ascending. Latest 1 where nothing is said; none for `latest { }`, whose number is 0: as Triton."""
+    """The versions to serve, ascending. Without a policy the latest one; none for `latest { }`, whose number is 0: as Triton."""
     versions = sorted(available)
     if policy is not None and policy.all is not None:
         return tuple(versions)
@@ -124,21 +124,17 @@ def select_versions(policy: VersionPolicy | None, available: Iterable[Version]) 
     return tuple(versions[-count:]) if count > 0 else ()
 
 
-def interpret(
-    picture: ModelPicture, model: ModelId, *, auto_complete: bool, override: Override | None = None
-) -> Candidate | Refused:
-    """Read the configuration of a picture, check it, and select its versions. Never raises for what is in the picture."""
-    if picture.error:
-        return Refused(id=model, kind=RefusalKind.POLL, message=picture.error)
+def interpret(scan: ModelScan, model: ModelId, *, auto_complete: bool, override: Override | None = None) -> Candidate | Refused:
+    """Read the configuration of a scan, check it, and select its versions. Never raises for what is in the scan."""
+    if scan.error:
+        return Refused(id=model, kind=RefusalKind.POLL, message=scan.error)
     try:
-        parsed = _parse(picture, auto_complete=auto_complete, override=override)
-        config = resolve(
-            parsed.config, directory_name=model.name, version_files=picture.first_version_names, source=parsed.source
-        )
+        parsed = _parse(scan, auto_complete=auto_complete, override=override)
+        config = resolve(parsed.config, directory_name=model.name, version_files=scan.first_version_names, source=parsed.source)
     except ConfigError as error:
         return Refused(id=model, kind=RefusalKind.POLL, message=error.message, callers_fault=override is not None)
     config = normalise(config)
-    versions = select_versions(config.version_policy, [version.version for version in picture.versions])
+    versions = select_versions(config.version_policy, [version.version for version in scan.versions])
     # Without a backend to complete the configuration it must be whole already.
     problems = validate(config, source=parsed.source, complete=not auto_complete)
     if errors_of(problems):
@@ -151,36 +147,36 @@ def interpret(
         return Refused(id=model, kind=RefusalKind.NO_VERSIONS, message=text)
     return Candidate(
         id=model,
-        directory=picture.directory,
-        glance=picture.glance,
+        directory=scan.directory,
+        fingerprint=scan.fingerprint,
         config=config,
-        versions={version.version: version for version in picture.versions if version.version in versions},
-        shared=frozenset(file.content for file in picture.shared),
+        versions={version.version: version for version in scan.versions if version.version in versions},
+        shared=frozenset(file.content for file in scan.shared),
         override=override,
-        warnings=(*picture.warnings, *_warnings(config, picture, problems)),
+        warnings=(*scan.warnings, *_warnings(config, scan, problems)),
     )
 
 
-def _parse(picture: ModelPicture, *, auto_complete: bool, override: Override | None) -> ParsedConfig:
+def _parse(scan: ModelScan, *, auto_complete: bool, override: Override | None) -> ParsedConfig:
     if override is not None:
         return ParsedConfig(config=parse_json(override.config_json), source=NO_SOURCE)
-    if picture.config_text is None and not auto_complete:
+    if scan.config_text is None and not auto_complete:
         problem = Problem(
-            path=f"{picture.directory}/{CONFIG_FILENAME}",
-            message=f"failed to open text file for read {picture.directory}/{CONFIG_FILENAME}: No such file or directory; "
+            path=f"{scan.directory}/{CONFIG_FILENAME}",
+            message=f"failed to open text file for read {scan.directory}/{CONFIG_FILENAME}: No such file or directory; "
             "automatic completion is disabled",
             expected="a config.pbtxt, or a server without --disable-auto-complete-config",
         )
         raise ConfigError([problem])
-    if picture.config_text is None:
-        return ParsedConfig(config=ModelConfig(), source=Source(path=str(picture.directory)))
-    return parse_pbtxt(picture.config_text, path=f"{picture.directory}/{picture.config_path}")
+    if scan.config_text is None:
+        return ParsedConfig(config=ModelConfig(), source=Source(path=str(scan.directory)))
+    return parse_pbtxt(scan.config_text, path=f"{scan.directory}/{scan.config_path}")
 
 
-def _warnings(config: ModelConfig, picture: ModelPicture, problems: Sequence[Problem]) -> list[str]:
+def _warnings(config: ModelConfig, scan: ModelScan, problems: Sequence[Problem]) -> list[str]:
     texts = [str(problem) for problem in problems if not problem.is_error]
     if config.version_policy is not None and config.version_policy.specific is not None:
-        present = {version.version for version in picture.versions}
+        present = {version.version for version in scan.versions}
         missing = [version for version in config.version_policy.specific.versions if version not in present]
         texts.extend(f"version {version} of the version policy has no folder" for version in missing)
     return texts

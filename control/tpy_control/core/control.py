@@ -1,10 +1,9 @@
-"""What is desired: the core of the control plane.
+"""ControlCore: decides the desired state of every model.
 
 The rule: a model's desired state is its newest good candidate. A version keeps its generation, and so stays loaded, as long as
 nothing it was loaded from has changed: its own files, the files shared by all versions, its directory, and the configuration
-except `instance_group` and `version_policy`. Otherwise, and when a call asks again for what has failed or was touched, it gets a
-new one.
-A refused candidate changes nothing but the rejection: what was desired before stays.
+except `instance_group` and `version_policy`. Otherwise, and when a load call asks again for a version that failed or whose files
+were touched, it gets a new generation. A refused candidate sets the rejection and leaves the desired state as it was.
 """
 
 from __future__ import annotations
@@ -17,24 +16,24 @@ from tpy.config import ModelConfig, only_instances_differ
 from tpy.ids import Generation, ModelId, Version
 from tpy.state import DesiredModel, DesiredVersion
 from tpy_control.core.candidate import Candidate, Override, Refused, components_of
-from tpy_control.core.picture import CONFIG_FILENAME, Glance, VersionPicture, version_of
+from tpy_control.core.scan import CONFIG_FILENAME, DirectoryFingerprint, VersionScan, version_of
 
 
 class Put(msgspec.Struct, frozen=True):
-    """Write what is desired of a model; takes its rejection back."""
+    """Write a model's desired state and withdraw its rejection."""
 
     desired: DesiredModel
 
 
 class Reject(msgspec.Struct, frozen=True):
-    """Write why a model's newest files cannot be served."""
+    """Write the reason for which a model's newest files cannot be served."""
 
     id: ModelId
     reason: str
 
 
 class Withdraw(msgspec.Struct, frozen=True):
-    """Take a rejection back."""
+    """Withdraw a rejection."""
 
     id: ModelId
 
@@ -52,23 +51,23 @@ class _Applied(msgspec.Struct, frozen=True, kw_only=True):
     """The candidate behind a desired model."""
 
     desired: DesiredModel
-    glance: Glance
+    fingerprint: DirectoryFingerprint
     override: Override | None
     contents: Mapping[Version, frozenset[tuple[str | int, ...]]]
     shared: frozenset[tuple[str | int, ...]]
     by_name: bool
-    """Whether a call (or --load-model) named this model; false for one that came along as part of an ensemble."""
+    """True if a load call (or --load-model) named this model; False for a member loaded with its ensemble."""
 
-    def holds(self, version: Version, picture: VersionPicture) -> bool:
-        """Whether this version is desired, and from files with the same content."""
-        return version in self.desired.versions and self.contents.get(version) == picture.content
+    def holds(self, version: Version, scan: VersionScan) -> bool:
+        """Returns True if this version is desired, from files with the same content."""
+        return version in self.desired.versions and self.contents.get(version) == scan.content
 
 
 class ControlCore:
-    """Decides; returns actions that the driver performs at once, before it yields to the loop."""
+    """Returns actions that the driver performs at once, before it yields to the loop."""
 
     def __init__(self, *, next_generation: Callable[[ModelId], Generation], auto_complete: bool) -> None:
-        """`next_generation` hands out numbers that a model never had."""
+        """`next_generation` returns a number that a model never had."""
         self._next_generation = next_generation
         self._auto_complete = auto_complete
         self._applied: dict[ModelId, _Applied] = {}
@@ -80,7 +79,7 @@ class ControlCore:
         return self._refused
 
     def desired(self, model: ModelId) -> DesiredModel | None:
-        """What is desired now; None for a model that was never served."""
+        """The current desired state; None for a model that was never desired."""
         applied = self._applied.get(model)
         return None if applied is None else applied.desired
 
@@ -89,17 +88,17 @@ class ControlCore:
         return self._applied.keys() | self._refused.keys()
 
     def is_wanted(self, model: ModelId) -> bool:
-        """Whether some version of the model is desired."""
+        """Returns True if some version of the model is desired."""
         applied = self._applied.get(model)
         return applied is not None and bool(applied.desired.versions)
 
-    def kept_override(self, model: ModelId, glance: Glance) -> Override | None:
-        """The configuration override that a plain load goes on with: that of the last load, while the model is loaded and
-        nobody has touched its directory since. Files of an override are never kept."""
+    def kept_override(self, model: ModelId, fingerprint: DirectoryFingerprint) -> Override | None:
+        """The configuration override that a plain load reuses: that of the last load, while the model is loaded and its directory
+        has not been touched since. Files of an override are never reused."""
         applied = self._applied.get(model)
         if applied is None or applied.override is None or applied.override.directory is not None:
             return None
-        return applied.override if applied.desired.versions and applied.glance == glance else None
+        return applied.override if applied.desired.versions and applied.fingerprint == fingerprint else None
 
     def apply(
         self,
@@ -111,18 +110,18 @@ class ControlCore:
         apply_again: bool = False,
         reload_touched: bool = False,
     ) -> list[Action]:
-        """Desire a candidate. `failed` are versions whose desired generation has failed and is to be tried again;
-        `apply_again` has a configuration that could not be applied tried again, with a new revision. With `reload_touched`,
-        versions are loaded anew whose files were written or touched, whatever is in them: people force a reload so."""
+        """Make a candidate the desired state. `failed` are versions whose desired generation has failed and is retried;
+        `apply_again` retries a configuration that could not be applied, with a new revision. `reload_touched` also reloads
+        versions whose files were rewritten with the same content: operators force a reload so."""
         before = self._applied.get(candidate.id)
         if reload_touched and before is not None:
             failed = {*failed, *_touched(before, candidate)}
         desired = self._desire(candidate, before, why, failed, apply_again=apply_again)
         self._applied[candidate.id] = _Applied(
             desired=desired,
-            glance=candidate.glance,
+            fingerprint=candidate.fingerprint,
             override=candidate.override,
-            contents={version: picture.content for version, picture in candidate.versions.items()},
+            contents={version: scan.content for version, scan in candidate.versions.items()},
             shared=candidate.shared,
             by_name=by_name or (before is not None and before.by_name and bool(before.desired.versions)),
         )
@@ -132,18 +131,18 @@ class ControlCore:
         return [Put(desired)]
 
     def refuse(self, refused: Refused) -> list[Action]:
-        """Reject what was found; what was desired before stays."""
+        """Reject a model's newest files; the desired state stays."""
         if self._refused.get(refused.id) == refused:
             return []
         self._refused[refused.id] = refused
         return [Reject(refused.id, refused.reason)]
 
     def unload(self, model: ModelId, *, why: str, components: bool) -> list[Action]:
-        """Desire no version of a model. With `components`, also of the models that it is made of, unless they were loaded by
-        name or another loaded ensemble needs them. Unknown models are fine."""
+        """Desire no version of a model. With `components`, also none of an ensemble's members, unless they were loaded by name or
+        another loaded ensemble needs them. Unknown models are fine."""
         actions = self._unload_one(model, why)
         if components:
-            for component in self._spared_by_nobody(model):
+            for component in self._unneeded_components(model):
                 actions.extend(self._unload_one(component, why))
         return actions
 
@@ -160,12 +159,12 @@ class ControlCore:
         same_config = old is not None and old.config == candidate.config and not apply_again
         keeps = before is not None and _keeps_loaded(before, candidate)
         versions: dict[Version, DesiredVersion] = {}
-        for version, picture in candidate.versions.items():
-            if before is not None and keeps and version not in failed and before.holds(version, picture):
+        for version, scan in candidate.versions.items():
+            if before is not None and keeps and version not in failed and before.holds(version, scan):
                 versions[version] = before.desired.versions[version]
                 continue
             generation = self._next_generation(candidate.id)
-            versions[version] = DesiredVersion(version=version, generation=generation, directory=picture.directory)
+            versions[version] = DesiredVersion(version=version, generation=generation, directory=scan.directory)
         revision = 1 if old is None else old.config_revision + (0 if same_config else 1)
         desired = DesiredModel(
             id=candidate.id,
@@ -189,8 +188,8 @@ class ControlCore:
         self._applied[model] = msgspec.structs.replace(applied, desired=desired, by_name=False)
         return [Put(desired)]
 
-    def _spared_by_nobody(self, model: ModelId) -> list[ModelId]:
-        """The components of a model, and theirs, that were not loaded by name and that no other wanted ensemble uses."""
+    def _unneeded_components(self, model: ModelId) -> list[ModelId]:
+        """The components of a model, at any depth, that were not loaded by name and that no other desired ensemble uses."""
         below = set(self._below(model))
         needed: set[ModelId] = set()
         for other, applied in self._applied.items():
@@ -200,7 +199,7 @@ class ControlCore:
         return [name for name in sorted(below - needed) if not self._applied[name].by_name]
 
     def _below(self, model: ModelId) -> Iterator[ModelId]:
-        """The known models that an ensemble is made of, at any depth."""
+        """The known components of an ensemble, at any depth."""
         open_models, seen = [model], {model}
         while open_models:
             applied = self._applied.get(open_models.pop())
@@ -213,9 +212,9 @@ class ControlCore:
 
 
 def _touched(before: _Applied, candidate: Candidate) -> Collection[Version]:
-    """The versions whose files are not those of before, by their traces; all, when files of all versions are not. A configuration
-    that has changed in what needs no reload is none of them."""
-    paths = {str(trace[0]) for trace in {*before.glance.traces} ^ {*candidate.glance.traces}}
+    """The versions whose files were written since, by their stat keys; all versions if shared files were. A changed configuration
+    counts only through `_keeps_loaded`."""
+    paths = {str(key[0]) for key in {*before.fingerprint.stat_keys} ^ {*candidate.fingerprint.stat_keys}}
     if before.desired.config != candidate.config:
         paths.discard(CONFIG_FILENAME)
     folders = {path.partition("/")[0] if "/" in path else "" for path in paths}
@@ -225,7 +224,7 @@ def _touched(before: _Applied, candidate: Candidate) -> Collection[Version]:
 
 
 def _keeps_loaded(before: _Applied, candidate: Candidate) -> bool:
-    """Whether versions with unchanged files may stay loaded."""
+    """Returns True if versions with unchanged files may stay loaded."""
     return (
         before.desired.directory == candidate.directory
         and before.shared == candidate.shared

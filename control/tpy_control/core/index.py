@@ -1,4 +1,4 @@
-"""What callers see of both halves of the store: index entries, readiness, and whether a load has come to its end."""
+"""Merges both halves of the store for callers: index entries, readiness, and the end of a load."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tpy.ids import ModelId, Version
 from tpy.messages import IndexEntry, ModelState
 from tpy.state import UNLOADED, DesiredModel, DesiredVersion, ObservedKey, ObservedVersion, Snapshot
 from tpy_control.core.candidate import DUPLICATE_TEXT, RefusalKind, Refused, load_failure_text
-from tpy_control.core.picture import ModelLocation
+from tpy_control.core.scan import ModelLocation
 
 
 class VersionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One version, all its generations merged: the state that requests meet, and what is wrong, if anything."""
+    """One version, all its generations merged: the state that requests meet, and the reason if something is wrong."""
 
     version: Version
     state: ModelState
@@ -93,13 +93,13 @@ def index_entries(
 def _entries(model: ModelId, found: Sequence[VersionStatus], reason: str, refused: Refused | None) -> Iterator[IndexEntry]:
     for status in found:
         # What was refused is newer than what is served or was unloaded: a refusal ends with the next good load or unload.
-        told = reason if status.state in (ModelState.READY, ModelState.UNAVAILABLE) else ""
+        newest = reason if status.state in (ModelState.READY, ModelState.UNAVAILABLE) else ""
         yield IndexEntry(
             name=model.name,
             namespace=model.namespace,
             version=status.version,
             state=status.state,
-            reason=told or status.reason,
+            reason=newest or status.reason,
         )
     if found:
         return
@@ -115,9 +115,9 @@ def _entries(model: ModelId, found: Sequence[VersionStatus], reason: str, refuse
 
 
 def strictly_ready(snapshot: Snapshot, *, refusals: Iterable[Refused], failed_loads: Callable[[ModelId], bool]) -> bool:
-    """Whether every version that should serve does. What was unloaded on purpose does not count, what is being loaded or unloaded
-    does, and what has lost its instances. `failed_loads` says of which models it counts that they could not be loaded, `refusals`
-    are those that count."""
+    """Returns True if every desired version is READY. Versions that are being loaded or unloaded, or have lost their instances,
+    count as not ready; those unloaded on purpose do not count. `failed_loads` tells for which models a failed load counts,
+    `refusals` are those that count."""
     ready: dict[ModelId, set[Version]] = {}
     for key, observed in snapshot.observed.items():
         if observed.state is ModelState.READY:
@@ -137,8 +137,8 @@ def strictly_ready(snapshot: Snapshot, *, refusals: Iterable[Refused], failed_lo
 
 
 def is_settled(snapshot: Snapshot, desired: DesiredModel) -> bool:
-    """Whether the data plane has come to an end with everything in `desired`: each version READY with this configuration, or
-    failed; and unless one failed, none answers any more that is not in it."""
+    """Returns True if the data plane is done with everything in `desired`: each version is READY with this configuration, or
+    failed; and unless one failed, no other version answers any more."""
     if not all(_is_settled(snapshot, desired, version) for version in desired.versions.values()):
         return False
     if failed_versions(snapshot, desired):
@@ -171,7 +171,7 @@ def failed_versions(snapshot: Snapshot, desired: DesiredModel | None) -> dict[Ve
 
 
 def is_refused(snapshot: Snapshot, desired: DesiredModel | None) -> bool:
-    """Whether a version goes on with its old instances because those that are desired cannot be had."""
+    """Returns True if a version serves with its old instances because the desired ones could not be created."""
     return desired is not None and any(
         observed.state is ModelState.READY and bool(observed.applied_error)
         for version in desired.versions.values()
@@ -180,7 +180,7 @@ def is_refused(snapshot: Snapshot, desired: DesiredModel | None) -> bool:
 
 
 def load_error(snapshot: Snapshot, desired: DesiredModel) -> TpyError | None:
-    """Why a settled load is no success, in Triton's words; None when it is."""
+    """The error of a settled load, in Triton's words; None if it succeeded."""
     failures = [(version, "UNAVAILABLE", reason) for version, reason in failed_versions(snapshot, desired).items()]
     for version in desired.versions.values():
         observed = snapshot.observed.get(ObservedKey(desired.id, version.version, version.generation))
@@ -200,11 +200,11 @@ def _message(reason: str) -> str:
 
 
 def is_served(snapshot: Snapshot, model: ModelId, version: int | None) -> bool:
-    """Whether the version (None: any) is READY."""
+    """Returns True if the version (None: any) is READY."""
     return any(status.state is ModelState.READY and version in (None, status.version) for status in statuses(snapshot, model))
 
 
 def counts_for_readiness(refused: Refused, *, explicit: bool, at_start: Iterable[str]) -> bool:
-    """Whether a refused model makes a server unready that waits for all models. In explicit mode a model that was asked for by a
-    call and never got as far as its versions is not yet known to the server, as in Triton."""
+    """Returns True if a refused model makes a server unready that waits for all models. In explicit mode a model that a load call
+    named, and that was refused before it had versions, does not count: Triton does not know it either."""
     return not explicit or refused.kind in (RefusalKind.CONFIG, RefusalKind.NO_VERSIONS) or refused.id.name in set(at_start)

@@ -1,4 +1,4 @@
-"""Where models come from: one Protocol, and its implementations (disk and memory; cloud stores will stand beside them)."""
+"""Sources of models: one Protocol, implemented for disk and memory."""
 
 from tpy_control.sources.disk import BACKENDS_FOLDER, DiskSource
 from tpy_control.sources.memory import MemorySource

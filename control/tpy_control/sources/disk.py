@@ -10,22 +10,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
+import anyio
 import msgspec
-import trio
 
 from tpy import limits
 from tpy.errors import Unavailable
 from tpy.files import FoundFile, UnusableFile, Walked, digest_file, read_file, walk
-from tpy_control.core.picture import (
+from tpy_control.core.scan import (
     CONFIG_FILENAME,
     CONFIGS_FOLDER,
+    DirectoryFingerprint,
     FileFingerprint,
-    Glance,
     ModelLocation,
-    ModelPicture,
+    ModelScan,
     assemble,
-    glance_of,
-    is_passing,
+    fingerprint_of,
+    is_ignored,
 )
 from tpy_control.sources.watching import watch_folders
 
@@ -38,22 +38,22 @@ BACKENDS_FOLDER = "backends"
 
 
 class DiskRepositories:
-    """Looks at directories, blocking. `repositories` are used as given: relative ones are relative to the process. `check` is
-    called again and again while it looks, and may raise."""
+    """Reads directories, blocking. `repositories` are used as given: relative ones are relative to the process. `check` is
+    called again and again meanwhile, and may raise."""
 
     def __init__(self, repositories: Sequence[Path], *, check: Callable[[], None] = lambda: None) -> None:
         self._repositories = {str(path): path for path in repositories}
         self._check = check
-        self._told_unreadable: set[str] = set()
+        self._warned_of: set[str] = set()
         self._folders: dict[ModelLocation, tuple[str, ...]] = {}
         self.folder_changes = 0
         """Grows whenever `folders` changes."""
 
     def folders(self) -> tuple[str, ...]:
-        """The repositories, and the folders that the last looks found in them: what can be watched for changes. At most
+        """The folders to watch for changes: the repositories and the folders that the last scans found in them. At most
         WATCHED_FOLDERS_MAX, those of models first."""
         found = dict.fromkeys(self._repositories)
-        known = dict(self._folders)  # other threads look meanwhile
+        known = dict(self._folders)  # other threads scan meanwhile
         for location in sorted(known):
             found[str(self._directory(location))] = None
         for location, folders in sorted(known.items()):
@@ -72,40 +72,41 @@ class DiskRepositories:
                     names = [entry.name for entry in entries if _may_be_model(entry)]
             except OSError as error:
                 raise Unavailable(_unreadable(path, error)) from None
-            found.extend(ModelLocation(repository, name) for name in names if self._is_readable(repository, name))
+            found.extend(ModelLocation(repository, name) for name in names if self._has_utf8_name(repository, name))
         for gone in set(self._folders) - set(found):
             self._folders.pop(gone, None)
             self.folder_changes += 1
         return sorted(found)
 
-    def _is_readable(self, repository: str, name: str) -> bool:
-        """Whether a folder's name is UTF-8; told once when not."""
+    def _has_utf8_name(self, repository: str, name: str) -> bool:
+        """Returns True if a folder's name is UTF-8; logs a warning once if not."""
         try:
             name.encode()
         except UnicodeEncodeError:
             shown = f"{repository}/{name.encode(errors='backslashreplace').decode()}"
-            if shown not in self._told_unreadable:
-                self._told_unreadable.add(shown)
-                _log.warning("a folder is no model: its name is not UTF-8", extra={"context": {"folder": shown}})
+            if shown not in self._warned_of:
+                self._warned_of.add(shown)
+                _log.warning("folder ignored: its name is not UTF-8", extra={"context": {"folder": shown}})
             return False
         return True
 
-    def glance(self, location: ModelLocation) -> Glance | None:
-        """One stat per file."""
+    def fingerprint(self, location: ModelLocation) -> DirectoryFingerprint | None:
+        """The fingerprint of a directory, by one stat per file; None where there is none."""
         try:
             walked = self._walk(location)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            return Glance(error=_describe(error))
-        return glance_of(map(_fingerprint, walked.files), _top_level(walked))
+            return DirectoryFingerprint(error=_describe(error))
+        return fingerprint_of(map(_fingerprint, walked.files), _top_level(walked))
 
-    def glances(self, locations: Sequence[ModelLocation]) -> list[Glance | None]:
-        """The same, of several models."""
-        return [self.glance(location) for location in locations]
+    def fingerprints(self, locations: Sequence[ModelLocation]) -> list[DirectoryFingerprint | None]:
+        """The fingerprints of several directories."""
+        return [self.fingerprint(location) for location in locations]
 
-    def picture(self, location: ModelLocation, config_name: str) -> ModelPicture | None:
-        """One stat per file, and reads the configuration and all files up to FINGERPRINT_DIGEST_BYTES_MAX."""
+    def scan(self, location: ModelLocation, config_name: str) -> ModelScan | None:
+        """Scan a directory; None where there is none. Reads the configuration and all files up to
+        FINGERPRINT_DIGEST_BYTES_MAX."""
         directory = self._directory(location)
         try:
             walked = self._walk(location)
@@ -115,7 +116,7 @@ class DiskRepositories:
             return None
         except OSError as error:
             text = _describe(error)
-            return ModelPicture(location=location, directory=directory, glance=Glance(error=text), error=text)
+            return ModelScan(location=location, directory=directory, fingerprint=DirectoryFingerprint(error=text), error=text)
         return assemble(
             location,
             directory,
@@ -127,7 +128,7 @@ class DiskRepositories:
         )
 
     def md5(self, location: ModelLocation, path: str) -> str | None:
-        """Of a file inside the model's directory; links are followed, ".." is not."""
+        """The MD5 of a file inside the model's directory; links are followed, ".." is not."""
         relative = PurePosixPath(path)
         if not relative.parts or relative.is_absolute() or ".." in relative.parts:
             return None
@@ -141,15 +142,15 @@ class DiskRepositories:
         return self._repositories[location.repository] / location.name
 
     def _walk(self, location: ModelLocation) -> Walked:
-        walked = walk(self._directory(location), skip=is_passing, check=self._check)
+        walked = walk(self._directory(location), skip=is_ignored, check=self._check)
         if self._folders.get(location) != walked.folders:
             self._folders[location] = walked.folders
             self.folder_changes += 1
         return walked
 
     def _with_digest(self, directory: Path, file: FoundFile) -> FileFingerprint:
-        """A fingerprint with the digest of what can be read at each look. A file that is gone, or that the server may not read,
-        has none: whether the model needs it is for its load to say."""
+        """A fingerprint with a digest, for files that are small enough. A file that is gone, or that the server may not read, has
+        none: if the model needs it, its load fails."""
         self._check()
         fingerprint = _fingerprint(file)
         if fingerprint.size_bytes > limits.FINGERPRINT_DIGEST_BYTES_MAX:
@@ -164,50 +165,50 @@ class DiskSource:
     """`DiskRepositories` in threads, with the operating system's change events."""
 
     def __init__(self, repositories: Sequence[Path]) -> None:
-        self._disk = DiskRepositories(repositories, check=trio.from_thread.check_cancelled)
-        self._looked = trio.Event()
+        self._disk = DiskRepositories(repositories, check=anyio.from_thread.check_cancelled)
+        self._scanned = anyio.Event()
 
     async def list_models(self) -> Sequence[ModelLocation]:
         """As DiskRepositories."""
-        return await self._look(self._disk.list_models)
+        return await self._run(self._disk.list_models)
 
-    async def glances(self, locations: Sequence[ModelLocation]) -> Sequence[Glance | None]:
+    async def fingerprints(self, locations: Sequence[ModelLocation]) -> Sequence[DirectoryFingerprint | None]:
         """As DiskRepositories."""
-        return await self._look(functools.partial(self._disk.glances, locations))
+        return await self._run(functools.partial(self._disk.fingerprints, locations))
 
-    async def picture(self, location: ModelLocation, *, config_name: str) -> ModelPicture | None:
+    async def scan(self, location: ModelLocation, *, config_name: str) -> ModelScan | None:
         """As DiskRepositories."""
-        return await self._look(functools.partial(self._disk.picture, location, config_name))
+        return await self._run(functools.partial(self._disk.scan, location, config_name))
 
     async def md5(self, location: ModelLocation, path: str) -> str | None:
         """As DiskRepositories."""
-        return await self._look(functools.partial(self._disk.md5, location, path))
+        return await self._run(functools.partial(self._disk.md5, location, path))
 
-    async def _look(self, look: Callable[[], _T]) -> _T:
-        """In a thread that is left behind when cancelled: a file system that hangs must not keep the server from ending."""
+    async def _run(self, work: Callable[[], _T]) -> _T:
+        """Runs `work` in a thread that is abandoned on cancellation: a file system that hangs must not block the shutdown."""
         try:
-            return await trio.to_thread.run_sync(look, abandon_on_cancel=True)
+            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
         finally:
-            self._looked.set()
-            self._looked = trio.Event()
+            self._scanned.set()
+            self._scanned = anyio.Event()
 
     async def _wait_other_folders(self) -> None:
-        """Until looks have found other folders than there were when this was called."""
+        """Wait until scans have found other folders than when this was called."""
         changes = self._disk.folder_changes
         while self._disk.folder_changes == changes:
-            await self._looked.wait()
+            await self._scanned.wait()
 
     async def watch(self, changed: Callable[[], None]) -> None:
-        """Watches the folders of all repositories; returns, with a warning, where the system cannot."""
+        """Watch the folders of all repositories; returns, with a warning, where the system cannot."""
         try:
             await watch_folders(self._disk.folders, changed, self._wait_other_folders)
         except* (OSError, RuntimeError) as errors:  # no watches left, a file system without events
             reasons = "; ".join(str(error) for error in errors.exceptions)
-            _log.warning("changes are found by looking only, watching failed", extra={"context": {"reason": reasons}})
+            _log.warning("no change events, repositories are only polled", extra={"context": {"reason": reasons}})
 
 
 def _unreadable(path: Path, error: OSError) -> str:
-    """Why a repository cannot be listed; an address such as s3://bucket/models is one of no local folder."""
+    """The error text for a repository that cannot be listed, also for an address such as s3://bucket/models."""
     scheme, *rest = path.parts or ("",)
     if not re.fullmatch(r"[a-z][a-z0-9]+:", scheme):
         return f"failed to stat file {path}: {error.strerror or error}"
@@ -226,7 +227,7 @@ def _may_be_model(entry: os.DirEntry[str]) -> bool:
     try:
         inside = os.listdir(entry.path)
     except OSError:
-        return True  # told when the model is looked at
+        return True  # reported when the model is scanned
     return any(name in (CONFIG_FILENAME, CONFIGS_FOLDER) or name.isdecimal() for name in inside)
 
 

@@ -9,19 +9,19 @@ import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
+import anyio
 import msgspec
-import trio
 
 from tpy.errors import Unavailable
-from tpy_control.core.picture import (
+from tpy_control.core.scan import (
     CONFIG_FILENAME,
     CONFIGS_FOLDER,
+    DirectoryFingerprint,
     FileFingerprint,
-    Glance,
     ModelLocation,
-    ModelPicture,
+    ModelScan,
     assemble,
-    is_passing,
+    is_ignored,
 )
 
 
@@ -31,7 +31,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class MemorySource:
-    """Shows what `write` and `remove` made. Every write counts as a new time, also one of the same content.
+    """Holds the files that `write` and `remove` were told of. Every write has a new time, also one of the same content.
 
     `broken_repositories` and `unreadable` make reads fail, as disks do.
     """
@@ -42,10 +42,10 @@ class MemorySource:
         self._models: dict[ModelLocation, dict[str, _File]] = {}
         self._repositories = tuple(repositories)
         self._writes = 0
-        self._changed = trio.Event()
+        self._changed = anyio.Event()
 
     def location(self, name: str, repository: str = "") -> ModelLocation:
-        """Where a model of this name would be; the first repository unless one is named."""
+        """The location of a model of this name, in the first repository unless one is named."""
         return ModelLocation(repository or self._repositories[0], name)
 
     def write(self, location: ModelLocation, path: str, content: bytes | str = b"") -> None:
@@ -53,7 +53,7 @@ class MemorySource:
         self._writes += 1
         data = content.encode() if isinstance(content, str) else content
         self._models.setdefault(location, {})[path] = _File(data, self._writes)
-        self._tell()
+        self._notify()
 
     def remove(self, location: ModelLocation, path: str = "") -> None:
         """Remove a file, everything below a folder, or ("") the whole model; what is absent is fine."""
@@ -63,57 +63,57 @@ class MemorySource:
             files = self._models.get(location, {})
             for known in [name for name in files if name == path or name.startswith(path.rstrip("/") + "/")]:
                 del files[known]
-        self._tell()
+        self._notify()
 
     async def list_models(self) -> Sequence[ModelLocation]:
         """All models, sorted."""
-        await trio.lowlevel.checkpoint()
+        await anyio.lowlevel.checkpoint()
         for repository in self._repositories:
             if repository in self.broken_repositories:
                 raise Unavailable(f"failed to stat file {repository}: made to fail")
         return sorted(self._models)
 
-    async def glances(self, locations: Sequence[ModelLocation]) -> Sequence[Glance | None]:
-        """As the pictures'."""
-        pictures = [await self.picture(location, config_name="") for location in locations]
-        return [None if picture is None else picture.glance for picture in pictures]
+    async def fingerprints(self, locations: Sequence[ModelLocation]) -> Sequence[DirectoryFingerprint | None]:
+        """Those of the scans."""
+        scans = [await self.scan(location, config_name="") for location in locations]
+        return [None if scan is None else scan.fingerprint for scan in scans]
 
-    async def picture(self, location: ModelLocation, *, config_name: str) -> ModelPicture | None:
-        """All files with digests."""
-        await trio.lowlevel.checkpoint()
+    async def scan(self, location: ModelLocation, *, config_name: str) -> ModelScan | None:
+        """Scans files with digests."""
+        await anyio.lowlevel.checkpoint()
         files = self._models.get(location)
         if files is None:
             return None
         directory = Path(location.repository) / location.name
         if location in self.unreadable:
             error = self.unreadable[location]
-            return ModelPicture(location=location, directory=directory, glance=Glance(error=error), error=error)
+            return ModelScan(location=location, directory=directory, fingerprint=DirectoryFingerprint(error=error), error=error)
         config_path = next((path for path in (f"{CONFIGS_FOLDER}/{config_name}.pbtxt", CONFIG_FILENAME) if path in files), "")
-        seen = {path: file for path, file in files.items() if not any(is_passing(part) for part in PurePosixPath(path).parts)}
+        kept = {path: file for path, file in files.items() if not any(is_ignored(part) for part in PurePosixPath(path).parts)}
         return assemble(
             location,
             directory,
-            files=[_fingerprint(path, file) for path, file in seen.items() if not path.endswith("/")],
-            folders={PurePosixPath(path).parts[0] for path in seen if "/" in path},
+            files=[_fingerprint(path, file) for path, file in kept.items() if not path.endswith("/")],
+            folders={PurePosixPath(path).parts[0] for path in kept if "/" in path},
             config_path=config_path,
             config_text=files[config_path].content.decode() if config_path else None,
         )
 
     async def md5(self, location: ModelLocation, path: str) -> str | None:
-        """Of the content."""
-        await trio.lowlevel.checkpoint()
+        """The MD5 of the content."""
+        await anyio.lowlevel.checkpoint()
         file = self._models.get(location, {}).get(path)
         return None if file is None else hashlib.md5(file.content, usedforsecurity=False).hexdigest()
 
     async def watch(self, changed: Callable[[], None]) -> None:
-        """After each change, once for those of one scheduler turn."""
+        """Calls `changed` after each change, once for all changes of one scheduler turn."""
         while True:
             await self._changed.wait()
             changed()
 
-    def _tell(self) -> None:
-        told, self._changed = self._changed, trio.Event()
-        told.set()
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
 
 
 def _fingerprint(path: str, file: _File) -> FileFingerprint:

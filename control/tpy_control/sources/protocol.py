@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tpy_control.core.picture import Glance, ModelLocation, ModelPicture
+from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
 
 
 class RepositorySource(Protocol):
-    """Shows the model repositories. Nothing here blocks the loop, and nothing here decides anything.
+    """Reads the model repositories. Nothing here blocks the loop or decides anything.
 
-    Errors: `list_models` raises Unavailable where a repository cannot be read; troubles of one model are part of its picture.
+    Errors: `list_models` raises Unavailable where a repository cannot be read; troubles of one model are part of its scan.
     """
 
     async def list_models(self) -> Sequence[ModelLocation]:
@@ -19,13 +19,13 @@ class RepositorySource(Protocol):
         nothing is known, and in particular not that its models are gone."""
         ...
 
-    async def glances(self, locations: Sequence[ModelLocation]) -> Sequence[Glance | None]:
-        """A cheap look at each; None where there is no such directory. Equals the `glance` of a picture taken at the same
-        moment."""
+    async def fingerprints(self, locations: Sequence[ModelLocation]) -> Sequence[DirectoryFingerprint | None]:
+        """The fingerprint of each directory, without opening files; None where there is none. Equals the `fingerprint` of a scan
+        taken at the same moment."""
         ...
 
-    async def picture(self, location: ModelLocation, *, config_name: str) -> ModelPicture | None:
-        """The whole picture; None where there is no such directory. `config_name` not "" prefers `configs/<name>.pbtxt`."""
+    async def scan(self, location: ModelLocation, *, config_name: str) -> ModelScan | None:
+        """Scan a directory; None where there is none. `config_name` not "" prefers `configs/<name>.pbtxt`."""
         ...
 
     async def md5(self, location: ModelLocation, path: str) -> str | None:
@@ -33,6 +33,6 @@ class RepositorySource(Protocol):
         ...
 
     async def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` soon after something changed; runs until cancelled, or returns where changes cannot be seen (the
-        periodic look then finds them)."""
+        """Call `changed` soon after something changed; runs until cancelled, or returns where the system has no change events
+        (the periodic poll then finds changes)."""
         ...

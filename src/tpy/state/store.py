@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from types import MappingProxyType
 
+import anyio
 import msgspec
-import trio
 
 from tpy.clock import Clock
 from tpy.errors import InvariantViolation
@@ -58,7 +58,7 @@ class ModelStateStore:
         self._rejections: dict[ModelId, Rejection] = {}
         self._observed: dict[ObservedKey, ObservedVersion] = {}
         self._snapshot: Snapshot | None = None
-        self._changed = trio.Event()
+        self._changed = anyio.Event()
         self._writers_given: set[str] = set()
 
     def snapshot(self) -> Snapshot:
@@ -109,7 +109,7 @@ class ModelStateStore:
     def _touch(self) -> None:
         self._revision += 1
         self._snapshot = None
-        changed, self._changed = self._changed, trio.Event()
+        changed, self._changed = self._changed, anyio.Event()
         changed.set()
 
 

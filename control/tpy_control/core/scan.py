@@ -1,14 +1,14 @@
-"""A picture of one model directory: everything that decisions are made from, frozen at one moment.
+"""The scan of one model directory: its files and configuration at one moment, the input of all decisions.
 
-Sources take pictures; `assemble` sorts what they found into versions, so that every source follows the same rules:
+Sources scan; `assemble` sorts the files into versions, so that every source follows the same rules:
 
 * a version is a folder whose name is a number without leading zero ("0" itself is one);
 * `configs`, `warmup` and `initial_state` belong to all versions;
 * any other folder is no version, with a warning, and belongs to all versions too. Stricter than Triton, which reads `1abc` as
   version 1 and fails to load it.
 
-Left out everywhere, because they come and go without the model changing: hidden files and folders, `__pycache__`, and
-editors' copies.
+Ignored everywhere, because they come and go without the model changing: hidden files and folders, `__pycache__`, and
+editors' backup files.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tpy.ids import ModelDirectory, Version
 CONFIG_FILENAME: Final = "config.pbtxt"
 CONFIGS_FOLDER: Final = "configs"
 _SHARED_FOLDERS: Final = frozenset({CONFIGS_FOLDER, "warmup", "initial_state"})
-_PASSING_NAMES: Final = frozenset({"__pycache__"})
-_PASSING_SUFFIXES: Final = ("~", ".swp", ".pyc")
+_IGNORED_NAMES: Final = frozenset({"__pycache__"})
+_IGNORED_SUFFIXES: Final = ("~", ".swp", ".pyc")
 _VERSION_MAX: Final = 2**63 - 1  # versions are signed 64-bit numbers in the protocol
 
 
 class FileFingerprint(msgspec.Struct, frozen=True, kw_only=True):
     """A file of a model: `path` relative to the model's directory with "/" between names; `digest` of its content, or ""
-    where the file is too large to be read at each look (then a new time or inode counts as a change)."""
+    where the file is too large to be read at each scan (then a new time or inode counts as a change)."""
 
     path: str
     size_bytes: int
@@ -41,21 +41,21 @@ class FileFingerprint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def content(self) -> tuple[str | int, ...]:
-        """Equal for two fingerprints exactly when the model must not be loaded anew for this file."""
+        """Equal for two fingerprints exactly if the model need not be reloaded for this file."""
         if self.digest:
             return (self.path, self.size_bytes, self.digest)
         return (self.path, self.size_bytes, self.mtime_ns, self.inode)
 
     @property
-    def trace(self) -> tuple[str | int, ...]:
+    def stat_key(self) -> tuple[str | int, ...]:
         """Changes with every write, also with one of the same content."""
         return (self.path, self.size_bytes, self.mtime_ns, self.inode)
 
 
-class Glance(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look at a directory shows without opening a file. Equal glances: nobody has touched anything."""
+class DirectoryFingerprint(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a directory as far as it shows without opening a file. Equal fingerprints: nothing was touched."""
 
-    traces: tuple[tuple[str | int, ...], ...] = ()
+    stat_keys: tuple[tuple[str | int, ...], ...] = ()
     folders: tuple[str, ...] = ()
     error: str = ""
 
@@ -67,8 +67,8 @@ class ModelLocation(msgspec.Struct, frozen=True, order=True):
     name: str
 
 
-class VersionPicture(msgspec.Struct, frozen=True, kw_only=True):
-    """A version folder and the files in it."""
+class VersionScan(msgspec.Struct, frozen=True, kw_only=True):
+    """A version folder and its files."""
 
     version: Version
     directory: ModelDirectory
@@ -76,7 +76,7 @@ class VersionPicture(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def content(self) -> frozenset[tuple[str | int, ...]]:
-        """Equal for two pictures exactly when the version need not be loaded anew."""
+        """Equal for two scans exactly if the version need not be reloaded."""
         return frozenset(file.content for file in self.files)
 
     @property
@@ -86,15 +86,15 @@ class VersionPicture(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(parts[0] if len(parts) == 1 else f"{parts[0]}/" for parts in below)
 
 
-class ModelPicture(msgspec.Struct, frozen=True, kw_only=True):
+class ModelScan(msgspec.Struct, frozen=True, kw_only=True):
     """A model directory. `config_text` is None without a configuration file; `config_path` names the file that was read.
     `shared` are the files that belong to all versions (labels, warmup data), configurations excepted. `error` not "": the
-    directory could not be read, and nothing else in the picture means anything."""
+    directory could not be read, and nothing else in the scan means anything."""
 
     location: ModelLocation
     directory: ModelDirectory
-    glance: Glance
-    versions: tuple[VersionPicture, ...] = ()
+    fingerprint: DirectoryFingerprint
+    versions: tuple[VersionScan, ...] = ()
     shared: tuple[FileFingerprint, ...] = ()
     config_path: str = ""
     config_text: str | None = None
@@ -109,13 +109,13 @@ class ModelPicture(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.versions, key=lambda version: str(version.version)).names
 
 
-def is_passing(name: str) -> bool:
-    """Whether a file or folder of this name comes and goes without the model changing."""
-    return name.startswith(".") or name in _PASSING_NAMES or name.endswith(_PASSING_SUFFIXES)
+def is_ignored(name: str) -> bool:
+    """Returns True for names of files and folders that do not belong to the model."""
+    return name.startswith(".") or name in _IGNORED_NAMES or name.endswith(_IGNORED_SUFFIXES)
 
 
 def version_of(folder: str) -> Version | str:
-    """The version that a folder of this name holds, or why it holds none."""
+    """The version that a folder of this name holds, or the warning for one that holds none."""
     if not (folder.isascii() and folder.isdigit()):
         return f"ignore version directory '{folder}' which fails to convert to integral number"
     if len(folder) > 1 and folder.startswith("0"):
@@ -125,9 +125,9 @@ def version_of(folder: str) -> Version | str:
     return Version(int(folder))
 
 
-def glance_of(files: Iterable[FileFingerprint], folders: Iterable[str]) -> Glance:
-    """The glance that shows these files and top-level folders, in whatever order they were found."""
-    return Glance(traces=tuple(sorted(file.trace for file in files)), folders=tuple(sorted(folders)))
+def fingerprint_of(files: Iterable[FileFingerprint], folders: Iterable[str]) -> DirectoryFingerprint:
+    """The fingerprint of these files and top-level folders, in any order."""
+    return DirectoryFingerprint(stat_keys=tuple(sorted(file.stat_key for file in files)), folders=tuple(sorted(folders)))
 
 
 def assemble(
@@ -139,8 +139,8 @@ def assemble(
     config_path: str,
     config_text: str | None,
     warnings: Iterable[str] = (),
-) -> ModelPicture:
-    """Sort what is in a model directory. `folders` are the top-level ones, also empty ones; `files` all files below."""
+) -> ModelScan:
+    """Sort the content of a model directory. `folders` are the top-level ones, also empty ones; `files` all files below."""
     files, folders, warnings = tuple(files), tuple(folders), list(warnings)
     version_of_folder: dict[str, Version] = {}
     for folder in sorted(set(folders) - _SHARED_FOLDERS):
@@ -157,14 +157,14 @@ def assemble(
             continue
         files_of.get(top, shared).append(file)
     versions = [
-        VersionPicture(version=version, directory=directory / folder, files=tuple(files_of[folder]))
+        VersionScan(version=version, directory=directory / folder, files=tuple(files_of[folder]))
         for folder, version in version_of_folder.items()
     ]
-    return ModelPicture(
+    return ModelScan(
         location=location,
         directory=directory,
-        glance=glance_of(files, folders),
-        versions=tuple(sorted(versions, key=lambda picture: picture.version)),
+        fingerprint=fingerprint_of(files, folders),
+        versions=tuple(sorted(versions, key=lambda scan: scan.version)),
         shared=tuple(shared),
         config_path=config_path,
         config_text=config_text,
