@@ -14,13 +14,13 @@ import trio.testing
 from fuzz.chance import Chance
 from fuzz.target import Violation
 from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult
-from tpy.clock import TrioClock
 from tpy.config import ModelConfig
 from tpy.config.model_config import DynamicBatching, ModelInput, ModelOutput, TransactionPolicy
 from tpy.errors import Internal, InvalidArgument
 from tpy.limits import DECOUPLED_RESPONSES_WAITING_MAX
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
 from tpy.services import RequestHandle
+from tpy.trio_clock import TrioClock
 from tpy.units import NS_PER_S
 from tpy_data.engine.channels.channel import ThreadChannel
 from tpy_data.engine.versions.version_engine import InstanceSlot, VersionEngine

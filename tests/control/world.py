@@ -10,10 +10,10 @@ from pathlib import Path
 import trio
 from msgspec.structs import replace
 
-from tpy.clock import TrioClock
 from tpy.ids import ModelId
 from tpy.messages import ModelState
 from tpy.state import ModelStateStore, ObservedKey, ObservedVersion, Snapshot
+from tpy.trio_clock import TrioClock
 from tpy_control import ControlMode, ControlOptions, ControlPlane, MemorySource, run_control_plane
 from tpy_control.core.scan import ModelLocation
 from tpy_control.offload import inline

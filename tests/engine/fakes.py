@@ -22,7 +22,6 @@ from tpy.backend import (
     ModelContext,
     ModelInstance,
 )
-from tpy.clock import TrioClock
 from tpy.config import ModelConfig, RequestTimeout
 from tpy.config.model_config import (
     DynamicBatching,
@@ -36,6 +35,7 @@ from tpy.ids import Generation, ModelId, Version
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelState, Tensor
 from tpy.state import DesiredModel, DesiredVersion, ModelStateStore
 from tpy.state.store import DesiredWriter
+from tpy.trio_clock import TrioClock
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
 from tpy_data.engine.channels.channel import BatchJob

@@ -19,7 +19,6 @@ from tests.simulation.network import ClientStream, ServerWire, connection
 from tests.simulation.witness import Witness
 from tpy.assembly.diagnostics import Diagnostics, NoSharedMemory
 from tpy.assembly.readiness import ReadinessSignal
-from tpy.clock import TrioClock
 from tpy.frontends.grpc import GrpcOptions, GrpcServiceOptions, create_handlers
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.port import GrpcPort
@@ -31,6 +30,7 @@ from tpy.messages import LogSettings
 from tpy.services import Services
 from tpy.state import ModelStateStore
 from tpy.telemetry.logs import LogController
+from tpy.trio_clock import TrioClock
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control import ControlMode, ControlOptions, ControlPlane, MemorySource, run_control_plane
 from tpy_control.offload import inline

@@ -22,6 +22,8 @@ CANARIES = {
     "the planes never see each other": ("tpy_control/options.py", "import tpy_data.registry"),
     "the control plane never sees a backend": ("tpy_control/options.py", "import tpy.backend"),
     "a backend sees the plugin contract only": ("tpy_data/backends/identity/backend.py", "import tpy_data.engine"),
+    "the control plane runs under any event loop": ("tpy_control/options.py", "import trio"),
+    "no import circles between siblings": ("tpy/backend/execution.py", "import tpy.backend.contract"),
 }
 
 

@@ -11,17 +11,13 @@ from tpy.backend.contract import (
     BackendCapabilities,
     BackendFactory,
     BackendSettings,
-    ExecutionBatch,
-    ExecutionRequest,
-    ExecutionResult,
     InstanceFailure,
     InstancePlacement,
     LoadedModel,
     ModelContext,
     ModelInstance,
-    PhaseTimes,
-    ResponseSender,
 )
+from tpy.backend.execution import ExecutionBatch, ExecutionRequest, ExecutionResult, PhaseTimes, ResponseSender
 from tpy.backend.host_policy import HostPolicy, bound
 from tpy.backend.implicit_state import SequenceState, StateSpec, control_datatype, state_specs
 from tpy.backend.late_answer import AnswerLater

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from tpy.backend.execution import ExecutionRequest, ExecutionResult
 from tpy.errors import Internal
 from tpy.messages import Tensor
-
-if TYPE_CHECKING:
-    from tpy.backend.contract import ExecutionRequest, ExecutionResult
 
 
 def gather(requests: Sequence[ExecutionRequest]) -> dict[str, np.ndarray[Any, Any]]:
@@ -30,8 +28,6 @@ def scatter(requests: Sequence[ExecutionRequest], outputs: Sequence[Tensor], *, 
     Without batching (`batches` false) there is one request and it gets the outputs whole. Raises Internal when a batched
     output's first dimension is not the batch's size.
     """
-    from tpy.backend.contract import ExecutionResult
-
     if not batches or len(requests) == 1:
         return [ExecutionResult(outputs)]
     sizes = [request.batch_size for request in requests]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tpy.backend.contract import ExecutionResult, ResponseSender
+from tpy.backend.execution import ExecutionResult, ResponseSender
 from tpy.errors import Internal, TpyError
 
 _NOT_YET = Internal("the answer to the request comes later")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-from tpy.backend.contract import ExecutionBatch, ExecutionResult
+from tpy.backend.execution import ExecutionBatch, ExecutionResult
 from tpy.errors import TpyError
 
 Outcome = Sequence[ExecutionResult] | TpyError

@@ -11,18 +11,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from tpy.backend.batching import gather, require_rows, scatter
+from tpy.backend.execution import ExecutionRequest, ExecutionResult
 from tpy.config import ModelConfig
 from tpy.config.model_config import BatchInput, BatchInputKind, BatchOutput
 from tpy.errors import Internal, InvalidArgument
 from tpy.messages import Tensor
-
-if TYPE_CHECKING:
-    from tpy.backend.contract import ExecutionRequest, ExecutionResult
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
@@ -101,8 +99,6 @@ class RaggedBatching:
 
     def scatter(self, requests: Sequence[ExecutionRequest], outputs: Sequence[Tensor]) -> list[ExecutionResult]:
         """Raises Internal for an output that has not the elements or rows of all requests."""
-        from tpy.backend.contract import ExecutionResult
-
         per_request: list[list[Tensor]] = [[] for _ in requests]
         for tensor in outputs:
             cut = self._cuts.get(tensor.name)

@@ -7,13 +7,11 @@ a call arrives, on the Trio thread, at the object that was given with it. That o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+from tpy.backend.execution import ExecutionRequest
 from tpy.errors import TpyError
 from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest
-
-if TYPE_CHECKING:
-    from tpy.backend.contract import ExecutionRequest
 
 Done = Callable[[TpyError | None], None]
 """Takes the end of a repository call: None when it did what it should."""

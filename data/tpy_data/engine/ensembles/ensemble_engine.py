@@ -9,12 +9,13 @@ from typing import cast
 
 import trio
 
-from tpy.clock import Alarm, Clock
+from tpy.clock import Clock
 from tpy.config import ModelConfig
 from tpy.echo import request_prefix
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
 from tpy.messages import FINAL_ONLY, InferenceRequest, InferenceResponse, ParameterValue, ResponseStatistics, Tensor
 from tpy.services import ResponseSink
+from tpy.trio_clock import Alarm
 from tpy_data.engine.admission.admission import Admission
 from tpy_data.engine.ensembles.ensemble_flow import EnsembleFlow, Flowing, Member, sequence_of
 from tpy_data.engine.ensembles.ensemble_request import EnsembleRequest, StepRequest

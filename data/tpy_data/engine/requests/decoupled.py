@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from tpy.backend import AnswerLater, ExecutionResult
-from tpy.clock import Alarm, Clock
+from tpy.clock import Clock
 from tpy.deliveries import Deliveries
 from tpy.errors import Internal, TpyError
 from tpy.messages import Tensor
+from tpy.trio_clock import Alarm
 from tpy_data.engine.requests.outputs import OutputSelection
 from tpy_data.engine.requests.response_statistics import Kind, ResponseCounters
 from tpy_data.engine.requests.response_stream import HandOff, ResponseStream, Sent

@@ -16,12 +16,13 @@ import trio.testing
 from grpclib.metadata import decode_grpc_message
 from hyperframe.frame import GoAwayFrame
 
-from tpy.clock import Clock, SystemClock, TrioClock
+from tpy.clock import Clock, SystemClock
 from tpy.frontends.grpc.transport import BoundAddress, GrpcOptions, Handlers, StreamCall, UnaryCall, serve_grpc
 from tpy.frontends.grpc.transport.connection import Connection, run_connection
 from tpy.frontends.grpc.transport.core import codes
 from tpy.frontends.grpc.transport.port import GrpcPort
 from tpy.frontends.grpc.transport.wire import StreamWire
+from tpy.trio_clock import TrioClock
 
 from .peer import message, parse_frames
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import trio
 
-from tpy.clock import TrioClock
 from tpy.frontends.grpc.transport import StreamHandler, UnaryHandler
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.port import GrpcPort
 from tpy.frontends.grpc.transport.wire import StreamWire
+from tpy.trio_clock import TrioClock
 
 from .harness import PATH, Client, Held, echo, echo_stream, in_memory, options
 

@@ -19,7 +19,6 @@ from collections.abc import Callable
 import trio
 from grpclib.const import Status
 
-from tpy.clock import Alarm
 from tpy.echo import echo
 from tpy.frontends.grpc.transport.call import DEADLINE_TEXT, StreamHandler
 from tpy.frontends.grpc.transport.core.answers import refusal
@@ -43,6 +42,7 @@ from tpy.limits import (
     GRPC_SETUP_S_MAX,
     GRPC_TASKS_PER_TURN_MAX,
 )
+from tpy.trio_clock import Alarm
 from tpy.units import KIB, MIB, NS_PER_S
 
 _log = logging.getLogger(__name__)
