@@ -1,4 +1,4 @@
-"""Folders that no path can name."""
+"""Folders too deep for paths, and the files of overrides."""
 
 from __future__ import annotations
 
@@ -22,3 +22,10 @@ def nested(folder: Path, depth: int) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["rm", "-rf", str(folder / "d")], check=True)
+
+
+def scratch_files(directory: Path) -> list[str]:
+    """The files of the overrides below a scratch directory."""
+    # os.walk, because folders may be removed while this looks.
+    files = (Path(folder, name) for folder, _, names in os.walk(directory) for name in names)
+    return sorted(str(file.relative_to(directory)).split("/", 1)[1] for file in files)

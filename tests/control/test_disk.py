@@ -6,40 +6,24 @@ import hashlib
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from tests.control.disk import PATIENCE_S, Disk, make_model, write
 from tests.control.folders import nested
-from tests.control.world import CONFIG, FakeDataPlane
+from tests.control.world import CONFIG
 from tpy import limits
 from tpy.clock import SystemClock
 from tpy.errors import Unavailable
 from tpy.ids import ModelId
-from tpy.messages import ModelState
-from tpy.state import ModelStateStore, Snapshot
-from tpy.units import NS_PER_MS, NS_PER_S
-from tpy_control import ControlMode, ControlOptions, ControlPlane, DiskSource, run_control_plane
+from tpy.units import NS_PER_S
+from tpy_control import ControlMode, DiskSource
 from tpy_control.core.scan import ModelLocation, ModelScan
 from tpy_control.sources.disk import DiskRepositories
-
-PATIENCE_S = 20  # a deadline for events of the operating system, never reached on a healthy machine
-
-
-def write(path: Path, content: str | bytes = "x") -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content.encode() if isinstance(content, str) else content)
-
-
-def make_model(repository: Path, name: str = "m", *versions: int) -> Path:
-    write(repository / name / "config.pbtxt", CONFIG)
-    for version in versions or (1,):
-        write(repository / name / str(version) / "model.bin", "weights")
-    return repository / name
 
 
 async def scan_of(repository: Path, name: str = "m", config_name: str = "") -> ModelScan | None:
@@ -337,47 +321,6 @@ async def test_md5_stays_inside_the_model(tmp_path: Path) -> None:
     assert await source.md5(location, "1/model.bin") == hashlib.md5(b"weights").hexdigest()
     for path in ("../secret", str(tmp_path / "repo" / "secret"), "1/../../secret", "missing", "1", "pipe", ""):
         assert await source.md5(location, path) is None
-
-
-class Disk:
-    """A control plane on a directory, in real time."""
-
-    def __init__(self, repository: Path) -> None:
-        self.repository = repository
-        self.store = ModelStateStore(SystemClock())
-        self.data = FakeDataPlane(self.store)
-        self.control: ControlPlane
-
-    @asynccontextmanager
-    async def running(self, mode: ControlMode, *, settle_ms: int = 100, poll_ms: int = 3_600_000) -> AsyncIterator[ControlPlane]:
-        options = ControlOptions(
-            repositories=(self.repository,),
-            mode=mode,
-            settle_ns=settle_ms * NS_PER_MS,
-            poll_interval_ns=poll_ms * NS_PER_MS,
-        )
-        with trio.fail_after(PATIENCE_S):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.data.run)
-
-                async def run(*, task_status: trio.TaskStatus[ControlPlane]) -> None:
-                    await run_control_plane(options, self.store, self.store.desired_writer(), task_status=task_status)
-
-                self.control = await nursery.start(run)
-                await self.control.wait_startup_settled()
-                yield self.control
-                nursery.cancel_scope.cancel()
-
-    async def wait_ready(self, versions: set[int], *, generation: int = 0) -> None:
-        """Wait until exactly these versions of `m` are READY, the newest of at least this generation."""
-
-        def holds(snapshot: Snapshot) -> bool:
-            ready = [o.key for o in snapshot.versions_of(ModelId("m")) if o.state is ModelState.READY]
-            return {int(key.version) for key in ready} == versions and max(
-                (key.generation for key in ready), default=0
-            ) >= generation
-
-        await self.store.wait_for(holds)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A whole control plane with models in memory and a fake data plane, in virtual time."""
+"""A whole control plane with models in memory and a fake data plane, in virtual time unless told otherwise."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
+import anyio.abc
 import trio
 from msgspec.structs import replace
 
+from tpy.clock import Clock
 from tpy.ids import ModelId
-from tpy.messages import ModelState
+from tpy.messages import LoadRequest, ModelState
 from tpy.state import ModelStateStore, ObservedKey, ObservedVersion, Snapshot
 from tpy.trio_clock import TrioClock
 from tpy_control import ControlMode, ControlOptions, ControlPlane, MemorySource, run_control_plane
@@ -24,6 +27,17 @@ backend: "identity"
 input [{ name: "IN" data_type: TYPE_FP32 dims: [4] }]
 output [{ name: "OUT" data_type: TYPE_FP32 dims: [4] }]
 """
+
+CONFIG_JSON = (
+    '{"backend": "identity", "max_batch_size": 7,'
+    ' "input": [{"name": "IN", "data_type": "TYPE_FP32", "dims": [4]}],'
+    ' "output": [{"name": "OUT", "data_type": "TYPE_FP32", "dims": [4]}]}'
+)
+POLL = "failed to load '{0}', failed to poll from model repository: "
+
+
+def load(name: str, **more: object) -> LoadRequest:
+    return LoadRequest(model_name=name, **more)  # type: ignore[arg-type]
 
 
 class FakeDataPlane:
@@ -40,12 +54,12 @@ class FakeDataPlane:
         self._writer = store.observed_writer()
 
     async def run(self) -> None:
-        async with trio.open_nursery() as nursery:
+        async with anyio.create_task_group() as tasks:
             seen = -1
             while True:
                 snapshot = await self._store.wait_for(functools.partial(_is_newer, seen))
                 seen = snapshot.revision
-                self._reconcile(nursery)
+                self._reconcile(tasks)
 
     def state(self, key: ObservedKey) -> ModelState | None:
         entry = self._store.snapshot().observed.get(key)
@@ -63,7 +77,7 @@ class FakeDataPlane:
         refused = revision if error else entry.refused_revision
         self._writer.move(replace(entry, config_revision=applied, applied_error=error, refused_revision=refused))
 
-    def _reconcile(self, nursery: trio.Nursery) -> None:
+    def _reconcile(self, tasks: anyio.abc.TaskGroup) -> None:
         snapshot = self._store.snapshot()
         wanted = {
             ObservedKey(model.id, version.version, version.generation)
@@ -72,7 +86,7 @@ class FakeDataPlane:
         }
         for key in sorted(wanted - snapshot.observed.keys()):
             self._move(key, ModelState.LOADING)
-            nursery.start_soon(self._load, key)
+            tasks.start_soon(self._load, key)
         for key, entry in snapshot.observed.items():
             replaced = any(self._replaces(other, key) for other in wanted)
             model = snapshot.desired.get(key.model)
@@ -82,7 +96,7 @@ class FakeDataPlane:
                     self._resize(entry, model.config_revision)
             elif entry.state is ModelState.READY and (replaced or not any(self._same(key, other) for other in wanted)):
                 self._move(key, ModelState.UNLOADING)
-                nursery.start_soon(self._unload, key)
+                tasks.start_soon(self._unload, key)
             elif entry.state is ModelState.UNAVAILABLE and (replaced or model is None or model.versions):
                 self._writer.forget(key)
 
@@ -96,12 +110,12 @@ class FakeDataPlane:
         self.loads.append((key.model.name, key.version))
         loading = [k for k, entry in self._store.snapshot().observed.items() if entry.state is ModelState.LOADING]
         self.loading_at_once_max = max(self.loading_at_once_max, len({k.model for k in loading}))
-        await trio.sleep(self.load_seconds.get(key.model.name, 0))
+        await anyio.sleep(self.load_seconds.get(key.model.name, 0))
         reason = self.failing.get((key.model.name, key.version))
         self._move(key, ModelState.UNAVAILABLE if reason else ModelState.READY, reason or "")
 
     async def _unload(self, key: ObservedKey) -> None:
-        await trio.sleep(self.unload_seconds.get(key.model.name, 0))
+        await anyio.sleep(self.unload_seconds.get(key.model.name, 0))
         self._move(key, ModelState.UNAVAILABLE, "unloaded")
 
 
@@ -112,8 +126,9 @@ def _is_newer(seen: int, snapshot: Snapshot) -> bool:
 class World:
     """Everything of one test. `control` is the service once `running` is entered."""
 
-    def __init__(self) -> None:
-        self.clock = TrioClock(trio.lowlevel.current_clock())
+    def __init__(self, clock: Clock | None = None) -> None:
+        """Without a clock, in the (virtual) time of the Trio run."""
+        self.clock = TrioClock(trio.lowlevel.current_clock()) if clock is None else clock
         self.source = MemorySource(("repo", "other"))
         self.store = ModelStateStore(self.clock)
         self.data = FakeDataPlane(self.store)
@@ -150,10 +165,10 @@ class World:
     async def running(self, mode: str = "explicit", *, settled: bool = True, **changes: object) -> AsyncIterator[ControlPlane]:
         source: RepositorySource = changes.pop("source", self.source)  # type: ignore[assignment]
         options = ControlOptions(repositories=(Path("repo"), Path("other")), mode=ControlMode(mode), **changes)  # type: ignore[arg-type]
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.data.run)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.data.run)
 
-            async def run(*, task_status: trio.TaskStatus[ControlPlane]) -> None:
+            async def run(*, task_status: anyio.abc.TaskStatus[ControlPlane]) -> None:
                 await run_control_plane(
                     options,
                     self.store,
@@ -164,8 +179,8 @@ class World:
                     task_status=task_status,
                 )
 
-            self.control = await nursery.start(run)
+            self.control = await tasks.start(run)
             if settled:
                 await self.control.wait_startup_settled()
             yield self.control
-            nursery.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
