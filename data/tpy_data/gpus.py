@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says of the GPUs. Blocking; any thread. Needs no CUDA installation, and no GPU to be imported."""
+"""Queries NVIDIA's driver about the GPUs. Blocking; any thread. Needs no CUDA installation, and no GPU to be imported."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def compute_capability(device_id: int) -> tuple[int, int]:
 
 
 def memory(device_id: int) -> DeviceMemory:
-    """How full the device is. Makes the device's context in this process, which runtimes that compute there share.
+    """The used and total memory of the device. Makes the device's context in this process, which runtimes that compute there
+    share.
 
     Raises Internal when there is no driver or no such device.
     """

@@ -30,7 +30,7 @@ class AvailableBackend(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Source(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a backend comes from: an entry point, and for a python-based one its folder."""
+    """The origin of a backend: an entry point, and for a python-based one its folder."""
 
     entry_point: metadata.EntryPoint
     directory: Path | None = None
@@ -184,7 +184,7 @@ _TYPING_ERROR = 0.75
 
 
 def how_to_get(name: str, available: Collection[str]) -> str:
-    """What somebody can do who wants a backend that is not there."""
+    """The hint for a user whose backend is not installed."""
     near = difflib.get_close_matches(name, available, n=1, cutoff=_TYPING_ERROR)
     if near:
         return f"Did you mean '{near[0]}'?"

@@ -1,4 +1,4 @@
-"""What callers sent, repeated in our sentences: whole at ordinary sizes, cut where it would make an answer or a log line long.
+"""Repeats callers' texts in error messages and logs: whole at ordinary sizes, cut where they are long.
 
 Error texts name inputs, models, ids and parameters as the caller wrote them. A name may be as long as a request; a request may
 have as many names as fit into it.
@@ -34,5 +34,5 @@ def echo_list(items: Iterable[object]) -> str:
 
 
 def request_prefix(request_id: str) -> str:
-    """What Triton puts before messages about one request."""
+    """Triton's prefix of messages about one request."""
     return f"[request id: {echo(request_id) or '<id_unknown>'}] "

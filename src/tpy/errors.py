@@ -28,7 +28,7 @@ from tpy.limits import ERROR_CHARACTERS_MAX
 
 
 class ErrorCode(enum.Enum):
-    """Why a request was not served; the value is the word Triton prints in front of reasons ("Invalid argument: ...")."""
+    """The kind of an error; the value is the word Triton prints in front of reasons ("Invalid argument: ...")."""
 
     UNKNOWN = "Unknown"
     INTERNAL = "Internal"

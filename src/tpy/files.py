@@ -163,7 +163,7 @@ class _Walk:
         return Walked(tuple(self._files), tuple(sorted(self._folders)), tuple(self._warnings))
 
     def _follows(self, folder: _Folder) -> bool:
-        """Whether what a link leads to is to be walked."""
+        """Returns True if the target of a link is to be walked."""
         path = folder.path.rstrip("/")
         if folder.identity in folder.seen:
             self._warnings.append(f"link '{path}' is not followed: it leads to a folder that is part of the model already")

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class FrontendOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a frontend process serves. The sockets are descriptors that it inherits; None, or none: not served."""
+    """The ports of a frontend process. The sockets are descriptors that it inherits; None, or none: not served."""
 
     switch_interval_s: float
     http: HttpOptions | None

@@ -14,7 +14,7 @@ Generation = NewType("Generation", int)
 """Counts the reloads of a model: two loads of one version differ in it. Grows, never reused within a server's life."""
 
 ModelDirectory: TypeAlias = Path
-"""Where files of a model are. Cores pass it on and join names to it; only sources and backends open what it names."""
+"""The directory of a model's files. Cores pass it on and join names to it; only sources and backends open what it names."""
 
 
 class ModelId(msgspec.Struct, frozen=True, order=True):

@@ -28,7 +28,7 @@ from tpy.messages import (
 
 
 class ResponseSink(Protocol):
-    """Where the responses of one request go. Implemented by frontends."""
+    """Takes the responses of one request. Implemented by frontends."""
 
     def deliver(self, response: InferenceResponse) -> None:
         """Take one response. Called on the Trio thread, outside `submit` or inside it (when the answer is already known);
@@ -71,7 +71,7 @@ class ResolvedModel(Protocol):
 
     @property
     def description(self) -> ModelDescription:
-        """What the copy takes and gives."""
+        """The inputs and outputs of this copy."""
         ...
 
     def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> RequestHandle:
@@ -151,8 +151,8 @@ class RepositoryService(LoadingService, Protocol):
         ...
 
     async def model_ready(self, model_name: str, version: int | None = None) -> bool:
-        """Whether the version (None: the newest) would serve a request. False for an unknown or ambiguous name, too, and for a
-        version that is not loaded, as in Triton: clients poll for models that are yet to come."""
+        """Returns True if the version (None: the newest) would serve a request. False for an unknown or ambiguous name, too, and
+        for a version that is not loaded, as in Triton: clients poll for models that are yet to come."""
         ...
 
     async def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:

@@ -1,4 +1,4 @@
-"""What the engine asks of a response cache."""
+"""The protocol of a response cache."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tpy_data.cache.core.entry import CachedResponse
 
 
 class LookupWaiter(Protocol):
-    """Who asked."""
+    """Gets the result of a lookup."""
 
     def found(self, response: CachedResponse | None) -> None:
-        """What is kept under the key; None: nothing. Called once, on the Trio thread, inside `lookup` or later."""
+        """Takes the entry of the key; None on a miss. Called once, on the Trio thread, inside `lookup` or later."""
         ...
 
 
 class InsertWaiter(Protocol):
-    """Who inserted."""
+    """Gets the end of an insertion."""
 
     def inserted(self) -> None:
         """The answer is kept, or will not be. Called once, on the Trio thread, inside `insert` or later."""
@@ -51,7 +51,7 @@ class ResponseCache(Protocol):
 
     @property
     def shared(self) -> bool:
-        """Whether other servers answer from it, too: then a model's identity is its content, else its generation."""
+        """True if other servers use it, too: then a model is identified by its content, else by its generation."""
         ...
 
     def statistics(self) -> CacheStatistics:

@@ -119,7 +119,7 @@ class LocalCache:
 
 
 def _is_small(outputs: Sequence[Tensor]) -> bool:
-    """Whether copying takes less than handing over to a thread is worth."""
+    """Returns True if copying takes less time than a hand-over to a thread."""
     elements = size_bytes = 0
     for tensor in outputs:
         if tensor.datatype is DataType.BYTES:

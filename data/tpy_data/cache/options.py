@@ -1,4 +1,4 @@
-"""What an operator chooses about the response cache."""
+"""The options of the response cache."""
 
 from __future__ import annotations
 

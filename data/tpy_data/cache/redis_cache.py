@@ -129,7 +129,7 @@ class RedisCache:
         self._jobs = 0
         self._bytes_waiting = 0
         self._pause_ns = 0
-        """How long Redis is left alone after the newest failure; 0: it answers."""
+        """Pause after the newest failure; 0 while Redis answers."""
         self._paused_at_ns = 0
         self._probing = False
         self.failing = False
@@ -168,7 +168,7 @@ class RedisCache:
         """Nothing: others may serve the same content. Redis evicts by its own rules."""
 
     def statistics(self) -> CacheStatistics:
-        """What this server has asked for; size and entries are Redis's own business."""
+        """The counts of this server's lookups and insertions; Redis alone knows size and entries."""
         return CacheStatistics(
             hits=self._hits,
             misses=self._misses,
@@ -225,7 +225,7 @@ class RedisCache:
         self._worker.put(job)
 
     def _note(self, job: _Job) -> None:
-        """What a job says about Redis's health."""
+        """Record the outcome of a job for Redis's health."""
         if job.probes:
             self._probing = False
         if job.outcome is _Outcome.ANSWERED:
@@ -248,7 +248,7 @@ class RedisCache:
     # In a thread
 
     def left_s(self, job: _Job) -> float:
-        """How long the job may still take, which may be over before a thread has taken it up: then its request is better served
+        """The time left for the job, which may be over before a thread begins it: then its request is better served
         without it."""
         return (job.put_ns + self._patience_ns - self._clock.now_ns()) / NS_PER_S
 

@@ -1,4 +1,4 @@
-"""What an operator chooses about the whole server: the options of its parts, put together."""
+"""The options of the whole server, made of the options of its parts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class GrpcPortOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where python-based backends are, and what --backend-config says: of one backend, and of all."""
+    """The folder of python-based backends, and the settings of --backend-config for one backend and for all."""
 
     directory: Path | None = None
     config: Mapping[str, Mapping[str, str]] = msgspec.field(default_factory=dict)

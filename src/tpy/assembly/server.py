@@ -62,7 +62,7 @@ Announce = Callable[[str], None]
 
 
 class Outcome(enum.Enum):
-    """How a server ended; the value is the process's exit code."""
+    """The end of a server; the value is the process's exit code."""
 
     STOPPED = 0
     FAILED = 1
@@ -248,8 +248,8 @@ async def _frontends(
 def _metrics_page(
     metrics: MetricsOptions, options: ServerOptions, services: Services, data: DataPlane, nursery: trio.Nursery
 ) -> Callable[[], Awaitable[bytes]]:
-    """What the metrics port shows, a page at a time, written in a thread: it may have thousands of lines. The sampling task runs
-    in `nursery`."""
+    """Returns the function that renders the metrics page, one at a time, in a thread: it may have thousands of lines. The
+    sampling task runs in `nursery`."""
     threads = trio.CapacityLimiter(1)
     sampler = HostSampler()
     if metrics.machine:

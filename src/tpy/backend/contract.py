@@ -74,8 +74,8 @@ class ModelContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstancePlacement(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one instance runs. `name` is Triton's: `<group>_<index>`. `device_id` is 0 on CPU. `host_policy` is the name of its
-    host policy, `host` what that says: the instance's thread is bound so already."""
+    """The placement of one instance. `name` is Triton's: `<group>_<index>`. `device_id` is 0 on CPU. `host_policy` is the name
+    of its host policy, `host` what that says: the instance's thread is bound so already."""
 
     name: str
     kind: InstanceKind
@@ -149,7 +149,7 @@ class Backend(Protocol):
 
 
 BackendFactory = Callable[[BackendSettings], Backend]
-"""What an entry point of group `tpy.backends` names."""
+"""The type of an entry point of group `tpy.backends`."""
 
 
 def as_array(tensor: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:

@@ -73,7 +73,7 @@ class ExecutionRequest(Protocol):
         ...
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more. Cheap; may be called from any thread."""
+        """Returns True if nobody waits for the response any more. Cheap; may be called from any thread."""
         ...
 
 

@@ -36,13 +36,13 @@ _MPOL_BIND: Final = 2
 
 
 class HostPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy says: no cores means all that the process may use, no node means any."""
+    """The settings of a host policy: no cores means all that the process may use, no node means any."""
 
     cpu_cores: tuple[int, ...] = ()
     numa_node: int | None = None
 
     def __bool__(self) -> bool:
-        """Whether it says anything."""
+        """True if anything is set."""
         return self != ANYWHERE
 
 

@@ -68,7 +68,7 @@ def control_datatype(control: SequenceControl) -> DataType:
 
 
 def state_specs(config: ModelConfig) -> tuple[StateSpec, ...]:
-    """What the configuration says of implicit state, in its order; empty for a model without."""
+    """The implicit states of a configuration, in its order."""
     batching = config.sequence_batching
     if batching is None:
         return ()

@@ -27,7 +27,7 @@ Shape = tuple[int, ...]
 
 
 class Batching(Protocol):
-    """How the batches of one model are put together and taken apart. Safe to use from several threads."""
+    """Gathers the inputs of a model's batches and scatters their outputs. Safe to use from several threads."""
 
     def gather(self, requests: Sequence[ExecutionRequest]) -> dict[str, Array]:
         """One array per input of the model. Arrays may be views of the requests' own."""
@@ -225,4 +225,4 @@ _MAKERS: Mapping[BatchInputKind, Callable[[Sequence[Shape], np.dtype[Any]], Arra
 BATCH_INPUT_RANKS: Mapping[BatchInputKind, int] = {
     kind: 2 if kind is BatchInputKind.BATCH_ITEM_SHAPE else 1 for kind in BatchInputKind
 }
-"""How many dimensions each kind has."""
+"""The number of dimensions of each kind."""

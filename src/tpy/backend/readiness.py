@@ -11,11 +11,12 @@ class ChecksReadiness(Protocol):
 
     @property
     def has_readiness_check(self) -> bool:
-        """Whether it is worth asking."""
+        """Returns True if the model has a readiness check of its own."""
         ...
 
     def check_ready(self, timeout_s: float) -> bool:
-        """Whether the model would serve a request well. In a thread of the server's, beside `execute`, one call at a time.
+        """Returns True if the model would serve a request well. Called in a thread of the server's, beside `execute`, one call
+        at a time.
 
         False, with a log line, when it cannot be known within `timeout_s`. After `close` it must still return.
         """

@@ -32,7 +32,7 @@ class WaitingBatch:
 
 
 class CallSink(Protocol):
-    """Where the answers of one call go."""
+    """Takes the responses of one call."""
 
     def deliver(self, response: InferenceResponse) -> None:
         """Take one response; the last one has `final`."""
@@ -75,7 +75,7 @@ class ServerCalls(Protocol):
         ...
 
     def is_model_ready(self, model_name: str, version: int | None, answer: Callable[[bool], None]) -> None:
-        """Whether the version (None: the newest) would serve a request now; false for what is unknown."""
+        """Pass True to `answer` if the version (None: the newest) would serve a request now; False for unknown models."""
         ...
 
 

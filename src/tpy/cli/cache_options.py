@@ -38,11 +38,11 @@ _CACHES: Final[Mapping[str, frozenset[str]]] = {
     ),
 }
 _PIECES = re.compile(r",(?=(?:local|redis)(?:,|$)|[a-z_]+=)")
-"""Where one `<cache>` or `<setting>=<value>` ends and the next begins; other commas belong to values."""
+"""Separates `<cache>` and `<setting>=<value>` from each other; other commas belong to values."""
 
 
 def cache_options(texts: Sequence[str], byte_size: int, environment: Mapping[str, str]) -> CacheOptions | None:
-    """What --cache-config and --response-cache-byte-size (0: not given) say; None: no cache. Raises UsageError."""
+    """The cache of --cache-config and --response-cache-byte-size (0: not given); None without cache. Raises UsageError."""
     if byte_size and texts:
         raise UsageError(
             "Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or the other."

@@ -29,7 +29,7 @@ _UNLIMITED = 1 << 60
 
 
 class Verdict(enum.Enum):
-    """What a finding means."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -217,7 +217,7 @@ def _processor_quota() -> float | None:
 
 
 def _cgroup_files(controller: str, name: str) -> list[Path]:
-    """Where the cgroup of this process may have a file: its own folder first, then the topmost, which a container's is."""
+    """The paths at which a file of this process's cgroup may be: in its own folder, then in the topmost, a container's."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:

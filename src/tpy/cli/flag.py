@@ -9,7 +9,7 @@ import msgspec
 
 
 class Kind(enum.Enum):
-    """How a value is written."""
+    """The syntax of a value."""
 
     TEXT = "text"
     INTEGER = "integer"
@@ -20,7 +20,7 @@ class Kind(enum.Enum):
 
 
 class Standing(enum.Enum):
-    """What giving the flag does."""
+    """The effect of a flag."""
 
     HONOURED = "honoured"
     IGNORED = "accepted, no effect"
@@ -29,7 +29,7 @@ class Standing(enum.Enum):
 
 INT_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
-"""What Triton's integers can be; counts of bytes are the wide ones."""
+"""The ranges of Triton's integers; counts of bytes are the wide ones."""
 
 Value = str | int | bool | tuple[str, ...]
 
@@ -67,7 +67,7 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def separator(self) -> str:
-        """What stands between the values of a LIST in that variable: a semicolon where values have commas themselves."""
+        """The separator of the values of a LIST in that variable: a semicolon where values have commas themselves."""
         return ";" if "," in self.metavar else ","
 
 

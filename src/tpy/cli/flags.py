@@ -29,7 +29,7 @@ class _Rest(TypedDict, total=False):
 
 
 def _traces_nothing(text: str) -> bool:
-    """Whether a trace setting leaves tracing off, whatever else it says: nothing is traced without a level."""
+    """Returns True if a trace setting leaves tracing off: without a level nothing is traced."""
     key, _, value = text.rpartition(",")[2].partition("=")
     return key != "level" or value.upper() == "OFF"
 

@@ -150,7 +150,7 @@ def _option(flag: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def metavar(flag: Flag) -> str:
-    """What stands for the value in help and reference."""
+    """The placeholder of the value in help and reference."""
     if flag.metavar:
         return flag.metavar
     match flag.kind:

@@ -12,7 +12,7 @@ _COUNT_MAX = 2**32 - 1
 
 
 def rate_limit_supply(mode: str, resources: Sequence[str]) -> Supply | None:
-    """What there is for the rate limiter; None: nothing is rate limited. Raises UsageError, also where it is off."""
+    """The resources of the rate limiter; None: nothing is rate limited. Raises UsageError, also where it is off."""
     counts: dict[tuple[str, int | None], int] = {}
     for text in resources:
         name, *rest = text.split(":")

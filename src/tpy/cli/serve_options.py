@@ -161,7 +161,7 @@ def server_options(
 
 
 def _start_delay(environment: Mapping[str, str]) -> tuple[StartDelay, list[str]]:
-    """What Triton's two variables for tests say, and what the log is to say of it."""
+    """The start delay of Triton's two environment variables for tests, with the warnings for the log."""
     counts = []
     for variable in ("TRITONSERVER_DELAY_SCHEDULER", "TRITONSERVER_BACKLOG_DELAY_SCHEDULER"):
         text = environment.get(variable, "") or "0"

@@ -14,7 +14,7 @@ from tpy.config.validation import validate
 
 
 class Objection(NamedTuple):
-    """What a server has against a configuration that is right in itself; `field` is its path, as in `Problem`."""
+    """A server's objection to a configuration that is valid in itself; `field` is its path, as in `Problem`."""
 
     field: str
     message: str

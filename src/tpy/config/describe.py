@@ -1,4 +1,4 @@
-"""What a configuration promises to those who send requests."""
+"""Describes the model of a configuration to clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between two configurations of a model."""
+"""Compares two configurations of a model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tpy.config.model_config import ModelConfig
 
 
 def only_instances_differ(old: ModelConfig, new: ModelConfig) -> bool:
-    """Whether instance_group, version_policy or both changed and nothing else did: then what is loaded can stay.
+    """Returns True if only instance_group, version_policy or both changed: then loaded versions can stay.
 
     False for equal configurations. Both must have been normalised to the same degree.
     """

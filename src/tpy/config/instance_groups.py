@@ -59,7 +59,7 @@ def instance_names(config: ModelConfig) -> tuple[tuple[str, ...], ...]:
 
 
 def check_instance_groups(config: ModelConfig, source: Source = NO_SOURCE) -> list[Problem]:
-    """What is wrong with the groups on any machine."""
+    """Check the groups for errors that do not depend on the machine."""
     problems: list[Problem] = []
     for index, group in enumerate(config.instance_group):
         name = group.name or f"{config.name}_{index}"

@@ -17,7 +17,7 @@ from tpy.config.problem import ConfigError, Problem
 from tpy.config.schema import INTEGER_RANGE, MODEL_CONFIG, Cardinality, EnumSchema, FieldSchema, MessageSchema, Scalar
 
 JsonValue = Any
-"""What json.loads gives: None, bool, int, float, str, list, dict."""
+"""A value of json.loads: None, bool, int, float, str, list, dict."""
 
 _KEPT_AS_STRINGS: Final = frozenset(
     {
@@ -208,7 +208,7 @@ def _read_scalar(value: JsonValue, kind: Scalar) -> Any:
 
 
 _WORDS: Final = {**dict.fromkeys(("true", "t", "yes", "y", "1"), True), **dict.fromkeys(("false", "f", "no", "n", "0"), False)}
-"""What protobuf takes for a bool in a string, in any case."""
+"""Strings that protobuf takes for a bool, in any case."""
 _ENUM_NUMBER: Final = re.compile(r"-?[0-9]{1,9}")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 """Half a pair, by an escape: it cannot be written as UTF-8."""

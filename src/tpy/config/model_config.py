@@ -411,7 +411,7 @@ class ModelConfig(_Message, frozen=True, kw_only=True):
 
     @property
     def decoupled(self) -> bool:
-        """Whether the model may answer a request with any number of responses."""
+        """True if the model may answer a request with any number of responses."""
         return self.model_transaction_policy is not None and self.model_transaction_policy.decoupled
 
     def parameter(self, key: str, default: str = "") -> str:

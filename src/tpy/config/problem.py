@@ -13,7 +13,7 @@ from tpy.errors import InvalidArgument
 
 
 class Severity(enum.Enum):
-    """Whether the model can be served all the same."""
+    """An error keeps a model from being served, a warning does not."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -47,7 +47,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_error(self) -> bool:
-        """Whether this problem keeps the model from being served."""
+        """True if this problem keeps the model from being served."""
         return self.severity is Severity.ERROR
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class ConfigError(InvalidArgument):
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a configuration came from: the file and the places of its fields."""
+    """The origin of a configuration: the file and the positions of its fields."""
 
     path: str = ""
     locations: Mapping[str, Location] = msgspec.field(default_factory=dict)
@@ -120,7 +120,7 @@ def _enclosing(field: str) -> str:
 
 
 def _bracket(field: str) -> int:
-    """Where the last `[...]` of a path begins."""
+    """The index of the last `[...]` of a path."""
     if field.endswith('"]'):
         return field.rindex('["')
     return field.rindex("[")

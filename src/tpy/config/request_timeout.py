@@ -1,4 +1,4 @@
-"""What a request's `timeout` is to a model: a rule for its queue (as in Triton), or the deadline of the whole request."""
+"""The meaning of a request's `timeout`: a rule for the model's queue (as in Triton), or the deadline of the whole request."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ class RequestTimeout(enum.Enum):
 
 
 def enforces_timeouts(config: ModelConfig, default: RequestTimeout) -> bool:
-    """Whether the timeouts of requests to this model are deadlines. `config` is validated."""
+    """Returns True if the timeouts of requests to this model are deadlines. `config` is validated."""
     return RequestTimeout(config.parameter(PARAMETER, default.value)) is RequestTimeout.ENFORCE

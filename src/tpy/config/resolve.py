@@ -1,4 +1,4 @@
-"""Which backend a configuration means, told from its platform, its file name, the files beside it, or the model's name."""
+"""Resolves the backend of a configuration from its platform, its file name, the model's files, or the model's name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENSEMBLE_PLATFORM: Final = "ensemble"
 
 
 class _KnownBackend(NamedTuple):
-    """What tells a backend. The first platform is the one filled in. `is_folder` is None where file and folder both do."""
+    """The signs of a backend. The first platform is the one filled in. `is_folder` is None where file and folder both do."""
 
     backend: str
     platforms: tuple[str, ...]
@@ -104,7 +104,7 @@ def _told(config: ModelConfig, files: frozenset[str]) -> _KnownBackend | None:
 
 
 def _first_choice(backend: str, candidates: list[_KnownBackend]) -> _KnownBackend | None:
-    """What a backend with several formats means when nothing else tells: TorchScript; TensorFlow has no default."""
+    """The default format of a backend with several: TorchScript; TensorFlow has none."""
     return candidates[0] if backend == "pytorch" else None
 
 

@@ -21,7 +21,7 @@ from tpy.messages.datatypes import BY_NUMBER, DataType
 
 
 class Cardinality(enum.Enum):
-    """How often a field may be given."""
+    """The number of times that a field may be given."""
 
     SINGULAR = enum.auto()
     REPEATED = enum.auto()
@@ -42,12 +42,12 @@ class Scalar(enum.Enum):
 
     @property
     def is_integer(self) -> bool:
-        """Whether values are whole numbers."""
+        """True if values are whole numbers."""
         return self in INTEGER_RANGE
 
     @property
     def is_64_bit(self) -> bool:
-        """Whether protobuf's JSON form writes the number as a string."""
+        """True if protobuf's JSON form writes the number as a string."""
         return self in (Scalar.INT64, Scalar.UINT64)
 
 
@@ -111,7 +111,7 @@ class FieldSchema:
 
     @property
     def is_message(self) -> bool:
-        """Whether the field is written with braces in text: messages, and maps whatever their values are."""
+        """True if the field is written with braces in text: messages, and maps whatever their values are."""
         return self.cardinality is Cardinality.MAP or isinstance(self.kind, MessageSchema)
 
 

@@ -15,7 +15,7 @@ from tpy.config.problem import Location
 
 
 class TokenKind(enum.Enum):
-    """What a token is."""
+    """The kind of a token."""
 
     NAME = enum.auto()
     NUMBER = enum.auto()
@@ -41,7 +41,7 @@ class Token(NamedTuple):
     place: Location
 
     def is_punctuation(self, characters: str) -> bool:
-        """Whether this is one of these punctuation characters."""
+        """Returns True if this is one of these punctuation characters."""
         return self.kind is TokenKind.PUNCTUATION and self.text in characters
 
     @property

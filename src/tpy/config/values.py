@@ -19,7 +19,7 @@ _FLOAT: Final = re.compile(r"-?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]
 _STRING: Final = re.compile(
     r"""(?:[^\\]|\\(?:[abfnrtv\\'"]|[0-3]?[0-7]{1,2}|x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}))*"""
 )
-"""What may stand between quotes. protobuf's Python parser takes more escapes than its C++ one, with a warning; we do not."""
+"""The characters between quotes. protobuf's Python parser takes more escapes than its C++ one, with a warning; we do not."""
 _BOOLEANS: Final = frozenset({"true", "True", "t", "1", "false", "False", "f", "0"})
 _DATA_TYPE_ALIASES: Final = {"TYPE_BYTES": "TYPE_STRING", "TYPE_FLOAT": "TYPE_FP32", "TYPE_DOUBLE": "TYPE_FP64"}
 
@@ -33,7 +33,7 @@ EXPECTED: Final = {
     Scalar.BOOL: "true or false",
     Scalar.STRING: "a string in quotes",
 }
-"""What a value of each type looks like."""
+"""The pattern of a value of each type."""
 
 
 def integer_of(text: str) -> int | None:
@@ -58,7 +58,7 @@ def string_of(token: Token) -> str | None:
 
 
 def scalar_fault(token: Token, kind: Scalar) -> str:
-    """What is wrong with `token` as a value of `kind`; "" when nothing is."""
+    """The error of `token` as a value of `kind`; "" if it is valid."""
     if kind is Scalar.STRING:
         if token.kind is not TokenKind.STRING:
             return f"{token.describe()} is not a string"
@@ -79,7 +79,7 @@ def _integer_fault(token: Token, kind: Scalar) -> str:
 
 
 def enum_fault(token: Token, kind: EnumSchema) -> str:
-    """What is wrong with `token` as a value of the enum; "" when nothing is."""
+    """The error of `token` as a value of the enum; "" if it is valid."""
     if token.kind is TokenKind.NUMBER:
         number = integer_of(token.text)
         known = number in kind.by_number

@@ -1,4 +1,4 @@
-"""What crosses the seams of the server: frozen values without behaviour of their own.
+"""The values that the parts of the server exchange: frozen, without behaviour of their own.
 
 Nothing here knows a protocol (JSON, protobuf, HTTP) and nothing here knows the engine.
 """

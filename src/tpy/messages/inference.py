@@ -17,7 +17,7 @@ NO_PARAMETERS: Mapping[str, ParameterValue] = {}
 
 
 class SequencePosition(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a request stands in its sequence (sequence extension). An id of 0 or "" means no sequence."""
+    """The position of a request in its sequence (sequence extension). An id of 0 or "" means no sequence."""
 
     correlation_id: int | str
     start: bool = False

@@ -22,7 +22,7 @@ class TensorDescription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What a frontend needs to know to parse and check requests. `platform` is the platform, else the backend.
+    """The metadata by which frontends parse and check requests. `platform` is the platform, else the backend.
 
     `batches` says whether shapes carry a batch dimension (max_batch_size > 0). `inputs` and `outputs` are in the order of
     the configuration. The full configuration is served by `InferenceService.config`.
@@ -41,5 +41,5 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def batches(self) -> bool:
-        """Whether the first dimension of every tensor is the batch."""
+        """True if the first dimension of every tensor is the batch."""
         return self.max_batch_size > 0

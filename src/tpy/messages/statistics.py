@@ -6,7 +6,7 @@ import msgspec
 
 
 class Duration(msgspec.Struct, frozen=True):
-    """How often, and how long together (nanoseconds)."""
+    """A count, and the total time in nanoseconds."""
 
     count: int = 0
     ns: int = 0
@@ -59,7 +59,7 @@ class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailureCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Why requests failed: the `reason` label of nv_inference_request_failure, plus those refused at the door."""
+    """Failed requests by the `reason` label of nv_inference_request_failure, and those refused on arrival."""
 
     rejected: int = 0
     canceled: int = 0

@@ -69,7 +69,7 @@ class FrontendSession:
 
     @property
     def may_serve(self) -> bool:
-        """Whether the process has been told to begin."""
+        """True once the process has been told to begin."""
         return self._subscription.seen >= 0
 
     @property

@@ -255,7 +255,7 @@ class _Beginning:
             raise ProtocolError(f"{type(message).__name__} before the configuration")
 
     def engine(self, own: int, peer: int) -> EngineLink:
-        """What comes of it. Raises Internal when the shared memory cannot be mapped."""
+        """The engine's services. Raises Internal if the shared memory cannot be mapped."""
         link = self._link
         if self._configuration is None or self._replica is None:
             raise InvariantViolation("the engine has not begun")

@@ -49,8 +49,8 @@ Tell = Callable[[], Awaitable[None]]
 
 
 class FrontendCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """What a frontend process runs: a Python module that calls `open_engine` with the three descriptors on its command line, its
-    `options`, and the listening sockets that it inherits, under the same numbers."""
+    """The command of a frontend process: a Python module that calls `open_engine` with the three descriptors on its command
+    line, its `options`, and the listening sockets that it inherits, under the same numbers."""
 
     module: str
     options: bytes
@@ -136,7 +136,7 @@ class _Slot:
             pause_s = min(2 * pause_s, REMOTE_RESTART_BACKOFF_S_MAX)
 
     def _is_essential(self) -> bool:
-        """Whether the server does not start without the present process: the first one, unless the server is stopping."""
+        """Returns True if the server cannot start without the present process: the first one, unless the server is stopping."""
         return not self.began.is_set() and not self._stop.is_set()
 
     async def _run_one(self) -> str:

@@ -38,7 +38,7 @@ class Subscription:
         self.seen = -1
         """The newest update that it has seen; -1: none yet, and it does not serve."""
         self.late = False
-        """Whether it was waited for in vain."""
+        """True if waiting for it timed out."""
         self._publisher = publisher
         self._begin = begin
 
@@ -66,7 +66,7 @@ class Publisher:
         self.revision = 0
         """Of the newest update."""
         self.told = trio.lowlevel.ParkingLot()
-        """Who waits for frontend processes to see it."""
+        """The calls that wait until frontend processes have it."""
         self.copies = PublishedCopies()
         self._replaced: dict[int, int] = {}
         """Copies that are not in the entries any more, and since which revision."""
@@ -198,7 +198,7 @@ class Publisher:
         )
 
     def _entry(self, name: str, rows: list[IndexEntry]) -> ModelEntry:
-        """What there is to say of a model; the same object when it is what was said before."""
+        """The replica's entry of a model; the same object if it has not changed."""
         before = self._entries.get(name)
         same_rows = before is not None and self._rows.get(name) == rows
         if before is not None and same_rows and not _has_versions(before):

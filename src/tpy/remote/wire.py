@@ -18,12 +18,12 @@ _JOINED_BYTES_MAX = MIB
 """Up to this size one copy is cheaper than many buffers."""
 
 _SOCKET_BUFFER_BYTES = MIB
-"""What the kernel may hold: the responses of a whole turn, so that writing rarely has to wait."""
+"""The size of the kernel's buffer: the responses of a whole turn, so that writing rarely has to wait."""
 
 Pieces = Sequence[bytes | memoryview]
 
 GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
-"""What the methods of a Wire raise when the other process is gone."""
+"""The errors that the methods of a Wire raise when the other process is gone."""
 
 
 class Wire(Protocol):

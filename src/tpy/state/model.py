@@ -24,7 +24,7 @@ class DesiredVersion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DesiredModel(msgspec.Struct, frozen=True, kw_only=True):
-    """What should be served of one model.
+    """The desired state of one model.
 
     `config` is parsed, named, with its backend resolved, but not auto-completed (that needs the model file, so the data
     plane does it at load). `config_revision` grows with every change of the configuration; when only `instance_group` changed,

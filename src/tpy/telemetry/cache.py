@@ -21,7 +21,7 @@ CACHE_FAMILIES = tuple(
 
 
 def cache_families(cache: CacheStatistics | None) -> list[MeasuredFamily]:
-    """What the cache counts; None: there is no cache, and there are no families. Without a size, those of size are left out."""
+    """The metric families of the cache; none without a cache. Without a size, those of size are left out."""
     if cache is None:
         return []
     families = [

@@ -40,8 +40,8 @@ def escape(text: str) -> str:
 
 
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What JSON leaves alone and is not plain text: more control characters and line ends, marks that make a terminal show what
-follows in another order, and what UTF-8 has no form for."""
+"""Characters that JSON leaves alone and that are not plain text: more control characters and line ends, marks that make a
+terminal show what follows in another order, and what UTF-8 has no form for."""
 
 
 def _one_line(document: str) -> str:
@@ -163,7 +163,7 @@ class LogController:
 
     @property
     def reaches_terminal(self) -> bool:
-        """Whether informational messages are shown on standard error."""
+        """True if informational messages are shown on standard error."""
         return self._settings.log_info and not self._settings.log_file
 
     def install(self) -> None:

@@ -83,7 +83,7 @@ class Stage:
         return HostedModel(self.backend, self.context)
 
     def placement(self, number: int = 0, kind: InstanceKind | None = None) -> InstancePlacement:
-        """Where the n-th instance goes."""
+        """The placement of the n-th instance."""
         return InstancePlacement(
             name=f"{self.context.name}_{number}", kind=kind or self.backend.capabilities.default_kind, group=self.context.name
         )

@@ -1,4 +1,4 @@
-"""What this process holds that a backend could leave behind."""
+"""The resources of this process that a backend could leave behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure() -> Resources:
-    """What is held now, after collecting garbage."""
+    """The resources held now, after collecting garbage."""
     gc.collect()
     return Resources(
         python_threads=tuple(sorted(thread.name for thread in threading.enumerate())),

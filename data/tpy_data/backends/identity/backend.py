@@ -66,7 +66,7 @@ class IdentityBackend:
 
 
 class IdentityModel:
-    """What the instances of one version share: nothing but its settings."""
+    """A loaded version: its instances share nothing but its settings."""
 
     def __init__(self, pairs: tuple[Pair, ...], behaviour: Behaviour, *, batches: bool) -> None:
         self._pairs = pairs

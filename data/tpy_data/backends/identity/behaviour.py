@@ -1,4 +1,4 @@
-"""What an identity model does besides copying: delays and failures, from its configuration's parameters."""
+"""Delays and failures of an identity model, from its configuration's parameters."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Behaviour(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fails(self) -> bool:
-        """Whether any execution may fail."""
+        """True if any execution may fail."""
         return bool(self.fail_execute or self.fail_request or self.fail_instance)
 
     def chooses(self, request_id: str) -> bool:
-        """Whether failures are meant for this request."""
+        """Returns True if this request is among those that may fail."""
         return not self.fail_only_id or self.fail_only_id == request_id
 
     def delay_ns(self, instance_number: int) -> int:
-        """How long instance `instance_number` (from 0) sleeps in each execution."""
+        """The time that instance `instance_number` (from 0) sleeps in each execution."""
         return self.execute_delay_ms * NS_PER_MS * max(1, self.instance_wise_delay_multiplier * instance_number)
 
 

@@ -1,4 +1,4 @@
-"""Which input each output of an identity model copies."""
+"""Pairs each output of an identity model with the input that it copies."""
 
 from __future__ import annotations
 

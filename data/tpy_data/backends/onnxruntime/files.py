@@ -1,4 +1,4 @@
-"""Which files a model consists of."""
+"""Finds the files of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which distributions of ONNX Runtime are installed. They share their files, so of two only the one installed last is whole."""
+"""Finds the installed distributions of ONNX Runtime. They share their files, so of two only the one installed last is whole."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def installed_packages() -> dict[str, str]:
 
 
 def package_clash() -> str:
-    """What is wrong with the distributions that are installed, and the command that mends it; empty: nothing."""
+    """A text about conflicting installed distributions, with the command that repairs them; empty if there is no conflict."""
     found = installed_packages()
     if len(found) < 2:
         return ""

@@ -1,4 +1,4 @@
-"""What a model file declares: its inputs, outputs and overridable initializers."""
+"""The signature of a model file: its inputs, outputs and overridable initializers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def batches(self) -> bool:
-        """Whether every input and output has a variable first dimension, which Triton takes for a batch."""
+        """True if every input and output has a variable first dimension, which Triton takes for a batch."""
         return all(info.shape[:1] == (VARIABLE,) for info in (*self.inputs.values(), *self.outputs.values()))
 
 

@@ -12,7 +12,7 @@ Array = np.ndarray[Any, Any]
 
 
 def to_runtime(array: Array, datatype: DataType, *, scalar: bool) -> Array:
-    """What ONNX Runtime is fed: the array itself wherever it can be.
+    """The array to feed ONNX Runtime with: the tensor's own wherever possible.
 
     Copies an array whose elements are not at addresses of their size (a view into a request's bytes may be so), and one
     of BF16 that is not contiguous: its strides would be ignored. BYTES become str objects. A tensor that is a `scalar` to
@@ -26,7 +26,7 @@ def to_runtime(array: Array, datatype: DataType, *, scalar: bool) -> Array:
 
 
 def from_runtime(array: Array, datatype: DataType, *, scalar_shape: tuple[int, ...]) -> Array:
-    """What a request gets: the same memory, except that BYTES are encoded. A scalar takes `scalar_shape` (all ones)."""
+    """The tensor for a request: the same memory, except that BYTES are encoded. A scalar gets `scalar_shape` (all ones)."""
     if datatype is DataType.BYTES:
         array = _encoded(array)
     return array if array.ndim else array.reshape(scalar_shape)

@@ -59,7 +59,7 @@ def validate(config: ModelConfig, signature: Signature) -> None:
 
 
 def _expected_inputs(config: ModelConfig) -> int:
-    """How many inputs the configuration feeds; an optional one overrides an initializer, which is not counted."""
+    """The number of inputs that the configuration feeds, without optional ones, which override an initializer."""
     count = sum(not given.optional for given in config.input) + sum(len(made.target_name) for made in config.batch_input)
     if config.sequence_batching is not None:
         count += len(config.sequence_batching.control_input) + len(config.sequence_batching.state)

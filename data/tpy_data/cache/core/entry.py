@@ -11,7 +11,7 @@ import numpy as np
 from tpy.messages import DataType, ParameterValue, Tensor
 
 ENTRY_BYTES: Final = 600
-"""What an entry costs in memory besides what is in it: its key, its places in the tables, its own objects (430 measured; what
+"""Memory of an entry besides its content: its key, its places in the tables, its own objects (430 measured; what
 the allocator loses is in the rest)."""
 
 TENSOR_BYTES: Final = 400
@@ -40,7 +40,7 @@ def data_bytes(tensors: Sequence[Tensor]) -> int:
 
 
 def entry_bytes(outputs: Sequence[Tensor], parameters: Mapping[str, ParameterValue]) -> int:
-    """What keeping this answer costs, everything counted."""
+    """The memory that keeping this response takes, in bytes."""
     size = ENTRY_BYTES + data_bytes(outputs)
     for tensor in outputs:
         size += TENSOR_BYTES + len(tensor.name)

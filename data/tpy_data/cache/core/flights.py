@@ -33,7 +33,7 @@ class Flights(Generic[W]):
         return len(self._flights)
 
     def leader(self, key: bytes) -> W | None:
-        """Who is executed for the key; None: nobody."""
+        """The request that is executed for the key, if any."""
         flight = self._flights.get(key)
         return None if flight is None else flight.leader
 

@@ -1,4 +1,4 @@
-"""How an answer is written for a cache that is not this process: compact, with a version, and believed only after a check.
+"""The format of a response in a cache outside this process: compact, with a version, and checked when read.
 
 Little-endian; `text` is u16 length + UTF-8:
 
@@ -106,7 +106,7 @@ class _Reader:
 
     @property
     def at_end(self) -> bool:
-        """Whether all was taken."""
+        """True if everything was read."""
         return self._at == len(self._data)
 
     def take(self, count: int) -> memoryview:

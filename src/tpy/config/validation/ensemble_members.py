@@ -1,4 +1,4 @@
-"""Whether an ensemble and the models of its steps agree: every input fed, types and shapes equal, decoupled flows not mixed.
+"""Checks an ensemble against the models of its steps: every input fed, types and shapes equal, decoupled flows not mixed.
 
 Needs the models' configurations as their backends completed them, so it is asked when they are loaded. Triton's rules, in its
 order and with its texts; the first disagreement is told.
@@ -29,7 +29,8 @@ class _Node:
 
 
 def check_members(config: ModelConfig, members: Sequence[ModelConfig]) -> bool:
-    """Whether the ensemble is decoupled. `members` are the configurations of the models of its steps, in the steps' order.
+    """Check the members; returns True if the ensemble is decoupled. `members` are the configurations of the models of its steps,
+    in the steps' order.
 
     Raises InvalidArgument for a disagreement.
     """

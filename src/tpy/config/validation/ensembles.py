@@ -23,7 +23,7 @@ class _Tensor:
 
 
 def check_ensemble(report: Report) -> None:
-    """What an ensemble may not have, its steps, and the flow of its tensors."""
+    """Check the settings of an ensemble, its steps, and the flow of its tensors."""
     config = report.config
     scheduling = config.ensemble_scheduling
     if scheduling is None:

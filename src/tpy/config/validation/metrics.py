@@ -9,7 +9,7 @@ from tpy.config.problem import entry
 from tpy.config.validation.report import Report
 
 _IN_LABEL_NAME: Final = re.compile("[a-zA-Z0-9_]*")
-"""What of a label's name may stand behind the `_` that each tag gets."""
+"""The characters of a label's name, which follow the `_` that each tag gets."""
 
 
 def check_metrics(report: Report) -> None:

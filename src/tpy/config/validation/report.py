@@ -1,4 +1,4 @@
-"""Where the checks of one configuration put what they find."""
+"""Collects the problems of one configuration."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def check_sequence_batching(report: Report) -> None:
 
 
 def _check_names(report: Report, batching: SequenceBatching) -> None:
-    """What the server makes must not take the place of what a request brings. Triton lets it."""
+    """Tensors that the server makes must not have the names of a request's. Triton allows it."""
     taken = {tensor.name: "an input" for tensor in report.config.input}
     for index, control in enumerate(batching.control_input):
         if control.name in taken:

@@ -91,7 +91,7 @@ class Answerer:
 
     @property
     def open(self) -> int:
-        """How many have not ended."""
+        """The number of requests that have not ended."""
         return len(self._requests)
 
     def begin(self, number: int) -> RemoteRequest:

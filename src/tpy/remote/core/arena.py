@@ -30,7 +30,7 @@ class Arena:
 
     @property
     def taken_blocks(self) -> int:
-        """How many blocks are taken."""
+        """The number of blocks in use."""
         return len(self._taken)
 
     def allocate(self, size: int) -> int | None:

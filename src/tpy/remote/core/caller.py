@@ -36,7 +36,7 @@ class PendingRequest:
     def __init__(self, caller: Caller, number: int, sink: ResponseSink) -> None:
         self.number = number
         self.complete = False
-        """Whether the engine has sent the last response."""
+        """True once the engine has sent the last response."""
         self._caller = caller
         self._sink: ResponseSink | None = sink
         self._held: deque[tuple[InferenceResponse, int]] = deque()
@@ -99,7 +99,7 @@ class Caller:
 
     @property
     def pending(self) -> int:
-        """How many have not ended."""
+        """The number of requests that have not ended."""
         return len(self._requests)
 
     def begin(self, sink: ResponseSink) -> PendingRequest:

@@ -1,4 +1,4 @@
-"""What goes wrong between the processes."""
+"""Errors between the processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the frames say: one kind of frame, one message. msgpack arrays; every field is checked when a message is read.
+"""The messages, one per kind of frame: msgpack arrays, of which every field is checked when a message is read.
 
 frontend process -> engine      SEEN; READY or FAILED once; HOLD, LET_GO; SUBMIT, CANCEL, TAKEN; CALL, GIVE_UP; RELEASE
 engine -> frontend process      REPLICA; CONFIGURE once, when the first REPLICA was seen, and then RESPONSE; RESULT; RELEASE; STOP
@@ -243,7 +243,7 @@ FROM_FRONTEND: dict[int, type[msgspec.Struct]] = {
     Kind.GIVE_UP: GiveUp,
     Kind.RELEASE: Release,
 }
-"""What a frontend process may say."""
+"""The messages of a frontend process."""
 
 FROM_ENGINE: dict[int, type[msgspec.Struct]] = {
     Kind.CONFIGURE: Configure,
@@ -253,7 +253,7 @@ FROM_ENGINE: dict[int, type[msgspec.Struct]] = {
     Kind.RELEASE: Release,
     Kind.STOP: Stop,
 }
-"""What an engine may say."""
+"""The messages of the engine."""
 
 _KIND_OF: dict[type[msgspec.Struct], Kind] = {
     message: Kind(kind) for table in (FROM_FRONTEND, FROM_ENGINE) for kind, message in table.items()

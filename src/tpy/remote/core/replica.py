@@ -1,4 +1,4 @@
-"""What a frontend process knows of the served models, so that it can answer at once what frontends ask with every request.
+"""A frontend process's replica of the serving table, for the look-ups that frontends make with every request.
 
 The engine says the answers of its own InferenceService, errors included, and says them anew when they change: texts are never
 made here. Where a text names what was asked for, it was asked with a placeholder, which is replaced.
@@ -51,11 +51,12 @@ class ModelEntry(msgspec.Struct, frozen=True, array_like=True):
     other: Said
     ready_versions: tuple[int, ...] | None
     not_known: Said | None
-    """What `ready_versions` raises, when it is None."""
+    """The error that `ready_versions` raises if it is None."""
 
 
 class ServerState(msgspec.Struct, frozen=True, array_like=True):
-    """What is not of one model. `revision` is ReadinessService's number; `shared_memory` what `require_enabled` raises."""
+    """The state of the server as a whole. `revision` is ReadinessService's number; `shared_memory` the error of
+    `require_enabled`."""
 
     revision: int
     live: bool
@@ -67,7 +68,7 @@ class ServerState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReplicaUpdate(msgspec.Struct, frozen=True, array_like=True):
-    """What has changed: entries by name, None for a name that is unknown now."""
+    """A change of the replica: entries by name, None for a name that is unknown now."""
 
     server: ServerState
     models: Mapping[str, ModelEntry | None]
