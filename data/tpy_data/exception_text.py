@@ -1,4 +1,4 @@
-"""What an exception of a backend or a model says: its type and text, also when asking it for its text fails. Pure."""
+"""The text of an exception of a backend or a model: its type and message, also when making the message fails. Pure."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Job(Protocol):
         ...
 
     def finished(self) -> None:
-        """What was run is done, as far as `run` said so."""
+        """Called when a job is done, if `run` was told to report it."""
         ...
 
 

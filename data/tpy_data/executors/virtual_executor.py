@@ -11,7 +11,7 @@ from tpy.units import NS_PER_S
 from tpy_data.executors.executor import Job
 
 Latency = Callable[[str, Job], int]
-"""How long a job takes on the worker of this name, in nanoseconds."""
+"""The time that a job takes on the worker of this name, in nanoseconds."""
 
 
 class VirtualExecutor:

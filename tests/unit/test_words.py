@@ -1,0 +1,84 @@
+"""Words: docstrings say what a thing is or does, and the glossary lists words that the code uses."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = (".", "src", "control", "data")
+QUESTIONS = frozenset({"what", "whether", "how", "where", "who", "when", "which", "why"})
+UNDER_WAY = (
+    "src/tpy/_proto",
+    "src/tpy/backend/prompt_instance.py",
+    "src/tpy/backend/watched_instance.py",
+    "src/tpy/backend/server_calls.py",
+    "src/tpy/frontends",
+    "src/tpy/limits.py",
+    "data/tpy_data/engine",
+    "data/tpy_data/schedulers",
+    "data/tpy_data/backends/python",
+)
+
+
+def sources() -> list[Path]:
+    files = sorted(file for folder in ("src", "control", "data") for file in (ROOT / folder).rglob("*.py"))
+    return [file for file in files if not str(file.relative_to(ROOT)).startswith(UNDER_WAY)]
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and text of every docstring, also of those below attributes and constants."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            for statement in node.body:
+                match statement:
+                    case ast.Expr(value=ast.Constant(value=str(text))):
+                        yield statement.lineno, text
+
+
+def questions(source: str) -> list[str]:
+    """The docstrings that begin with a question word, as `line: first line`."""
+    found = []
+    for line, text in docstrings(ast.parse(source)):
+        first = re.match(r"\w+", text.strip())
+        if first and first[0].lower() in QUESTIONS:
+            found.append(f"{line}: {text.strip().splitlines()[0]}")
+    return found
+
+
+def test_docstrings_say_what_a_thing_is_or_does() -> None:
+    found = {str(file.relative_to(ROOT)): questions(file.read_text(encoding="utf-8")) for file in sources()}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize("source", ['"""What it is."""', 'X = 1\n"""How many."""', 'def f():\n    """Whether."""'])
+def test_the_check_of_docstrings_can_fail(source: str) -> None:
+    assert questions(source)
+
+
+def glossary() -> list[tuple[str, str]]:
+    """Word and module of each row."""
+    page = (ROOT / "docs/explanation/glossary.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| ([a-z ]+) \| [^|]+ \| `([\w.]+)` \|$", page, re.MULTILINE)
+
+
+def module_text(module: str) -> str:
+    """The source of a module, or of the modules directly in a package."""
+    path = module.replace(".", "/")
+    found = [file for folder in FOLDERS for pattern in (f"{path}.py", f"{path}/*.py") for file in (ROOT / folder).glob(pattern)]
+    return "\n".join(file.read_text(encoding="utf-8") for file in found)
+
+
+def test_the_glossary_has_words() -> None:
+    words = [word for word, _ in glossary()]
+    rows = (ROOT / "docs/explanation/glossary.md").read_text(encoding="utf-8").count("\n| ")
+    assert len(words) == len(set(words)) == rows - 4, "every row is read: four tables have a head each"
+
+
+@pytest.mark.parametrize(("word", "module"), glossary())
+def test_every_word_of_the_glossary_is_used(word: str, module: str) -> None:
+    assert word in module_text(module).lower()
