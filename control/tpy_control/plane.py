@@ -140,7 +140,7 @@ class Plane:
             try:
                 await self.relist()
             except Unavailable as error:
-                _log.warning("a model repository cannot be read", extra={"context": {"reason": error.message}})
+                self._warn_unreadable(error)
                 continue
             present = {self.id_of(location) for location in self.known_locations}
             for model in sorted(set(self.core.models()) - present):
@@ -187,8 +187,11 @@ class Plane:
                 case Put(desired):
                     self._writer.put(desired)
                     self.overrides.keep(desired)
-                    context = {"model": str(desired.id), "versions": list(desired.versions), "why": desired.why}
-                    _log.debug("desired state of a model changed", extra={"context": context})
+                    text = "model '%(model)s' is to be unloaded (%(why)s)"
+                    if desired.versions:
+                        text = "model '%(model)s' is to be served with versions %(versions)s (%(why)s)"
+                    versions = ", ".join(map(str, desired.versions))
+                    _log.debug(text, {"model": str(desired.id), "versions": versions, "why": desired.why})
                 case Reject(model, reason):
                     self._writer.reject(model, reason)
                     served = self.core.desired(model)
@@ -201,7 +204,7 @@ class Plane:
                     self._writer.withdraw_rejection(model)
                 case Remove(model):
                     self._writer.remove(model)
-                    _log.debug("model directory removed", extra={"context": {"model": str(model)}})
+                    _log.debug("model '%(model)s' has no directory any more", {"model": str(model)})
 
     def missing(self, model: ModelId) -> Refused:
         """The refusal of a name that no repository has."""
@@ -254,7 +257,7 @@ class Plane:
             await self.relist()
         except Unavailable as error:
             # Nothing is known now; in particular not that the models are gone. They go on serving.
-            _log.warning("a model repository cannot be read", extra={"context": {"reason": error.message}})
+            self._warn_unreadable(error)
             return False
         groups = self._groups(self.known_locations)
         models = sorted(groups.keys() | self._debouncer.models())
@@ -266,6 +269,9 @@ class Plane:
         for candidate in ensembles:
             self.use(candidate, why="file change")
         return True
+
+    def _warn_unreadable(self, error: Unavailable) -> None:
+        _log.warning("model repository cannot be read, served models go on: %(reason)s", {"reason": error.message})
 
     async def _poll_models(
         self, groups: Mapping[ModelId, tuple[ModelLocation, ...]], now_ns: int, ensembles: list[Candidate]

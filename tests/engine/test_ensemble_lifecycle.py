@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 
 import pytest
 import trio
@@ -235,3 +236,16 @@ async def test_an_ensemble_that_is_gone_is_not_told_of_its_members() -> None:
         await wait_all_tasks_blocked()
         assert state(r) == UNLOADED
         assert not table._watchers
+
+
+async def test_only_what_was_loaded_is_said_to_be_unloaded(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    async with rig(backend=MembersBackend()) as r:
+        await serve_all(r, config("a"), config("b"), CHAIN)
+        r.want(ensemble("never", step("missing", "IN", "OUT")))
+        await wait_all_tasks_blocked()
+        for name in ("never", "e"):
+            r.want(ensemble(name, step("missing", "IN", "OUT")), versions=())
+        await wait_all_tasks_blocked()
+        unloaded = [record.getMessage() for record in caplog.records if "unloaded" in record.getMessage()]
+        assert unloaded == ["successfully unloaded 'e' version 1"]

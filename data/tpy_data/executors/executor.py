@@ -161,7 +161,7 @@ async def see_through(worker: Worker, function: Callable[[], None], *, grace_s: 
         with trio.move_on_after(grace_s, shield=True):
             await duty.done.wait()
         if not duty.done.is_set():
-            _log.warning("left a release behind that takes too long", extra={"context": {"call": _name(function)}})
+            _log.warning("gave up waiting for a call that releases resources", extra={"context": {"call": _name(function)}})
         raise
 
 
@@ -188,7 +188,7 @@ class _Duty:
         try:
             self._function()
         except BaseException:  # also sys.exit() in model code
-            _log.exception("a release failed", extra={"context": {"call": _name(self._function)}})
+            _log.exception("a call that releases resources failed", extra={"context": {"call": _name(self._function)}})
         return True
 
     def finished(self) -> None:
@@ -237,4 +237,4 @@ class _Call(Generic[T]):
         self._abandoned = True
         if self._begun:
             # Whoever gave up says it, in words of models.
-            _log.debug("a call goes on in its thread, nobody waits for it", extra={"context": {"call": _name(self._function)}})
+            _log.debug("call abandoned, its thread still runs", extra={"context": {"call": _name(self._function)}})

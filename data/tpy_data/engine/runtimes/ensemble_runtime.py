@@ -311,8 +311,10 @@ class EnsembleRuntime:
         if self.phase in (Phase.FAILED, Phase.UNLOADED):
             return
         if failure is None or self._stopping.is_set():
+            was_serving = self.phase is Phase.STOPPING  # it comes from SERVING only
             self._move(ModelState.UNAVAILABLE, UNLOADED, phase=Phase.UNLOADED)
-            _log.info(SUCCESSFULLY_UNLOADED, self._context())
+            if was_serving:
+                _log.info(SUCCESSFULLY_UNLOADED, self._context())
         else:
             self._move(ModelState.UNAVAILABLE, failure.reason(), phase=Phase.FAILED)
             _log.error(FAILED_TO_LOAD, {**self._context(), "reason": failure.reason()})
