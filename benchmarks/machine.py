@@ -12,9 +12,10 @@ from pathlib import Path
 
 import msgspec
 
+import tpy
 from benchmarks.servers.peers import Peers, output_of
 
-_PACKAGES = ("tpy", "trio", "hypercorn", "httptools", "orjson", "msgspec", "numpy", "onnxruntime")
+_PACKAGES = ("trio", "hypercorn", "httptools", "orjson", "msgspec", "numpy", "onnxruntime")
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +56,7 @@ def _processor() -> str:
 
 
 def _own_versions() -> dict[str, str]:
-    versions = {package: importlib.metadata.version(package) for package in _PACKAGES}
+    versions = {"tpy": tpy.__version__} | {package: importlib.metadata.version(package) for package in _PACKAGES}
     commit = _try(["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"])
     return versions | ({"tpy commit": commit} if commit else {})
 

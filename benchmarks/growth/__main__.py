@@ -62,7 +62,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", type=Path, default=_RESULTS, help="results (default: .bench/growth.json)")
     parser.add_argument("--from-json", metavar="FILE", type=Path, help="measure nothing: write page and plots from these results")
     parser.add_argument(
-        "--plots", metavar="DIRECTORY", type=Path, help="also draw SVG files; needs matplotlib, pip install tpy[bench]"
+        "--plots", metavar="DIRECTORY", type=Path, help="also draw SVG files; needs matplotlib, pip install matplotlib"
     )
     parser.add_argument("--page", metavar="FILE", type=Path, help="also replace the curves inside this Markdown page, and draw")
     return parser.parse_args()
@@ -110,7 +110,7 @@ def _write(report: GrowthReport, arguments: argparse.Namespace) -> None:
     if folder is not None and can_draw():
         plots = draw(report, folder)
     elif folder is not None:
-        print("note: no plots without matplotlib: pip install 'tpy[bench]'", file=sys.stderr)
+        print("note: no plots without matplotlib: pip install matplotlib", file=sys.stderr)
     base = arguments.page.parent if arguments.page is not None else Path.cwd()
     text = markdown(report, {name: os.path.relpath(file, base) for name, file in plots.items()})
     if arguments.page is None:

@@ -99,6 +99,7 @@ def _problems(
         path=path,
         directory_name=name,
         version_files=scan.first_version_names,
+        other_files=scan.other_names,
         complete=not auto_complete,
         judge=judge,
     )

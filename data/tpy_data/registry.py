@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tpy.backend import Backend, BackendFactory, BackendSettings
+from tpy.config.model_files import advice_for_backend
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
 
 ENTRY_POINT_GROUP = "tpy.backends"
@@ -189,8 +190,7 @@ def how_to_get(name: str, available: Collection[str]) -> str:
     if near:
         return f"Did you mean '{near[0]}'?"
     return (
-        f"For '{name}', install a package that offers it as an entry point '{ENTRY_POINT_GROUP}'; or convert the model to ONNX, "
-        "or run it in a model.py (backend 'python')"
+        f"For '{name}', install a package that offers it as an entry point '{ENTRY_POINT_GROUP}'; or {advice_for_backend(name)}"
     )
 
 

@@ -41,7 +41,7 @@ def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, F
 def test_backends_of_this_distribution_are_there() -> None:
     rows = {row.name: row for row in BackendRegistry().available()}
     assert {"identity", "onnxruntime", "python"} <= rows.keys()
-    assert rows["identity"].path.startswith("tpy ")
+    assert rows["identity"].path.startswith("tpy-server ")
 
 
 def test_an_unknown_backend_is_refused_with_what_there_is() -> None:
@@ -182,7 +182,7 @@ class TestPythonBased:
         registry = BackendRegistry(
             backend_directory=self.folder(tmp_path, "identity"), log=lambda level, message: logged.append((level, message))
         )
-        assert {row.name: row.path for row in registry.available()}["identity"].startswith("tpy ")
+        assert {row.name: row.path for row in registry.available()}["identity"].startswith("tpy-server ")
         assert [level for level, message in logged if str(tmp_path / "identity") in message] == ["warning"]
 
     def test_a_folder_that_appears_later_is_found(self, tmp_path: Path, made: list[BackendSettings]) -> None:

@@ -74,7 +74,7 @@ def test_the_page_in_the_documentation_has_its_place() -> None:
     assert "new" in with_growth(page.read_text(encoding="utf-8"), "new")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed: pip install tpy[bench]")
+@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed: pip install matplotlib")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_plots_are_drawn_from_points_and_are_the_same_each_time(tmp_path: Path) -> None:
     first = draw(made_up(), tmp_path / "first")

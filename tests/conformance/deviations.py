@@ -70,6 +70,11 @@ DEVIATIONS: dict[str, Deviation] = {
         UNAVAILABLE + r"Invalid argument: unable to find backend library for backend 'nosuch', "
         r"try specifying runtime on the model configuration\. Available backends: .*;\n",
     ),
+    "load no_versions": Deviation(
+        400,
+        r"load failed for model 'no_versions': at least one version must be available under the version policy of model "
+        r"'no_versions'; expected a version folder, such as no_versions/1, with a model file; found nothing\n",
+    ),
     # Triton hangs until its stub gives up.
     "load no_file": Deviation(400, UNAVAILABLE + r"Internal: Python model file not found in '.*model\.py';\n"),
     # Bad parameters of a load call are the caller's fault, and say what is wrong.

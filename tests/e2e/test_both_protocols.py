@@ -172,6 +172,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 PREFIX = "[request id: <id_unknown>] "
+RAISE = "; raise max_batch_size in its config.pbtxt to allow more"
 BATCH_NOTE = (
     " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each input "
     "shape. If you want to specify the full shape including the batch dim in your input dims config, try setting "
@@ -190,7 +191,7 @@ BATCH_NOTE = (
             "Request for unknown model: 'batched' version 7 is not found",
             options={"model_version": "7"},
         ),
-        Refused("batched", (5, 2), "400", f"{PREFIX}inference request batch-size must be <= 4 for 'batched'"),
+        Refused("batched", (5, 2), "400", f"{PREFIX}inference request batch-size must be <= 4 for 'batched'{RAISE}"),
         Refused(
             "batched",
             (1, 3),

@@ -346,7 +346,10 @@ def test_wrong_flags_are_one_line(repository: Path, flags: Sequence[str], messag
 
 def test_without_a_repository() -> None:
     outcome = run_tpy("serve")
-    assert (outcome.code, outcome.err) == (1, "tpy: error: --model-repository must be specified\n")
+    assert (outcome.code, outcome.err) == (
+        1,
+        "tpy: error: --model-repository must be specified; for one folder: tpy serve DIRECTORY\n",
+    )
 
 
 @pytest.mark.parametrize("kind", ["missing", "file"])

@@ -23,6 +23,7 @@ NOTE = (
     "to zero. See the model configuration docs for more info on max_batch_size."
 )
 ANON = "[request id: <id_unknown>] "
+RAISE = "; raise max_batch_size in its config.pbtxt to allow more"
 
 
 def model(name: str, max_batch_size: int, *inputs: tuple[str, DataType, tuple[int, ...], bool]) -> ModelConfig:
@@ -61,10 +62,16 @@ def i(name: str, *shape: int) -> Tensor:
 
 
 REFUSED: list[tuple[str, ModelConfig, list[Tensor], dict[str, Any], str]] = [
-    ("too large", B8, [t("IN", 9, 2)], {}, ANON + "inference request batch-size must be <= 8 for 'b8'"),
-    ("too large, id", B8, [t("IN", 9, 2)], {"id": "q"}, "[request id: q] inference request batch-size must be <= 8 for 'b8'"),
-    ("too large before wrong shape", B8, [t("IN", 9)], {}, ANON + "inference request batch-size must be <= 8 for 'b8'"),
-    ("too large before wrong type", B8, [i("IN", 9, 2)], {}, ANON + "inference request batch-size must be <= 8 for 'b8'"),
+    ("too large", B8, [t("IN", 9, 2)], {}, ANON + "inference request batch-size must be <= 8 for 'b8'" + RAISE),
+    (
+        "too large, id",
+        B8,
+        [t("IN", 9, 2)],
+        {"id": "q"},
+        "[request id: q] inference request batch-size must be <= 8 for 'b8'" + RAISE,
+    ),
+    ("too large before wrong shape", B8, [t("IN", 9)], {}, ANON + "inference request batch-size must be <= 8 for 'b8'" + RAISE),
+    ("too large before wrong type", B8, [i("IN", 9, 2)], {}, ANON + "inference request batch-size must be <= 8 for 'b8'" + RAISE),
     (
         "shape",
         B8,

@@ -19,11 +19,12 @@ FORGED = (
 _LINES = {
     "default": re.compile(r'[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ \w+\.py:\d+\] "(?:[^"\\]|\\.)*"'),
     "ISO8601": re.compile(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ [IWEF] \d+ \w+\.py:\d+\] "(?:[^"\\]|\\.)*"'),
+    "plain": re.compile(r"\d\d:\d\d:\d\d (?:debug|info|WARNING|ERROR) .*|        \| .*"),
 }
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-@pytest.fixture(params=["default", "ISO8601", "json"])
+@pytest.fixture(params=["default", "ISO8601", "json", "plain"])
 def log_format(request: pytest.FixtureRequest, attacker: Attacker) -> Iterator[str]:
     """The most is logged, in this format."""
     change = {"log_format": request.param, "log_verbose_level": 9}

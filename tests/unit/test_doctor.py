@@ -104,7 +104,8 @@ def test_two_onnx_runtimes_are_named_with_the_command_that_mends_it(versions: di
 
 
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metadata, "requires", lambda name: ["trio>=0.30", "nosuch-package>=1", "other-nosuch ; extra == 'redis'"])
+    wanted = ["trio>=0.30", "nosuch-package>=1", "other-nosuch ; extra == 'redis'"]
+    monkeypatch.setattr(metadata.Distribution, "requires", property(lambda distribution: wanted))
     findings = examine([], {})
     packages = finding(findings, "packages")
     assert (packages.verdict, packages.found, packages.advice) == (

@@ -67,6 +67,28 @@ def test_text_from_outside_cannot_forge_a_line(controller: LogController, stream
     assert "ü☃" in text
 
 
+def test_plain_format_is_for_people(controller: LogController, stream: io.StringIO) -> None:
+    controller.update(with_changes(controller.settings, log_format="plain"))
+    LOG.info("loading: %(model)s", {"model": "iris"})
+    LOG.error('execute failed: "x"\nTraceback:\n  File "model.py", line 3', extra={"context": {"model": "iris"}})
+    lines = stream.getvalue().splitlines()
+    assert [re.sub(r"^\d\d:\d\d:\d\d", "00:00:00", line) for line in lines] == [
+        "00:00:00 info    loading: iris",
+        '00:00:00 ERROR   execute failed: "x"',
+        "        | Traceback:",
+        '        |   File "model.py", line 3 model=iris',
+    ]
+
+
+def test_text_from_outside_cannot_forge_a_plain_line(controller: LogController, stream: io.StringIO) -> None:
+    controller.update(with_changes(controller.settings, log_format="plain"))
+    LOG.info("bad", extra={"context": {"name": "x\n00:00:00 ERROR   y\r00:00:00 ERROR z\u202800:00:00\x1b[31m\x9b\ud800"}})
+    first, *others = stream.getvalue().splitlines()
+    assert first.endswith("bad name=x")
+    assert len(others) == 3
+    assert all(line.startswith("        | ") and line.isprintable() for line in others)
+
+
 def test_levels_are_switched_one_by_one(controller: LogController, stream: io.StringIO) -> None:
     controller.update(with_changes(controller.settings, log_info=False, log_verbose_level=2))
     LOG.info("hidden")

@@ -25,6 +25,7 @@ from tpy.config import (
     validate,
 )
 from tpy.config.model_config import VersionPolicy
+from tpy.config.model_files import advice_for_folder
 from tpy.errors import ErrorCode, Internal, InvalidArgument, TpyError
 from tpy.ids import ModelDirectory, ModelId, Version
 from tpy_control.core.scan import CONFIG_FILENAME, DirectoryFingerprint, ModelScan, VersionScan
@@ -130,7 +131,13 @@ def interpret(scan: ModelScan, model: ModelId, *, auto_complete: bool, override:
         return Refused(id=model, kind=RefusalKind.POLL, message=scan.error)
     try:
         parsed = _parse(scan, auto_complete=auto_complete, override=override)
-        config = resolve(parsed.config, directory_name=model.name, version_files=scan.first_version_names, source=parsed.source)
+        config = resolve(
+            parsed.config,
+            directory_name=model.name,
+            version_files=scan.first_version_names,
+            other_files=scan.other_names,
+            source=parsed.source,
+        )
     except ConfigError as error:
         return Refused(id=model, kind=RefusalKind.POLL, message=error.message, callers_fault=override is not None)
     config = normalise(config)
@@ -144,6 +151,8 @@ def interpret(scan: ModelScan, model: ModelId, *, auto_complete: bool, override:
         return Refused(id=model, kind=RefusalKind.CONFIG, message=message, versions=versions or (Version(1),))
     if not versions:
         text = f"at least one version must be available under the version policy of model '{model.name}'"
+        if not scan.versions:
+            text += f"; expected {advice_for_folder(None, scan.other_names, folder=model.name)}"
         return Refused(id=model, kind=RefusalKind.NO_VERSIONS, message=text)
     return Candidate(
         id=model,

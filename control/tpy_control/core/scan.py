@@ -108,6 +108,14 @@ class ModelScan(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return min(self.versions, key=lambda version: str(version.version)).names
 
+    @property
+    def other_names(self) -> frozenset[str]:
+        """The names beside the version folders, those of folders with a "/" at the end."""
+        versions = {str(version.version) for version in self.versions}
+        parts = [PurePosixPath(file.path).parts for file in self.shared]
+        files = {part[0] for part in parts if len(part) == 1}
+        return frozenset({*files, *(f"{folder}/" for folder in self.fingerprint.folders if folder not in versions)})
+
 
 def is_ignored(name: str) -> bool:
     """Returns True for names of files and folders that do not belong to the model."""

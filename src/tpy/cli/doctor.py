@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import orjson
 
+from tpy import __version__
 from tpy.cli.serve import visible_gpus
 from tpy.errors import TpyError
 from tpy.limits import DOCTOR_MEMORY_BYTES_MIN, DOCTOR_OPEN_FILES_MIN, DOCTOR_SHARED_MEMORY_BYTES_MIN, OPEN_FILES_WANTED
@@ -87,7 +88,7 @@ def _packages() -> Iterator[Finding]:
     if missing:
         yield Finding("packages", Verdict.ERROR, f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
     else:
-        yield Finding("packages", Verdict.OK, f"tpy {metadata.version('tpy')} and all {len(required)} that it needs")
+        yield Finding("packages", Verdict.OK, f"tpy {__version__} and all {len(required)} that it needs")
     for extra in ("redis", "demo"):
         absent = [name for name in extras.get(extra, ()) if not _version(name)]
         advice = f"pip install {' '.join(absent)}" if absent else ""
@@ -98,11 +99,19 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
     """Names of the distributions that tpy needs, and that its extras bring."""
     required: list[str] = []
     extras: dict[str, list[str]] = {}
-    for line in metadata.requires("tpy") or ():
+    for line in _distribution().requires or ():
         name = re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0]
         extra = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", line)
         (extras.setdefault(extra[1], []) if extra else required).append(name)
     return required, extras
+
+
+def _distribution() -> metadata.Distribution:
+    """The distribution that tpy was installed from, told by its command: another project has a distribution of that name."""
+    for command in metadata.entry_points(group="console_scripts", name="tpy"):
+        if command.value == "tpy.cli:main" and command.dist is not None:
+            return command.dist
+    raise metadata.PackageNotFoundError("tpy")
 
 
 def _version(name: str) -> str:

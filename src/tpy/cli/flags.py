@@ -76,7 +76,13 @@ FLAGS: tuple[Flag, ...] = (
     _flag("Logging", "log-info", True, "Log informational messages."),
     _flag("Logging", "log-warning", True, "Log warnings."),
     _flag("Logging", "log-error", True, "Log errors."),
-    _flag("Logging", "log-format", "default", "Line format; json is an addition of tpy.", choices=("default", "ISO8601", "json")),
+    _flag(
+        "Logging",
+        "log-format",
+        "default",
+        "Line format; json, an object a line, and plain, for people, are additions of tpy.",
+        choices=("default", "ISO8601", "json", "plain"),
+    ),
     _flag("Logging", "log-file", "", "Write the log to this file instead of standard error.", metavar="FILE"),
     # Model repository
     _flag(
@@ -100,6 +106,15 @@ FLAGS: tuple[Flag, ...] = (
         15,
         "Seconds between polls in mode poll, at least 1 there. Changes that the system announces are seen sooner.",
         minimum=0,
+    ),
+    _flag(
+        "Model repository",
+        "repository-settle-ms",
+        1000,
+        "Milliseconds that a changed model must have stayed the same before mode poll loads it, an addition of tpy: files are "
+        "copied bit by bit.",
+        minimum=0,
+        maximum=3_600_000,
     ),
     _flag(
         "Model repository",

@@ -1,4 +1,4 @@
-"""`tpy`: serve, check, doctor, demo.
+"""`tpy`: serve, dev, init, infer, check, doctor, demo.
 
 Exit codes: 0 done; 1 wrong flags, a server that could not start or stop in order, or a repository with errors; 130 when a
 second Ctrl-C ended the server at once.
@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -37,22 +38,48 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="tpy")
 def cli() -> None:
-    """A Triton-compatible inference server. Start with: tpy serve --model-repository DIRECTORY"""
+    """A Triton-compatible inference server. Start with: tpy serve DIRECTORY"""
 
 
 @cli.command(cls=ServeCommand, context_settings=_SETTINGS)
+@click.argument("directory", nargs=-1, type=click.Path(path_type=Path))
 @serve_options()
-def serve(**given: tuple[str, ...]) -> None:
-    """Serve the models of a repository. Takes Triton's flags; those without a meaning here are accepted with a warning."""
+def serve(directory: tuple[Path, ...], **given: tuple[str, ...]) -> None:
+    """Serve the models of a repository: DIRECTORY, or --model-repository. A folder that is a model itself, a folder with one
+    model file, and a model file are served, too. Takes Triton's flags; those without a
+    meaning here are accepted with a warning."""
+    sys.exit(_serve(directory, given))
+
+
+@cli.command(cls=ServeCommand, context_settings=_SETTINGS)
+@click.argument("directory", nargs=-1, required=True, type=click.Path(path_type=Path))
+@serve_options()
+def dev(directory: tuple[Path, ...], **given: tuple[str, ...]) -> None:
+    """Serve while you work on the models: as tpy serve, and a changed file is served within a second, a broken one never takes
+    the server down, the log is short, and answers to a model's exceptions carry the traceback."""
+    from tpy.cli.development import with_development_defaults
+
+    sys.exit(_serve(directory, with_development_defaults(given, os.environ), development=True))
+
+
+def _serve(directories: Sequence[Path], given: Mapping[str, tuple[str, ...]], *, development: bool = False) -> int:
     from tpy.cli.serve import serve as run
     from tpy.cli.serve_options import server_options
+    from tpy.cli.serve_target import serve_target
     from tpy_data.backends.onnxruntime.packages import package_clash
 
-    values, warnings = collect(given, os.environ)
-    clash = package_clash()
-    if clash:
-        warnings.append(clash)
-    sys.exit(run(server_options(values, warnings, os.environ)))
+    with ExitStack() as targets:
+        given = dict(given)
+        for directory in directories:
+            target = targets.enter_context(serve_target(directory))
+            given["model_repository"] = (*given.get("model_repository", ()), str(target.repository))
+            if target.taken:
+                click.echo(target.taken, err=True)
+        values, warnings = collect(given, os.environ)
+        clash = package_clash()
+        if clash:
+            warnings.append(clash)
+        return run(server_options(values, warnings, os.environ))
 
 
 @cli.command()

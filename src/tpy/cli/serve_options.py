@@ -24,7 +24,7 @@ from tpy.frontends.http import HttpOptions, parse_restricted_apis
 from tpy.frontends.restrictions import parse_restricted
 from tpy.limits import ANSWERS_STOP_S
 from tpy.messages import LogSettings
-from tpy.units import NS_PER_S
+from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control.options import ControlMode, ControlOptions, Readiness
 from tpy_data.engine.instances.gpu_limits import parse_gpu_limits
 from tpy_data.schedulers.core import StartDelay
@@ -49,6 +49,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     model_repository: tuple[str, ...]
     model_control_mode: str
     repository_poll_secs: int
+    repository_settle_ms: int
     load_model: tuple[str, ...]
     model_config_name: str
     disable_auto_complete_config: bool
@@ -112,7 +113,7 @@ def server_options(
     """
     v = msgspec.convert({name: values[name] for name in _Values.__struct_fields__}, _Values)
     if not v.model_repository:
-        raise UsageError("--model-repository must be specified")
+        raise UsageError("--model-repository must be specified; for one folder: tpy serve DIRECTORY")
     http = _http(v) if v.allow_http else None
     grpc = _grpc(v) if v.allow_grpc else None
     metrics = _metrics(v) if v.allow_metrics else None
@@ -204,6 +205,7 @@ def _control(v: _Values) -> ControlOptions:
         repositories=tuple(Path(path) for path in v.model_repository),
         mode=mode,
         poll_interval_ns=v.repository_poll_secs * NS_PER_S,
+        settle_ns=v.repository_settle_ms * NS_PER_MS,
         load_models=v.load_model,
         strict_readiness=v.strict_readiness,
         readiness=v.readiness,

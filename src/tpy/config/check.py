@@ -41,21 +41,26 @@ def check_text(
     path: str,
     directory_name: str,
     version_files: Collection[str] | None,
+    other_files: Collection[str] = (),
     complete: bool = False,
     judge: Judge = _no_objection,
 ) -> list[Problem]:
     """Parse, resolve, normalise and validate one config.pbtxt; all problems in the order of the file.
 
-    `path` names the file in problems; `directory_name` and `version_files` are as for `resolve`. `complete` says that no
-    backend will fill anything in (--strict-model-config), so that every tensor must have its type and dims. `judge` knows the
-    server that is to load the model.
+    `path` names the file in problems; `directory_name`, `version_files` and `other_files` are as for `resolve`. `complete` says
+    that no backend will fill anything in (--strict-model-config), so that every tensor must have its type and dims. `judge` knows
+    the server that is to load the model.
     """
     try:
         parsed = parse_pbtxt(text, path=path)
     except ConfigError as error:
         return list(error.problems)
     config, problems = resolve_as_far_as_possible(
-        parsed.config, directory_name=directory_name, version_files=version_files, source=parsed.source
+        parsed.config,
+        directory_name=directory_name,
+        version_files=version_files,
+        other_files=other_files,
+        source=parsed.source,
     )
     config = normalise(config)
     found = validate(config, source=parsed.source, complete=complete)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tpy.config.model_config import ModelConfig
+from tpy.config.model_files import advice_for_folder
 from tpy.config.problem import NO_SOURCE, ConfigError, Problem, Source
 
 ENSEMBLE_PLATFORM: Final = "ensemble"
@@ -46,16 +47,17 @@ def resolve(
     *,
     directory_name: str,
     version_files: Collection[str] | None,
+    other_files: Collection[str] = (),
     source: Source = NO_SOURCE,
 ) -> ModelConfig:
     """Fill in name, backend, platform and, for the backends that Triton knows, default_model_filename.
 
     `directory_name` is that of the model's directory. `version_files` are the names in the first version directory (sorted as
-    text), folders with a "/" at the end; None when there is no version directory. Raises ConfigError when the configuration's
-    name is not the directory's or when no backend can be told.
+    text), folders with a "/" at the end; None when there is no version directory. `other_files` are those beside it, for the
+    message. Raises ConfigError when the configuration's name is not the directory's or when no backend can be told.
     """
     resolved, problems = resolve_as_far_as_possible(
-        config, directory_name=directory_name, version_files=version_files, source=source
+        config, directory_name=directory_name, version_files=version_files, other_files=other_files, source=source
     )
     if problems:
         raise ConfigError(problems)
@@ -63,7 +65,12 @@ def resolve(
 
 
 def resolve_as_far_as_possible(
-    config: ModelConfig, *, directory_name: str, version_files: Collection[str] | None, source: Source = NO_SOURCE
+    config: ModelConfig,
+    *,
+    directory_name: str,
+    version_files: Collection[str] | None,
+    other_files: Collection[str] = (),
+    source: Source = NO_SOURCE,
 ) -> tuple[ModelConfig, list[Problem]]:
     """As `resolve`, but hands out the problems, so that a check of the rest can go on with the directory's name."""
     problems: list[Problem] = []
@@ -85,7 +92,8 @@ def resolve_as_far_as_possible(
         f"Invalid model name: Could not determine backend for model '{config.name}' with no backend in model "
         "configuration. Expected model name of the form 'model.<backend_name>'."
     )
-    problems.append(source.problem("backend", message))
+    expected = advice_for_folder(version_files, other_files, folder=config.name)
+    problems.append(source.problem("backend", message, expected=expected))
     return config, problems
 
 

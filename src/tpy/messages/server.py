@@ -14,7 +14,7 @@ class ServerMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The logging extension's settings. `log_format` is "default" or "ISO8601" ("json" is ours)."""
+    """The logging extension's settings. `log_format` is "default" or "ISO8601" ("json" and "plain" are ours)."""
 
     log_file: str = ""
     log_info: bool = True

@@ -7,7 +7,7 @@ DEBUG with `extra={"verbose": n}` (n >= 1, 1 when absent) and show when `log_ver
 request or model name can forge a line; a record with `extra={"table": text}` has the lines of `text`, which tpy.assembly.tables
 has made safe, below its first line.
 
-Source: Triton's logging extension; line formats from triton_logging. `json` is ours.
+Source: Triton's logging extension; line formats from triton_logging. `json` and `plain` are ours.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import msgspec
 from tpy.errors import InvalidArgument, Unavailable, Unsupported
 from tpy.messages import LogSettings
 
-LOG_FORMATS = ("default", "ISO8601", "json")
+LOG_FORMATS = ("default", "ISO8601", "json", "plain")
 _OURS = ("tpy", "tpy_control", "tpy_data")
 _LIBRARIES = ("hypercorn", "quart")
 """Their warnings concern an operator, the rest does not."""
@@ -98,6 +98,23 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return _one_line(json.dumps(entry, ensure_ascii=False))
+
+
+_PLAIN_LEVELS = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "WARNING", logging.ERROR: "ERROR"}
+_CONTINUED = "\n        | "
+
+
+class PlainFormatter(logging.Formatter):
+    """`plain`: for people at a terminal. Local time, level and message; what is below the first line of a message, such as a
+    traceback, is indented behind a bar, so that no request or model can forge a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line or several, without a line break at the end."""
+        when = datetime.datetime.fromtimestamp(record.created)
+        level = _PLAIN_LEVELS.get(record.levelno, record.levelname)
+        table = getattr(record, "table", None)
+        text = _CONTINUED.join(escape(line)[1:-1].replace('\\"', '"') for line in _message(record).splitlines())
+        return f"{when:%H:%M:%S} {level:<7} {text}" + ("" if table is None else f"\n{table}")
 
 
 class _Filter(logging.Filter):
@@ -186,10 +203,7 @@ class LogController:
         """Put settings in force that were checked before."""
         self._settings = settings
         self._filter.settings = settings
-        formatter = (
-            JsonFormatter() if settings.log_format == "json" else TritonFormatter(iso8601=settings.log_format == "ISO8601")
-        )
-        self._handler.setFormatter(formatter)
+        self._handler.setFormatter(_formatter(settings.log_format))
         self._set_levels()
 
     def update(self, settings: LogSettings) -> None:
@@ -216,6 +230,16 @@ class LogController:
             handler = _StreamHandler(self._stream or sys.stderr)
         handler.addFilter(self._filter)
         return handler
+
+
+def _formatter(log_format: str) -> logging.Formatter:
+    match log_format:
+        case "json":
+            return JsonFormatter()
+        case "plain":
+            return PlainFormatter()
+        case _:
+            return TritonFormatter(iso8601=log_format == "ISO8601")
 
 
 def with_changes(settings: LogSettings, **changes: str | bool | int) -> LogSettings:

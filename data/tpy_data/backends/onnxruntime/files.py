@@ -6,6 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from tpy.backend import InstancePlacement, ModelContext
 from tpy.config.model_config import InstanceKind
+from tpy.config.model_files import listed_files
 from tpy.errors import InvalidArgument, Unavailable
 from tpy_data.gpus import compute_capability
 
@@ -30,7 +31,7 @@ def model_file(context: ModelContext, placement: InstancePlacement) -> Path:
     if path.is_dir():
         path = path / DEFAULT_FILENAME
     if not path.exists():
-        raise Unavailable(f"unable to find '{path}' for model instance '{config.name}'")
+        raise Unavailable(f"unable to find '{path}' for model instance '{config.name}'; {_found(path.parent)}")
     if not path.is_file():  # opening a pipe would wait for its writer
         raise Unavailable(f"'{path}' is not a file, for model instance '{config.name}'")
     return path
@@ -44,3 +45,11 @@ def operator_libraries(context: ModelContext) -> list[str]:
         str(inside) if not Path(name).is_absolute() and (inside := context.model_directory / name).exists() else name
         for name in (operations.op_library_filename if operations is not None else ())
     ]
+
+
+def _found(folder: Path) -> str:
+    """What is there in place of the file, and what to do."""
+    names = [f"{entry.name}/" if entry.is_dir() else entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    others = sorted(name for name in names if name.endswith(".onnx"))
+    step = f'; rename {others[0]}, or set default_model_filename: "{others[0]}" in config.pbtxt' if others else ""
+    return f"the folder holds {listed_files(names)}{step}"

@@ -19,6 +19,9 @@ from tpy.errors import InvalidArgument
 from tpy.messages import DataType, InferenceRequest, Tensor
 from tpy_data.engine.admission.shapes import Dims, Reshape, fits
 
+_RAISE_BATCH_SIZE = "; raise max_batch_size in its config.pbtxt to allow more"
+"""Behind Triton's text. Whoever wrote no configuration never chose the limit: auto-completion says 4."""
+
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each input shape. "
     "If you want to specify the full shape including the batch dim in your input dims config, try setting max_batch_size to zero"
@@ -181,6 +184,7 @@ class Admission:
         if batch_size > self._max_batch_size:
             return InvalidArgument(
                 f"{prefix}inference request batch-size must be <= {self._max_batch_size} for '{self._model_name}'"
+                + _RAISE_BATCH_SIZE
             )
         return None
 

@@ -40,6 +40,6 @@ def open_cache(options: CacheOptions | None, executor: Executor, clock: Clock) -
     try:
         from tpy_data.cache.redis_cache import RedisCache  # of an extra: looked for only where it is wanted
     except ImportError as error:
-        raise Unsupported(f"--cache-config redis needs the extra 'redis' (pip install 'tpy[redis]'): {error}") from error
+        raise Unsupported(f"--cache-config redis needs Redis' client (pip install redis): {error}") from error
 
     return CacheAccess(RedisCache(options, executor, clock), keys, clock, token=options.server_token)

@@ -1,0 +1,126 @@
+"""Which files are models of which backend, and what to do with those that none serves. Words for people whose folder is
+not served; nothing here decides what is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import PurePosixPath
+from typing import Final, NamedTuple
+
+BACKEND_OF_SUFFIX: Final[Mapping[str, str]] = {".onnx": "onnxruntime", ".pt": "pytorch", ".pt2": "pytorch"}
+"""Of files that are served under any name once the configuration names them."""
+
+_NAMES_SHOWN_MAX = 8
+_CONVERTED = "tpy init NAME --from {path} makes an ONNX model of it"
+_IN_PYTHON = "load it in a model.py"
+
+
+class _Unserved(NamedTuple):
+    """A kind of file that no backend of this server reads, and what to do."""
+
+    kind: str
+    advice: str
+
+
+_PICKLE = _Unserved("a pickle, of scikit-learn perhaps", f"{_CONVERTED}; or {_IN_PYTHON}")
+_XGBOOST = _Unserved("a model of XGBoost", f"{_CONVERTED}; or {_IN_PYTHON}")
+_LIGHTGBM = _Unserved("a model of LightGBM", f"{_CONVERTED}; or {_IN_PYTHON}")
+_KERAS = _Unserved("a model of Keras", f"{_CONVERTED}; or {_IN_PYTHON}")
+_WEIGHTS = _Unserved(
+    "weights without their network", f"export the network with them (torch.onnx.export, torch.jit.script), or {_IN_PYTHON}"
+)
+
+_UNSERVED: Final[Mapping[str, _Unserved]] = {
+    ".joblib": _PICKLE,
+    ".pkl": _PICKLE,
+    ".pickle": _PICKLE,
+    ".xgb": _XGBOOST,
+    ".ubj": _XGBOOST,
+    ".bst": _XGBOOST,
+    "xgboost.json": _XGBOOST,
+    "xgboost.model": _XGBOOST,
+    ".lgb": _LIGHTGBM,
+    "model.txt": _LIGHTGBM,
+    ".keras": _KERAS,
+    ".h5": _KERAS,
+    ".pth": _WEIGHTS,
+    ".ckpt": _WEIGHTS,
+    ".safetensors": _WEIGHTS,
+    ".tflite": _Unserved("a model of LiteRT", f"convert it with tf2onnx (--tflite {{path}}), or {_IN_PYTHON}"),
+    ".pb": _Unserved("a graph of TensorFlow", f"convert it with tf2onnx, or {_IN_PYTHON}"),
+    ".gguf": _Unserved("a language model of llama.cpp", _IN_PYTHON),
+    ".engine": _Unserved("an engine of TensorRT", "serve the ONNX model that it was built from"),
+}
+
+_BACKEND_ADVICE: Final[Mapping[str, str]] = {
+    "tensorflow": "convert the model: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx",
+    "tensorrt": "serve the ONNX model that the plan was built from",
+    "openvino": "serve the ONNX model that the IR was made from",
+    "pytorch": "export the model: tpy init NAME --from model.pt",
+}
+
+
+def advice_for_backend(name: str) -> str:
+    """What to do with a model for a backend that is not there: convert it or wrap it."""
+    special = _BACKEND_ADVICE.get(name, "convert the model to ONNX")
+    return f"{special}, or run it in a model.py (backend 'python')"
+
+
+def unserved_files(names: Iterable[str]) -> list[str]:
+    """Those of the names that are models which no backend here reads."""
+    return sorted(name for name in names if _unserved(name) is not None)
+
+
+def advice_for_file(name: str, *, folder: str) -> str:
+    """What a file is and what to do with it, for one that no backend reads."""
+    found = _unserved(name)
+    if found is not None:
+        return f"{name} is {found.kind}, which no backend serves; {found.advice.format(path=f'{folder}/{name}')}"
+    if name.endswith(".py"):
+        return f"{name} is no model; a Python model is called model.py"
+    return f"{name} is no model; expected model.onnx, model.pt or model.py, or a file that ends in .onnx or .pt"
+
+
+def advice_for_folder(names: Collection[str] | None, beside: Collection[str] = (), *, folder: str) -> str:
+    """What was found where a model's file was expected, and the next step. `names` are those in the version folder, None without
+    one; `beside` those in the model's own folder; folders end in "/"."""
+    if names is None:
+        misplaced = sorted(name for name in beside if _is_model_file(name) or _unserved(name) is not None)
+        step = f"; move {misplaced[0]} into {folder}/1" if misplaced else ""
+        if not misplaced and any(name.endswith("/") for name in beside):
+            step = f"; if {folder} is a repository itself: tpy serve {folder}"
+        return f"a version folder, such as {folder}/1, with a model file; found {_listed(beside)}{step}"
+    expected = "model.onnx, model.pt or model.py in the version folder"
+    unserved = unserved_files(names)
+    if unserved:
+        return f"{expected}; found {_listed(names)}: {advice_for_file(unserved[0], folder=f'{folder}/1')}"
+    named = sorted(name for name in names if PurePosixPath(name).suffix in BACKEND_OF_SUFFIX)
+    if named:
+        backend = BACKEND_OF_SUFFIX[PurePosixPath(named[0]).suffix]
+        return (
+            f"{expected}; found {_listed(names)}: rename {named[0]}, or write into {folder}/config.pbtxt: "
+            f'backend: "{backend}" default_model_filename: "{named[0]}"'
+        )
+    return f"{expected}; found {_listed(names)}"
+
+
+def listed_files(names: Iterable[str]) -> str:
+    """The names, for a message: sorted, the first few."""
+    return _listed(list(names))
+
+
+def _listed(names: Collection[str]) -> str:
+    if not names:
+        return "nothing"
+    shown = sorted(names)[:_NAMES_SHOWN_MAX]
+    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return ", ".join(shown) + more
+
+
+def _is_model_file(name: str) -> bool:
+    return name == "model.py" or PurePosixPath(name).suffix in BACKEND_OF_SUFFIX
+
+
+def _unserved(name: str) -> _Unserved | None:
+    path = PurePosixPath(name)
+    return _UNSERVED.get(name) or _UNSERVED.get(path.suffix.lower())
