@@ -23,9 +23,11 @@ _STOP_S_MAX = 60.0
 _PRESET = ("--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0", "--metrics-port=0")
 
 _MODEL_FAILURE = re.compile(
-    r"""(?:\]|"message":) "[^"\s]+: (?:import of the model|auto_complete_config|initialize|execute|finalize) failed \(model '"""
+    r"""(?:(?:\]|"message":) "|^\d\d:\d\d:\d\d ERROR   )[^"\s]+: (?:import of the model|auto_complete_config|initialize|execute|finalize) failed \(model '"""
 )
-"""Begins the message about an exception in model code, which has its traceback; `default` and `ISO8601`, or `json`."""
+"""Begins the message about an exception in model code, which has its traceback; `default` and `ISO8601`, `json`, or `plain`."""
+
+_PLAIN_CONTINUED = "\n        | "
 
 TIMER = "anon_inode:[timerfd]"
 """A scheduler opens one at its first deadline that is near, and keeps it as long as its model is served."""
@@ -195,7 +197,11 @@ def tells_model_failure(line: str) -> bool:
 
 def tracebacks(log: str) -> list[str]:
     """The lines of a log with a traceback of the server itself: none of model code."""
-    return [line for line in log.splitlines() if "Traceback" in line and not tells_model_failure(line)]
+    return [
+        line
+        for line in log.replace(_PLAIN_CONTINUED, "\\n").splitlines()
+        if "Traceback" in line and not tells_model_failure(line)
+    ]
 
 
 def child_processes(pid: int) -> list[int]:

@@ -8,9 +8,14 @@ import sys
 import pytest
 
 from tests.e2e.server import tracebacks
-from tpy.telemetry.logs import JsonFormatter, TritonFormatter
+from tpy.telemetry.logs import JsonFormatter, PlainFormatter, TritonFormatter
 
-FORMATTERS = {"default": TritonFormatter(iso8601=False), "ISO8601": TritonFormatter(iso8601=True), "json": JsonFormatter()}
+FORMATTERS = {
+    "default": TritonFormatter(iso8601=False),
+    "ISO8601": TritonFormatter(iso8601=True),
+    "json": JsonFormatter(),
+    "plain": PlainFormatter(),
+}
 TRACE = 'Traceback (most recent call last):\n  File "model.py", line 3, in deep\nValueError: this is bad'
 
 
@@ -32,7 +37,7 @@ def test_one_of_model_code(format: str, what: str) -> None:
 @pytest.mark.parametrize("format", FORMATTERS)
 def test_one_of_the_server(format: str) -> None:
     line = FORMATTERS[format].format(record("the request failed", raised=True))
-    assert tracebacks(f"before\n{line}\nafter\n") == [line]
+    assert tracebacks(f"before\n{line}\nafter\n") == [line.replace("\n        | ", "\\n")]
 
 
 def test_one_past_the_log() -> None:

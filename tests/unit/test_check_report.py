@@ -41,7 +41,8 @@ def checked(tmp_path: Path, config: str) -> tuple[list[str], bool]:
             (
                 "2:1: platform: unable to find backend library for backend 'tensorflow'; expected one of identity, onnxruntime, "
                 "python. For 'tensorflow', install a package that offers it as an entry point 'tpy.backends'; or convert the "
-                "model to ONNX, or run it in a model.py (backend 'python')"
+                "model: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx, or run it in a model.py (backend "
+                "'python')"
             ),
         ),
     ],
