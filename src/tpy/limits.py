@@ -269,6 +269,9 @@ some tens of requests, and what health checks and others wait for at most, but f
 LOOP_TURN_TASKS_MAX: Final = 8
 """Tasks in that line that go on in each turn, with a step each (three milliseconds at most)."""
 
+POLLED_CONNECTIONS_MAX: Final = 128
+"""Connections of a port that are read in one turn of the loop; the kernel goes round those that are ready."""
+
 GRPC_CONNECTION_SLICE_NS_MAX: Final = 500_000
 """How long a connection goes on with what has arrived, however long the turn: what is sent by clients that wait for answers."""
 
@@ -407,8 +410,11 @@ RESPONSE_STATISTICS_MAX: Final = 1024
 GRPC_HEALTH_POLL_S: Final = 1
 """How often Watch looks at the readiness when nobody tells it of changes."""
 
+TLS_HANDSHAKE_S_MAX: Final = 20
+"""Seconds that a client may take for its TLS handshake, on every port."""
+
 GRPC_SETUP_S_MAX: Final = 20
-"""How long a client may take for TLS, its HTTP/2 preface and the acknowledgement of our settings."""
+"""How long a client may take for its HTTP/2 preface and the acknowledgement of our settings."""
 
 GRPC_GOAWAY_ANSWER_S_MAX: Final = 1
 """How long a connection that drains waits for the client to say that it knows; calls that it begins later are refused."""
@@ -445,21 +451,6 @@ they would evade the bound on streams. Every answered call earns one back."""
 
 GRPC_RESETS_PER_S_MAX: Final = 200
 """Those that may come without any answers of ours, in the long run."""
-
-HTTP2_IDLE_FRAMES_BURST_MAX: Final = GRPC_IDLE_FRAMES_BURST_MAX
-"""The same on the HTTP port, whose HTTP/2 is Hypercorn's: it answers pings and settings for as long as they come."""
-
-HTTP2_IDLE_FRAMES_PER_S_MAX: Final = GRPC_IDLE_FRAMES_PER_S_MAX
-"""Those that may come without any requests, in the long run."""
-
-HTTP2_RESETS_BURST_MAX: Final = GRPC_RESETS_BURST_MAX
-"""Requests that one connection may reset: each costs a task."""
-
-HTTP2_RESETS_PER_S_MAX: Final = GRPC_RESETS_PER_S_MAX
-"""Those that may come in the long run."""
-
-HTTP2_ANSWER_BYTES_PER_IDLE_FRAME: Final = 4 * KIB
-"""A client that takes so much may open windows or ping once more; the answers to its pings are far smaller."""
 
 GRPC_HEADER_FRAMES_MAX: Final = 16
 """HTTP/2 frames in one header block; more than any client needs for as many bytes as we take."""

@@ -46,7 +46,6 @@ SUITES: dict[str, tuple[str, ...]] = {
         "tests/frontends/codec",
         "tests/frontends/http/test_generate.py",
     ),
-    f"{_HTTP}/http2_flood.py": ("tests/frontends/http/test_http2_flood.py", "tests/security"),
     f"{_GRPC}/*.py": (
         "fuzz:grpc_hostile_frames",
         "fuzz:grpc_conversation",
@@ -99,7 +98,7 @@ GROUPS: dict[str, str] = {
     "frontend processes, core": "src/tpy/remote/core/*.py",
     "gRPC transport, core": f"{_GRPC}/*.py",
     "HTTP codec": f"{_HTTP}/codec/*.py",
-    "HTTP: parser, flood, budget": "src/tpy/frontends/*/*.py",
+    "HTTP: parser, budget": "src/tpy/frontends/*/*.py",
 }
 """The lines of the report; the first pattern that fits."""
 

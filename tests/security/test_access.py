@@ -15,7 +15,6 @@ from tests.e2e.server import ServerProcess
 from tpy._proto import message_class
 
 from .attacker import Attacker
-from .test_http2 import PREFACE, frame, headers
 
 SERVICE = "/inference.GRPCInferenceService/"
 KEY = "x-admin: secret"
@@ -100,12 +99,6 @@ def test_the_key_opens_what_it_is_for(restricted: Attacker) -> None:
     assert restricted.ask("POST", "/v2/repository/index", b"", KEY).status == 200
     assert restricted.ask("POST", "/v2/repository/index", b"").error == "This API is restricted, expecting header 'x-admin'"
     assert restricted.ask("GET", "/v2/health/ready").status == 200
-
-
-@pytest.mark.parametrize("target", [LOAD, b"/v2/repository/index", b"/v2/logging"], ids=bytes.decode)
-def test_http2_is_no_way_round(restricted: Attacker, target: bytes) -> None:
-    fields = ((b":method", b"POST"), (b":scheme", b"http"), (b":authority", b"x"), (b":path", target))
-    assert REFUSAL in restricted.said_until(REFUSAL, PREFACE + frame(4, 0, 0) + headers(fields))
 
 
 @pytest.mark.parametrize("protocol", ["h2c", "websocket", "TLS/1.2"])

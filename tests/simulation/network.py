@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import trio
 
+from tpy.frontends.transport import PulledWire
+
 
 class _Pipe:
     """One direction. `capacity` bytes fit; the rest has to wait."""
@@ -60,20 +62,16 @@ class _Pipe:
         self._writers.unpark_all()
 
 
-class ServerWire:
-    """The server's end: a Wire of the HTTP and of the gRPC frontend."""
+class ServerWire(PulledWire):
+    """The server's end: a Wire of the frontends' transport."""
 
     def __init__(self, incoming: _Pipe, outgoing: _Pipe) -> None:
+        super().__init__()
         self._incoming = incoming
         self._outgoing = outgoing
 
-    async def receive(self, size_max: int = 65536) -> bytes:
+    async def receive(self, size_max: int) -> bytes:
         return await self._incoming.read(size_max)
-
-    async def receive_into(self, buffer: memoryview) -> int:
-        data = await self._incoming.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
     def send_nowait(self, pieces: Sequence[bytes | memoryview]) -> int:
         sent = 0

@@ -304,7 +304,7 @@ class World:
             async with trio.open_nursery() as self._connections:
                 yield
                 self._connections.cancel_scope.deadline = trio.current_time() + EXIT_TIMEOUT_S
-                self._http.begin_stop()
+                self._http.begin_drain()
                 self._grpc.begin_drain()
             calls.cancel_scope.cancel()
         if self._http.connections or self._grpc.connections:

@@ -9,7 +9,7 @@ import orjson
 
 from tpy.assembly.options import ServerOptions
 from tpy.assembly.tables import table
-from tpy.frontends.listening import BoundAddress
+from tpy.frontends.transport import BoundAddress
 from tpy.messages import IndexEntry, ModelState
 from tpy_data.registry import BackendRegistry
 

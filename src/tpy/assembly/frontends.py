@@ -17,7 +17,7 @@ from tpy.clock import Clock
 from tpy.frontend_process import FrontendOptions
 from tpy.frontends.grpc import GrpcServiceOptions, serve_grpc_services
 from tpy.frontends.http import serve_http
-from tpy.frontends.listening import BoundAddress, address_of, close, listen
+from tpy.frontends.transport import BoundAddress, address_of, close, listen
 from tpy.limits import ANSWERS_STOP_S
 from tpy.remote import FrontendCommand, run_frontend_processes
 from tpy.services import Services

@@ -33,9 +33,9 @@ from tpy.assembly.options import BackendOptions, MetricsOptions, ServerOptions
 from tpy.assembly.readiness import ReadinessSignal
 from tpy.assembly.repository import Repository
 from tpy.clock import Clock, SystemClock
-from tpy.frontends.listening import BoundAddress
 from tpy.frontends.metrics_http import serve_metrics
 from tpy.frontends.threads import run_in_thread
+from tpy.frontends.transport import BoundAddress
 from tpy.limits import ANSWERS_STOP_S, SEQUENCES_STOP_RESERVE_S
 from tpy.messages import ModelStatistics
 from tpy.services import Services

@@ -22,6 +22,7 @@ from tpy.frontends.grpc import CompressionLevel, GrpcOptions, GrpcServiceOptions
 from tpy.frontends.header_pattern import HeaderPattern
 from tpy.frontends.http import HttpOptions, parse_restricted_apis
 from tpy.frontends.restrictions import parse_restricted
+from tpy.frontends.transport import TlsOptions
 from tpy.limits import ANSWERS_STOP_S
 from tpy.messages import LogSettings
 from tpy.units import NS_PER_MS, NS_PER_S
@@ -255,13 +256,22 @@ def _grpc(v: _Values) -> GrpcPortOptions:
             max_connection_age_s=_seconds(v.grpc_max_connection_age) or None,
             max_connection_age_grace_s=_seconds(v.grpc_max_connection_age_grace) or None,
             compression=v.grpc_infer_response_compression_level,
-            tls=v.grpc_use_ssl,
-            tls_mutual=v.grpc_use_ssl_mutual,
-            certificate_file=v.grpc_server_cert,
-            key_file=v.grpc_server_key,
-            root_certificate_file=v.grpc_root_cert,
+            tls=_grpc_tls(v),
             drain_timeout_s=float(v.exit_timeout_secs + ANSWERS_STOP_S),
         ),
+    )
+
+
+def _grpc_tls(v: _Values) -> TlsOptions | None:
+    if not v.grpc_use_ssl:
+        if v.grpc_use_ssl_mutual:
+            raise UsageError("--grpc-use-ssl-mutual: mutual TLS needs TLS to be switched on (--grpc-use-ssl)")
+        return None
+    return TlsOptions(
+        certificate_file=v.grpc_server_cert,
+        key_file=v.grpc_server_key,
+        root_certificate_file=v.grpc_root_cert,
+        mutual=v.grpc_use_ssl_mutual,
     )
 
 

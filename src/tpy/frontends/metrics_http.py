@@ -13,8 +13,8 @@ from tpy.frontends.http.infer import unexpected_error_reply
 from tpy.frontends.http.message import HttpReply
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
-from tpy.frontends.http.server import hypercorn_config, serve_port
-from tpy.frontends.listening import BoundAddress
+from tpy.frontends.http.server import serve_http_port
+from tpy.frontends.transport import BoundAddress
 
 _METRICS_TYPE = "text/plain; charset=utf-8"
 
@@ -47,9 +47,8 @@ async def serve_metrics(
     port = HttpPort(
         options=options,
         app=wrap_app(app, options.max_input_size, "asgi"),
-        config=hypercorn_config(options),
         endpoint=None,
         name="metrics",
         stop_idle_s=0,
     )
-    await serve_port(port, stop=stop, task_status=task_status)
+    await serve_http_port(port, stop=stop, task_status=task_status)

@@ -14,7 +14,7 @@ from tpy.clock import SystemClock
 from tpy.frontends.http import BoundAddress, HttpOptions, serve_http
 from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.serving import create_port
-from tpy.frontends.http.wire import StreamWire
+from tpy.frontends.transport import StreamWire
 from tpy.services import Services
 
 from .fakes import FakeServices

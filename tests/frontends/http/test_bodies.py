@@ -14,7 +14,7 @@ from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.parser import RequestParser
 from tpy.frontends.http.serving import create_port
-from tpy.frontends.http.wire import StreamWire
+from tpy.frontends.transport import StreamWire
 
 from .fakes import FakeServices
 from .harness import INFER, Client, options, post, running
@@ -36,9 +36,8 @@ def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("little_room")
 @pytest.mark.parametrize("path", [INFER, "/v2/models/m/generate", "/v2/repository/models/m/load"])
-@pytest.mark.parametrize("fast_path", [True, False])
-async def test_bodies_of_all_clients_have_one_budget(path: str, *, fast_path: bool) -> None:
-    async with running(FakeServices(), max_input_size=ROOM, fast_path=fast_path) as server:
+async def test_bodies_of_all_clients_have_one_budget(path: str) -> None:
+    async with running(FakeServices(), max_input_size=ROOM) as server:
         slow, quick = await server.connect(), await server.connect()
         alone = (await quick.ask(large(path))).status
         assert alone != 503
@@ -53,9 +52,8 @@ async def test_bodies_of_all_clients_have_one_budget(path: str, *, fast_path: bo
 
 
 @pytest.mark.usefixtures("little_room")
-@pytest.mark.parametrize("fast_path", [True, False])
-async def test_a_client_that_leaves_gives_its_room_back(*, fast_path: bool) -> None:
-    async with running(FakeServices(), max_input_size=ROOM, fast_path=fast_path) as server:
+async def test_a_client_that_leaves_gives_its_room_back() -> None:
+    async with running(FakeServices(), max_input_size=ROOM) as server:
         quick = await server.connect()
         for _ in range(5):
             slow = await server.connect()
@@ -107,9 +105,9 @@ class _Watched(StreamWire):
 
     asked = 0
 
-    async def receive_into(self, buffer: memoryview) -> int:
-        self.asked = max(self.asked, len(buffer))
-        return await super().receive_into(buffer)
+    async def receive(self, size_max: int) -> bytes:
+        self.asked = max(self.asked, size_max)
+        return await super().receive(size_max)
 
 
 async def test_a_large_body_is_taken_from_the_socket_in_pieces() -> None:

@@ -11,10 +11,9 @@ from .fakes import FakeServices
 from .harness import INFER, get, infer, infer_body, post, running
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
-async def test_restricted_apis_need_their_header(fast_path: bool) -> None:
+async def test_restricted_apis_need_their_header() -> None:
     restricted = parse_restricted_apis(["inference,model-repository:X-Key=secret=1", "health:probe=yes"])
-    async with running(FakeServices(), restricted=restricted, fast_path=fast_path) as server:
+    async with running(FakeServices(), restricted=restricted) as server:
         client = await server.connect()
         for request in (infer(1), post("/v2/repository/index", "")):
             answer = await client.ask(request)
@@ -41,10 +40,9 @@ def test_wrong_restrictions_are_refused(text: str, complaint: str) -> None:
         parse_restricted_apis([text])
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
-async def test_matching_headers_become_parameters(fast_path: bool) -> None:
+async def test_matching_headers_become_parameters() -> None:
     services = FakeServices()
-    async with running(services, header_forward_pattern="^x-.*|priority|triton_.*", fast_path=fast_path) as server:
+    async with running(services, header_forward_pattern="^x-.*|priority|triton_.*") as server:
         client = await server.connect()
         assert (await client.ask(post(INFER, infer_body(1), "X-Tenant: a", "Not-X-This: b"))).status == 200
         assert dict(services.inference.submitted[0].request.parameters) == {"X-Tenant": "a"}

@@ -1,81 +1,91 @@
-"""HTTP/2 and TLS, which are Hypercorn's; the stock client; the metrics port; addresses that cannot be had."""
+"""TLS; HTTP/2, which is not served; the stock client; the metrics port; addresses that cannot be had."""
 
 from __future__ import annotations
 
 import json
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-import h2.config
-import h2.connection
-import h2.events
 import numpy as np
 import pytest
 import trio
+import trio.testing
 import tritonclient.http
 
 from tpy.errors import InvalidArgument, Unavailable
 from tpy.frontends.http import HttpOptions
 from tpy.frontends.metrics_http import serve_metrics
+from tpy.frontends.transport import TlsOptions
 
 from .fakes import FakeServices, floats
-from .harness import INFER, Client, get, infer, infer_body, options, post, running
+from .harness import Client, Running, get, infer, options, post, running
 
 CERTIFICATE = Path(__file__).parent / "loopback_certificate.pem"
+TLS = TlsOptions(certificate_file=str(CERTIFICATE), key_file=str(CERTIFICATE))
 
 
-async def ask_http2(stream: trio.abc.Stream, path: str, body: bytes) -> tuple[int, bytes]:
-    """One POST over HTTP/2: status and body."""
-    connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True))
-    connection.initiate_connection()
-    headers = [(":method", "POST"), (":path", path), (":scheme", "http"), (":authority", "t")]
-    connection.send_headers(1, [*headers, ("content-length", str(len(body)))])
-    connection.send_data(1, body, end_stream=True)
-    await stream.send_all(connection.data_to_send())
-    status, received = 0, b""
-    while True:
-        for event in connection.receive_data(await stream.receive_some()):
-            if isinstance(event, h2.events.ResponseReceived):
-                status = int(dict(event.headers)[b":status"])
-            elif isinstance(event, h2.events.DataReceived):
-                received += event.data
-            elif isinstance(event, h2.events.StreamEnded):
-                return status, received
-        await stream.send_all(connection.data_to_send())
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
-async def test_http2_with_prior_knowledge_gives_the_same_bytes() -> None:
+@pytest.mark.parametrize("cut", [len(PREFACE), 10])
+async def test_http2_is_not_served(cut: int) -> None:
+    """As Triton 2.51, which closes the connection; ours gives a reason before."""
     async with running(FakeServices()) as server:
-        first = await server.connect()
-        expected = (await first.ask(infer(1, 2))).body
-        second = await server.connect()
-        assert await ask_http2(second.stream, INFER, infer_body(1, 2).encode()) == (200, expected)
-        third = await server.connect()
-        assert (await ask_http2(third.stream, "/v2/models/x/infer", b""))[0] == 404
+        client = await server.connect()
+        await client.send(PREFACE[:cut])
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        await client.send(PREFACE[cut:] + b"\0\0\0\4\0\0\0\0\0")
+        answer = await client.answer()
+        assert (answer.status, answer.headers["connection"]) == (400, "close")
+        await client.expect_end()
 
 
-@pytest.mark.parametrize("protocol", ["http/1.1", "h2"])
-async def test_tls(protocol: str) -> None:
-    async with running(FakeServices(), certificate_file=str(CERTIFICATE), key_file=str(CERTIFICATE)) as server:
-        context = ssl.create_default_context(cafile=CERTIFICATE)
-        context.set_alpn_protocols([protocol])
-        plain = (await server.connect()).stream
-        stream = trio.SSLStream(plain, context, server_hostname="localhost", https_compatible=True)
-        await stream.do_handshake()
-        assert stream.selected_alpn_protocol() == protocol
-        if protocol == "h2":
-            status, body = await ask_http2(stream, INFER, infer_body(1).encode())
-        else:
-            answer = await Client(stream).ask(infer(1))  # type: ignore[arg-type]  # never half-closed here
-            status, body = answer.status, answer.body
-        assert status == 200
-        assert json.loads(body)["outputs"][0]["data"] == [1.0]
+@asynccontextmanager
+async def over_tls(server: Running, *protocols: str) -> AsyncIterator[Client]:
+    """A client of a port that speaks TLS."""
+    context = ssl.create_default_context(cafile=CERTIFICATE)
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    plain = (await server.connect()).stream
+    stream = trio.SSLStream(plain, context, server_hostname="localhost", https_compatible=True)
+    await stream.do_handshake()
+    assert stream.selected_alpn_protocol() == ("http/1.1" if "http/1.1" in protocols else None)
+    yield Client(stream)  # type: ignore[arg-type]  # never half-closed here
+
+
+@pytest.mark.parametrize("protocols", [(), ("http/1.1",), ("h2", "http/1.1"), ("h2",)])
+async def test_tls(protocols: tuple[str, ...]) -> None:
+    """Inference takes the same path as in the clear, with the same bytes; other routes know that they are asked over TLS."""
+    services = FakeServices()
+    large = [float(number) for number in range(50_000)]
+    async with running(services) as clear, running(services, tls=TLS) as server, over_tls(server, *protocols) as client:
+        plain = await clear.connect()
+        for request in (infer(1, 2), infer(*large), get("/v2"), get("/nowhere"), post("/v2/models/m/generate", "[")):
+            expected, answer = await plain.ask(request), await client.ask(request)
+            assert (answer.status, answer.headers, answer.body) == (expected.status, expected.headers, expected.body)
+        await client.send(infer(3) + infer(4))
+        assert [json.loads((await client.answer()).body)["outputs"][0]["data"] for _ in range(2)] == [[3.0], [4.0]]
+
+
+async def test_a_tls_connection_drains_with_its_port() -> None:
+    services = FakeServices()
+    services.inference.immediate = False
+    async with running(services, tls=TLS) as server, over_tls(server) as client:
+        await client.send(infer(1))
+        await services.inference.wait_submitted(1)
+        server.stop.set()
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        services.inference.submitted[0].answer()
+        answer = await client.answer()
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
 
 
 async def test_a_certificate_needs_its_key() -> None:
-    with pytest.RaisesGroup(pytest.RaisesExc(InvalidArgument, match="both"), flatten_subgroups=True):
-        async with running(FakeServices(), certificate_file=str(CERTIFICATE)):
+    with pytest.RaisesGroup(pytest.RaisesExc(InvalidArgument, match="TLS for HTTP needs both"), flatten_subgroups=True):
+        async with running(FakeServices(), tls=TlsOptions(certificate_file=str(CERTIFICATE))):
             pass
 
 

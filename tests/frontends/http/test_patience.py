@@ -12,7 +12,7 @@ from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.message import HttpReply
 from tpy.frontends.http.replies import ReplyLine
 from tpy.frontends.http.serving import create_port
-from tpy.frontends.http.wire import StreamWire
+from tpy.frontends.transport import StreamWire
 
 from .fakes import FakeServices
 from .harness import options
@@ -20,7 +20,7 @@ from .harness import options
 
 async def test_a_connection_accepted_in_the_moment_of_a_stop_ends_soon(mock_clock: trio.testing.MockClock) -> None:
     port = create_port(options(), FakeServices(), SystemClock())
-    port.begin_stop()
+    port.begin_drain()
     ours, theirs = trio.testing.memory_stream_pair()
     began_s = trio.current_time()
     await Http1Connection(port, StreamWire(theirs), client=None, server=None).run()

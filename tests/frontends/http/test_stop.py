@@ -9,16 +9,15 @@ import trio.testing
 from tpy.clock import SystemClock
 from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.serving import create_port
-from tpy.frontends.http.wire import StreamWire
+from tpy.frontends.transport import StreamWire
 from tpy.limits import HTTP_STOP_IDLE_S
 
 from .fakes import FakeServices
 from .harness import get, infer, options, post, running
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
-async def test_idle_connections_are_closed_and_no_new_ones_accepted(fast_path: bool) -> None:
-    async with running(FakeServices(), fast_path=fast_path) as server:
+async def test_idle_connections_are_closed_and_no_new_ones_accepted() -> None:
+    async with running(FakeServices()) as server:
         idle = await server.connect()
         assert (await idle.ask(get("/v2/health/live"))).status == 200
         untouched = await server.connect()
@@ -31,11 +30,10 @@ async def test_idle_connections_are_closed_and_no_new_ones_accepted(fast_path: b
             await server.connect()
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
-async def test_requests_in_flight_finish_with_connection_close(fast_path: bool) -> None:
+async def test_requests_in_flight_finish_with_connection_close() -> None:
     services = FakeServices()
     services.inference.immediate = False
-    async with running(services, fast_path=fast_path) as server:
+    async with running(services) as server:
         client = await server.connect()
         await client.send(infer(1))
         await services.inference.wait_submitted(1)
@@ -44,8 +42,7 @@ async def test_requests_in_flight_finish_with_connection_close(fast_path: bool) 
         services.inference.submitted[0].answer()
         answer = await client.answer()
         assert answer.status == 200
-        if fast_path:  # Hypercorn closes without saying so
-            assert answer.headers["connection"] == "close"
+        assert answer.headers["connection"] == "close"
         await client.expect_end()
 
 
@@ -66,11 +63,10 @@ async def test_pipelined_requests_in_flight_are_all_answered() -> None:
         await client.expect_end()
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
 @pytest.mark.parametrize("sent", [0, 20, 40])
-async def test_a_request_that_arrives_while_stopping_is_answered(sent: int, fast_path: bool) -> None:
+async def test_a_request_that_arrives_while_stopping_is_answered(sent: int) -> None:
     """Also one whose beginning arrived before; the answer says that it is the connection's last."""
-    async with running(FakeServices(), fast_path=fast_path) as server:
+    async with running(FakeServices()) as server:
         client = await server.connect()
         assert (await client.ask(get("/v2/health/ready"))).status == 200
         request = infer(1)
@@ -103,7 +99,7 @@ async def test_a_body_that_makes_progress_is_waited_for(autojump_clock: trio.tes
         half = len(request) - 40
         await ours.send_all(request[:half])
         await trio.testing.wait_all_tasks_blocked()
-        port.begin_stop()
+        port.begin_drain()
         for index in range(half, len(request)):
             await trio.sleep(HTTP_STOP_IDLE_S * 0.9)
             await ours.send_all(request[index : index + 1])
@@ -123,12 +119,11 @@ async def test_half_a_request_does_not_hold_up_the_stop(size: int) -> None:
             await client.expect_end()
 
 
-@pytest.mark.parametrize("fast_path", [True, False])
-async def test_what_outlasts_the_drain_deadline_is_cancelled(fast_path: bool) -> None:
+async def test_what_outlasts_the_drain_deadline_is_cancelled() -> None:
     services = FakeServices()
     services.inference.immediate = False
     services.repository.gate = trio.Event()
-    async with running(services, fast_path=fast_path, drain_timeout_s=0.05) as server:
+    async with running(services, drain_timeout_s=0.05) as server:
         inferring, loading = await server.connect(), await server.connect()
         await inferring.send(infer(1))
         await loading.send(post("/v2/repository/models/m/load", ""))
@@ -137,9 +132,8 @@ async def test_what_outlasts_the_drain_deadline_is_cancelled(fast_path: bool) ->
         server.stop.set()
         with trio.fail_after(5):
             await services.inference.submitted[0].ended.wait()
-            if fast_path:  # Hypercorn says 500, without a body
-                await inferring.expect_end()
-                await loading.expect_end()
+            await inferring.expect_end()
+            await loading.expect_end()
     assert services.repository.loads == []
 
 

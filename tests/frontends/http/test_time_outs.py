@@ -11,7 +11,7 @@ import trio.testing
 from tpy.clock import SystemClock
 from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.serving import create_port
-from tpy.frontends.http.wire import StreamWire
+from tpy.frontends.transport import StreamWire
 
 from .fakes import FakeServices
 from .harness import INFER, get, in_memory, infer, options, running
@@ -101,7 +101,7 @@ async def test_a_reader_that_takes_nothing_does_not_hold_up_the_stop(autojump_cl
         await ours.send_all(infer(1))
         await trio.sleep(50)
         began = trio.current_time()
-        connection.begin_stop()
+        connection.begin_drain()
     assert trio.current_time() - began == pytest.approx(5)
 
 
@@ -114,7 +114,7 @@ async def test_a_reader_that_has_its_answer_in_the_making_is_not_idle(autojump_c
         nursery.start_soon(connection.run)
         await ours.send_all(infer(1))
         await trio.sleep(50)
-        port.begin_stop()
+        port.begin_drain()
         await trio.sleep(4)
         assert (await ours.receive_some()).startswith(b"HTTP/1.1 200 ")
 

@@ -1,7 +1,4 @@
-"""The Quart application: which URL and method reaches which handler, for every transport.
-
-Inference is here too, for HTTP/2, TLS and `fast_path` off; it is the same call as on the fast path.
-"""
+"""The Quart application: the URL and method of every route that is not inference, and its handler."""
 
 from __future__ import annotations
 
@@ -10,21 +7,18 @@ from http import HTTPStatus
 from types import TracebackType
 from typing import Concatenate
 
-import trio
 from quart import Response, request
 from quart.wrappers.response import ResponseBody
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.routing import BaseConverter
 
-from tpy.errors import TpyError
-from tpy.frontends.core.budget import ByteBudget
+from tpy.errors import InvariantViolation, TpyError
 from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.generate import EventBody, GenerateApi, StreamReply
 from tpy.frontends.http.infer import InferEndpoint, is_disguised, unexpected_error_reply
-from tpy.frontends.http.message import Body, HttpReply, HttpRequest, error_reply, fields_of, refusal_reply
-from tpy.frontends.http.parser import bodies_full_reply, too_large_reply
+from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply, fields_of, refusal_reply
 from tpy.frontends.http.quart_bridge import BODY
 
 Handler = Callable[Concatenate[HttpRequest, ...], Awaitable[HttpReply | StreamReply]]
@@ -43,30 +37,10 @@ class _EmptyOrNameConverter(BaseConverter):
     part_isolating = False
 
 
-class _QuartInference:
-    """The inference route under Quart: a handler's task waits for the answer."""
-
-    def __init__(self, endpoint: InferEndpoint) -> None:
-        self._endpoint = endpoint
-
-    async def infer(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
-        answered = trio.Event()
-        request.received_ns = self._endpoint.clock.now_ns()
-        call = self._endpoint.call(request, model, version, answered=lambda _: answered.set())
-        try:
-            if not call.begin_nowait():
-                await call.finish()
-            await answered.wait()
-        finally:
-            if not answered.is_set():
-                call.cancel()
-        return await call.render_in_thread() if call.heavy_answer else call.render()
-
-
 def create_app(endpoint: InferEndpoint) -> QuartTrio:
     """The application with all routes of Triton's HTTP port."""
     app = bare_app()
-    routes = _Routes(app, policy=endpoint.policy, max_input_size=endpoint.max_input_size, bodies=endpoint.bodies)
+    routes = _Routes(app, endpoint.policy)
     control = ControlApi(endpoint.services, threads=endpoint.threads)
     generate = GenerateApi(endpoint)
     model, any_model = "/v2/models/<model>", "/v2/models/<name:model>"
@@ -82,8 +56,7 @@ def create_app(endpoint: InferEndpoint) -> QuartTrio:
         routes.add("metadata", prefix, GET=control.model_metadata)
         routes.add("model-config", f"{prefix}/config", GET=control.model_config)
         routes.add("statistics", f"{prefix}/stats", GET=control.statistics)
-        # No category: the call checks "inference" itself, as it does on the fast path.
-        routes.add("", f"{prefix}/infer", POST=_QuartInference(endpoint).infer)
+        routes.add("", f"{prefix}/infer", POST=_inference)
         routes.add("inference", f"{prefix}/generate", POST=generate.generate)
         routes.add("inference", f"{prefix}/generate_stream", POST=generate.generate_stream)
     for prefix in ("/v2/repository", "/v2/repository/<repository>"):
@@ -100,6 +73,11 @@ def create_app(endpoint: InferEndpoint) -> QuartTrio:
         routes.add("shared-memory", f"{kind}/region/<region>/unregister", POST=control.unregister_regions)
         routes.add("shared-memory", f"{kind}/unregister", POST=control.unregister_regions)
     return app
+
+
+async def _inference(request: HttpRequest, **values: str) -> HttpReply:
+    """Stands for the route of inference, which the connection serves: here other methods find that it exists."""
+    raise InvariantViolation("an inference request came to the application")
 
 
 def bare_app() -> QuartTrio:
@@ -150,11 +128,9 @@ class _EventBody(ResponseBody):
 class _Routes:
     """Adds handlers to an application, with what every request goes through."""
 
-    def __init__(self, app: QuartTrio, *, policy: HeaderPolicy, max_input_size: int, bodies: ByteBudget) -> None:
+    def __init__(self, app: QuartTrio, policy: HeaderPolicy) -> None:
         self._app = app
         self._policy = policy
-        self._max_input_size = max_input_size
-        self._bodies = bodies
 
     def add(self, category: str, rule: str, **handlers: Handler) -> None:
         """Serve `rule`; the keywords are methods. `category` is the restricted API that it belongs to, "" for none."""
@@ -167,77 +143,32 @@ class _Routes:
         )
 
     async def _serve(self, category: str, handlers: dict[str, Handler], values: dict[str, str]) -> Response:
-        message: HttpRequest | None = None
         try:
-            message = await self._message()
+            message = _message()
             if is_disguised(message.target):
                 return await _on_http_exception(NotFound())
             if category:
                 self._policy.require(category, message.fields)
             handler = handlers["GET" if request.method == "HEAD" else request.method]
             reply: HttpReply | StreamReply = await handler(message, **values)
-        except _BodiesFull:
-            reply = bodies_full_reply()
-        except _Oversized as oversized:
-            reply = too_large_reply(oversized.size, self._max_input_size, fields_of(list(request.scope["headers"])))
         except TpyError as error:
             reply = error_reply(error)
         except Exception:
             reply = unexpected_error_reply(request.path)
-        finally:
-            if message is not None:
-                self._bodies.give(message.held_bytes)
         return quart_response(self._app, reply)
 
-    async def _message(self) -> HttpRequest:
-        """The present request, its body read."""
-        scope = request.scope
-        headers = list(scope["headers"])
-        announced = request.content_length or 0
-        if announced > self._max_input_size:
-            raise _Oversized(announced)
-        body: Body = scope["state"].pop(BODY, b"")
-        held_bytes = 0
-        if not len(body):
-            body = await self._body()
-            held_bytes = len(body)
-        return HttpRequest(
-            method=request.method.encode("ascii"),
-            target=scope["raw_path"],
-            path=request.path,
-            version=scope["http_version"],
-            headers=headers,
-            fields=fields_of(headers),
-            keep_alive=True,
-            body=body,
-            held_bytes=held_bytes,
-        )
 
-    async def _body(self) -> bytes | bytearray:
-        """The present request's body, as ASGI brings it."""
-        body = bytearray()
-        whole = False
-        try:
-            async for piece in request.body:
-                if not self._bodies.take(len(piece)):
-                    raise _BodiesFull
-                body += piece
-                if len(body) > self._max_input_size:
-                    raise _Oversized(len(body))
-            whole = True
-        finally:
-            if not whole:
-                self._bodies.give(len(body))
-        return body
-
-
-class _BodiesFull(Exception):
-    """There is no room for the body beside those of others."""
-
-
-class _Oversized(Exception):
-    """The body has at least `size` bytes, which is too much."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.size = size
+def _message() -> HttpRequest:
+    """The present request, with the body that the connection has read."""
+    scope = request.scope
+    headers = list(scope["headers"])
+    return HttpRequest(
+        method=request.method.encode("ascii"),
+        target=scope["raw_path"],
+        path=request.path,
+        version=scope["http_version"],
+        headers=headers,
+        fields=fields_of(headers),
+        keep_alive=True,
+        body=scope["state"].pop(BODY),
+    )

@@ -31,16 +31,15 @@ from tpy.frontends.http.parser import Phase, RequestParser
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.quart_bridge import QuartExchange
 from tpy.frontends.http.replies import CONTINUE, Place, ReplyLine
-from tpy.frontends.http.wire import Wire
+from tpy.frontends.transport import GONE, Demand, Wire
+from tpy.units import KIB
 
-HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_RECEIVE_BYTES = 64 * KIB
 _LINGER_S = 5.0
 """How long bytes of a refused request are still read, so that its sender gets to read the refusal."""
 
 _PROBE_PAUSE_S_MIN = 0.002
 _PROBE_PAUSE_S_MAX = 0.25
-
-GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 Address = tuple[str, int] | None
 
@@ -49,8 +48,7 @@ class Http1Connection:
     """Serves `wire` and owns it. One instance, one `run`."""
 
     def __init__(self, port: HttpPort, wire: Wire, *, client: Address, server: Address) -> None:
-        self.preface = b""
-        """After `run`: what a client that speaks HTTP/2 has sent so far; the wire is then still open."""
+        self.receive_bytes_max = _RECEIVE_BYTES
         self._port = port
         self._options = port.options
         self._wire = wire
@@ -65,13 +63,12 @@ class Http1Connection:
             progressed=self._on_progress,
             failed=self._scope.cancel,
         )
-        if port.stopping:
-            self._line.begin_stop()
-        self._beginning = b""
         self._eof = False
         self._alone: QuartExchange | None = None
         self._alone_request: HttpRequest | None = None
         self._pumping = False
+        self._paused = False
+        """The wire is to read nothing until there is room for it."""
         self._refused = False
         self._owes_continue = False
         self._timer = trio.CancelScope()
@@ -83,9 +80,8 @@ class Http1Connection:
 
     async def run(self) -> None:
         """Serve until the connection ends. Cancelled: everything in flight is cancelled and the connection closed."""
-        self._port.connections.add(self)
         try:
-            with self._scope:
+            with self._port.serving(self), self._scope:
                 async with self._tasks:
                     try:
                         await self._serve()
@@ -93,14 +89,12 @@ class Http1Connection:
                         self._line.cancel_all()
                         self._scope.cancel()
         finally:
-            self._port.connections.discard(self)
             self._parser.drop()
             self._end_alone()
-            if not self.preface:
-                with trio.CancelScope(shield=True):  # closing a socket does not wait
-                    await self._wire.aclose()
+            with trio.CancelScope(shield=True):  # closing a socket does not wait
+                await self._wire.aclose()
 
-    def begin_stop(self) -> None:
+    def begin_drain(self) -> None:
         """The server stops: close with the last answer, or when none is owed and the peer sends nothing for a moment."""
         self._line.begin_stop()
         if self._parser.fatal is None and not self._parser.ended:
@@ -117,7 +111,7 @@ class Http1Connection:
         self._arm(trio.current_time() + self._options.keep_alive_timeout_s)
         while True:
             with trio.CancelScope(deadline=self._due_s) as self._timer:
-                await self._read_requests()
+                await self._read()
                 break
             if self._line.closing:
                 break
@@ -130,55 +124,54 @@ class Http1Connection:
                 return
             self._parser.fatal = self._late()
             self._pump()
-        if self.preface:
-            return
         if self._eof and self._is_busy():
             await self._watch_half_closed()
         await self._line.wait_taken()
         if self._parser.fatal is not None and not self._eof:
             await self._linger()
 
-    async def _read_requests(self) -> None:
+    async def _read(self) -> None:
         """Read until no further request can come or nothing more is to be answered. Safe to cancel and call again."""
-        parser, line, wire = self._parser, self._line, self._wire
+        if self._eof or self._line.closing:
+            return
         try:
-            if parser.begun == 0:
-                await self._read_beginning()
-            while not (self._eof or self.preface or line.closing):
-                if parser.ended or parser.fatal is not None:
-                    self._eof = not await wire.receive()  # nothing to us, but we see the peer leave
-                elif self._must_wait():
-                    self._due_s = math.inf
-                    self._wake = trio.Event()
-                    await self._wake.wait()
-                    self._head_timed = self._body_timed = 0  # the peer could not go on: its time starts again
-                    self._set_deadline()
-                elif parser.bulk is not None:
-                    count = await wire.receive_into(parser.bulk[: limits.HTTP_RECEIVE_BYTES_MAX])
-                    parser.bulk_received(count)
-                    self._eof = not count
-                    self._after_bytes()
-                else:
-                    data = await wire.receive()
-                    parser.feed(data)
-                    self._eof = not data
-                    self._after_bytes()
+            await self._wire.read(self)
         except GONE:
             self._scope.cancel()
 
-    async def _read_beginning(self) -> None:
-        """Take the first bytes, which tell HTTP/2 with prior knowledge from HTTP/1.1."""
-        while not self._eof:
-            data = await self._wire.receive()
-            self._eof = not data
-            self._beginning += data
-            if self._beginning.startswith(HTTP2_PREFACE[:4]):
-                self.preface = self._beginning
-                return
-            if not HTTP2_PREFACE.startswith(self._beginning):
-                self._parser.feed(self._beginning)
-                self._after_bytes()
-                return
+    # Receiver
+
+    def get_buffer(self) -> memoryview | None:
+        parser = self._parser
+        if parser.bulk is None or parser.ended or parser.fatal is not None:
+            return None
+        return parser.bulk[: limits.HTTP_RECEIVE_BYTES_MAX]
+
+    def buffer_updated(self, count: int) -> Demand:
+        self._eof = not count
+        self._parser.bulk_received(count)
+        self._after_bytes()
+        return self._demand()
+
+    def data_received(self, data: bytes) -> Demand:
+        self._eof = not data
+        if not self._parser.ended and self._parser.fatal is None:  # else nothing to us, but we see the peer leave
+            self._parser.feed(data)
+            self._after_bytes()
+        return self._demand()
+
+    def proceed(self) -> Demand:
+        return self._demand()
+
+    def _demand(self) -> Demand:
+        if self._line.closing:
+            self._timer.cancel()
+            return Demand.PAUSE
+        if self._parser.ended or self._parser.fatal is not None or not self._must_wait():
+            return Demand.READ
+        self._due_s = math.inf
+        self._paused = True
+        return Demand.PAUSE
 
     def _must_wait(self) -> bool:
         """Whether enough is in hand: answers that the peer does not take, requests that wait, bytes that they hold."""
@@ -208,7 +201,7 @@ class Http1Connection:
 
     def _late(self) -> HttpReply:
         """The answer to a request that did not arrive in its time."""
-        if self._port.stopping:
+        if self._port.is_draining:
             return error_reply(Unavailable("Server exiting"))
         return refusal_reply(HTTPStatus.REQUEST_TIMEOUT, f"time-out {self._parser.phase.value} of the request")
 
@@ -232,7 +225,7 @@ class Http1Connection:
 
     def _arm(self, due_s: float) -> None:
         """Wait for the peer until `due_s`; when the server stops, a moment."""
-        if self._port.stopping:
+        if self._port.is_draining:
             due_s = min(due_s, trio.current_time() + self._port.stop_idle_s)
         self._due_s = due_s
         if due_s < self._timer.deadline:
@@ -325,6 +318,11 @@ class Http1Connection:
         self._pay_continue()
         if self._parser.phase is Phase.IDLE:
             self._set_deadline()
+        if self._paused and not self._must_wait():
+            self._paused = False
+            self._head_timed = self._body_timed = 0  # the peer could not go on: its time starts again
+            self._set_deadline()
+            self._wire.resume()
         self._wake.set()
 
     # The end
@@ -352,7 +350,24 @@ class Http1Connection:
         with trio.move_on_after(_LINGER_S):
             try:
                 await self._wire.send_eof()
-                while await self._wire.receive():
-                    pass
+                await self._wire.read(_Discard())
             except GONE:
                 return
+
+
+class _Discard:
+    """A receiver for bytes that nobody wants."""
+
+    receive_bytes_max = _RECEIVE_BYTES
+
+    def get_buffer(self) -> None:
+        return None
+
+    def buffer_updated(self, count: int) -> Demand:
+        return Demand.READ
+
+    def data_received(self, data: bytes) -> Demand:
+        return Demand.READ
+
+    def proceed(self) -> Demand:
+        return Demand.READ

@@ -53,7 +53,7 @@ class QuartExchange:
             port.config,
             port.context,
             tasks,
-            False,
+            port.listen_options.tls is not None,
             client,
             server,
             self._send,

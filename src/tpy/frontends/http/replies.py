@@ -14,7 +14,7 @@ import trio
 
 from tpy.errors import InvariantViolation
 from tpy.frontends.http.message import HttpReply, reason_phrase
-from tpy.frontends.http.wire import Wire
+from tpy.frontends.transport import GONE, Wire, size_of, unsent
 from tpy.limits import HTTP_READER_BYTES_PER_S_MIN
 
 _JOINED_BYTES_MAX = 16 * 1024
@@ -170,8 +170,8 @@ class ReplyLine:
             self._due_s += _seconds_for(pieces)
             return
         try:
-            rest = _after(pieces, self._wire.send_nowait(pieces))
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            rest = unsent(pieces, self._wire.send_nowait(pieces))
+        except GONE:
             self._failed()
             return
         if rest:
@@ -215,11 +215,11 @@ class ReplyLine:
                 deadline_s = min(trio.current_time() + self._write_timeout_s, self._due_s)
                 with trio.CancelScope(deadline=deadline_s) as self._patience:
                     sent = await self._wire.send_some(self._unsent)
-                    self._unsent = _after(self._unsent, sent)  # which others may have added to meanwhile
+                    self._unsent = unsent(self._unsent, sent)  # which others may have added to meanwhile
                 if self._patience.cancelled_caught:
                     self._failed()
                     return
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+        except GONE:
             self._failed()
             return
         self.blocked = False
@@ -229,15 +229,5 @@ class ReplyLine:
 
 
 def _seconds_for(pieces: Sequence[Piece]) -> float:
-    """How long the slowest reader that is served may take for so many bytes."""
-    return sum([len(piece) if isinstance(piece, bytes) else piece.nbytes for piece in pieces]) / HTTP_READER_BYTES_PER_S_MIN
-
-
-def _after(pieces: list[Piece], sent: int) -> list[Piece]:
-    """What is left of `pieces` when their first `sent` bytes are gone; no copies."""
-    for index, piece in enumerate(pieces):
-        size = len(piece) if isinstance(piece, bytes) else piece.nbytes
-        if sent < size:
-            return [memoryview(piece).cast("B")[sent:], *pieces[index + 1 :]] if sent else pieces[index:]
-        sent -= size
-    return []
+    """The time that the slowest reader that is served may take for so many bytes."""
+    return size_of(pieces) / HTTP_READER_BYTES_PER_S_MIN

@@ -14,8 +14,8 @@ from tpy.frontends.http.app import create_app
 from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
-from tpy.frontends.http.server import hypercorn_config, serve_port
-from tpy.frontends.listening import BoundAddress
+from tpy.frontends.http.server import serve_http_port
+from tpy.frontends.transport import BoundAddress
 from tpy.services import Services
 
 
@@ -27,8 +27,8 @@ def create_port(options: HttpOptions, services: Services, clock: Clock) -> HttpP
     return HttpPort(
         options=options,
         app=wrap_app(app, options.max_input_size, "asgi"),
-        config=hypercorn_config(options),
         endpoint=endpoint,
+        clock=clock,
     )
 
 
@@ -47,4 +47,4 @@ async def serve_http(
     Reports the bound address as soon as connections are accepted. Raises Unavailable when the address cannot be bound and
     InvalidArgument for options that cannot be served. Cancelled: stops at once, requests in flight are cancelled.
     """
-    await serve_port(create_port(options, services, clock), stop=stop, inherited=inherited, task_status=task_status)
+    await serve_http_port(create_port(options, services, clock), stop=stop, inherited=inherited, task_status=task_status)

@@ -14,7 +14,7 @@ from fuzz.target import Target, Violation
 from tpy.frontends.grpc.transport import StreamHandler, UnaryHandler
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.port import GrpcPort
-from tpy.frontends.grpc.transport.wire import StreamWire
+from tpy.frontends.transport import StreamWire
 from tpy.trio_clock import TrioClock
 
 from .harness import echo, echo_stream, options

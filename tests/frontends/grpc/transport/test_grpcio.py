@@ -17,13 +17,13 @@ from grpclib.const import Status
 
 from tpy.errors import InvalidArgument, Unavailable
 from tpy.frontends.grpc.transport import StreamCall, StreamHandler, UnaryCall, UnaryHandler
+from tpy.frontends.transport import TlsOptions
 from tpy.units import MIB
 
 from .harness import Held, Running, echo, echo_stream, running
 
 CERTIFICATES = Path(__file__).parent / "certificates"
 TLS = {
-    "tls": True,
     "certificate_file": str(CERTIFICATES / "server.pem"),
     "key_file": str(CERTIFICATES / "server.key"),
     "root_certificate_file": str(CERTIFICATES / "ca.pem"),
@@ -363,14 +363,14 @@ def is_refused(channel: grpc.Channel) -> None:
 
 
 async def test_tls() -> None:
-    async with running(HANDLERS, **TLS) as served:
+    async with running(HANDLERS, tls=TlsOptions(**TLS)) as served:
         await with_tls(served, credentials(), use_everything)
         await with_channel(served, is_refused)
         await with_tls(served, credentials(client="client"), use_everything)
 
 
 async def test_mutual_tls() -> None:
-    async with running(HANDLERS, **TLS, tls_mutual=True) as served:
+    async with running(HANDLERS, tls=TlsOptions(**TLS, mutual=True)) as served:
         await with_tls(served, credentials(client="client"), use_everything)
         await with_tls(served, credentials(), is_refused)
         await with_tls(served, credentials(client="stranger"), is_refused)
@@ -388,7 +388,7 @@ async def test_tls_without_http2_is_closed(protocols: list[str]) -> None:
     context = ssl.create_default_context(cafile=str(CERTIFICATES / "ca.pem"))
     if protocols:
         context.set_alpn_protocols(protocols)
-    async with running(HANDLERS, **TLS) as served:
+    async with running(HANDLERS, tls=TlsOptions(**TLS)) as served:
         stream = await trio.open_ssl_over_tcp_stream("localhost", served.address.port, ssl_context=context, https_compatible=True)
         async with stream:
             with trio.fail_after(PATIENCE_S), contextlib.suppress(trio.BrokenResourceError):
@@ -398,9 +398,8 @@ async def test_tls_without_http2_is_closed(protocols: list[str]) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"tls": False, "tls_mutual": True}, "gRPC with mutual TLS needs TLS to be switched on"),
         ({"key_file": ""}, "TLS for gRPC needs both the server's certificate file and its key file"),
-        ({"root_certificate_file": "", "tls_mutual": True}, "mutual TLS for gRPC needs the root certificate file"),
+        ({"root_certificate_file": "", "mutual": True}, "mutual TLS for gRPC needs the root certificate file"),
         ({"key_file": "/none"}, "cannot load the gRPC server's certificate and key from"),
         ({"key_file": str(CERTIFICATES / "client.key")}, "cannot load the gRPC server's certificate and key from"),
         ({"root_certificate_file": str(CERTIFICATES / "server.key")}, "cannot load the root certificate for gRPC from"),
@@ -408,7 +407,7 @@ async def test_tls_without_http2_is_closed(protocols: list[str]) -> None:
 )
 async def test_tls_that_cannot_be_served(changes: dict[str, object], text: str) -> None:
     with pytest.RaisesGroup(pytest.RaisesExc(InvalidArgument, match=text), flatten_subgroups=True):
-        async with running(HANDLERS, **{**TLS, **changes}):
+        async with running(HANDLERS, tls=TlsOptions(**{**TLS, **changes})):  # type: ignore[arg-type]
             raise AssertionError
 
 

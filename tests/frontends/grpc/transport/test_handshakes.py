@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from tpy.frontends.grpc.transport import UnaryHandler, serving
+from tpy.frontends.grpc.transport import UnaryHandler
+from tpy.frontends.transport import TlsOptions, serving
 
 from .harness import PATH, echo, running
 
 CERTIFICATES = Path(__file__).parent / "certificates"
-TLS = {"tls": True, "certificate_file": str(CERTIFICATES / "server.pem"), "key_file": str(CERTIFICATES / "server.key")}
+TLS = TlsOptions(certificate_file=str(CERTIFICATES / "server.pem"), key_file=str(CERTIFICATES / "server.key"))
 _STALLED = 200
 
 
@@ -32,7 +33,7 @@ def _half_handshake() -> bytes:
 async def test_half_handshakes_hold_up_nobody_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some say nothing, some send half of what begins a handshake."""
     half = _half_handshake()
-    async with running({PATH: UnaryHandler(echo)}, **TLS) as port:
+    async with running({PATH: UnaryHandler(echo)}, tls=TLS) as port:
         host, _, number = port.target.rpartition(":")
         where = (host, int(number))
         with ExitStack() as stack:
@@ -47,8 +48,8 @@ async def test_half_handshakes_hold_up_nobody_and_end(monkeypatch: pytest.Monkey
                 await stream.do_handshake()
                 assert stream.selected_alpn_protocol() == "h2"
                 await trio.aclose_forcefully(stream)
-    monkeypatch.setattr(serving, "GRPC_SETUP_S_MAX", 0.05)
-    async with running({PATH: UnaryHandler(echo)}, **TLS) as port:
+    monkeypatch.setattr(serving, "TLS_HANDSHAKE_S_MAX", 0.05)
+    async with running({PATH: UnaryHandler(echo)}, tls=TLS) as port:
         host, _, number = port.target.rpartition(":")
         for sent in (b"", half):
             with trio.fail_after(20):

@@ -8,7 +8,7 @@ import trio
 from tpy.frontends.grpc.transport import StreamHandler, UnaryHandler
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.port import GrpcPort
-from tpy.frontends.grpc.transport.wire import StreamWire
+from tpy.frontends.transport import StreamWire
 from tpy.trio_clock import TrioClock
 
 from .harness import PATH, Client, Held, echo, echo_stream, in_memory, options

@@ -14,7 +14,7 @@ from tpy.deliveries import Deliveries
 from tpy.frontends.grpc.transport import StreamCall, StreamHandler, UnaryHandler
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.port import GrpcPort
-from tpy.frontends.grpc.transport.wire import Pieces, SocketWire
+from tpy.frontends.transport import Pieces, Poller, SocketWire
 
 from .harness import PATH, Client, Held, options
 from .peer import message
@@ -23,8 +23,8 @@ from .peer import message
 class CountingWire(SocketWire):
     """Counts what is written without waiting. `full`: nothing is taken so."""
 
-    def __init__(self, raw: socket.socket) -> None:
-        super().__init__(raw)
+    def __init__(self, raw: socket.socket, poller: Poller) -> None:
+        super().__init__(raw, poller)
         self.written = 0
         self.full = False
 
@@ -46,12 +46,13 @@ async def on_a_socket(handler: UnaryHandler | StreamHandler) -> AsyncIterator[Se
     deliveries = Deliveries()
     port = GrpcPort(options(), {PATH: handler}, SystemClock(), deliveries)
     ours, theirs = socket.socketpair()
-    wire = CountingWire(theirs)
+    poller = Poller(port.turns)
+    wire = CountingWire(theirs, poller)
     ours.setblocking(False)
     stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
     served = Served(deliveries, wire, Client(stream))
     with trio.fail_after(10):
-        async with trio.open_nursery() as nursery:
+        async with poller.polling(), trio.open_nursery() as nursery:
 
             async def serve() -> None:
                 await run_connection(port, wire, "test")
@@ -64,6 +65,7 @@ async def on_a_socket(handler: UnaryHandler | StreamHandler) -> AsyncIterator[Se
             yield served
             await stream.aclose()
             await served.ended.wait()
+    poller.close()
 
 
 async def test_calls_that_are_answered_in_one_block_are_written_once_and_at_its_end() -> None:

@@ -18,7 +18,7 @@ from tpy.frontends.grpc.transport.call import (
 )
 from tpy.frontends.grpc.transport.options import CompressionLevel, GrpcOptions
 from tpy.frontends.grpc.transport.serving import serve_grpc
-from tpy.frontends.listening import BoundAddress
+from tpy.frontends.transport import BoundAddress
 
 __all__ = [
     "DEADLINE_TEXT",

@@ -20,6 +20,7 @@ import trio
 from grpclib.const import Status
 
 from tpy.echo import echo
+from tpy.errors import InvariantViolation
 from tpy.frontends.grpc.transport.call import DEADLINE_TEXT, StreamHandler
 from tpy.frontends.grpc.transport.core.answers import refusal
 from tpy.frontends.grpc.transport.core.codes import Http2Code
@@ -33,7 +34,7 @@ from tpy.frontends.grpc.transport.exchange import Exchange, Waiting
 from tpy.frontends.grpc.transport.port import GrpcPort
 from tpy.frontends.grpc.transport.stream import StreamExchange
 from tpy.frontends.grpc.transport.unary import UnaryExchange
-from tpy.frontends.grpc.transport.wire import GONE, Wire
+from tpy.frontends.transport import GONE, Demand, Wire, unsent
 from tpy.limits import (
     GRPC_CONNECTION_SLICE_NS_MAX,
     GRPC_FRAMES_PER_STEP_MAX,
@@ -60,16 +61,13 @@ async def run_connection(port: GrpcPort, wire: Wire, peer: str) -> None:
     try:
         async with trio.open_nursery() as tasks:
             connection = Connection(port, wire, peer, tasks.start_soon)
-            port.connections.add(connection)
-            if port.is_draining:
-                connection.begin_drain()
             try:
-                tasks.start_soon(connection.write)
-                tasks.start_soon(connection.keep_time)
-                await connection.read()
-                await connection.abort_calls()
+                with port.serving(connection):
+                    tasks.start_soon(connection.write)
+                    tasks.start_soon(connection.keep_time)
+                    await connection.read()
+                    await connection.abort_calls()
             finally:
-                port.connections.discard(connection)
                 connection.end()
                 tasks.cancel_scope.cancel()
     finally:
@@ -85,8 +83,9 @@ class Connection:
         self.server = Http2Server(port.rules, now_ns)
         self.codec = port.codec
         self.peer = peer
-        self.receive_bytes_max = port.options.max_receive_bytes
+        self.message_bytes_max = port.options.max_receive_bytes
         self.send_bytes_max = port.options.max_send_bytes
+        self.receive_bytes_max = _READ_BYTES
         self.spawn = spawn
         self.turns = port.turns
         self._port = port
@@ -132,19 +131,30 @@ class Connection:
 
     async def read(self) -> None:
         """Read until nothing more can come."""
-        wire, server = self._wire, self.server
         with self._reading:
             try:
-                size_max = _READ_BYTES
-                while data := await wire.receive(size_max):
-                    size_max = _READ_BYTES if len(data) < _READ_BYTES else _READ_BYTES_BULK
-                    if not server.is_closed:
-                        self._take(data)
-                        while self._events or server.has_input:
-                            await self.turns.wait()
-                            self._take(b"")
+                await self._wire.read(self)
             except GONE:
                 return
+
+    # Receiver
+
+    def get_buffer(self) -> None:
+        return None
+
+    def buffer_updated(self, count: int) -> Demand:
+        raise InvariantViolation("bytes of a gRPC connection were written to a buffer that it has not given")
+
+    def data_received(self, data: bytes) -> Demand:
+        self.receive_bytes_max = _READ_BYTES if len(data) < _READ_BYTES else _READ_BYTES_BULK
+        return Demand.READ if not data or self.server.is_closed else self._advance(data)
+
+    def proceed(self) -> Demand:
+        return self._advance(b"")
+
+    def _advance(self, data: bytes) -> Demand:
+        self._take(data)
+        return Demand.CONTINUE if self._events or self.server.has_input else Demand.READ
 
     def _take(self, data: bytes) -> None:
         """One turn: of what has arrived as much as there is time for, and what is answered at once."""
@@ -270,14 +280,7 @@ class Connection:
 
     def _drop_sent(self, sent: int) -> None:
         """`sent` bytes of `_unsent` have been written."""
-        pieces = self._unsent
-        for index, piece in enumerate(pieces):
-            if sent < len(piece):
-                self._unsent = [memoryview(piece)[sent:], *pieces[index + 1 :]]
-                break
-            sent -= len(piece)
-        else:
-            self._unsent = []
+        self._unsent = unsent(self._unsent, sent)
         for exchange in tuple(self.behind):
             exchange.on_progress()
 

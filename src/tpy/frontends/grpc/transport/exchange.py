@@ -17,7 +17,7 @@ from tpy.frontends.grpc.transport.core.answers import Fields
 from tpy.frontends.grpc.transport.core.codes import Http2Code
 from tpy.frontends.grpc.transport.core.http2 import Http2Server
 from tpy.frontends.grpc.transport.core.request_head import RequestHead
-from tpy.frontends.grpc.transport.turns import LoopTurns
+from tpy.frontends.transport import LoopTurns
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Link(Protocol):
     server: Http2Server
     codec: MessageCodec
     peer: str
-    receive_bytes_max: int
+    message_bytes_max: int
     send_bytes_max: int
     spawn: Callable[..., None]
     """Start a task in the connection's nursery."""

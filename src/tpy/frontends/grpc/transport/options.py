@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
+from tpy.frontends.transport import ListenOptions
 from tpy.limits import GRPC_HEADER_BYTES_MAX, GRPC_MESSAGE_BYTES_MAX, GRPC_STREAMS_PER_CONNECTION_MAX
 
 CompressionLevel = Literal["none", "low", "medium", "high"]
 
 
-class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
+class GrpcOptions(ListenOptions, frozen=True, kw_only=True):
     """Everything that a deployment may choose about the gRPC port. All times are seconds of Trio's clock.
-
-    `address` is a host name, an IP address, or `unix:<path>`; `port` 0 takes a free one (ignored for a Unix socket).
 
     `max_receive_bytes` bounds one request message, before and after decompression; `max_send_bytes` one response message before
     compression. `header_bytes_max` bounds the headers of a call, counted as HTTP/2 counts them (32 bytes for each field);
@@ -28,14 +25,9 @@ class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
     never). A connection is asked to end after `max_connection_age_s` and ended `max_connection_age_grace_s` later (None: never).
 
     `compression`: how hard response messages are compressed, for clients that accept gzip or deflate.
-
-    `tls` serves TLS with `certificate_file` and `key_file` (PEM); `tls_mutual` also demands a certificate from clients, signed by
-    `root_certificate_file`. `drain_timeout_s` is how long calls in flight may finish after the stop was asked for.
     """
 
-    address: str = "0.0.0.0"
     port: int = 8001
-    reuse_port: bool = False
     max_receive_bytes: int = GRPC_MESSAGE_BYTES_MAX
     max_send_bytes: int = GRPC_MESSAGE_BYTES_MAX
     header_bytes_max: int = GRPC_HEADER_BYTES_MAX
@@ -49,9 +41,3 @@ class GrpcOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_connection_age_s: float | None = None
     max_connection_age_grace_s: float | None = None
     compression: CompressionLevel = "none"
-    tls: bool = False
-    tls_mutual: bool = False
-    certificate_file: str = ""
-    key_file: str = ""
-    root_certificate_file: str = ""
-    drain_timeout_s: float = 30.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from tpy.frontends.listening import UNIX
+from tpy.frontends.transport import UNIX
 
 
 def peer_of(connected: socket.socket) -> str:

@@ -1,8 +1,6 @@
-"""GrpcPort: what all connections of a port share."""
+"""GrpcPort: the state that all connections of a port share."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from tpy.clock import Clock
 from tpy.deliveries import Deliveries
@@ -12,14 +10,13 @@ from tpy.frontends.grpc.transport.compression import MessageCodec
 from tpy.frontends.grpc.transport.core.pings import PingRules
 from tpy.frontends.grpc.transport.core.rules import Http2Rules
 from tpy.frontends.grpc.transport.options import GrpcOptions
-from tpy.frontends.grpc.transport.turns import LoopTurns
+from tpy.frontends.transport import Port
 from tpy.units import NS_PER_S
 
-if TYPE_CHECKING:
-    from tpy.frontends.grpc.transport.connection import Connection
+ALPN = ("h2",)
 
 
-class GrpcPort:
+class GrpcPort(Port):
     """Options in the units of the cores, and the connections that are open. Raises InvalidArgument for options that cannot be
     served."""
 
@@ -31,9 +28,9 @@ class GrpcPort:
         deliveries: Deliveries | None = None,
     ) -> None:
         _check(options)
+        super().__init__(options, clock, name="gRPC", alpn=ALPN, alpn_required=True)
         self.options = options
         self.handlers = handlers
-        self.clock = clock
         self.deliveries = deliveries or Deliveries()
         self.codec = MessageCodec(options.compression, options.max_receive_bytes)
         self.age_ns = _ns(options.max_connection_age_s)
@@ -50,15 +47,6 @@ class GrpcPort:
                 strikes_max=options.http2_max_ping_strikes,
             ),
         )
-        self.turns = LoopTurns(clock)
-        self.connections: set[Connection] = set()
-        self.is_draining = False
-
-    def begin_drain(self) -> None:
-        """Ask all connections, and those that are still being set up, to end when their calls have ended."""
-        self.is_draining = True
-        for connection in tuple(self.connections):
-            connection.begin_drain()
 
 
 def _ns(seconds: float | None) -> int | None:

@@ -48,7 +48,7 @@ class StreamExchange(Exchange):
 
     def __init__(self, link: Link, stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
         super().__init__(link, stream_id, head, deadline_ns)
-        self._reader = MessageReader(link.receive_bytes_max)
+        self._reader = MessageReader(link.message_bytes_max)
         self._arrived: deque[Message] = deque()
         self._uncut: deque[memoryview | bytearray] = deque()
         """What came behind those that have arrived. A message is some objects, however small it is; bytes are only bytes."""

@@ -40,7 +40,7 @@ class UnaryExchange(Exchange):
         try:
             reader = self._reader
             if reader is None:
-                reader = self._reader = MessageReader(link.receive_bytes_max)
+                reader = self._reader = MessageReader(link.message_bytes_max)
             for message in reader.cut(data, _MESSAGES_MAX)[0]:
                 if self._message is not None:
                     raise FramingFault(Status.UNIMPLEMENTED, "the method takes exactly one message, got more")

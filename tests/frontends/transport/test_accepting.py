@@ -5,14 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 import trio
 import trio.testing
 
-from tpy.frontends.accepting import ConnectionListener
-from tpy.frontends.grpc.transport.wire import SocketWire as GrpcWire
-from tpy.frontends.http.wire import SocketWire as HttpWire
+from tpy.clock import SystemClock
+from tpy.frontends.transport import LoopTurns, Poller, SocketWire
+from tpy.frontends.transport.accepting import ConnectionListener
+
+
+@pytest.fixture
+async def poller() -> AsyncIterator[Poller]:
+    made = Poller(LoopTurns(SystemClock()))
+    yield made
+    made.close()
 
 
 class CrowdedSocket(socket.socket):
@@ -28,11 +37,11 @@ class CrowdedSocket(socket.socket):
         return super().accept()
 
 
-@pytest.mark.parametrize(("port", "connected"), [("HTTP", HttpWire), ("metrics", HttpWire), ("gRPC", GrpcWire)])
+@pytest.mark.parametrize("port", ["HTTP", "metrics", "gRPC"])
 @pytest.mark.parametrize("reason", [errno.EMFILE, errno.ENFILE])
 async def test_connections_wait_until_there_is_a_file_descriptor_for_them(
     port: str,
-    connected: type[HttpWire] | type[GrpcWire],
+    poller: Poller,
     reason: int,
     autojump_clock: trio.testing.MockClock,
     caplog: pytest.LogCaptureFixture,
@@ -43,7 +52,7 @@ async def test_connections_wait_until_there_is_a_file_descriptor_for_them(
         client.connect(listening.getsockname())
         listening.failures = 100
         listening.reason = reason
-        listener = ConnectionListener(listening, connected, port=port)
+        listener = ConnectionListener(listening, partial(SocketWire, poller=poller), port=port)
         began_s = trio.current_time()
         wire = await listener.accept()
         assert 5 < trio.current_time() - began_s < 20
@@ -55,12 +64,12 @@ async def test_connections_wait_until_there_is_a_file_descriptor_for_them(
     assert record.exc_info is None
 
 
-async def test_a_connection_that_is_gone_before_it_is_set_up_is_passed_over() -> None:
-    def connected(raw: socket.socket) -> HttpWire:
+async def test_a_connection_that_is_gone_before_it_is_set_up_is_passed_over(poller: Poller) -> None:
+    def connected(raw: socket.socket) -> SocketWire:
         if not made:
             made.append(raw)
             raise OSError(errno.EINVAL, "the peer has left")
-        return HttpWire(raw)
+        return SocketWire(raw, poller)
 
     made: list[socket.socket] = []
     with socket.socket() as listening, socket.socket() as one, socket.socket() as other:

@@ -1,0 +1,41 @@
+"""One transport under all ports: listening sockets, connections, TLS, fair turns, time to drain.
+
+It moves bytes and knows no protocol. Read in this order: serving.py (a port from its first connection to its last), wire.py and
+receiver.py (the bytes of one connection, and who takes them), poller.py (reads all connections that have something to read);
+below them listening.py (addresses), accepting.py (the accept loop), tls.py and turns.py.
+
+A protocol has a `Port`, and a coroutine that serves one wire of it.
+"""
+
+from tpy.frontends.transport.listening import UNIX, BoundAddress, address_of, close, listen
+from tpy.frontends.transport.poller import Poller
+from tpy.frontends.transport.receiver import Demand, Receiver
+from tpy.frontends.transport.serving import Connection, ListenOptions, Port, serve_port
+from tpy.frontends.transport.tls import TlsOptions
+from tpy.frontends.transport.turns import LoopTurns
+from tpy.frontends.transport.wire import GONE, Pieces, PulledWire, SocketWire, StreamWire, Wire, size_of, unsent
+
+__all__ = [
+    "GONE",
+    "UNIX",
+    "BoundAddress",
+    "Connection",
+    "Demand",
+    "ListenOptions",
+    "LoopTurns",
+    "Pieces",
+    "Poller",
+    "Port",
+    "PulledWire",
+    "Receiver",
+    "SocketWire",
+    "StreamWire",
+    "TlsOptions",
+    "Wire",
+    "address_of",
+    "close",
+    "listen",
+    "serve_port",
+    "size_of",
+    "unsent",
+]

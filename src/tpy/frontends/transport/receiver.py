@@ -1,0 +1,37 @@
+"""Receiver: the protocol's side of a wire, which takes the bytes that arrive."""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol
+
+
+class Demand(enum.Enum):
+    """What a receiver wants next."""
+
+    READ = "what arrives next"
+    CONTINUE = "to continue in a later turn of the loop with what has arrived"
+    PAUSE = "nothing, until `Wire.resume`"
+
+
+class Receiver(Protocol):
+    """Takes the bytes of a wire, synchronously, on the Trio thread. An exception is a bug, and ends the connection."""
+
+    receive_bytes_max: int
+    """Bytes to read at once."""
+
+    def get_buffer(self) -> memoryview | None:
+        """Where the next bytes are to be written, at least one; None: `data_received` gets them as an object of their own."""
+        ...
+
+    def buffer_updated(self, count: int) -> Demand:
+        """So many bytes were written to the beginning of the buffer; 0: the peer has finished sending."""
+        ...
+
+    def data_received(self, data: bytes) -> Demand:
+        """These bytes have arrived; none: the peer has finished sending, and nothing else is called any more."""
+        ...
+
+    def proceed(self) -> Demand:
+        """Called in a later turn of the loop after `Demand.CONTINUE`."""
+        ...

@@ -1,0 +1,159 @@
+"""Serves a port: sockets in, connections out, an orderly end.
+
+The nursery tree of a port:
+
+    serve_port
+    +-- turns, poller       a task each, while there are connections
+        +-- connections     one task per connection (its own tasks are in its own nursery)
+            +-- accepting   Trio's serve_listeners, one task per listening socket
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Protocol
+
+import msgspec
+import trio
+
+from tpy.clock import Clock
+from tpy.frontends.transport.accepting import ConnectionListener
+from tpy.frontends.transport.listening import BoundAddress, address_of, close, listen
+from tpy.frontends.transport.poller import Poller
+from tpy.frontends.transport.tls import TlsOptions, tls_context
+from tpy.frontends.transport.turns import LoopTurns
+from tpy.frontends.transport.wire import GONE, SocketWire, StreamWire, Wire
+from tpy.limits import TLS_HANDSHAKE_S_MAX
+
+_log = logging.getLogger(__name__)
+
+
+class ListenOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where and how a port listens. `address` is a host name, an IP address, or `unix:<path>`; `port` 0 takes a free one (ignored
+    for a Unix socket). `tls` None: in the clear. `drain_timeout_s` is how long requests in flight may finish after the stop was
+    asked for; in seconds of Trio's clock."""
+
+    address: str = "0.0.0.0"
+    port: int = 0
+    reuse_port: bool = False
+    tls: TlsOptions | None = None
+    drain_timeout_s: float = 30.0
+
+
+class Connection(Protocol):
+    """A connection as its port sees it."""
+
+    def begin_drain(self) -> None:
+        """The server stops: end when what is in flight has been answered."""
+        ...
+
+
+class Port:
+    """The state that the connections of one port share. `name` is for the log; `alpn` are the protocols that TLS must agree on,
+    one of them, unless the client names none and `alpn_required` is false."""
+
+    def __init__(
+        self, options: ListenOptions, clock: Clock, *, name: str, alpn: Sequence[str] = (), alpn_required: bool = False
+    ) -> None:
+        self.name = name
+        self.listen_options = options
+        self.clock = clock
+        self.alpn = alpn
+        self.alpn_required = alpn_required
+        self.turns = LoopTurns(clock)
+        self.connections: set[Connection] = set()
+        self.is_draining = False
+
+    @contextmanager
+    def serving(self, connection: Connection) -> Iterator[None]:
+        """Count a connection as open within the block, so that it drains with the port."""
+        self.connections.add(connection)
+        try:
+            if self.is_draining:
+                connection.begin_drain()
+            yield
+        finally:
+            self.connections.discard(connection)
+
+    def begin_drain(self) -> None:
+        """Ask all connections, and those that are still being set up, to end when what is in flight has been answered."""
+        self.is_draining = True
+        for connection in tuple(self.connections):
+            connection.begin_drain()
+
+
+Serve = Callable[[Wire, socket.socket], Awaitable[None]]
+"""Serves one connection of a port until it ends, and closes its wire; the socket below the wire tells who is connected."""
+
+
+async def serve_port(
+    port: Port,
+    serve: Serve,
+    *,
+    stop: trio.Event,
+    inherited: Sequence[socket.socket] = (),
+    task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `stop` is set, then drain: no new connections, and the open ones end when what is in flight has been answered.
+    What is left after the drain time-out is cancelled.
+
+    Listens on `inherited` when there are any, whose address belongs to whoever made them, else on that of the options. Reports
+    the bound address when connections are accepted. Raises Unavailable when the address cannot be bound and InvalidArgument for
+    options that cannot be served. Cancelled: everything in flight is cancelled. Opens all nurseries.
+    """
+    options = port.listen_options
+    tls = None if options.tls is None else tls_context(options.tls, port=port.name, alpn=port.alpn)
+    sockets = inherited or await listen(options.address, options.port, reuse_port=options.reuse_port)
+    address = address_of(sockets[0])
+    poller = Poller(port.turns)
+    connected = partial(SocketWire, poller=poller)
+    try:
+        async with port.turns.watched(), poller.polling(), trio.open_nursery() as connections:
+            async with trio.open_nursery() as accepting:
+                accepting.start_soon(
+                    partial(
+                        trio.serve_listeners,
+                        partial(_serve_connection, port, serve, tls),
+                        [ConnectionListener(listening, connected, port=port.name) for listening in sockets],
+                        handler_nursery=connections,
+                    )
+                )
+                task_status.started(address)
+                await stop.wait()
+                accepting.cancel_scope.cancel()
+            connections.cancel_scope.deadline = trio.current_time() + options.drain_timeout_s
+            port.begin_drain()
+    finally:
+        poller.close()
+        close(sockets, None if inherited else address)
+
+
+async def _serve_connection(port: Port, serve: Serve, tls: ssl.SSLContext | None, wire: SocketWire) -> None:
+    """One connection, in the `connections` nursery. A bug in it ends this connection only."""
+    try:
+        if tls is None:
+            await serve(wire, wire.raw)
+        elif (stream := await _handshake(port, tls, wire)) is not None:
+            await serve(StreamWire(stream), wire.raw)
+    except GONE:
+        return  # reset, or no TLS, while it was set up
+    except Exception:
+        _log.exception("%s connection failed unexpectedly", port.name)
+    finally:
+        with trio.CancelScope(shield=True):  # closing a socket does not wait
+            await wire.aclose()
+
+
+async def _handshake(port: Port, tls: ssl.SSLContext, wire: SocketWire) -> trio.SSLStream[trio.SocketStream] | None:
+    """TLS over the wire; None: it was not agreed on in time."""
+    stream = trio.SSLStream(wire.as_stream(), tls, server_side=True, https_compatible=True)
+    with trio.move_on_after(TLS_HANDSHAKE_S_MAX):
+        await stream.do_handshake()
+        if stream.selected_alpn_protocol() in port.alpn or not port.alpn_required:
+            return stream
+    return None

@@ -1,0 +1,270 @@
+"""The poller: connections of a port that are ready are read together, each in its turn."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from tpy.clock import SystemClock
+from tpy.frontends.transport import GONE, Demand, LoopTurns, Poller, Receiver, SocketWire
+from tpy.limits import LOOP_TURN_NS_MAX, LOOP_TURN_TASKS_MAX
+from tpy.units import NS_PER_S
+
+
+class Turning:
+    """A clock that a test puts forward."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def now_ns(self) -> int:
+        return self.ns
+
+    def wall_ms(self) -> int:
+        return 0
+
+
+class Recorder:
+    """A receiver that notes what it gets; `answer` says what it wants next."""
+
+    def __init__(self, answer: Callable[[bytes], Demand] = lambda data: Demand.READ) -> None:
+        self.receive_bytes_max = 4
+        self.buffer: memoryview | None = None
+        self.received: list[bytes] = []
+        self.turns = 0
+        self._answer = answer
+
+    def get_buffer(self) -> memoryview | None:
+        return self.buffer
+
+    def buffer_updated(self, count: int) -> Demand:
+        assert self.buffer is not None
+        data = bytes(self.buffer[:count])
+        self.buffer = None
+        return self.data_received(data)
+
+    def data_received(self, data: bytes) -> Demand:
+        self.received.append(data)
+        return self._answer(data)
+
+    def proceed(self) -> Demand:
+        self.turns += 1
+        return self._answer(b"")
+
+
+class Served:
+    """A poller, and connections that it reads."""
+
+    def __init__(self, poller: Poller, nursery: trio.Nursery) -> None:
+        self.poller = poller
+        self.ended: list[Receiver] = []
+        self.errors: list[BaseException] = []
+        self.peers: list[socket.socket] = []
+        self.wires: list[SocketWire] = []
+        self._nursery = nursery
+
+    def connect(self, receiver: Receiver) -> socket.socket:
+        peer, raw = socket.socketpair()
+        wire = SocketWire(raw, self.poller)
+        self.peers.append(peer)
+        self.wires.append(wire)
+        self._nursery.start_soon(self._read, wire, receiver)
+        return peer
+
+    async def _read(self, wire: SocketWire, receiver: Receiver) -> None:
+        try:
+            await wire.read(receiver)
+        except (RuntimeError, *GONE) as error:
+            self.errors.append(error)
+        self.ended.append(receiver)
+
+
+@asynccontextmanager
+async def polling(clock: Turning | SystemClock | None = None) -> AsyncIterator[Served]:
+    turns = LoopTurns(clock or SystemClock())
+    poller = Poller(turns)
+    with trio.fail_after(10):
+        async with turns.watched(), poller.polling(), trio.open_nursery() as nursery:
+            served = Served(poller, nursery)
+            yield served
+            nursery.cancel_scope.cancel()
+    for wire, peer in zip(served.wires, served.peers, strict=True):
+        await wire.aclose()
+        peer.close()
+    assert not poller._wires
+    poller.close()
+
+
+async def settle() -> None:
+    await trio.testing.wait_all_tasks_blocked(0.005)
+
+
+async def test_bytes_arrive_in_pieces_and_the_end_is_told() -> None:
+    async with polling() as served:
+        receiver = Recorder()
+        peer = served.connect(receiver)
+        await settle()
+        peer.sendall(b"123456")
+        await settle()
+        assert receiver.received == [b"1234", b"56"]
+        peer.shutdown(socket.SHUT_WR)
+        await settle()
+        assert receiver.received[2:] == [b""]
+        assert served.ended == [receiver]
+
+
+async def test_bytes_go_into_a_buffer_that_the_receiver_gives() -> None:
+    async with polling() as served:
+        receiver = Recorder()
+        receiver.buffer = memoryview(bytearray(3))
+        peer = served.connect(receiver)
+        peer.sendall(b"12345")
+        await settle()
+        assert receiver.received == [b"123", b"45"]
+
+
+async def test_who_pauses_is_not_read_until_it_is_resumed() -> None:
+    async with polling() as served:
+        paused, other = Recorder(lambda data: Demand.PAUSE), Recorder()
+        peer, busy = served.connect(paused), served.connect(other)
+        await settle()
+        peer.sendall(b"12345678")
+        await settle()
+        busy.sendall(b"x")
+        await settle()
+        assert (paused.received, other.received) == ([b"1234"], [b"x"])
+        served.wires[0].resume()
+        served.wires[0].resume()
+        await settle()
+        assert paused.received == [b"1234", b"5678"]
+
+
+async def test_who_goes_on_is_not_read_meanwhile_and_others_are() -> None:
+    left = [3]
+
+    def some_more(data: bytes) -> Demand:
+        left[0] -= 1
+        return Demand.CONTINUE if left[0] > 0 else Demand.READ
+
+    async with polling() as served:
+        slow, other = Recorder(some_more), Recorder()
+        peer, busy = served.connect(slow), served.connect(other)
+        await settle()
+        peer.sendall(b"12345678")
+        busy.sendall(b"x")
+        await settle()
+        assert slow.turns == 2
+        assert slow.received == [b"1234", b"5678"]
+        assert other.received == [b"x"]
+
+
+async def test_a_bug_in_one_receiver_ends_its_connection_only() -> None:
+    def fail(data: bytes) -> Demand:
+        raise RuntimeError("a bug")
+
+    async with polling() as served:
+        broken, other = Recorder(fail), Recorder()
+        peer, busy = served.connect(broken), served.connect(other)
+        await settle()
+        peer.sendall(b"x")
+        busy.sendall(b"y")
+        await settle()
+        assert served.ended == [broken]
+        assert [str(error) for error in served.errors] == ["a bug"]
+        busy.sendall(b"z")
+        await settle()
+        assert b"".join(other.received) == b"yz"
+
+
+async def test_a_reset_ends_its_connection_only() -> None:
+    async with polling() as served:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            peer = socket.create_connection(listening.getsockname())
+            raw, _ = listening.accept()
+        wire = SocketWire(raw, served.poller)
+        assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        served.wires.append(wire)
+        served.peers.append(peer)
+        receiver = Recorder()
+        served._nursery.start_soon(served._read, wire, receiver)
+        await settle()
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        peer.close()
+        await settle()
+        assert served.ended == [receiver]
+        assert isinstance(served.errors[0], ConnectionResetError)
+
+
+async def test_reading_may_be_cancelled_and_called_again() -> None:
+    async with polling() as served:
+        peer, raw = socket.socketpair()
+        wire = SocketWire(raw, served.poller)
+        served.wires.append(wire)
+        served.peers.append(peer)
+        receiver = Recorder()
+        with trio.move_on_after(0.001):
+            await wire.read(receiver)
+        peer.sendall(b"12")
+        await settle()
+        assert receiver.received == []
+        served._nursery.start_soon(served._read, wire, receiver)
+        await settle()
+        assert receiver.received == [b"12"]
+
+
+@pytest.mark.parametrize("count", [3, 40])
+async def test_a_long_turn_ends_before_the_next_connection_is_read(count: int) -> None:
+    """What clients send at once keeps the loop for one piece of one of them at a time."""
+    clock = Turning()
+    order: list[str] = []
+
+    def work(data: bytes) -> Demand:
+        clock.ns += LOOP_TURN_NS_MAX + 1
+        order.append("piece")
+        return Demand.READ
+
+    async with polling(clock) as served:
+        peers = [served.connect(Recorder(work)) for _ in range(count)]
+        await settle()
+
+        async def other() -> None:
+            while order.count("piece") < count:
+                order.append("other")
+                await trio.lowlevel.checkpoint()
+
+        for peer in peers:
+            peer.sendall(b"x")
+        served._nursery.start_soon(other)
+        await settle()
+    assert order.count("piece") == count
+    runs = "".join("p" if each == "piece" else "o" for each in order).split("o")
+    assert max(map(len, runs)) <= 2  # a turn may begin with the one and end with the other
+
+
+async def test_connections_with_much_to_do_take_turns() -> None:
+    clock = Turning()
+    goes: list[int] = []
+
+    def work(number: int) -> Callable[[bytes], Demand]:
+        def do(data: bytes) -> Demand:
+            clock.ns += NS_PER_S
+            goes.append(number)
+            return Demand.CONTINUE if goes.count(number) < 5 else Demand.READ
+
+        return do
+
+    count = 2 * LOOP_TURN_TASKS_MAX
+    async with polling(clock) as served:
+        for number in range(count):
+            served.connect(Recorder(work(number))).sendall(b"x")
+        await settle()
+    assert [goes.count(number) for number in range(count)] == [5] * count
+    for position in range(0, len(goes), count):
+        seen = goes[: position + count]
+        most, least = max(seen.count(each) for each in range(count)), min(seen.count(each) for each in range(count))
+        assert most - least <= 2  # nobody is far ahead
