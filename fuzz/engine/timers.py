@@ -46,6 +46,6 @@ def run(chance: Chance, deadlines_of: type[Deadlines] = Deadlines) -> int:
         first_ns = min((entry[0] for entry in naive), default=None)
         if core.first_ns() != first_ns or len(core) != len(naive):
             raise Violation(f"the first of {len(core)} at {core.first_ns()}, expected {len(naive)} at {first_ns}")
-        if len(core._heap) > 2 * len(naive) + 65:
-            raise Violation(f"{len(core._heap)} places for {len(naive)} tickets")
+        if core.entries > 2 * len(naive) + 65:
+            raise Violation(f"{core.entries} entries for {len(naive)} tickets")
     return steps

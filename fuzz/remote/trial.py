@@ -249,9 +249,9 @@ class Conversation:
 
     def check_windows(self) -> None:
         """No more is under way than the window allows."""
-        for request in self.answerer._requests.values():
-            if len(request._sent) > REMOTE_WINDOW_RESPONSES or request._sent_bytes > REMOTE_WINDOW_BYTES + (1 << 20):
-                raise Violation(f"{len(request._sent)} responses, {request._sent_bytes} bytes are under way for one request")
+        for request in self.answerer.requests():
+            if request.untaken > REMOTE_WINDOW_RESPONSES or request.untaken_bytes > REMOTE_WINDOW_BYTES + (1 << 20):
+                raise Violation(f"{request.untaken} responses, {request.untaken_bytes} bytes are under way for one request")
 
     def finish(self) -> None:
         """Everything ends, and everything arrives."""

@@ -194,7 +194,7 @@ class EnsembleTrial:
             self.respond(next(iter(self.running.values())), final=True, data=False)
         for request in self.requests:
             self._check_ended(request)
-        if self.core.snapshot().executing or any(self.core._inflight) or any(self.core._waiting):
+        if not self.core.is_idle:
             raise Violation("places are taken though nothing runs")
         if self.core.next_deadline_ns() is not None:
             raise Violation("a deadline is left though nothing runs")

@@ -113,7 +113,10 @@ def test_what_does_not_pair_is_refused(config: ModelConfig, reason: str) -> None
 def test_shapes_are_compared_after_reshaping() -> None:
     config = config_of(ONE, dims=(4,))
     output = msgspec.structs.replace(config.output[0], dims=(2, 2), reshape=TensorReshape(shape=(4,)))
-    load(msgspec.structs.replace(config, output=(output,))).close()
+    loaded = load(msgspec.structs.replace(config, output=(output,)))
+    loaded.close()
+    with pytest.raises(InvalidArgument):
+        load(msgspec.structs.replace(config, output=(msgspec.structs.replace(output, reshape=TensorReshape(shape=(5,))),)))
 
 
 @pytest.mark.parametrize(

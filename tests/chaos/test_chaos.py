@@ -13,6 +13,8 @@ from .skipped import Skipped
 @pytest.mark.parametrize("scenario", [scenario for scenario in SCENARIOS if scenario.quick], ids=lambda scenario: scenario.name)
 def test_promises_hold(scenario: Scenario, tmp_path: Path) -> None:
     try:
-        print(scenario.run(tmp_path))
+        figures = scenario.run(tmp_path)
     except Skipped as skipped:
         pytest.skip(str(skipped))
+    print(figures)
+    assert figures, scenario.promise

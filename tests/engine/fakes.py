@@ -21,6 +21,7 @@ from tpy.backend import (
     LoadedModel,
     ModelContext,
     ModelInstance,
+    ServerCalls,
 )
 from tpy.config import ModelConfig, RequestTimeout
 from tpy.config.model_config import (
@@ -60,6 +61,8 @@ class ScriptedBackend:
 
     def __init__(self, execute: Execute = identity) -> None:
         self.execute = execute
+        self.server: ServerCalls | None = None
+        """The server, as the models loaded last see it."""
         self.on_load: Callable[[ModelContext], None] = lambda context: None
         self.on_create: Callable[[InstancePlacement], None] = lambda placement: None
         self.loaded: list[tuple[str, int, int]] = []
@@ -77,6 +80,7 @@ class ScriptedBackend:
         return context.config
 
     def load(self, context: ModelContext) -> LoadedModel:
+        self.server = context.server
         self.on_load(context)
         return ScriptedModel(self, (context.name, context.version, context.generation))
 
@@ -188,8 +192,8 @@ class Rig:
         *,
         directory: Path = Path("repository/m"),
         namespace: str = "",
-    ) -> None:
-        """Desire these versions; a mapping gives their generations, else they get a new one."""
+    ) -> int:
+        """Desire these versions; a mapping gives their generations, else they get a new one. Returns the newest."""
         model = ModelId(model_config.name, namespace)
         if not isinstance(versions, Mapping):
             generation = self.writer.next_generation(model) if versions else 0
@@ -204,6 +208,13 @@ class Rig:
         self.writer.put(
             DesiredModel(id=model, directory=directory, config=model_config, config_revision=self.revision, versions=wanted)
         )
+        return max(versions.values(), default=0)
+
+    @property
+    def calls(self) -> ServerCalls:
+        """The server, as its models call it. A model must have been served."""
+        assert self.backend.server is not None
+        return self.backend.server
 
     def states(self, model: str = "m") -> dict[tuple[int, int], tuple[str, str]]:
         """(version, generation) to (state, reason)."""
@@ -221,9 +232,7 @@ class Rig:
 
     async def serve(self, model_config: ModelConfig, **fields: Any) -> None:
         """Desire version 1 anew and wait until it is READY."""
-        self.want(model_config, **fields)
-        model = ModelId(model_config.name, fields.get("namespace", ""))
-        generation = self.writer._newest_generation[model]
+        generation = self.want(model_config, **fields)
         await self.wait_state(1, generation, ModelState.READY, model_config.name)
 
     def submit(self, sent: InferenceRequest | None = None) -> RecordingSink:

@@ -14,6 +14,7 @@ from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument, NotFound, Unavailable
 from tpy.limits import ENSEMBLE_NESTING_MAX
 from tpy.messages import DataType
+from tpy_data.engine.runtimes.ensemble_runtime import EnsembleRuntime
 
 from .ensembles import CHAIN, DECOUPLED, MembersBackend, ensemble, inputs, outputs, plus, serve_all, step, submit
 from .fakes import Rig, config, rig
@@ -227,15 +228,27 @@ async def test_the_end_of_the_server_finishes_what_is_on_its_way(autojump_clock:
     assert len(stream.errors) == 1
 
 
-async def test_an_ensemble_that_is_gone_is_not_told_of_its_members() -> None:
+async def test_an_ensemble_that_is_gone_is_not_told_of_its_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[EnsembleRuntime] = []
+    reconsider = EnsembleRuntime.reconsider
+
+    def record(runtime: EnsembleRuntime) -> None:
+        told.append(runtime)
+        reconsider(runtime)
+
+    monkeypatch.setattr(EnsembleRuntime, "reconsider", record)
     async with rig(backend=MembersBackend()) as r:
         await serve_all(r, config("a"), config("b"), CHAIN)
-        table = r.plane._table
-        assert table._watchers.keys() == {"a", "b"}
+        told.clear()
+        await r.serve(config("a"))
+        assert told
         r.want(CHAIN, versions=())
         await wait_all_tasks_blocked()
         assert state(r) == UNLOADED
-        assert not table._watchers
+        told.clear()
+        await r.serve(config("a"))
+        await r.serve(config("b"))
+        assert not told
 
 
 async def test_only_what_was_loaded_is_said_to_be_unloaded(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from typing import cast
 
 import pytest
@@ -47,7 +49,7 @@ async def test_a_call_is_a_request_like_others(autojump_clock: trio.testing.Mock
     async with rig(latency_ms=5) as running:
         await running.serve(config())
         sink = Sink()
-        running.plane._calls.infer(request(value=3), sink, streams=False)
+        running.calls.infer(request(value=3), sink, streams=False)
         await sink.ended.wait()
         assert values(sink.responses[0]) == [3, 3]
         assert running.plane.statistics("m")[0].inference.success.count == 1
@@ -59,7 +61,7 @@ async def test_refusals(autojump_clock: trio.testing.MockClock) -> None:
 
         async def refused(asked: InferenceRequest) -> str:
             sink = Sink()
-            running.plane._calls.infer(asked, sink, streams=False)
+            running.calls.infer(asked, sink, streams=False)
             await sink.ended.wait()
             (error,) = sink.refusals
             return error.reason()
@@ -77,14 +79,18 @@ async def test_a_cancelled_call_delivers_nothing(autojump_clock: trio.testing.Mo
     async with rig(latency_ms=50) as running:
         await running.serve(config())
         sinks = [Sink(), Sink()]
-        calls = [running.plane._calls.infer(request(), sink, streams=False) for sink in sinks]
+        calls = [running.calls.infer(request(), sink, streams=False) for sink in sinks]
         calls[1].cancel()  # before it began
         await trio.sleep(0.01)
         calls[0].cancel()
         calls[0].cancel()
         await trio.sleep(1)
         assert all(not sink.responses and not sink.refusals for sink in sinks)
-        assert not running.plane._calls._waiting
+        left = [weakref.ref(sink) for sink in sinks]
+        del sinks, calls
+        running.backend.batches.clear()
+        gc.collect()
+        assert not any(sink() for sink in left), "nothing waits for them any more"
 
 
 async def test_calls_come_from_threads(autojump_clock: trio.testing.MockClock) -> None:
@@ -92,7 +98,7 @@ async def test_calls_come_from_threads(autojump_clock: trio.testing.MockClock) -
         await running.serve(config())
         sinks = [Sink() for _ in range(5)]
         threads = [
-            threading.Thread(target=running.plane._calls.infer, args=(request(value=number), sink), kwargs={"streams": False})
+            threading.Thread(target=running.calls.infer, args=(request(value=number), sink), kwargs={"streams": False})
             for number, sink in enumerate(sinks)
         ]
         for thread in threads:
@@ -109,12 +115,12 @@ async def test_readiness_and_a_plane_without_a_repository(autojump_clock: trio.t
         await running.serve(config())
         said: list[bool | TpyError | None] = []
         for name, version in (("m", None), ("m", 1), ("m", 2), ("x", None)):
-            running.plane._calls.is_model_ready(name, version, said.append)
+            running.calls.is_model_ready(name, version, said.append)
         await trio.testing.wait_all_tasks_blocked()
         assert said == [True, True, False, False]
         failures: list[TpyError | None] = []
-        running.plane._calls.load_model(LoadRequest(model_name="x"), failures.append)
-        running.plane._calls.unload_model("x", failures.append, unload_dependents=False)
+        running.calls.load_model(LoadRequest(model_name="x"), failures.append)
+        running.calls.unload_model("x", failures.append, unload_dependents=False)
         await trio.testing.wait_all_tasks_blocked()
         assert [str(failure) for failure in failures] == ["this server has no model repository that models could change"] * 2
 
@@ -168,8 +174,9 @@ class CheckedCall:
 
 
 async def test_calls_that_batches_wait_for_are_looked_at_now_and_then(autojump_clock: trio.testing.MockClock) -> None:
-    async with rig() as running:
-        calls = running.plane._calls
+    async with rig() as running, trio.open_nursery() as nursery:
+        calls = EngineCalls(running.plane.inference)
+        nursery.start_soon(calls.run)
         await trio.sleep(10 * CALL_CIRCLE_CHECK_S)
         for _ in range(2):
             call, batch = CheckedCall(), WaitingBatch(())
@@ -179,7 +186,7 @@ async def test_calls_that_batches_wait_for_are_looked_at_now_and_then(autojump_c
             calls.forget_waiting(cast(ModelCall, call), batch)
             await trio.sleep(10 * CALL_CIRCLE_CHECK_S)
             assert call.checks == 3
-            assert not calls._calling.is_set(), "nobody looks for what is not there"
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_call_that_waits_for_the_answer_of_its_own_batch_is_refused(autojump_clock: trio.testing.MockClock) -> None:
@@ -193,8 +200,8 @@ async def test_a_call_that_waits_for_the_answer_of_its_own_batch_is_refused(auto
         assert isinstance(handle, CachedRequest)
         batch = WaitingBatch([cast(ExecutionRequest, handle.handle)])
         sink, other = Sink(), Sink()
-        running.plane._calls.infer(request(value=5), other, streams=False, waiting=batch)
-        running.plane._calls.infer(request(value=4), sink, streams=False, waiting=batch)
+        running.calls.infer(request(value=5), other, streams=False, waiting=batch)
+        running.calls.infer(request(value=4), sink, streams=False, waiting=batch)
         await sink.ended.wait()
         (error,) = sink.refusals
         assert str(error).startswith("the call can never end: models wait for each other in a circle ('m' -> 'm')")
@@ -220,7 +227,7 @@ async def test_a_call_to_the_only_instance_of_its_own_slow_model_is_refused(
         ticket = handle.handle if isinstance(handle, LoggedRequest) else handle
         await trio.testing.wait_all_tasks_blocked()
         batch, sink = WaitingBatch([cast(ExecutionRequest, ticket)]), Sink()
-        running.plane._calls.infer(request(value=5), sink, streams=False, waiting=batch)
+        running.calls.infer(request(value=5), sink, streams=False, waiting=batch)
         await sink.ended.wait()
         (error,) = sink.refusals
         assert "('m' -> 'm')" in str(error)
@@ -250,7 +257,7 @@ async def test_a_call_that_needs_resources_of_its_caller_is_refused(autojump_clo
         batch = WaitingBatch([cast(ExecutionRequest, handle)])
         sinks = {name: Sink() for name in ("modest", "greedy")}
         for name, sink in sinks.items():
-            running.plane._calls.infer(request(model=name, value=5), sink, streams=False, waiting=batch)
+            running.calls.infer(request(model=name, value=5), sink, streams=False, waiting=batch)
         for sink in sinks.values():
             await sink.ended.wait()
         batch.over = True

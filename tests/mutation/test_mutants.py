@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.by_hand import Fault
+from tests.mutation.by_hand import Fault, faults
 from tests.mutation.justified import Justification, Justified
 from tests.mutation.mutants import Mutant, mutant_of, places_of
 
+ROOT = Path(__file__).parents[2]
 SOURCE = '''
 class Point(Struct, frozen=True):
     x: int | None = 0
@@ -72,3 +73,13 @@ def test_a_justification_is_for_one_line_and_kind(tmp_path: Path) -> None:
     assert justified.outdated(tmp_path) == []
     (tmp_path / "m.py").write_text("a = 2\n")
     assert len(justified.outdated(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("fault", faults(), ids=lambda fault: fault.name)
+def test_the_text_of_a_fault_by_hand_is_in_its_file(fault: Fault) -> None:
+    assert fault.mutant(ROOT).source != (ROOT / fault.file).read_text()
+    assert [suite for suite in fault.suites if not suite.startswith("fuzz:") and not (ROOT / suite).exists()] == []
+
+
+def test_every_justified_line_is_in_its_file() -> None:
+    assert Justified().outdated(ROOT) == []

@@ -155,8 +155,8 @@ def test_configurations_survive() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_conversations(seed: int) -> None:
-    PROTOCOL.try_seed(seed)
-    HOSTILE.try_seed(seed)
+    assert PROTOCOL.try_seed(seed) > 0, "it raises Violation for a broken promise"
+    assert HOSTILE.try_seed(seed) > 0
 
 
 def _first_violation() -> None:

@@ -6,7 +6,6 @@ from tests.simulation.journal import Journal
 from tpy.config import ModelConfig
 from tpy.messages import InferenceRequest, InferenceResponse
 from tpy.services import InferenceService, RequestHandle, ResolvedModel, ResponseSink
-from tpy_data.engine.caching.cached_request import CachedRequest
 from tpy_data.engine.requests.model_engine import ModelEngine
 from tpy_data.engine.requests.statistics import VersionStatistics
 
@@ -151,7 +150,7 @@ class Witness:
         except Exception as refusal:
             self.journal.note("refused", request.id, refusal)
             raise
-        engine: ModelEngine = handle._owner if isinstance(handle, CachedRequest) else handle.owner  # type: ignore
+        engine: ModelEngine = handle.owner  # type: ignore[attr-defined]
         tally = self._tallies.get(engine.statistics)
         self._engines[engine] = None
         if tally is None:

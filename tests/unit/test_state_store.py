@@ -36,13 +36,23 @@ def test_each_half_has_one_writer() -> None:
         store.observed_writer()
 
 
-@pytest.mark.parametrize("before", [None, *ModelState])
+PATHS: dict[ModelState | None, tuple[ModelState, ...]] = {
+    None: (),
+    ModelState.LOADING: (ModelState.LOADING,),
+    ModelState.READY: (ModelState.LOADING, ModelState.READY),
+    ModelState.UNAVAILABLE: (ModelState.LOADING, ModelState.UNAVAILABLE),
+    ModelState.UNLOADING: (ModelState.LOADING, ModelState.READY, ModelState.UNLOADING),
+}
+"""Legal moves that lead to each state; none leads to UNKNOWN."""
+
+
+@pytest.mark.parametrize("before", PATHS)
 @pytest.mark.parametrize("after", [None, *ModelState])
 def test_only_moves_of_the_table_are_legal(before: ModelState | None, after: ModelState | None) -> None:
     store = ModelStateStore(SystemClock())
     writer = store.observed_writer()
-    if before is not None:
-        store._observed[KEY] = ObservedVersion(key=KEY, state=before)
+    for state in PATHS[before]:
+        writer.move(ObservedVersion(key=KEY, state=state))
     if before is None and after is None:
         writer.forget(KEY)
         return

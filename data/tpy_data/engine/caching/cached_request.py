@@ -62,13 +62,13 @@ class CachedRequest(Ticket):
     """
 
     __slots__ = (
-        "_owner",
         "began_ns",
         "handle",
         "kept",
         "key",
         "known",
         "leads",
+        "owner",
         "request",
         "sink",
         "spent_ns",
@@ -90,12 +90,12 @@ class CachedRequest(Ticket):
         self.handle: RequestHandle | None = None
         self.spent_ns = 0
         self.began_ns = 0
-        self._owner = owner
+        self.owner = owner
 
     @property
     def leader(self) -> CachedRequest | None:
         """The equal request whose answer it waits for; None: it waits for none."""
-        return self._owner.leader_of(self)
+        return self.owner.leader_of(self)
 
     # LookupWaiter, InsertWaiter, ResponseSink
 
@@ -105,21 +105,21 @@ class CachedRequest(Ticket):
             self.known = True
             self.kept = response
         else:
-            self._owner.looked_up(self, response)
+            self.owner.looked_up(self, response)
 
     def inserted(self) -> None:
         """From the cache."""
-        self._owner.inserted(self)
+        self.owner.inserted(self)
 
     def deliver(self, response: InferenceResponse) -> None:
         """From the model."""
-        self._owner.delivered(self, response)
+        self.owner.delivered(self, response)
 
     # RequestHandle
 
     def cancel(self) -> None:
         """Forget the request; no answer follows. Safe at any time."""
-        self._owner.cancel(self)
+        self.owner.cancel(self)
 
     def pause(self) -> None:
         """Without effect: it is answered once."""

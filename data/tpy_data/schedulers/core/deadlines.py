@@ -30,6 +30,11 @@ class Deadlines:
     def __len__(self) -> int:
         return len(self._ticket_of)
 
+    @property
+    def entries(self) -> int:
+        """Entries of the heap, also of forgotten tickets. For tests of its bound."""
+        return len(self._heap)
+
     def add(self, ticket: Ticket, at_ns: int) -> None:
         """The ticket becomes due at `at_ns`."""
         order = self._added

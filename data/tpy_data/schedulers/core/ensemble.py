@@ -306,6 +306,11 @@ class EnsembleCore:
         """Requests that have not ended count as executing: they wait nowhere but in their steps' models."""
         return CoreSnapshot(queued=0, executing=len(self._runs), idle_instances=0)
 
+    @property
+    def is_idle(self) -> bool:
+        """True if no request is open, no step waits, and no place of a step is taken."""
+        return not self._runs and not any(self._inflight) and not any(self._waiting)
+
     # Frames
 
     def _put(self, run: EnsembleRun, frame: Frame, tensors: Sequence[int], values: Sequence[object], now_ns: int) -> None:

@@ -67,6 +67,11 @@ class DirectBatcher:
         oldest = self._oldest_ticket()
         return None if oldest is None else oldest.ready_ns + self._delay_ns
 
+    @property
+    def entries(self) -> int:
+        """Entries of the heap, also of tickets that are gone. For tests of its bound."""
+        return len(self._oldest)
+
     def _oldest_ticket(self) -> Ticket | None:
         heap = self._oldest
         while heap:

@@ -17,7 +17,7 @@ Send = Callable[[int, InferenceResponse], None]
 class RemoteRequest:
     """A request that somebody in the frontend process waits for: implements ResponseSink."""
 
-    __slots__ = ("_answerer", "_handle", "_paused", "_sent", "_sent_bytes", "ended", "number")
+    __slots__ = ("_answerer", "_handle", "_paused", "_sent", "ended", "number", "untaken_bytes")
 
     def __init__(self, answerer: Answerer, number: int) -> None:
         self.number = number
@@ -26,7 +26,7 @@ class RemoteRequest:
         self._handle: RequestHandle | None = None
         self._sent: deque[int] = deque()
         """The sizes of responses that the other side has not taken."""
-        self._sent_bytes = 0
+        self.untaken_bytes = 0
         self._paused = False
 
     def submitted(self, handle: RequestHandle) -> None:
@@ -44,7 +44,7 @@ class RemoteRequest:
         else:
             size = sum([tensor.array.nbytes for tensor in response.outputs])
             self._sent.append(size)
-            self._sent_bytes += size
+            self.untaken_bytes += size
         self._answerer.send(self.number, response)
         if not response.final:
             self._keep_window()
@@ -54,7 +54,7 @@ class RemoteRequest:
         if not 0 < count <= len(self._sent):
             raise ProtocolError(f"{count} responses of request {self.number} taken, {len(self._sent)} were sent")
         for _ in range(count):
-            self._sent_bytes -= self._sent.popleft()
+            self.untaken_bytes -= self._sent.popleft()
         if self._paused and not self._is_full and self._handle is not None:
             self._paused = False
             self._handle.resume()
@@ -67,8 +67,13 @@ class RemoteRequest:
             handle.cancel()
 
     @property
+    def untaken(self) -> int:
+        """The number of responses that were sent and that the other side has not taken."""
+        return len(self._sent)
+
+    @property
     def _is_full(self) -> bool:
-        return len(self._sent) >= REMOTE_WINDOW_RESPONSES or self._sent_bytes >= REMOTE_WINDOW_BYTES
+        return len(self._sent) >= REMOTE_WINDOW_RESPONSES or self.untaken_bytes >= REMOTE_WINDOW_BYTES
 
     def _keep_window(self) -> None:
         if self._is_full and not self._paused and self._handle is not None:
@@ -94,6 +99,10 @@ class Answerer:
         """The number of requests that have not ended."""
         return len(self._requests)
 
+    def requests(self) -> list[RemoteRequest]:
+        """Those that have not ended."""
+        return list(self._requests.values())
+
     def begin(self, number: int) -> RemoteRequest:
         """A request that has arrived. Raises ProtocolError for a number that was used, and when there are too many."""
         if number <= self._newest:
@@ -116,5 +125,5 @@ class Answerer:
 
     def cancel_all(self) -> None:
         """The frontend process is gone."""
-        for request in tuple(self._requests.values()):
+        for request in self.requests():
             request.cancel()
