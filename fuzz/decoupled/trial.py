@@ -298,7 +298,7 @@ class Trial:
             if not naive.ended and not naive.cancelled:
                 raise Violation(f"request {naive.number} never ended: sent {naive.sent}, delivered {naive.delivered}")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.engine.wait_drained)
+            nursery.start_soon(self.engine.drain.wait)
             await trio.testing.wait_all_tasks_blocked()
             if nursery.child_tasks:
                 raise Violation("every request has ended, but the engine is not drained")

@@ -7,7 +7,8 @@ from itertools import combinations
 
 from fuzz.chance import Chance
 from fuzz.target import Violation
-from tpy_data.engine.calls.core.call_circles import CallingBatch, Resources, WaitingRequest, find_circle
+from tpy_data.engine.calls.core.call_circles import CallingBatch, find_circle
+from tpy_data.engine.requests.handle import Resources, WaitingRequest
 from tpy_data.schedulers.core.rate_limiter import Resource
 
 INVARIANT = (

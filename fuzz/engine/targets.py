@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from fuzz.chance import Chance
 from fuzz.engine import circles, timers
 from fuzz.target import Target
-from tpy_data.engine.calls.core.call_circles import CallingBatch, Resources, find_circle
+from tpy_data.engine.calls.core.call_circles import CallingBatch, find_circle
+from tpy_data.engine.requests.handle import Resources
 from tpy_data.schedulers.core.contract import Ticket
 from tpy_data.schedulers.core.deadlines import Deadlines
 

@@ -407,7 +407,7 @@ class Walk:
             case 3:
                 with suppress(Unavailable):
                     served = self.r.plane.plane.inference._find("m", None)  # type: ignore[attr-defined]  # as calls of models do
-                    served.engine.recall()
+                    served.served_copy.engine.recall()
             case 4 if chosen is not None:
                 chosen.asks = bool(chosen.open)
             case 5 if chosen is not None:

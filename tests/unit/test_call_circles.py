@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpy_data.engine.calls.core import CallingBatch, WaitingRequest, find_circle
+from tpy_data.engine.calls.core import CallingBatch, find_circle
+from tpy_data.engine.requests.handle import WaitingRequest
 
 
 def batch(model: str, request: int, *calls: WaitingRequest, instances: int = 1, instance: int | None = None) -> CallingBatch:

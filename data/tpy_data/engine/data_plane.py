@@ -30,7 +30,7 @@ from tpy_data.engine.channels.rate_limiter import RateLimiter
 from tpy_data.engine.loading.loaded_version import Backends, Loader
 from tpy_data.engine.loading.placing import Machine
 from tpy_data.engine.runtimes.reconciler import Reconciler
-from tpy_data.engine.runtimes.version_runtime import Plant
+from tpy_data.engine.runtimes.runtime import Shared
 from tpy_data.engine.serving.inference import EngineInference
 from tpy_data.engine.serving.serving_table import Served, ServingTable
 from tpy_data.executors.executor import Executor, ThreadExecutor
@@ -63,15 +63,15 @@ class DataPlane:
     requests are served. `deliveries` are the blocks in which requests are answered."""
 
     def __init__(
-        self, inference: EngineInference, plant: Plant, metrics: CustomMetrics, calls: EngineCalls, reconciler: Reconciler
+        self, inference: EngineInference, shared: Shared, metrics: CustomMetrics, calls: EngineCalls, reconciler: Reconciler
     ) -> None:
         self.inference = inference
         self._reconciler = reconciler
         self._calls = calls
         self._metrics = metrics
-        self._table = plant.table
-        self._cache = plant.cache
-        self.deliveries = plant.deliveries
+        self._table = shared.table
+        self._cache = shared.cache
+        self.deliveries = shared.deliveries
 
     def use_repository(self, repository: LoadingService) -> None:
         """Have models that load and unload others do it there; before this is called they are refused."""
@@ -164,7 +164,7 @@ async def open_data_plane(
         server=calls,
         start_delay=options.start_delay,
     )
-    plant = Plant(
+    shared = Shared(
         loader=loader,
         loaders=executor.open_worker("load", threads_max=options.load_threads_max),
         unloaders=executor.open_worker("unload", threads_max=options.load_threads_max),
@@ -178,23 +178,23 @@ async def open_data_plane(
         cache=open_cache(options.cache, executor, clock),
         limiter=None if options.rate_limit is None else RateLimiter(options.rate_limit),
     )
-    reconciler = Reconciler(store, plant)
+    reconciler = Reconciler(store, shared)
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(calls.run, name="repository calls of models")
             nursery.start_soon(reconciler.run, nursery)
             try:
-                yield DataPlane(inference, plant, metrics, calls, reconciler)
+                yield DataPlane(inference, shared, metrics, calls, reconciler)
             finally:
                 inference.stop()
                 table.sequences.let_go()
                 await _shut_down(reconciler, options.exit_timeout_ns)
                 nursery.cancel_scope.cancel()
     finally:
-        plant.loaders.close()
-        plant.unloaders.close()
-        if plant.cache is not None:
-            plant.cache.close()
+        shared.loaders.close()
+        shared.unloaders.close()
+        if shared.cache is not None:
+            shared.cache.close()
 
 
 async def _shut_down(reconciler: Reconciler, timeout_ns: int) -> None:
@@ -209,8 +209,8 @@ async def _shut_down(reconciler: Reconciler, timeout_ns: int) -> None:
 
 
 def _statistics(model: ModelId, served: Served) -> ModelStatistics:
-    engine = served.engine
-    counters = engine.statistics
+    copy = served.served_copy
+    engine, counters = copy.engine, copy.engine.statistics
     return ModelStatistics(
         name=model.name,
         namespace=model.namespace,
@@ -220,11 +220,11 @@ def _statistics(model: ModelId, served: Served) -> ModelStatistics:
         execution_count=counters.execution_count,
         inference=counters.inference(),
         batches=counters.batches(),
-        responses=engine.responses(),
+        responses=counters.responses.snapshot(),
         failures=counters.failures(),
         pending_requests=engine.snapshot().queued,
         load_duration_ns=served.load_duration_ns,
-        metric_tags=tuple(sorted(served.config.metric_tags.items())),
+        metric_tags=tuple(sorted(copy.config.metric_tags.items())),
         caches=isinstance(engine, CachedEngine),
     )
 

@@ -80,6 +80,11 @@ class GatedDriver(SchedulerDriver):
             self._core.remove_instance(instance, self._now())
         self._perform()
 
+    def retire_instance(self, instance: int) -> None:
+        """As `remove_instance`: nothing ties requests to it."""
+        self.remove_instance(instance)
+        self._performer.retired(instance)
+
     def done(self, instance: int, times_ns: Sequence[int] = (0,)) -> None:
         """The batch on this instance is over."""
         now_ns = self._now()

@@ -17,9 +17,9 @@ import trio
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument, TpyError, Unavailable
 from tpy.limits import CACHE_INLINE_BYTES_MAX, CACHE_INLINE_ELEMENTS_MAX, CACHE_JOBS_MAX, CACHE_WAITING_MAX
-from tpy.messages import DataType, InferenceRequest, InferenceResponse, ParameterValue, ResponseStatistics, Tensor
+from tpy.messages import DataType, InferenceRequest, InferenceResponse, ParameterValue, Tensor
 from tpy.messages.inference import NO_PARAMETERS
-from tpy.services import RequestHandle, ResponseSink
+from tpy.services import ResponseSink
 from tpy.trio_clock import Alarm
 from tpy_data.cache.core.entry import CachedResponse
 from tpy_data.cache.core.flights import Flights
@@ -27,8 +27,10 @@ from tpy_data.cache.core.key import RequestKey
 from tpy_data.engine.admission.admission import Admission
 from tpy_data.engine.caching.cache_access import CacheAccess
 from tpy_data.engine.caching.cached_request import CachedRequest, Stage
+from tpy_data.engine.requests.handle import EngineHandle
 from tpy_data.engine.requests.model_engine import ModelEngine
-from tpy_data.engine.requests.request_timeouts import with_deadline
+from tpy_data.engine.requests.responder import Responder, deliver, error_of
+from tpy_data.engine.requests.statistics import Failure
 from tpy_data.schedulers.core import CoreSnapshot, Outcome
 from tpy_data.schedulers.core.deadlines import Deadlines
 
@@ -42,10 +44,9 @@ class CachedEngine:
         self, engine: ModelEngine, config: ModelConfig, version: int, *, access: CacheAccess, key: RequestKey, owner: str
     ) -> None:
         self.statistics = engine.statistics
-        self.enforces_timeouts = engine.enforces_timeouts
+        self.drain = engine.drain
         self._engine = engine
-        self._name = config.name
-        self._version = version
+        self._responder = Responder(config.name, version)
         self._access = access
         self._cache = access.cache
         self._clock = access.clock
@@ -67,11 +68,9 @@ class CachedEngine:
                     self._refuse(cast(CachedRequest, ticket), Outcome.TIMED_OUT)
                 self._arm()
 
-    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
+    def submit(self, request: InferenceRequest, sink: ResponseSink) -> EngineHandle:
         """As `ResolvedModel.submit`. Answers inside the call when the answer is at hand."""
         now_ns = self._clock.now_ns()
-        if self.enforces_timeouts:
-            request = with_deadline(request, now_ns)
         ours = CachedRequest(self, request, sink, now_ns)
         if _takes_long(request.inputs):
             if self._access.hashing >= CACHE_JOBS_MAX:
@@ -102,7 +101,7 @@ class CachedEngine:
             return
         if stage is not Stage.RUNNING:
             self._leave(request)
-            self.statistics.cancelled(request, self._clock.now_ns())
+            self.statistics.failed(request, Failure.CANCELED, self._clock.now_ns())
             if request.leads:
                 self._succeed(request.key)
             return
@@ -121,10 +120,6 @@ class CachedEngine:
         inner = self._engine.snapshot()
         return CoreSnapshot(queued=inner.queued + len(self._open), executing=inner.executing, idle_instances=inner.idle_instances)
 
-    def responses(self) -> tuple[ResponseStatistics, ...]:
-        """None: decoupled models are not cached."""
-        return self._engine.responses()
-
     def refuse_waiting(self) -> None:
         """Refuse what waits: no instance can be had."""
         for request in self._flights.members():
@@ -132,29 +127,12 @@ class CachedEngine:
                 self._refuse(request, Outcome.NO_INSTANCE)
         self._engine.refuse_waiting()
 
-    def stop(self) -> None:
-        """Refuse what asks, waits or is queued."""
+    def stop(self, *, executing: bool = False) -> None:
+        """As `ModelEngine.stop`: also those that ask or wait."""
         for request in reversed(list(self._open)):  # leaders last, or others would succeed them
             if request in self._open:
                 self._refuse(request, Outcome.STOPPING)
-        self._engine.stop()
-
-    def abandon(self) -> None:
-        """As `ModelEngine.abandon`."""
-        self.stop()
-        self._engine.abandon()
-
-    async def wait_drained(self) -> None:
-        """As `ModelEngine.wait_drained`: what asks or waits here holds the engine."""
-        await self._engine.wait_drained()
-
-    def hold(self) -> None:
-        """As `ModelEngine.hold`."""
-        self._engine.hold()
-
-    def release(self) -> None:
-        """As `ModelEngine.release`."""
-        self._engine.release()
+        self._engine.stop(executing=executing)
 
     # From the cache and its threads (CachedRequestOwner)
 
@@ -187,7 +165,7 @@ class CachedEngine:
         request.stage = Stage.ENDED
         error = response.error
         if error is not None:
-            self._deliver(request, response)
+            deliver(request.sink, response)
             if request.leads and isinstance(error, Unavailable) and error.message == Outcome.TIMED_OUT.value:
                 self._succeed(request.key)
             elif request.leads:
@@ -200,7 +178,7 @@ class CachedEngine:
                 request.began_ns = self._clock.now_ns()
                 self._cache.insert(request.key, response.outputs, response.parameters, owner=self.owner, waiter=request)
             waiting = self._flights.end(request.key) if request.leads else ()
-            self._deliver(request, response)
+            deliver(request.sink, response)
             for other in waiting:
                 if other.stage is Stage.WAITING:
                     self._answer(other, response.outputs, response.parameters)
@@ -241,7 +219,7 @@ class CachedEngine:
             self._succeed(request.key)
         if request.submitting:
             raise refusal
-        self._deliver(request, self._response(request, error=refusal))
+        self._deliver(request, error=refusal)
 
     def _succeed(self, key: bytes) -> None:
         """The leader will have no answer: the next one leads."""
@@ -250,22 +228,22 @@ class CachedEngine:
             refusal = self._hand_over(successor)
             if refusal is None:
                 break
-            self._deliver(successor, self._response(successor, error=refusal))
+            self._deliver(successor, error=refusal)
 
     def _hand_over(self, request: CachedRequest) -> TpyError | None:
         """Submit it to the model. Returns why the model did not take it; it has ended then."""
         request.stage = Stage.RUNNING
         if request in self._open:
             request.began_ns = self._clock.now_ns()
-            refusal = self._submit(request, request.request)
+            refusal = self._submit(request)
             self._await_no_more(request)  # after the engine has it, or it could be drained in between
             return refusal
         request.began_ns = request.queued_ns + request.spent_ns
-        return self._submit(request, request.request)
+        return self._submit(request)
 
-    def _submit(self, request: CachedRequest, sent: InferenceRequest) -> TpyError | None:
+    def _submit(self, request: CachedRequest) -> TpyError | None:
         try:
-            request.handle = self._engine.submit(sent, request)
+            request.handle = self._engine.submit(request.request, request)
         except TpyError as refusal:
             request.stage = Stage.ENDED
             return refusal
@@ -279,17 +257,13 @@ class CachedEngine:
         request.stage = Stage.ENDED
         taken_ns = self._clock.now_ns() - request.queued_ns
         self.statistics.cache_hit(taken_ns, taken_ns - request.spent_ns if waited else 0, request.spent_ns)
-        self._deliver(request, self._response(request, outputs, parameters))
+        self._deliver(request, outputs, parameters)
 
     def _refuse(self, request: CachedRequest, outcome: Outcome) -> None:
         """One that asks or waits."""
         self._leave(request)
-        now_ns = self._clock.now_ns()
-        if outcome is Outcome.TIMED_OUT:
-            self.statistics.timed_out(request, now_ns)
-        else:
-            self.statistics.stopped(request, now_ns)
-        self._deliver(request, self._response(request, error=Unavailable(outcome.value)))
+        self.statistics.refused(request, outcome, self._clock.now_ns())
+        self._deliver(request, error=error_of(outcome))
         if request.leads:
             self._succeed(request.key)
 
@@ -311,7 +285,7 @@ class CachedEngine:
         if request in self._open:
             return
         if not self._open:
-            self._engine.hold()
+            self.drain.hold()
         self._open[request] = None
         if request.deadline_ns is not None:
             self._deadlines.add(request, request.deadline_ns)
@@ -321,7 +295,7 @@ class CachedEngine:
         del self._open[request]
         self._deadlines.discard(request)
         if not self._open:
-            self._engine.release()
+            self.drain.release()
 
     def _arm(self) -> None:
         first_ns = self._deadlines.first_ns()
@@ -336,29 +310,15 @@ class CachedEngine:
             self.statistics.refused_admission()
             raise
 
-    def _response(
+    def _deliver(
         self,
         request: CachedRequest,
         outputs: tuple[Tensor, ...] = (),
         parameters: Mapping[str, ParameterValue] = NO_PARAMETERS,
         *,
         error: TpyError | None = None,
-    ) -> InferenceResponse:
-        return InferenceResponse(
-            model_name=self._name,
-            model_version=self._version,
-            id=request.request.id,
-            outputs=outputs,
-            parameters=parameters,
-            error=error,
-        )
-
-    def _deliver(self, request: CachedRequest, response: InferenceResponse) -> None:
-        try:
-            request.sink.deliver(response)
-        except Exception:
-            # As in the model's engine: a sink that raises is its own request's loss.
-            _log.exception("a response could not be delivered")
+    ) -> None:
+        self._responder.respond(request.sink, request.request.id, outputs, parameters, error=error)
 
 
 def _takes_long(inputs: Sequence[Tensor]) -> bool:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from typing import Protocol
 
 from tpy.messages import InferenceRequest, InferenceResponse
-from tpy.services import RequestHandle, ResponseSink
+from tpy.services import ResponseSink
 from tpy.units import NS_PER_US
 from tpy_data.cache.core.entry import CachedResponse
+from tpy_data.engine.requests.handle import EngineHandle, Execution, WaitingRequest
 from tpy_data.schedulers.core.contract import Ticket
 
 
 class Stage(enum.Enum):
-    """Where a cached request is."""
+    """The place of a cached request."""
 
     ASKING = "asking"
     """Its key is being made, or the cache looks it up."""
@@ -25,7 +27,7 @@ class Stage(enum.Enum):
 
 
 class CachedRequestOwner(Protocol):
-    """Who moves the request from stage to stage."""
+    """Moves the request from stage to stage."""
 
     def hashed(self, request: CachedRequest) -> None:
         """Its key was made in a thread."""
@@ -53,8 +55,8 @@ class CachedRequestOwner(Protocol):
 
 
 class CachedRequest(Ticket):
-    """At once the caller's RequestHandle, the model's ResponseSink, and who waits for the cache; as a Ticket it has a deadline
-    while the model does not have it.
+    """The caller's handle, the model's ResponseSink and the cache's waiter in one; as a Ticket it has a deadline while the model
+    does not have it.
 
     * `leads`: equal requests wait for it.
     * `submitting`: `submit` has not returned, and takes what the cache says from `known` and `kept`.
@@ -87,15 +89,10 @@ class CachedRequest(Ticket):
         self.submitting = True
         self.known = False
         self.kept: CachedResponse | None = None
-        self.handle: RequestHandle | None = None
+        self.handle: EngineHandle | None = None
         self.spent_ns = 0
         self.began_ns = 0
         self.owner = owner
-
-    @property
-    def leader(self) -> CachedRequest | None:
-        """The equal request whose answer it waits for; None: it waits for none."""
-        return self.owner.leader_of(self)
 
     # LookupWaiter, InsertWaiter, ResponseSink
 
@@ -115,7 +112,7 @@ class CachedRequest(Ticket):
         """From the model."""
         self.owner.delivered(self, response)
 
-    # RequestHandle
+    # EngineHandle
 
     def cancel(self) -> None:
         """Forget the request; no answer follows. Safe at any time."""
@@ -126,3 +123,21 @@ class CachedRequest(Ticket):
 
     def resume(self) -> None:
         """Without effect."""
+
+    def waiting(self) -> Iterator[WaitingRequest]:
+        """As `EngineHandle.waiting`: nothing while the cache is asked."""
+        leader = self.owner.leader_of(self)
+        handle = self.handle if leader is None else leader.handle
+        for part in () if handle is None else handle.waiting():
+            yield part if leader is None else part._replace(is_leader=True)
+
+    def recall(self) -> None:
+        """As `EngineHandle.recall`."""
+        leader = self.owner.leader_of(self)
+        handle = self.handle if leader is None else leader.handle
+        if handle is not None:
+            handle.recall()
+
+    def times(self, now_ns: int) -> Execution | None:
+        """As `EngineHandle.times`; None when its answer was kept."""
+        return None if self.handle is None else self.handle.times(now_ns)

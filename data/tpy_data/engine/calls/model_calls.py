@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -19,16 +19,13 @@ from tpy.limits import (
     DECOUPLED_RESPONSES_WAITING_MAX,
     REPOSITORY_CALLS_WAITING_MAX,
 )
-from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest
-from tpy.services import InferenceService, LoadingService, RequestHandle
-from tpy_data.engine.caching.cached_request import CachedRequest
-from tpy_data.engine.calls.core import CallingBatch, WaitingRequest, find_circle
-from tpy_data.engine.ensembles.ensemble_request import EnsembleRequest, StepRequest
-from tpy_data.engine.requests.request_log import LoggedRequest
-from tpy_data.engine.requests.ticket import RequestTicket, TicketOwner
+from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest, ModelDescription
+from tpy.services import LoadingService, ResponseSink
+from tpy_data.engine.calls.core import CallingBatch, find_circle
+from tpy_data.engine.requests.handle import NO_RESOURCES, EngineHandle, Resources, WaitingRequest
+from tpy_data.engine.requests.ticket import RequestTicket
 from tpy_data.exception_text import exception_text
-from tpy_data.schedulers.core import Outcome, Phase
-from tpy_data.schedulers.core.rate_limiter import Resource
+from tpy_data.schedulers.core import Outcome
 
 _log = logging.getLogger(__name__)
 
@@ -52,13 +49,32 @@ class _RepositoryOrder(NamedTuple):
     done: Done
 
 
+class CallableModel(Protocol):
+    """A copy of a model, as `tpy.services.ResolvedModel`, whose handles say what they wait for."""
+
+    @property
+    def description(self) -> ModelDescription: ...
+
+    def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
+        """As `ResolvedModel.submit`."""
+        ...
+
+
+class CallableModels(Protocol):
+    """The models of the engine, by name."""
+
+    def resolve(self, model_name: str, version: int | None = None) -> CallableModel:
+        """As `InferenceService.resolve`."""
+        ...
+
+
 class EngineCalls:
     """Implements tpy.backend.ServerCalls and LoopCalls. Make it inside `trio.run`; `run` is a task of the data plane's nursery.
 
     `repository` is set by whoever puts the server together, before models are loaded; without it repository calls are refused.
     """
 
-    def __init__(self, inference: InferenceService) -> None:
+    def __init__(self, inference: CallableModels) -> None:
         self.repository: LoadingService | None = None
         self.inference = inference
         self._token = trio.lowlevel.current_trio_token()
@@ -192,19 +208,17 @@ class EngineCalls:
 
     def circle_of(self, wanted: ModelCall, waiting: WaitingBatch) -> list[str]:
         """The models of a circle of calls that this one, which the batch waits for, is kept from its end by; empty for none."""
-        # What waits behind a batch on its instance is queued, and may go to another one. First, because it can end calls.
-        for owner in {_owner_of(each) for each in self._waiting}:
-            if owner is not None:
-                owner.recall()
+        # A request behind another batch of its instance is queued, and may go to another one. First, because it can end calls.
+        for owner in {tickets[0].owner for each in self._waiting if (tickets := _tickets(each))}:
+            owner.recall()
         first: CallingBatch | None = None
-        supply: Mapping[Resource, int] = {}
+        supply: Resources = NO_RESOURCES
         batches = []
         for each, calls in self._waiting.items():
-            owner = _owner_of(each)
-            if each.over or owner is None:
+            tickets = _tickets(each)
+            if each.over or not tickets:
                 continue
-            tickets = [request for request in each.requests if isinstance(request, RequestTicket)]
-            live = tickets[0].live
+            owner, live = tickets[0].owner, tickets[0].live
             batch = CallingBatch(
                 name=owner.name,
                 model=id(owner),
@@ -212,7 +226,7 @@ class EngineCalls:
                 requests=frozenset(map(id, tickets)),
                 calls=[part for call in calls if each is not waiting or call is wanted for part in call.waiting_requests()],
                 instance=None if live is None else live.instance,
-                holds={} if owner.gate is None else owner.gate.needs(),
+                holds=NO_RESOURCES if owner.gate is None else owner.gate.needs(),
             )
             if owner.gate is not None:
                 supply = owner.gate.supply()
@@ -220,6 +234,11 @@ class EngineCalls:
             if each is waiting:
                 first = batch
         return [] if first is None else find_circle(first, batches, supply)
+
+
+def _tickets(waiting: WaitingBatch) -> list[RequestTicket]:
+    """The requests of a batch; none of a warm-up's."""
+    return [request for request in waiting.requests if isinstance(request, RequestTicket)]
 
 
 async def _read_line(descriptor: int, reader: LineReader) -> None:
@@ -230,50 +249,6 @@ async def _read_line(descriptor: int, reader: LineReader) -> None:
     finally:
         os.close(descriptor)
         reader.unwatched()
-
-
-def _tickets_of(handle: RequestHandle | None) -> Iterator[RequestTicket]:
-    """The requests to models behind a handle: several of an ensemble's; that of an equal request whose answer is waited for; none
-    while a cache is asked."""
-    if isinstance(handle, LoggedRequest):
-        yield from _tickets_of(handle.handle)
-    elif isinstance(handle, RequestTicket):
-        yield handle
-    elif isinstance(handle, EnsembleRequest):
-        for step in handle.steps:
-            yield from _tickets_of(cast(StepRequest, step).handle)
-    elif isinstance(handle, CachedRequest):
-        yield from _tickets_of((handle.leader or handle).handle)
-
-
-def _is_held_up(handle: RequestHandle | None) -> bool:
-    """Whether something of it waits for an instance, or for an equal request."""
-    if isinstance(handle, LoggedRequest):
-        return _is_held_up(handle.handle)
-    if isinstance(handle, RequestTicket):
-        if handle.phase is Phase.EXECUTING:
-            handle.owner.recall()  # it may be held behind a batch that waits for this call
-        return handle.phase is Phase.QUEUED or _needs_resources(handle)
-    if isinstance(handle, EnsembleRequest):
-        return any(_is_held_up(cast(StepRequest, step).handle) for step in handle.steps)
-    if isinstance(handle, CachedRequest):
-        return handle.leader is not None or _is_held_up(handle.handle)
-    return False
-
-
-def _needs_resources(ticket: RequestTicket) -> bool:
-    """Whether it has not got the resources yet without which it cannot be executed. A batch of a sequence waits for them when
-    its instance has it already."""
-    gate = ticket.owner.gate
-    if gate is None:
-        return False
-    live = ticket.live
-    return ticket.phase is Phase.QUEUED or (live is not None and live.instance is not None and gate.keeps_back(live.instance))
-
-
-def _owner_of(waiting: WaitingBatch) -> TicketOwner | None:
-    """The engine whose batch it is; None for one of no requests, such as a warm-up."""
-    return next((request.owner for request in waiting.requests if isinstance(request, RequestTicket)), None)
 
 
 class ModelCall:
@@ -301,7 +276,7 @@ class ModelCall:
         self._sink = sink
         self._streams = streams
         self._waiting = waiting
-        self._handle: RequestHandle | None = None
+        self._handle: EngineHandle | None = None
         self._ended = False
         self._paused = False
         self._sizes: deque[int] = deque()
@@ -342,25 +317,15 @@ class ModelCall:
         self._sink.deliver(response)
 
     def waiting_requests(self) -> list[WaitingRequest]:
-        """What of it is queued or executed now, as far as that is known."""
-        return [
-            WaitingRequest(
-                id(ticket),
-                id(ticket.owner),
-                ticket.phase is Phase.QUEUED,
-                None if ticket.live is None else ticket.live.instance,
-                {} if ticket.owner.gate is None or not _needs_resources(ticket) else ticket.owner.gate.needs(),
-                ticket.owner.name,
-            )
-            for ticket in _tickets_of(self._handle)
-            if ticket.phase is Phase.QUEUED or ticket.phase is Phase.EXECUTING
-        ]
+        """The parts of it that are queued or executed now, as far as that is known."""
+        return [] if self._handle is None else list(self._handle.waiting())
 
     def check_circle(self) -> None:
         """Refuse the call when it can never end."""
-        if self._ended or self._waiting is None:
+        if self._ended or self._waiting is None or self._handle is None:
             return
-        if not _is_held_up(self._handle):
+        self._handle.recall()  # it may be held behind a batch that waits for this call
+        if not any(part.is_held_up for part in self._handle.waiting()):
             return
         circle = self._owner.circle_of(self, self._waiting)
         if circle:

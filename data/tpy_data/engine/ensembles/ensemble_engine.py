@@ -7,21 +7,21 @@ import logging
 from collections.abc import Sequence
 from typing import cast
 
-import trio
-
 from tpy.clock import Clock
 from tpy.config import ModelConfig
 from tpy.echo import request_prefix
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
-from tpy.messages import FINAL_ONLY, InferenceRequest, InferenceResponse, ParameterValue, ResponseStatistics, Tensor
+from tpy.messages import FINAL_ONLY, InferenceRequest, InferenceResponse, ParameterValue, Tensor
 from tpy.services import ResponseSink
 from tpy.trio_clock import Alarm
 from tpy_data.engine.admission.admission import Admission
-from tpy_data.engine.ensembles.ensemble_flow import EnsembleFlow, Flowing, Member, sequence_of
+from tpy_data.engine.ensembles.ensemble_flow import EnsembleFlow, Flowing, sequence_of
 from tpy_data.engine.ensembles.ensemble_request import EnsembleRequest, StepRequest
+from tpy_data.engine.requests.drain import Drain
 from tpy_data.engine.requests.outputs import OutputSelection
-from tpy_data.engine.requests.request_timeouts import with_deadline
-from tpy_data.engine.requests.statistics import VersionStatistics
+from tpy_data.engine.requests.responder import Responder, refused
+from tpy_data.engine.requests.statistics import Failure, VersionStatistics
+from tpy_data.engine.serving.served_copy import ServedCopy
 from tpy_data.exception_text import exception_text
 from tpy_data.schedulers.core import CoreSnapshot
 from tpy_data.schedulers.core.ensemble import (
@@ -46,18 +46,16 @@ class EnsembleEngine:
         self,
         config: ModelConfig,
         version: int,
-        members: Sequence[Member],
+        members: Sequence[ServedCopy],
         clock: Clock,
         statistics: VersionStatistics,
-        *,
-        enforces_timeouts: bool = False,
     ) -> None:
         scheduling = config.ensemble_scheduling
         self.statistics = statistics
-        self.enforces_timeouts = enforces_timeouts
+        self.drain = Drain(self._is_idle)
         self.members = tuple(members)
         self._name = config.name
-        self._version = version
+        self._responder = Responder(config.name, version)
         self._clock = clock
         self._admission = Admission(config)
         self._outputs = OutputSelection(config)
@@ -71,10 +69,8 @@ class EnsembleEngine:
         self._alarm = Alarm(clock)
         self._performing = False
         self._overdue = 0
-        self._holds = 0
-        self._drained: trio.Event | None = None
         for member in self.members:
-            member.engine.hold()
+            member.hold()
 
     async def run(self) -> None:
         """Keep deadlines. Runs until cancelled."""
@@ -91,20 +87,14 @@ class EnsembleEngine:
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> EnsembleRequest:
         """As `ResolvedModel.submit`. What goes wrong in a step is delivered, also inside the call."""
         flow = self._flow
-        if self.enforces_timeouts:
-            request = with_deadline(request, self._clock.now_ns())
         try:
             inputs, batch_size, _ = self._admission.admit(request)
             run = EnsembleRequest(request, batch_size, sink, self)
             plan = flow.graph.plan(flow.numbers_of(request.requested_outputs) if request.requested_outputs else ())
             values = [Flowing(inputs[name], None) if name in inputs else None for name in self._inputs]
             self._core.submit(run, plan, values, self._clock.now_ns())
-        except InvalidArgument:
-            self.statistics.refused_admission()
-            raise
-        except Unavailable as refusal:
-            self.statistics.refused_admission()
-            raise Unavailable(f"{request_prefix(request.id)}{refusal}") from None
+        except (InvalidArgument, Unavailable) as refusal:
+            raise refused(refusal, request, self.statistics) from None
         self._perform()
         return run
 
@@ -112,49 +102,25 @@ class EnsembleEngine:
         """How many requests are on their way."""
         return self._core.snapshot()
 
-    def responses(self) -> tuple[ResponseStatistics, ...]:
-        """None, as in Triton: those of its members are counted with them."""
-        return ()
-
     def refuse_waiting(self) -> None:
         """Nothing to do: requests wait in the members' queues."""
 
-    def stop(self) -> None:
-        """End every request, and refuse those that still come."""
+    def stop(self, *, executing: bool = False) -> None:
+        """As `ModelEngine.stop`: end every request; its members give up what they execute for it with them."""
         self._core.stop()
         self._perform()
-
-    def abandon(self) -> None:
-        """As `ModelEngine.abandon`: what its members execute for it is given up with them."""
-        self.stop()
-
-    async def wait_drained(self) -> None:
-        """As `ModelEngine.wait_drained`."""
-        if self._drained is None:
-            self._drained = trio.Event()
-        self._check_drained()
-        await self._drained.wait()
-
-    def hold(self) -> None:
-        """As `ModelEngine.hold`."""
-        self._holds += 1
-
-    def release(self) -> None:
-        """As `ModelEngine.release`."""
-        self._holds -= 1
-        self._check_drained()
 
     def let_go(self) -> None:
         """The engine is drained, or given up: it needs its members no more. To be called once."""
         for member in self.members:
-            member.engine.release()
+            member.release()
 
     # RequestOwner
 
     def cancel(self, run: EnsembleRequest) -> None:
         """Forget the request and its steps; no answer follows. No-op for one that has ended."""
         if self._core.cancel(run):
-            self.statistics.cancelled(run, self._clock.now_ns())
+            self.statistics.failed(run, Failure.CANCELED, self._clock.now_ns())
             self._perform()
 
     def pause(self, run: EnsembleRequest) -> None:
@@ -212,8 +178,7 @@ class EnsembleEngine:
         deadline_ns = self._core.next_deadline_ns()
         if deadline_ns is not None:
             self._alarm.bring_forward(deadline_ns)
-        if self._drained is not None:
-            self._check_drained()
+        self.drain.check()
 
     def _start(self, step: StepRequest) -> None:
         if not self._core.begin(step):
@@ -221,7 +186,7 @@ class EnsembleEngine:
         run = step.request
         flow = self._flow.steps[step.step]
         try:
-            handle = flow.engine.submit(flow.request(run.request, step.inputs, run.deadline_ns), step)
+            handle = flow.submit(flow.request(run.request, step.inputs, run.deadline_ns), step)
         except TpyError as error:
             self._fail(step, error, final=True)
         except Exception as bug:
@@ -248,14 +213,9 @@ class EnsembleEngine:
 
     def _deliver(self, run: EnsembleRequest) -> None:
         while (answer := self._core.take_answer(run)) is not None:
-            response = self._response(run, answer)
-            try:
-                run.sink.deliver(response)
-            except Exception:
-                # A sink must not raise. If one does, that is its own request's loss and not the ensemble's.
-                _log.exception("a response could not be delivered")
+            self._answer(run, answer)
 
-    def _response(self, run: EnsembleRequest, answer: Answer) -> InferenceResponse:
+    def _answer(self, run: EnsembleRequest, answer: Answer) -> None:
         error = None if answer.end is None else self._error(run, answer.end)
         outputs: tuple[Tensor, ...] = ()
         parameters: dict[str, ParameterValue] = {}
@@ -271,15 +231,7 @@ class EnsembleEngine:
                 parameters = _sequence_parameters(run, answer.values) if outputs else {}
         if answer.final:
             self._count(run, answer, error)
-        return InferenceResponse(
-            model_name=self._name,
-            model_version=self._version,
-            id=run.request.id,
-            outputs=outputs,
-            parameters=parameters,
-            error=error,
-            final=answer.final,
-        )
+        self._responder.respond(run.sink, run.request.id, outputs, parameters, error=error, final=answer.final)
 
     def _tell_missing(self, run: EnsembleRequest, made: Sequence[Tensor]) -> None:
         """In Triton's words, at its level; the answer lacks what no member made."""
@@ -291,13 +243,11 @@ class EnsembleEngine:
     def _count(self, run: EnsembleRequest, answer: Answer, error: TpyError | None) -> None:
         now_ns = self._clock.now_ns()
         if error is None:
-            execution = run.execution()
+            execution = run.times(now_ns)
             self.statistics.executed(run.batch_size, execution, self._clock.wall_ms())
-            self.statistics.succeeded(run, execution, now_ns)
-        elif answer.end is End.TIMED_OUT:
-            self.statistics.timed_out(run, now_ns)
+            self.statistics.succeeded(((run, execution),), now_ns)
         else:
-            self.statistics.failed_elsewhere(run, now_ns)
+            self.statistics.failed(run, Failure.REJECTED if answer.end is End.TIMED_OUT else Failure.OTHER, now_ns)
 
     def _error(self, run: EnsembleRequest, end: End) -> TpyError:
         if end is End.FAILED:
@@ -309,9 +259,8 @@ class EnsembleEngine:
     def _in_ensemble(self, message: str) -> str:
         return f"in ensemble '{self._name}', {message}"
 
-    def _check_drained(self) -> None:
-        if self._drained is not None and not self._holds and not self._core.snapshot().executing:
-            self._drained.set()
+    def _is_idle(self) -> bool:
+        return not self._core.snapshot().executing
 
 
 def _sequence_parameters(run: EnsembleRequest, values: Sequence[object]) -> dict[str, ParameterValue]:

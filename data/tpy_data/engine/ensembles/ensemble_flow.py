@@ -17,19 +17,11 @@ from tpy.config.model_config import EnsembleStep
 from tpy.errors import InvalidArgument
 from tpy.messages import InferenceRequest, InferenceResponse, ParameterValue, SequencePosition, Tensor
 from tpy_data.engine.admission.shapes import Dims, fits
-from tpy_data.engine.requests.model_engine import ModelEngine
+from tpy_data.engine.serving.served_copy import ServedCopy
 from tpy_data.schedulers.core.ensemble_graph import EnsembleGraph, GraphStep
 
 _Array = np.ndarray[Any, Any]
 _Convert = Callable[[_Array], _Array]
-
-
-class Member(NamedTuple):
-    """The model of one step: its engine, its configuration, and which version that is."""
-
-    engine: ModelEngine
-    config: ModelConfig
-    version: int
 
 
 class Flowing(NamedTuple):
@@ -50,10 +42,10 @@ class _Feed(NamedTuple):
 class FlowStep:
     """A step, ready to run. `outputs` are the names of the model's outputs, in the order of the graph's tensors."""
 
-    __slots__ = ("_feeds", "_name", "_version", "engine", "outputs")
+    __slots__ = ("_feeds", "_name", "_version", "outputs", "submit")
 
-    def __init__(self, step: EnsembleStep, member: Member, feeds: Sequence[_Feed]) -> None:
-        self.engine = member.engine
+    def __init__(self, step: EnsembleStep, member: ServedCopy, feeds: Sequence[_Feed]) -> None:
+        self.submit = member.submit_part
         self.outputs = tuple(step.output_map)
         self._name = step.model_name
         self._version = member.version
@@ -102,7 +94,7 @@ class EnsembleFlow:
 
     __slots__ = ("_converts", "_output_numbers", "graph", "output_names", "steps")
 
-    def __init__(self, config: ModelConfig, members: Sequence[Member]) -> None:
+    def __init__(self, config: ModelConfig, members: Sequence[ServedCopy]) -> None:
         scheduling = config.ensemble_scheduling
         steps = () if scheduling is None else scheduling.step
         numbers: dict[str, int] = {}
@@ -155,7 +147,7 @@ def sequence_of(inputs: Sequence[object]) -> SequencePosition | None:
     return next((value.sequence for value in inputs if isinstance(value, Flowing) and value.sequence is not None), None)
 
 
-def _graph_step(step: EnsembleStep, member: Member, numbers: Mapping[str, int]) -> GraphStep:
+def _graph_step(step: EnsembleStep, member: ServedCopy, numbers: Mapping[str, int]) -> GraphStep:
     return GraphStep(
         inputs=tuple(numbers[name] for name in dict.fromkeys(step.input_map.values())),
         outputs=tuple(numbers[name] for name in step.output_map.values()),
@@ -163,7 +155,7 @@ def _graph_step(step: EnsembleStep, member: Member, numbers: Mapping[str, int]) 
     )
 
 
-def _feeds(step: EnsembleStep, member: Member, batched: Mapping[str, bool]) -> list[_Feed]:
+def _feeds(step: EnsembleStep, member: ServedCopy, batched: Mapping[str, bool]) -> list[_Feed]:
     positions = {name: position for position, name in enumerate(dict.fromkeys(step.input_map.values()))}
     dims = {entry.name: entry.dims for entry in member.config.input}
     batching = member.config.max_batch_size > 0

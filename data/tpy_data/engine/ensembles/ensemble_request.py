@@ -3,23 +3,22 @@ runs, the frontend's handle and the members' sinks at once: no table of requests
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol, cast
 
 import msgspec
 
 from tpy.errors import TpyError
 from tpy.messages import InferenceRequest, InferenceResponse
-from tpy.services import RequestHandle, ResponseSink
+from tpy.services import ResponseSink
 from tpy.units import NS_PER_US
-from tpy_data.engine.caching.cached_request import CachedRequest
-from tpy_data.engine.requests.ticket import Execution, RequestTicket
+from tpy_data.engine.requests.handle import EngineHandle, Execution, WaitingRequest
 from tpy_data.schedulers.core import Phase
 from tpy_data.schedulers.core.ensemble import EnsembleRun, Frame, StepRun
 
 
 class RequestOwner(Protocol):
-    """Who runs them."""
+    """The engine that runs them."""
 
     def cancel(self, run: EnsembleRequest) -> None:
         """Forget the request."""
@@ -76,26 +75,32 @@ class EnsembleRequest(EnsembleRun):
         """As `RequestHandle.resume`."""
         self.owner.resume(self)
 
-    def execution(self) -> Execution:
+    def waiting(self) -> Iterator[WaitingRequest]:
+        """As `EngineHandle.waiting`: those of its steps."""
+        for handle in self._handles():
+            yield from handle.waiting()
+
+    def recall(self) -> None:
+        """As `EngineHandle.recall`."""
+        for handle in self._handles():
+            handle.recall()
+
+    def times(self, now_ns: int) -> Execution:
         """The times of all its steps together. Nothing waits for the ensemble itself: its queue takes no time."""
         return Execution(self.queued_ns, self.input_ns, self.infer_ns, self.output_ns)
 
-    def add_times(self, step: RequestHandle | None, now_ns: int) -> None:
+    def add_times(self, step: EngineHandle | None, now_ns: int) -> None:
         """A step of this handle has ended."""
-        times: Execution | None = None
-        if isinstance(step, CachedRequest):
-            step = step.handle  # None when its answer was kept: nothing was executed
-        if isinstance(step, RequestTicket):
-            times = step.execution
-            if times is None and step.sender is not None and step.sender.began_ns:
-                # Its final response came before its execution was over.
-                self.infer_ns += now_ns - step.sender.began_ns
-        elif isinstance(step, EnsembleRequest):
-            times = step.execution()
+        times = None if step is None else step.times(now_ns)
         if times is not None:
             self.input_ns += times.input_ns
             self.infer_ns += times.infer_ns
             self.output_ns += times.output_ns
+
+    def _handles(self) -> list[EngineHandle]:
+        """Those of its steps now."""
+        handles = [cast(StepRequest, step).handle for step in self.steps]
+        return [handle for handle in handles if handle is not None]
 
 
 class StepRequest(StepRun):
@@ -105,7 +110,7 @@ class StepRequest(StepRun):
 
     def __init__(self, run: EnsembleRun, step: int, frame: Frame, inputs: Sequence[object]) -> None:
         super().__init__(run, step, frame, inputs)
-        self.handle: RequestHandle | None = None
+        self.handle: EngineHandle | None = None
 
     @property
     def request(self) -> EnsembleRequest:

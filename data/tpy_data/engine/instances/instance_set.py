@@ -6,7 +6,7 @@ import functools
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import trio
@@ -46,13 +46,16 @@ class SupervisedInstance:
     changes while it is supervised, and after each attempt.
     """
 
-    def __init__(self, number: int, placed: PlacedInstance, recipe: InstanceRecipe, on_change: Callable[[], object]) -> None:
+    def __init__(
+        self, numbers: Iterator[int], placed: PlacedInstance, recipe: InstanceRecipe, on_change: Callable[[], object]
+    ) -> None:
         self.placed = placed
         self.alive = False
         self.beyond_help = False
         self.reason = ""
         self.ended = trio.Event()
-        self._number = number
+        self._numbers = numbers
+        self._number = -1  # of the instance that is there, or was there last: each has its own
         self._recipe = recipe
         self._on_change = on_change
         self._worker: Worker | None = None
@@ -93,12 +96,14 @@ class SupervisedInstance:
             # Its thread ends with the process; closed now it could not close the instance when that is there at last.
             raise Unavailable(f"gave up waiting for instance '{name}': the server ends")
         self._worker, self._instance = worker, instance
+        number = self._number = next(self._numbers)
         self._started_s = trio.current_time()
         self._failed = trio.Event()
         self.alive, self.beyond_help, self.reason = True, False, ""
         if not self.placed.passive:
             channel = self._channel = self._open_channel(instance, worker)
-            self._recipe.engine.add_instance(InstanceSlot(self._number, name, channel, worked=self._worked, failed=self._fail))
+            failed = functools.partial(self._fail, number)
+            self._recipe.engine.add_instance(InstanceSlot(number, name, channel, worked=self._worked, failed=failed))
 
     async def supervise(self) -> None:
         """Replace the instance whenever it fails, until `stop`; then close it."""
@@ -163,7 +168,7 @@ class SupervisedInstance:
         await trio.lowlevel.wait_readable(descriptor)
         # What it may be running finds the same in its thread; nothing more is given to it.
         self._recipe.engine.remove_instance(self._number)
-        self._fail(instance.end_reason)
+        self._fail(self._number, instance.end_reason)
 
     def _pause_s(self) -> float:
         """Before it is started again: none for one that had lived for a while, but for that again and again."""
@@ -216,7 +221,10 @@ class SupervisedInstance:
     def _worked(self) -> None:
         self._failures_in_row = 0
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, number: int, reason: str) -> None:
+        """The instance of this number has failed; no-op when another one has taken its place."""
+        if number != self._number:
+            return
         self.alive = False
         self.reason = reason
         self._failed.set()
@@ -305,7 +313,7 @@ class InstanceSet:
             member.ended.set()
 
     async def _start(self, missing: Sequence[PlacedInstance]) -> list[SupervisedInstance]:
-        members = [SupervisedInstance(next(self._numbers), placed, self._recipe, self._on_change) for placed in missing]
+        members = [SupervisedInstance(self._numbers, placed, self._recipe, self._on_change) for placed in missing]
         self._starting = members
         errors: list[TpyError] = []
 

@@ -3,6 +3,9 @@ whose one answer comes later than their execution.
 
 A request is the scheduler core's until `execute` has returned, as any other; it ends with its final response, which may come
 before or after that. From `execute` on it is kept here, with its deadline. All of this runs on the Trio thread.
+
+A request that ends before its execution is over is taken out of the core when all responses that were sent by then are taken: it
+can bring the report of a batch, which answers further requests.
 """
 
 from __future__ import annotations
@@ -10,46 +13,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from tpy.backend import AnswerLater, ExecutionResult
+from tpy.backend import AnswerLater
 from tpy.clock import Clock
 from tpy.deliveries import Deliveries
 from tpy.errors import Internal, TpyError
 from tpy.messages import Tensor
+from tpy.messages.inference import NO_PARAMETERS
 from tpy.trio_clock import Alarm
 from tpy_data.engine.requests.outputs import OutputSelection
-from tpy_data.engine.requests.response_statistics import Kind, ResponseCounters
+from tpy_data.engine.requests.responder import Responder
+from tpy_data.engine.requests.response_statistics import Kind
 from tpy_data.engine.requests.response_stream import HandOff, ResponseStream, Sent
-from tpy_data.engine.requests.statistics import VersionStatistics
+from tpy_data.engine.requests.statistics import Failure, VersionStatistics
 from tpy_data.engine.requests.ticket import RequestTicket
 from tpy_data.schedulers.core import Outcome, Phase
 from tpy_data.schedulers.core.deadlines import Deadlines
 
 
 class RequestEnds(Protocol):
-    """What the engine does for requests that end here."""
-
-    def answer(
-        self,
-        ticket: RequestTicket,
-        *,
-        outputs: tuple[Tensor, ...] = (),
-        error: TpyError | None = None,
-        result: ExecutionResult | None = None,
-        final: bool = True,
-    ) -> None:
-        """Deliver one response."""
-        ...
+    """The engine, as far as requests end here."""
 
     def forget(self, ticket: RequestTicket) -> None:
         """The request is over while the core still runs it."""
         ...
 
     def refuse(self, ticket: RequestTicket, outcome: Outcome) -> None:
-        """Answer it with why it got no result."""
+        """Answer it with the error of this outcome."""
         ...
 
     def request_ended(self) -> None:
-        """One less: whoever waits for that may look."""
+        """There is one less."""
         ...
 
 
@@ -60,11 +53,12 @@ class DecoupledRequests:
         self,
         clock: Clock,
         deliveries: Deliveries,
+        responder: Responder,
         outputs: OutputSelection,
         statistics: VersionStatistics,
         ends: RequestEnds,
     ) -> None:
-        self.responses = ResponseCounters()
+        self._responder = responder
         self._clock = clock
         self._outputs = outputs
         self._statistics = statistics
@@ -74,6 +68,8 @@ class DecoupledRequests:
         self._deadlines = Deadlines()
         self._alarm = Alarm(clock)
         self._stopped = False
+        self._takes = 0
+        self._ended: list[RequestTicket] = []  # that the core has and is to forget
 
     def __len__(self) -> int:
         """Requests whose execution is over and that have not ended."""
@@ -83,7 +79,7 @@ class DecoupledRequests:
         """Keep the deadlines of requests whose execution is over. Runs until cancelled."""
         while True:
             now_ns = await self._alarm.wait()
-            self._hand_off.flush()  # what was sent in time counts
+            self.flush()  # a response that was sent in time counts
             while (ticket := self._deadlines.pop_due(now_ns)) is not None:
                 self._ends.refuse(cast(RequestTicket, ticket), Outcome.TIMED_OUT)
             self._arm()
@@ -92,8 +88,19 @@ class DecoupledRequests:
         """A request that is about to be submitted."""
         ticket.sender = ResponseStream(ticket, self._hand_off, self)
 
+    def ignore(self, ticket: RequestTicket, later: AnswerLater | None = None) -> None:
+        """Give a request that has ended a sender whose responses go nowhere; `later` is told of it."""
+        if ticket.sender is None:
+            self.begin(ticket)
+        stream = _stream(ticket)
+        if not stream.over:
+            stream.end(self._clock.now_ns(), by_model=True)
+        if later is not None:
+            later.begin(stream)
+
     def flush(self) -> None:
-        """Deliver what was sent so far: the execution of a batch is over, and everything that was sent in it comes first."""
+        """Deliver the responses that were sent so far: the execution of a batch is over, and everything that was sent in it comes
+        first."""
         self._hand_off.flush()
 
     def batch_finished(self, tickets: Sequence[RequestTicket]) -> None:
@@ -117,14 +124,14 @@ class DecoupledRequests:
 
     def keep(self, ticket: RequestTicket, later: AnswerLater) -> None:
         """The core lets go of this request of a model that answers once: its answer comes later."""
+        if ticket.abandoned:
+            self.ignore(ticket, later)
+            return
         self.begin(ticket)
         stream = _stream(ticket)
         if ticket.execution is not None:
             stream.began_ns = ticket.execution.start_ns
-        if ticket.abandoned:
-            stream.end(self._clock.now_ns(), by_model=False)
-        else:
-            self._keep(ticket)
+        self._keep(ticket)
         later.begin(stream)
 
     def drop(self, ticket: RequestTicket) -> bool:
@@ -134,6 +141,7 @@ class DecoupledRequests:
             return False
         ticket.abandoned = True
         self._leave(ticket, stream, by_model=False)
+        self._let_core_forget()
         return True
 
     def cancel(self, ticket: RequestTicket) -> bool:
@@ -142,7 +150,9 @@ class DecoupledRequests:
         if stream.over:
             return False
         now_ns = self._clock.now_ns()
-        self.responses.add(Kind.CANCEL, stream.index, 0, now_ns - (stream.last_ns or stream.began_ns or ticket.queued_ns))
+        self._statistics.responses.add(
+            Kind.CANCEL, stream.index, 0, now_ns - (stream.last_ns or stream.began_ns or ticket.queued_ns)
+        )
         return self.drop(ticket)
 
     def stop(self) -> None:
@@ -160,8 +170,13 @@ class DecoupledRequests:
         else:
             self._deliver(stream, sent)
 
+    def taking(self, *, begin: bool) -> None:
+        """As `StreamOwner.taking`."""
+        self._takes += 1 if begin else -1
+        self._let_core_forget()
+
     def resumed(self, stream: ResponseStream) -> None:
-        """Deliver what has waited, until it is paused again."""
+        """Deliver the responses that have waited, until it is paused again."""
         taken: list[Sent] = []
         while stream.held and not stream.paused and not stream.over:
             sent = stream.held.popleft()
@@ -183,19 +198,19 @@ class DecoupledRequests:
         stream.failed = stream.failed or error is not None
         self._count_response(stream, ticket, sent, Kind.FAIL if error is not None else Kind.SUCCESS if outputs else Kind.EMPTY)
         if final:
-            # Looked at before: to leave the core can bring the report of its batch, which counts it.
-            was_executed = ticket.execution is not None
             self._leave(ticket, stream, by_model=True)
-            if was_executed:
+            if ticket.execution is not None:
                 self._count(ticket, stream)
-        self._ends.answer(ticket, outputs=outputs, error=error, result=result, final=final)
+        parameters = NO_PARAMETERS if result is None or error is not None else result.parameters
+        self._responder.respond(ticket.sink, ticket.id, outputs, parameters, error=error, final=final)
         if final:
+            self._let_core_forget()
             self._ends.request_ended()
 
     def _count_response(self, stream: ResponseStream, ticket: RequestTicket, sent: Sent, kind: Kind) -> None:
         began_ns = stream.last_ns or stream.began_ns
         now_ns = self._clock.now_ns()
-        self.responses.add(kind, stream.index, sent.sent_ns - began_ns, now_ns - sent.sent_ns)
+        self._statistics.responses.add(kind, stream.index, sent.sent_ns - began_ns, now_ns - sent.sent_ns)
         stream.index += 1
         stream.last_ns = sent.sent_ns
 
@@ -214,21 +229,25 @@ class DecoupledRequests:
         stream.failed = True
         self._leave(ticket, stream, by_model=False)
         self._count(ticket, stream)
-        self._ends.answer(ticket, error=error)
+        self._responder.respond(ticket.sink, ticket.id, error=error)
         self._ends.request_ended()
 
     def _leave(self, ticket: RequestTicket, stream: ResponseStream, *, by_model: bool) -> None:
         stream.end(self._clock.now_ns(), by_model=by_model)
         if ticket.phase is not Phase.ENDED:
-            self._ends.forget(ticket)
+            self._ended.append(ticket)
         self._open.pop(ticket, None)
         self._deadlines.discard(ticket)
 
+    def _let_core_forget(self) -> None:
+        while self._ended and not self._takes:
+            self._ends.forget(self._ended.pop(0))
+
     def _count(self, ticket: RequestTicket, stream: ResponseStream) -> None:
         if stream.failed or ticket.execution is None:
-            self._statistics.failed_in_backend(ticket, stream.ended_ns)
+            self._statistics.failed(ticket, Failure.BACKEND, stream.ended_ns)
         else:
-            self._statistics.succeeded(ticket, ticket.execution, stream.ended_ns)
+            self._statistics.succeeded(((ticket, ticket.execution),), stream.ended_ns)
 
     def _arm(self) -> None:
         first_ns = self._deadlines.first_ns()

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tpy.clock import Clock
 from tpy.echo import echo, request_prefix
 from tpy.errors import TpyError
 from tpy.messages import InferenceRequest, InferenceResponse
-from tpy.services import RequestHandle, ResponseSink
+from tpy.services import ResponseSink
 from tpy.units import NS_PER_US
-from tpy_data.engine.requests.ticket import RequestTicket
+from tpy_data.engine.requests.handle import EngineHandle, Execution, WaitingRequest
 
 log = logging.getLogger(__name__)
 
 _TEXT = "%(prefix)smodel: %(model)s, version: %(version)s, responses: %(responses)s, total: %(total_us)s us"
 
 
-Submit = Callable[[InferenceRequest, ResponseSink], RequestHandle]
-
-
-def submit_logged(submit: Submit, request: InferenceRequest, sink: ResponseSink, clock: Clock) -> RequestHandle:
-    """Submit the request in this way, and log how it ended if that is asked for."""
-    if log.isEnabledFor(logging.DEBUG):
-        return LoggedRequest(request, sink, clock).submit(submit)
-    return submit(request, sink)
+Submit = Callable[[InferenceRequest, ResponseSink], EngineHandle]
 
 
 class LoggedRequest:
@@ -38,15 +31,10 @@ class LoggedRequest:
         self._begun_ns = clock.now_ns()
         self._version = request.model_version
         self._responses = 0
-        self._handle: RequestHandle | None = None
+        self._handle: EngineHandle | None = None
         self._over = False
 
-    @property
-    def handle(self) -> RequestHandle | None:
-        """That of the request itself, once it is submitted."""
-        return self._handle
-
-    def submit(self, submit: Submit) -> RequestHandle:
+    def submit(self, submit: Submit) -> EngineHandle:
         """Submit the request in this way; its handle."""
         try:
             self._handle = submit(self._request, self)
@@ -65,20 +53,33 @@ class LoggedRequest:
         self._sink.deliver(response)
 
     def cancel(self) -> None:
-        """See RequestHandle."""
+        """See EngineHandle."""
         if self._handle is not None:
             self._handle.cancel()
         self._end("cancelled")
 
     def pause(self) -> None:
-        """See RequestHandle."""
+        """See EngineHandle."""
         if self._handle is not None:
             self._handle.pause()
 
     def resume(self) -> None:
-        """See RequestHandle."""
+        """See EngineHandle."""
         if self._handle is not None:
             self._handle.resume()
+
+    def waiting(self) -> Iterable[WaitingRequest]:
+        """See EngineHandle."""
+        return () if self._handle is None else self._handle.waiting()
+
+    def recall(self) -> None:
+        """See EngineHandle."""
+        if self._handle is not None:
+            self._handle.recall()
+
+    def times(self, now_ns: int) -> Execution | None:
+        """See EngineHandle."""
+        return None if self._handle is None else self._handle.times(now_ns)
 
     def _end(self, status: str) -> None:
         if self._over:
@@ -94,10 +95,10 @@ class LoggedRequest:
             "responses": self._responses,
             "total_us": (now_ns - self._begun_ns) // NS_PER_US,
         }
-        handle = self._handle
-        if isinstance(handle, RequestTicket) and handle.execution is not None:
-            start_ns, *compute_ns = handle.execution
-            values["queue_us"] = (start_ns - handle.queued_ns) // NS_PER_US
+        execution = self.times(now_ns)
+        if execution is not None:
+            start_ns, *compute_ns = execution
+            values["queue_us"] = (start_ns - self._begun_ns) // NS_PER_US
             text += ", queue: %(queue_us)s us"
             for part, part_ns in zip(("input", "infer", "output"), compute_ns, strict=True):
                 values[f"compute_{part}_us"] = part_ns // NS_PER_US

@@ -34,7 +34,11 @@ class Sent(NamedTuple):
 
 
 class StreamOwner(Protocol):
-    """Who takes responses, on the Trio thread."""
+    """Takes responses, on the Trio thread."""
+
+    def taking(self, *, begin: bool) -> None:
+        """Responses are being taken from now on, or all that had come are taken."""
+        ...
 
     def take(self, stream: ResponseStream, sent: Sent) -> None:
         """Deliver it, or keep it in `stream.held` while the stream is paused. Must not raise."""
@@ -73,10 +77,13 @@ class HandOff:
         fast model must not keep the loop to itself."""
         self._awake = False
         queue, take = self._queue, self._owner.take
+        if not queue:
+            return
         taken: dict[ResponseStream, list[Sent]] = {}
         with self._deliveries:
+            self._owner.taking(begin=True)
             for _ in range(len(queue)):
-                if not queue:  # to take the last one brought the report of a batch, before which all that was sent is taken
+                if not queue:  # a sink had a batch reported, before which all that was sent is taken
                     break
                 stream, sent = queue.popleft()
                 if stream.over:
@@ -85,6 +92,7 @@ class HandOff:
                 take(stream, sent)
                 if len(stream.held) == held:
                     taken.setdefault(stream, []).append(sent)
+            self._owner.taking(begin=False)
         for stream, items in taken.items():
             stream.free(items)
 

@@ -6,36 +6,59 @@ is in `fail` only; the compute times of a request are those of its whole batch.
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Iterable
+
 from tpy.messages import BatchStatistics, Duration, InferenceStatistics
 from tpy.messages.statistics import FailureCounts
-from tpy_data.engine.requests.ticket import Execution, RequestTicket
-from tpy_data.schedulers.core.contract import Ticket
+from tpy_data.engine.requests.handle import Execution
+from tpy_data.engine.requests.response_statistics import ResponseCounters
+from tpy_data.schedulers.core.contract import Outcome, Ticket
+
+
+class Failure(enum.Enum):
+    """Why a request that was accepted failed."""
+
+    REJECTED = "rejected"
+    """Its deadline passed first."""
+    CANCELED = "canceled"
+    """The caller gave up."""
+    BACKEND = "backend"
+    """The model or its backend answered with an error."""
+    OTHER = "other"
+    """The version was unloaded before its turn came; or a step of an ensemble failed, which is counted with that step's model."""
+
+
+_FAILURES = {
+    Outcome.TIMED_OUT: Failure.REJECTED,
+    Outcome.SEQUENCE_TIMED_OUT: Failure.REJECTED,
+    Outcome.CANCELLED: Failure.CANCELED,
+    Outcome.SEQUENCE_LOST: Failure.BACKEND,
+}
 
 
 class VersionStatistics:
-    """Counts from when the version was loaded."""
+    """Counts from when the version was loaded. `responses` are those of a decoupled model."""
 
     __slots__ = (
-        "_backend",
         "_batches",
         "_cache_hit_count",
         "_cache_hit_ns",
         "_cache_miss_count",
         "_cache_miss_ns",
-        "_canceled",
         "_execution_count",
         "_fail_ns",
+        "_failures",
         "_infer_ns",
         "_inference_count",
         "_input_ns",
         "_last_inference_ms",
-        "_other",
         "_output_ns",
         "_queue_ns",
         "_refused",
-        "_rejected",
         "_success_count",
         "_success_ns",
+        "responses",
     )
 
     def __init__(self) -> None:
@@ -44,8 +67,10 @@ class VersionStatistics:
         self._fail_ns = 0
         self._inference_count = self._execution_count = 0
         self._last_inference_ms = 0
-        self._rejected = self._canceled = self._backend = self._other = self._refused = 0
+        self._failures = dict.fromkeys(Failure, 0)
+        self._refused = 0
         self._cache_hit_count = self._cache_hit_ns = self._cache_miss_count = self._cache_miss_ns = 0
+        self.responses = ResponseCounters()
         self._batches: dict[int, list[int]] = {}  # size -> count, input ns, infer ns, output ns
 
     def executed(self, batch_size: int, execution: Execution, wall_ms: int) -> None:
@@ -60,42 +85,34 @@ class VersionStatistics:
         self._execution_count += 1
         self._last_inference_ms = wall_ms
 
-    def succeeded(self, ticket: Ticket, execution: Execution, now_ns: int) -> None:
-        """The request was answered with outputs at `now_ns`, after a batch with these times."""
-        start_ns, input_ns, infer_ns, output_ns = execution
-        queued_ns = ticket.queued_ns
-        self._success_count += 1
-        self._inference_count += ticket.batch_size
-        self._success_ns += now_ns - queued_ns
-        self._queue_ns += start_ns - queued_ns
-        self._input_ns += input_ns
-        self._infer_ns += infer_ns
-        self._output_ns += output_ns
+    def succeeded(self, requests: Iterable[tuple[Ticket, Execution]], now_ns: int) -> None:
+        """These requests were answered with outputs at `now_ns`, after batches with these times."""
+        count = rows = success_ns = queue_ns = inputs_ns = infers_ns = outputs_ns = 0
+        for ticket, (start_ns, input_ns, infer_ns, output_ns) in requests:
+            queued_ns = ticket.queued_ns
+            count += 1
+            rows += ticket.batch_size
+            success_ns += now_ns - queued_ns
+            queue_ns += start_ns - queued_ns
+            inputs_ns += input_ns
+            infers_ns += infer_ns
+            outputs_ns += output_ns
+        self._success_count += count
+        self._inference_count += rows
+        self._success_ns += success_ns
+        self._queue_ns += queue_ns
+        self._input_ns += inputs_ns
+        self._infer_ns += infers_ns
+        self._output_ns += outputs_ns
 
-    def failed_in_backend(self, ticket: RequestTicket, now_ns: int) -> None:
-        """The model or its backend answered with an error."""
-        self._backend += 1
+    def failed(self, ticket: Ticket, failure: Failure, now_ns: int) -> None:
+        """The request was answered with an error, or not at all."""
+        self._failures[failure] += 1
         self._fail_ns += now_ns - ticket.queued_ns
 
-    def timed_out(self, ticket: Ticket, now_ns: int) -> None:
-        """The deadline passed first."""
-        self._rejected += 1
-        self._fail_ns += now_ns - ticket.queued_ns
-
-    def cancelled(self, ticket: Ticket, now_ns: int) -> None:
-        """The caller gave up."""
-        self._canceled += 1
-        self._fail_ns += now_ns - ticket.queued_ns
-
-    def stopped(self, ticket: Ticket, now_ns: int) -> None:
-        """The version was unloaded before its turn came."""
-        self._other += 1
-        self._fail_ns += now_ns - ticket.queued_ns
-
-    def failed_elsewhere(self, ticket: Ticket, now_ns: int) -> None:
-        """An ensemble's request ended with the error of one of its steps, which is counted with that step's model."""
-        self._other += 1
-        self._fail_ns += now_ns - ticket.queued_ns
+    def refused(self, ticket: Ticket, outcome: Outcome, now_ns: int) -> None:
+        """Its scheduler refused the request after it had accepted it."""
+        self.failed(ticket, _FAILURES.get(outcome, Failure.OTHER), now_ns)
 
     def refused_admission(self) -> None:
         """It was not accepted: invalid, or the queue was full. Not a failure in Triton's numbers."""
@@ -143,7 +160,7 @@ class VersionStatistics:
         executed = count - self._cache_hit_count
         return InferenceStatistics(
             success=Duration(count, self._success_ns),
-            fail=Duration(self._rejected + self._canceled + self._backend + self._other, self._fail_ns),
+            fail=Duration(sum(self._failures.values()), self._fail_ns),
             queue=Duration(count, self._queue_ns),
             compute_input=Duration(executed, self._input_ns),
             compute_infer=Duration(executed, self._infer_ns),
@@ -165,11 +182,11 @@ class VersionStatistics:
         )
 
     def failures(self) -> FailureCounts:
-        """Why requests failed."""
+        """Failed requests, by reason."""
         return FailureCounts(
-            rejected=self._rejected,
-            canceled=self._canceled,
-            backend=self._backend,
-            other=self._other,
+            rejected=self._failures[Failure.REJECTED],
+            canceled=self._failures[Failure.CANCELED],
+            backend=self._failures[Failure.BACKEND],
+            other=self._failures[Failure.OTHER],
             refused_admission=self._refused,
         )

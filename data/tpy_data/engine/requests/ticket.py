@@ -3,36 +3,27 @@ backend's ExecutionRequest and the frontend's RequestHandle: one allocation, no 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Protocol
 
 from tpy.backend import ExecutionResult, SequenceState
 from tpy.messages import InferenceRequest, ParameterValue, Tensor
 from tpy.services import ResponseSink
 from tpy.units import NS_PER_US
+from tpy_data.engine.requests.handle import NO_RESOURCES, Execution, Resources, WaitingRequest
 from tpy_data.engine.requests.response_stream import ResponseStream
 from tpy_data.schedulers.core.contract import Phase, Ticket
-from tpy_data.schedulers.core.rate_limiter import Resource
-
-
-class Execution(NamedTuple):
-    """How the batch of a request went, in nanoseconds. `start_ns` is on the server's Clock."""
-
-    start_ns: int
-    input_ns: int
-    infer_ns: int
-    output_ns: int
 
 
 class ResourceGate(Protocol):
-    """What keeps the instances of a rate limited engine from running."""
+    """Keeps the instances of a rate limited engine from running."""
 
-    def needs(self) -> Mapping[Resource, int]:
-        """What every instance holds while it runs."""
+    def needs(self) -> Resources:
+        """The resources that every instance holds while it runs."""
         ...
 
-    def supply(self) -> Mapping[Resource, int]:
-        """What there is, in the whole server."""
+    def supply(self) -> Resources:
+        """All that there is, in the whole server."""
         ...
 
     def keeps_back(self, number: int) -> bool:
@@ -134,6 +125,8 @@ class RequestTicket(Ticket):
         """Whether nobody waits for the answer any more."""
         return self.abandoned
 
+    # EngineHandle
+
     def cancel(self) -> None:
         """Forget the request; no answer follows. Safe at any time."""
         self.owner.cancel(self)
@@ -147,3 +140,29 @@ class RequestTicket(Ticket):
         """Deliver again."""
         if self.sender is not None:
             self.sender.resume()
+
+    def waiting(self) -> Iterator[WaitingRequest]:
+        """Itself, while it is queued or executed."""
+        if self.phase is Phase.QUEUED or self.phase is Phase.EXECUTING:
+            instance = None if self.live is None else self.live.instance
+            queued, owner = self.phase is Phase.QUEUED, self.owner
+            yield WaitingRequest(id(self), id(owner), queued, instance, self._missing(instance, queued=queued), owner.name)
+
+    def recall(self) -> None:
+        """As `EngineHandle.recall`."""
+        if self.phase is Phase.EXECUTING:
+            self.owner.recall()
+
+    def times(self, now_ns: int) -> Execution | None:
+        """As `EngineHandle.times`. The final response of a decoupled model may come before its execution is over."""
+        if self.execution is None and self.sender is not None and self.sender.began_ns:
+            return Execution(self.sender.began_ns, 0, now_ns - self.sender.began_ns, 0)
+        return self.execution
+
+    def _missing(self, instance: int | None, *, queued: bool) -> Resources:
+        """The resources without which it cannot be executed, while it has not got them. A batch of a sequence waits for them when
+        its instance has it already."""
+        gate = self.owner.gate
+        if gate is None or not (queued or (instance is not None and gate.keeps_back(instance))):
+            return NO_RESOURCES
+        return gate.needs()

@@ -11,21 +11,19 @@ from tpy.ids import ModelId
 from tpy.state import DesiredModel, ModelStateStore, ObservedKey
 from tpy_data.engine.runtimes.core import Action, Forget, Load, Phase, Resize, Unload, plan
 from tpy_data.engine.runtimes.ensemble_runtime import EnsembleRuntime
-from tpy_data.engine.runtimes.version_runtime import SUCCESSFULLY_LOADED, Plant, VersionRuntime
+from tpy_data.engine.runtimes.runtime import SUCCESSFULLY_LOADED, Runtime, Shared
+from tpy_data.engine.runtimes.version_runtime import VersionRuntime
 
 _log = logging.getLogger(__name__)
-
-Copy = VersionRuntime | EnsembleRuntime
-"""A copy of a version, whatever runs its requests."""
 
 
 class Reconciler:
     """Owns every copy of a version. Their tasks run in the nursery given to `run`."""
 
-    def __init__(self, store: ModelStateStore, plant: Plant) -> None:
+    def __init__(self, store: ModelStateStore, shared: Shared) -> None:
         self._store = store
-        self._plant = plant
-        self._versions: dict[ObservedKey, Copy] = {}
+        self._shared = shared
+        self._versions: dict[ObservedKey, Runtime] = {}
         self._closing = False
         self._loading: dict[ModelId, set[ObservedKey]] = {}
 
@@ -36,7 +34,7 @@ class Reconciler:
             for action in plan(desired, [version.running() for version in self._versions.values()]):
                 self._perform(action, nursery)
             for version in self._versions.values():
-                if isinstance(version, EnsembleRuntime) and version.phase in (Phase.LOADING, Phase.WAITING):
+                if version.phase in (Phase.LOADING, Phase.WAITING):
                     version.reconsider()
             self._tell_loaded()
 
@@ -50,7 +48,7 @@ class Reconciler:
             version.stop()
             version.give_up_starting()
 
-    def versions(self) -> list[Copy]:
+    def versions(self) -> list[Runtime]:
         """All copies that are there."""
         return list(self._versions.values())
 
@@ -58,7 +56,7 @@ class Reconciler:
         """After `close`: until every version has ended."""
         await self._store.wait_for(lambda _: not self.unfinished())
 
-    def unfinished(self) -> list[Copy]:
+    def unfinished(self) -> list[Runtime]:
         """Those that have not ended."""
         return [version for version in self._versions.values() if version.phase not in (Phase.FAILED, Phase.UNLOADED)]
 
@@ -78,7 +76,7 @@ class Reconciler:
             self._versions[action.key].stop()
         elif isinstance(action, Forget):
             del self._versions[action.key]
-            self._plant.writer.forget(action.key)
+            self._shared.writer.forget(action.key)
 
     def _tell_loaded(self) -> None:
         """Log how the load of a model went when all the versions that it began to load have settled, in Triton's words."""
@@ -100,7 +98,7 @@ class Reconciler:
             else:
                 _log.info("failed to load '%(model)s'", context)
 
-    def _make(self, action: Load) -> Copy:
+    def _make(self, action: Load) -> Runtime:
         if action.model.config.ensemble_scheduling is not None:
-            return EnsembleRuntime(action.key, action.model, self._plant, self._store)
-        return VersionRuntime(action.key, action.model, action.version, self._plant)
+            return EnsembleRuntime(action.key, action.model, self._shared, self._store)
+        return VersionRuntime(action.key, action.model, action.version, self._shared)

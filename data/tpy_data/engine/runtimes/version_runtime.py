@@ -1,242 +1,168 @@
-"""VersionRuntime: one copy of a model version from its load to its unload. One task, one nursery, one life."""
+"""VersionRuntime: the runtime of a version whose requests are executed on instances."""
 
 from __future__ import annotations
 
 import functools
 import logging
 from collections.abc import Sequence
-from contextlib import nullcontext
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
+from typing import cast
 
-import msgspec
 import trio
 
 from tpy.backend import ChecksReadiness
 from tpy.clock import Clock
-from tpy.config import ModelConfig, RequestTimeout
-from tpy.deliveries import Deliveries
+from tpy.config import enforces_timeouts
 from tpy.errors import Internal, TpyError, Unavailable
-from tpy.ids import ModelId, Version
 from tpy.limits import INSTANCE_CLOSE_S_MAX, LOAD_SLOW_S
 from tpy.messages import ModelState
-from tpy.state import DesiredModel, DesiredVersion, ObservedKey, ObservedVersion, ObservedWriter
-from tpy_data.engine.caching.cache_access import CacheAccess
+from tpy.state import DesiredModel, DesiredVersion, ObservedKey
 from tpy_data.engine.caching.caching import forget_cached, with_cache, with_content
-from tpy_data.engine.channels.rate_limiter import InstanceGate, RateLimiter
+from tpy_data.engine.channels.rate_limiter import InstanceGate
 from tpy_data.engine.instances.instance_set import InstanceRecipe, InstanceSet
 from tpy_data.engine.instances.readiness import ReadinessChecks
-from tpy_data.engine.loading.loaded_version import LoadedVersion, Loader
+from tpy_data.engine.loading.loaded_version import LoadedVersion
 from tpy_data.engine.loading.placing import PlacedInstance
-from tpy_data.engine.requests.model_engine import ModelEngine
-from tpy_data.engine.runtimes.core import Phase, Running
-from tpy_data.engine.runtimes.engine_choice import executing_engine
+from tpy_data.engine.runtimes.core import Phase
+from tpy_data.engine.runtimes.runtime import FAILED_TO_LOAD, Runtime, Shared
+from tpy_data.engine.sequences.sequence_peers import SequenceHolder
+from tpy_data.engine.sequences.sequences import Sequences
 from tpy_data.engine.serving.served_copy import ServedCopy
-from tpy_data.engine.serving.serving_table import ServingTable
+from tpy_data.engine.versions.version_engine import VersionEngine
 from tpy_data.exception_text import exception_text
-from tpy_data.executors.executor import Executor, Worker, call, see_through
+from tpy_data.executors.executor import call, see_through
+from tpy_data.schedulers.core import SchedulerCore
+from tpy_data.schedulers.driver import Performer, SchedulerDriver
+from tpy_data.schedulers.gated_driver import GatedDriver, PooledCore
 
 _log = logging.getLogger(__name__)
 
-UNLOADED = "unloaded"
-"""The reason of a version that was unloaded on purpose, in Triton's word."""
 
-FAILED_TO_LOAD = "failed to load '%(model)s' version %(version)s: %(reason)s"
-SUCCESSFULLY_LOADED = "successfully loaded '%(model)s'"
-SUCCESSFULLY_UNLOADED = "successfully unloaded '%(model)s' version %(version)s"
-"""Triton's lines of the log: its users look for them."""
+class VersionRuntime(Runtime):
+    """See `Runtime`."""
 
-
-class Plant(NamedTuple):
-    """What all versions of a data plane share. `loaders` run load and auto-complete, `unloaders` release: apart, so that loads
-    that hang do not keep anything from being unloaded. A failed load is tried
-    again `load_retries` times. `cache` None: no answers are kept; `limiter` None:
-    nothing is rate limited. In `deliveries` everything is answered."""
-
-    loader: Loader
-    loaders: Worker
-    unloaders: Worker
-    executor: Executor
-    table: ServingTable
-    writer: ObservedWriter
-    clock: Clock
-    deliveries: Deliveries
-    load_retries: int = 0
-    request_timeout: RequestTimeout = RequestTimeout.QUEUE
-    cache: CacheAccess | None = None
-    limiter: RateLimiter | None = None
-
-
-class VersionRuntime:
-    """A copy of a version. `run` is started by the reconciler, in its nursery; everything else only says what is wanted.
-
-    `config`, `engine` and `served_copy` are there from SERVING on.
-    """
-
-    nesting = 0
-    """It is no ensemble."""
-
-    def __init__(self, key: ObservedKey, model: DesiredModel, version: DesiredVersion, plant: Plant) -> None:
-        self.key = key
-        self.phase = Phase.LOADING
-        self.ready = False
-        self.load_duration_ns = 0
-        self._model = model
+    def __init__(self, key: ObservedKey, model: DesiredModel, version: DesiredVersion, shared: Shared) -> None:
+        super().__init__(key, model, shared)
         self._desired_version = version
-        self._plant = plant
-        self._loaded: LoadedVersion | None = None
-        self._engine: ModelEngine | None = None
-        self._served_copy: ServedCopy | None = None
         self._instances: InstanceSet | None = None
         self._gate: InstanceGate | None = None
-        self._applied_revision = model.config_revision
-        self._applied_error = ""
-        self._refused_revision = 0
         self._resize_to: DesiredModel | None = None
-        self._stopping = False
-        self._loading = trio.CancelScope()
-        self._wake = trio.Event()
         self._readiness = ReadinessChecks(self._readiness_checks)
-        plant.writer.move(ObservedVersion(key=key, state=ModelState.LOADING, config_revision=model.config_revision))
-
-    @property
-    def id(self) -> ModelId:
-        """The model."""
-        return self.key.model
-
-    @property
-    def version(self) -> Version:
-        """The version."""
-        return self.key.version
-
-    @property
-    def config(self) -> ModelConfig:
-        """Normalised and auto-completed."""
-        return self._require_loaded().config
-
-    @property
-    def served_copy(self) -> ServedCopy:
-        """What requests get."""
-        if self._served_copy is None:
-            raise Internal(f"{self.key} is not loaded")
-        return self._served_copy
-
-    @property
-    def engine(self) -> ModelEngine:
-        """The request path."""
-        if self._engine is None:
-            raise Internal(f"{self.key} is not loaded")
-        return self._engine
 
     async def check_ready(self) -> bool:
         """As `Served.check_ready`: of all instances that there are."""
         return await self._readiness.ask()
 
-    def running(self) -> Running:
-        """This copy as the plan sees it."""
-        return Running(key=self.key, phase=self.phase, config_revision=self._model.config_revision)
-
-    def stop(self) -> None:
-        """Take no new requests from now on, drain and unload; a load under way is unloaded when it is over. Idempotent."""
-        self._stopping = True
-        if self.phase is Phase.SERVING:
-            # Here and not when the task gets to it, which can be busy for minutes with making more instances.
-            self._plant.table.switch_out(self)
-            self._move(ModelState.UNLOADING, phase=Phase.STOPPING)
-        self._wake.set()
-
     def give_up_starting(self) -> None:
-        """Wait no longer for a load or for instances that are being made: the server ends. They are left behind."""
-        self._loading.cancel()
+        """As `Runtime.give_up_starting`."""
+        super().give_up_starting()
         if self._instances is not None:
             self._instances.give_up_starting()
 
     def resize(self, model: DesiredModel) -> None:
-        """Apply the instance groups of a newer configuration."""
+        """As `Runtime.resize`."""
         self._model = model
         self._resize_to = model
         self._wake.set()
 
+    def reconsider(self) -> None:
+        """As `Runtime.reconsider`: no other model makes this one ready."""
+
     def abandon(self) -> None:
-        """Refuse what waits and what executes: the server ends before it is over."""
-        if self._engine is not None:
-            self._engine.abandon()
+        """As `Runtime.abandon`."""
+        if self._copy is not None:
+            self._copy.engine.stop(executing=True)
 
-    async def run(self) -> None:
-        """Load, serve until stopped, unload. Returns when nothing of it is left; then `phase` is FAILED or UNLOADED.
-
-        Cancelling gives up waiting, after a short grace for each instance to close. A bug of ours in here (anything but
-        TpyError) ends this version, with the reason in the store, and nothing else.
-        """
-        try:
-            await self._live()
-        except* Exception as bugs:
-            _log.exception("a model version ended on a bug", extra={"context": self._context()})
-            self._plant.table.switch_out(self)
-            self._end(Internal(exception_text(bugs.exceptions[0])))
-            self.abandon()
-        finally:
-            # An unloaded version stays to be seen, perhaps for ever; its model and warmup data do not.
-            self._loaded = self._engine = self._served_copy = self._instances = None
-
-    async def _live(self) -> None:
+    async def _live(self) -> TpyError | None:
         failure = await self._attempt()
-        for _ in range(self._plant.load_retries):
+        for _ in range(self._shared.load_retries):
             if failure is None or self._stopping or self._loading.cancel_called:
                 break
-            _log.warning(f"{FAILED_TO_LOAD}; trying again", {**self._context(), "reason": failure.reason()})
+            _log.warning(f"{FAILED_TO_LOAD}; trying again", {**self._about(), "reason": failure.reason()})
             self._loading = trio.CancelScope()  # none can be entered twice
             failure = await self._attempt()
-        self._end(failure)
+        return failure
 
     async def _attempt(self) -> TpyError | None:
-        """Load, serve until stopped, unload. Returns why it could not be loaded, if so."""
-        started_ns = self._plant.clock.now_ns()
+        """As `_live`, once."""
+        self._began_ns = self._shared.clock.now_ns()
         try:
-            self._loaded = loaded = await self._load()
+            loaded = await self._load()
         except TpyError as error:
             return error
-        failure: TpyError | None = None
-        gate = self._gate = None if self._plant.limiter is None else self._plant.limiter.open_gate(self.key)
+        self._was_loaded = True
+        gate = self._gate = None if self._shared.limiter is None else self._shared.limiter.open_gate(self.key)
         try:
-            async with trio.open_nursery() as nursery:
-                executing = executing_engine(
-                    self.key,
-                    loaded,
-                    self._plant.table.sequences,
-                    self._plant.clock,
-                    self._plant.deliveries,
-                    gate,
-                    request_timeout=self._plant.request_timeout,
-                )
-                self._engine = engine = with_cache(executing, self.key, loaded, self._plant.cache)
-                self._served_copy = ServedCopy(engine, loaded.description, self._plant.clock)
-                recipe = InstanceRecipe(loaded.model, loaded.samples, self._plant.executor, executing, gate)
-                self._instances = instances = InstanceSet(recipe, nursery, self._on_instances_changed)
-                nursery.start_soon(engine.run, name=f"deadlines of {self.key.model}")
+            return await self._use(loaded, gate)
+        finally:
+            self._instances = None  # nor its warm-up requests
+            forget_cached(self.key, self._shared.cache)
+            if gate is not None:
+                gate.close()
+            await see_through(self._shared.unloaders, loaded.model.unload, grace_s=INSTANCE_CLOSE_S_MAX)
+
+    async def _use(self, loaded: LoadedVersion, gate: InstanceGate | None) -> TpyError | None:
+        """Make instances, and serve until stopped."""
+        shared = self._shared
+        failure: TpyError | None = None
+        sequences = None if loaded.config.sequence_batching is None else Sequences(self.id, loaded, shared.table.sequences)
+        executing = self._make_engine(loaded, gate, sequences)
+        copy = self._copy = ServedCopy(
+            with_cache(executing, self.key, loaded, shared.cache),
+            self.version,
+            loaded.config,
+            loaded.description,
+            shared.clock,
+            enforces_timeouts=enforces_timeouts(loaded.config, shared.request_timeout),
+        )
+        async with trio.open_nursery() as nursery:
+            recipe = InstanceRecipe(loaded.model, loaded.samples, shared.executor, executing, gate)
+            instances = self._instances = InstanceSet(recipe, nursery, self._on_instances_changed)
+            nursery.start_soon(copy.engine.run, name=f"deadlines of {self.id}")
+            with nullcontext() if sequences is None else self._joined(copy, sequences):
                 try:
                     await self._have(instances, () if self._stopping else loaded.instances)
                 except TpyError as error:
                     failure = error
                 else:
-                    self.load_duration_ns = self._plant.clock.now_ns() - started_ns
+                    self.load_duration_ns = shared.clock.now_ns() - self._began_ns
                     await self._serve()
-                    await self._drain(engine, instances)
-                nursery.cancel_scope.cancel()
-        finally:
-            forget_cached(self.key, self._plant.cache)
-            if gate is not None:
-                gate.close()
-            await see_through(self._plant.unloaders, loaded.model.unload, grace_s=INSTANCE_CLOSE_S_MAX)
+                    await copy.engine.drain.wait()
+                    copy.engine.stop()
+                    await instances.close()
+            nursery.cancel_scope.cancel()
         return failure
 
+    def _make_engine(self, loaded: LoadedVersion, gate: InstanceGate | None, sequences: Sequences | None) -> VersionEngine:
+        """With a gate, batches of sequences wait in the channel of their instance, because a sequence does not change it; others
+        wait for whichever instance may run."""
+        shared = self._shared
+        return VersionEngine(
+            loaded.config,
+            self.version,
+            loaded.core,
+            shared.clock,
+            make_driver=SchedulerDriver if gate is None or sequences is not None else functools.partial(_gated_driver, gate=gate),
+            deliveries=shared.deliveries,
+            gate=gate,
+            sequences=sequences,
+        )
+
+    def _joined(self, copy: ServedCopy, sequences: Sequences) -> AbstractContextManager[None]:
+        def let_go() -> None:
+            sequences.let_go = True
+            copy.engine.drain.check()
+
+        return self._shared.table.sequences.joined(self.id, SequenceHolder(copy, sequences, let_go))
+
     async def _load(self) -> LoadedVersion:
-        load = functools.partial(_load, self._plant, self._model, self._desired_version)
+        load = functools.partial(_load, self._shared, self._model, self._desired_version)
         failure: TpyError = Unavailable("the server ends")
         with self._loading:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._tell_slow_load)
                 try:
-                    return await call(self._plant.loaders, load, release=_unload)
+                    return await call(self._shared.loaders, load, release=_unload)
                 except TpyError as error:
                     failure = error
                 finally:
@@ -247,7 +173,7 @@ class VersionRuntime:
         waited_s = LOAD_SLOW_S
         while True:
             await trio.sleep(waited_s)
-            _log.warning("still loading; it may hang and holds one of the load threads", extra={"context": self._context()})
+            _log.warning("still loading; it may hang and holds one of the load threads", extra={"context": self._about()})
             waited_s *= 2
 
     async def _serve(self) -> None:
@@ -255,7 +181,7 @@ class VersionRuntime:
         if self._stopping:
             return
         self.ready = True
-        self._plant.table.switch_in(self)
+        self._shared.table.switch_in(self)
         self._move(ModelState.READY, phase=Phase.SERVING)
         while not self._stopping:
             await self._wake.wait()
@@ -266,11 +192,11 @@ class VersionRuntime:
 
     async def _apply(self, model: DesiredModel) -> None:
         """Have the instances of this configuration; keep the old ones when that fails."""
-        loaded, instances = self._require_loaded(), self._instances
+        copy, instances = self.served_copy, self._instances
         if instances is None:
             raise Internal(f"{self.key} has no instances to resize")
         try:
-            config, wanted = self._plant.loader.resized(loaded.config, model.config)
+            config, wanted = self._shared.loader.resized(copy.config, model.config)
             await self._have(instances, wanted)
             await self._wait_superfluous_closed(instances)
         except TpyError as error:
@@ -278,13 +204,13 @@ class VersionRuntime:
             self._refused_revision = model.config_revision
             _log.error(
                 "update of '%(model)s' version %(version)s failed, it goes on with the instances that it had: %(reason)s",
-                {**self._context(), "reason": error.reason()},
+                {**self._about(), "reason": error.reason()},
             )
         else:
-            self._loaded = msgspec.structs.replace(loaded, config=config)
+            copy.config = config
             self._applied_revision = model.config_revision
             self._applied_error = ""
-            _log.info("instances changed", extra={"context": {**self._context(), **instances.counts()}})
+            _log.info("instances changed", extra={"context": {**self._about(), **instances.counts()}})
         if self.phase is Phase.SERVING and not self._on_instances_changed():
             self._move_serving()
 
@@ -305,12 +231,6 @@ class VersionRuntime:
             await instances.wait_closed()
             nursery.cancel_scope.cancel()
 
-    async def _drain(self, engine: ModelEngine, instances: InstanceSet) -> None:
-        """Finish the requests that are there, close the instances."""
-        await engine.wait_drained()
-        engine.stop()
-        await instances.close()
-
     def _readiness_checks(self) -> list[ChecksReadiness]:
         return [] if self._instances is None else self._instances.readiness_checks()
 
@@ -318,11 +238,11 @@ class VersionRuntime:
         """READY while one instance is alive; UNAVAILABLE, with the reason, while none is. Whether that changed."""
         instances = self._instances
         if instances is not None and instances.beyond_help():
-            self.engine.refuse_waiting()
+            self.served_copy.engine.refuse_waiting()
         if self.phase is not Phase.SERVING or instances is None or instances.alive() is self.ready:
             return False
         self.ready = not self.ready
-        self._plant.table.refresh(self)
+        self._shared.table.refresh(self)
         self._move_serving()
         return True
 
@@ -334,48 +254,15 @@ class VersionRuntime:
             reason = "" if self._instances is None else self._instances.reason()
             self._move(ModelState.UNAVAILABLE, Internal(reason).reason())
 
-    def _end(self, failure: TpyError | None) -> None:
-        """Nothing of the version is left."""
-        was_loaded, self._loaded = self._loaded is not None, None
-        if failure is None or self._stopping:
-            self._move(ModelState.UNAVAILABLE, UNLOADED, phase=Phase.UNLOADED)
-            if was_loaded:
-                _log.info(SUCCESSFULLY_UNLOADED, self._context())
-        else:
-            self._move(ModelState.UNAVAILABLE, failure.reason(), phase=Phase.FAILED)
-            _log.error(FAILED_TO_LOAD, {**self._context(), "reason": failure.reason()})
 
-    def _move(self, state: ModelState, reason: str = "", *, phase: Phase | None = None) -> None:
-        """Both what the plan sees and what everyone else sees."""
-        if phase is not None:
-            self.phase = phase
-        loaded = self._loaded
-        self._plant.writer.move(
-            ObservedVersion(
-                key=self.key,
-                state=state,
-                reason=reason,
-                config=None if loaded is None else loaded.config,
-                config_revision=self._applied_revision,
-                description=None if loaded is None else loaded.description,
-                applied_error=self._applied_error,
-                refused_revision=self._refused_revision,
-            )
-        )
-
-    def _require_loaded(self) -> LoadedVersion:
-        if self._loaded is None:
-            raise Internal(f"{self.key} is not loaded")
-        return self._loaded
-
-    def _context(self) -> dict[str, object]:
-        return {"model": str(self.key.model), "version": self.key.version}
+def _gated_driver(core: SchedulerCore, clock: Clock, performer: Performer, *, gate: InstanceGate) -> SchedulerDriver:
+    return GatedDriver(cast(PooledCore, core), clock, performer, gate)
 
 
-def _load(plant: Plant, model: DesiredModel, version: DesiredVersion) -> LoadedVersion:
-    """In a loader thread. What is not a TpyError is a bug of a backend, and this version's reason."""
+def _load(shared: Shared, model: DesiredModel, version: DesiredVersion) -> LoadedVersion:
+    """In a loader thread. An exception that is no TpyError is a bug of a backend, and this version's reason."""
     try:
-        return with_content(plant.loader.load(model, version), model, version, plant.cache)
+        return with_content(shared.loader.load(model, version), model, version, shared.cache)
     except TpyError:
         raise
     except Exception as error:

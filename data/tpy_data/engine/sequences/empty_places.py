@@ -1,4 +1,4 @@
-"""EmptyPlaces: what a model sees in the places of a batch that no request has, when sequences are scheduled directly."""
+"""EmptyPlaces: the contents of the places of a batch that no request has, when sequences are scheduled directly."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from tpy.messages import DataType, InferenceRequest, Tensor
-from tpy.services import ResponseSink
 from tpy_data.engine.admission.sequence_controls import SequenceControls
 from tpy_data.engine.loading.initial_states import InitialStates
-from tpy_data.engine.requests.ticket import TicketOwner
+from tpy_data.engine.requests.responder import NOBODY
+from tpy_data.engine.requests.ticket import RequestTicket
 from tpy_data.engine.sequences.sequence_ticket import SequenceTicket
 from tpy_data.schedulers.core import Phase
 
@@ -23,28 +23,28 @@ class EmptyPlaces:
     """Makes requests that are not READY, with inputs of zeros (empty strings) of the shapes of a request that is. In Triton their
     content is whatever the memory held."""
 
-    def __init__(
-        self, model_name: str, controls: SequenceControls, states: InitialStates, *, sink: ResponseSink, owner: TicketOwner
-    ) -> None:
+    def __init__(self, model_name: str, controls: SequenceControls, states: InitialStates) -> None:
         self._request = InferenceRequest(model_name=model_name)
         self._controls = controls
         self._states = states
-        self._sink = sink
-        self._owner = owner
         self._zeros: dict[object, dict[str, Tensor]] = {}
 
-    def ticket(self, beside: SequenceTicket) -> SequenceTicket:
+    def ticket(self, beside: RequestTicket) -> SequenceTicket:
         """A request for a place in the batch of `beside`. It has ended already: nothing answers it."""
         ticket = SequenceTicket(
-            self._request, self._inputs(beside), batch_size=1, signature=beside.signature, sink=self._sink, owner=self._owner
+            self._request,
+            self._inputs(beside),
+            batch_size=1,
+            signature=beside.signature,
+            sink=NOBODY,
+            owner=beside.owner,
         )
         ticket.phase = Phase.ENDED
-        ticket.admitted()
         if self._states:
             ticket.carry(self._states.begin())
         return ticket
 
-    def _inputs(self, beside: SequenceTicket) -> Mapping[str, Tensor]:
+    def _inputs(self, beside: RequestTicket) -> Mapping[str, Tensor]:
         # Ragged inputs are not in the signature.
         key = tuple([tensor.array.shape for tensor in beside.inputs.values()]), tuple(beside.inputs)
         zeros = self._zeros.get(key)

@@ -6,9 +6,10 @@ requests reach that version until the sequence is over. Only a START looks at wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import trio
@@ -18,12 +19,21 @@ from tpy.echo import request_prefix
 from tpy.errors import TpyError
 from tpy.ids import ModelId
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
-from tpy.services import RequestHandle, ResponseSink
-from tpy_data.engine.requests.request_log import submit_logged
+from tpy.services import ResponseSink
+from tpy_data.engine.requests.handle import EngineHandle
+from tpy_data.engine.requests.request_log import LoggedRequest, log
 
 
-class SequenceHolder(Protocol):
-    """The engine of one version of a sequence model."""
+class LiveSequences(Protocol):
+    """The live sequences of one version."""
+
+    def __len__(self) -> int: ...
+
+    def __contains__(self, correlation_id: int | str) -> bool: ...
+
+
+class HoldingCopy(Protocol):
+    """The loaded copy of a version that holds sequences."""
 
     @property
     def version(self) -> int: ...
@@ -31,22 +41,21 @@ class SequenceHolder(Protocol):
     @property
     def description(self) -> ModelDescription: ...
 
-    def holds(self, correlation_id: int | str) -> bool:
-        """Whether the sequence lives here."""
+    def submit_part(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
+        """As `ResolvedModel.submit`, for requests that are in the log already."""
         ...
 
-    @property
-    def sequences(self) -> int:
-        """How many live here."""
-        ...
 
-    def submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
-        """As `ResolvedModel.submit`."""
-        ...
+class SequenceHolder(NamedTuple):
+    """A version of a sequence model. `let_go` has it wait no longer for the end of its sequences."""
 
-    def let_go(self) -> None:
-        """Nobody is there any more who could send the next request of a sequence: do not wait for them to end."""
-        ...
+    copy: HoldingCopy
+    sequences: LiveSequences
+    let_go: Callable[[], None]
+
+    def submit_described(self, request: InferenceRequest, sink: ResponseSink) -> EngineHandle:
+        """Submit a request that was decoded for another copy: its responses say whose they are."""
+        return self.copy.submit_part(request, _DescribedSink(sink, self.copy.description))
 
 
 class SequencePeers:
@@ -72,7 +81,7 @@ class SequencePeers:
             self.sequence_ended()
 
     def other(self, model: ModelId, request: InferenceRequest) -> SequenceHolder | None:
-        """Who holds the request's sequence; None for nobody, and when the request begins one."""
+        """The holder of the request's sequence; None: there is none, or the request begins one."""
         return _holder(self._holders.get(model, ()), request)
 
     def by_name(self, request: InferenceRequest) -> SequenceHolder | None:
@@ -87,13 +96,14 @@ class SequencePeers:
         return found[0] if len(found) == 1 else None
 
     def described(self, model_name: str, version: int | None) -> ModelDescription | None:
-        """What requests of sequences that live in this model are like, when it is not served any more. The newest version's."""
+        """The description for requests of sequences that live in this model, when it is not served any more: the newest
+        version's."""
         found = [
-            holder.description
+            holder.copy.description
             for model, holders in self._holders.items()
             if model.name == model_name
             for holder in holders
-            if holder.sequences and version in (None, holder.version)
+            if len(holder.sequences) and version in (None, holder.copy.version)
         ]
         return found[-1] if found else None
 
@@ -116,7 +126,7 @@ class SequencePeers:
 
     def live(self) -> bool:
         """Whether a sequence lives."""
-        return any(holder.sequences for holders in self._holders.values() for holder in holders)
+        return any(len(holder.sequences) for holders in self._holders.values() for holder in holders)
 
 
 def _holder(holders: Sequence[SequenceHolder], request: InferenceRequest) -> SequenceHolder | None:
@@ -124,7 +134,7 @@ def _holder(holders: Sequence[SequenceHolder], request: InferenceRequest) -> Seq
     if position is None or position.start:
         return None
     for holder in reversed(holders):  # the newest first: an id may live twice, when it was begun anew in a newer version
-        if version in (None, holder.version) and holder.holds(position.correlation_id):
+        if version in (None, holder.copy.version) and position.correlation_id in holder.sequences:
             return holder
     return None
 
@@ -141,11 +151,6 @@ class _DescribedSink:
     def deliver(self, response: InferenceResponse) -> None:
         """See ResponseSink."""
         self._sink.deliver(msgspec.structs.replace(response, described_by=self._description))
-
-
-def submit_described(holder: SequenceHolder, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
-    """Submit a request that was decoded for another copy: its responses say whose they are."""
-    return holder.submit(request, _DescribedSink(sink, holder.description))
 
 
 class LiveSequencesOnly:
@@ -172,9 +177,11 @@ class LiveSequencesOnly:
         self._clock = clock
         self._names_request = names_request
 
-    def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> RequestHandle:
+    def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
         """As `ResolvedModel.submit`."""
-        return submit_logged(self._submit, request, sink, self._clock)
+        if log.isEnabledFor(logging.DEBUG):
+            return LoggedRequest(request, sink, self._clock).submit(self._submit)
+        return self._submit(request, sink)
 
     def hold(self) -> None:
         """Nothing to do: a copy waits for its sequences anyway."""
@@ -182,9 +189,9 @@ class LiveSequencesOnly:
     def release(self) -> None:
         """Nothing to do."""
 
-    def _submit(self, request: InferenceRequest, sink: ResponseSink) -> RequestHandle:
+    def _submit(self, request: InferenceRequest, sink: ResponseSink) -> EngineHandle:
         holder = self._peers.by_name(request)
         if holder is None:
             prefix = request_prefix(request.id) if self._names_request else ""
             raise self._error(f"{prefix}{self._text}")
-        return submit_described(holder, request, sink)
+        return holder.submit_described(request, sink)

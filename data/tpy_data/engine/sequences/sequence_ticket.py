@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tpy.backend import SequenceState
-from tpy_data.engine.requests.ticket import Execution, RequestTicket
+from tpy_data.engine.requests.handle import Execution
+from tpy_data.engine.requests.ticket import RequestTicket
 
 
 class SequenceTicket(RequestTicket):
@@ -12,35 +15,33 @@ class SequenceTicket(RequestTicket):
 
     __slots__ = ("_earlier", "_state")
 
-    _earlier: Execution | None
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """As a RequestTicket."""
+        super().__init__(*arguments, **options)
+        self._state: SequenceState | None = None
+        self._earlier: Execution | None = None
 
     @property
     def state(self) -> SequenceState | None:
         """As `ExecutionRequest.state`."""
         return self._state
 
-    def admitted(self) -> None:
-        """To be called once, before anything else."""
-        self._state: SequenceState | None = None
-        self._earlier = None
-
     def carry(self, state: SequenceState) -> None:
         """Show the backend this state."""
         self._state = state
 
-    def executed(self, execution: Execution) -> None:
+    def add_earlier(self) -> None:
         """An execution is over; the times of those before it are added."""
-        before = self._earlier
-        if before is not None:
-            execution = Execution(
+        before, execution = self._earlier, self.execution
+        if before is not None and execution is not None:
+            self.execution = Execution(
                 before.start_ns,
                 before.input_ns + execution.input_ns,
                 before.infer_ns + execution.infer_ns,
                 before.output_ns + execution.output_ns,
             )
-        self.execution = execution
 
-    def given_back(self) -> None:
+    def give_back(self) -> None:
         """The model wants the request again: it has not been executed yet, as far as statistics go."""
         self._earlier, self.execution = self.execution, None
         self.result = None

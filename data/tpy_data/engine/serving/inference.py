@@ -7,9 +7,9 @@ from tpy.config import ModelConfig
 from tpy.echo import echo
 from tpy.errors import AmbiguousName, InvalidArgument, NotFound, ServerNotReady, TpyError, Unavailable
 from tpy.messages import ModelState
-from tpy.services import ResolvedModel
 from tpy.state import ModelStateStore
 from tpy_data.engine.sequences.sequence_peers import LiveSequencesOnly
+from tpy_data.engine.serving.served_copy import ServedCopy
 from tpy_data.engine.serving.serving_table import Served, ServingTable
 from tpy_data.schedulers.core import Outcome
 
@@ -29,7 +29,7 @@ class EngineInference:
         """Refuse every request from now on, except those of live sequences: the server is stopping."""
         self._stopping = True
 
-    def resolve(self, model_name: str, version: int | None = None) -> ResolvedModel:
+    def resolve(self, model_name: str, version: int | None = None) -> ServedCopy | LiveSequencesOnly:
         """As `InferenceService.resolve`."""
         model = self._table.by_name.get(model_name)
         if model is not None and not self._stopping:
@@ -49,7 +49,7 @@ class EngineInference:
 
     def config(self, model_name: str, version: int | None = None) -> ModelConfig:
         """As `InferenceService.config`."""
-        return self._find(model_name, version).config
+        return self._find(model_name, version).served_copy.config
 
     def ready_versions(self, model_name: str) -> tuple[int, ...]:
         """As `InferenceService.ready_versions`."""
@@ -63,7 +63,7 @@ class EngineInference:
         """Whether a version that is served says itself that it is ready. Raises as `resolve`."""
         return await self._find(model_name, version).check_ready()
 
-    def _resolve_for_sequences(self, model_name: str, version: int | None) -> ResolvedModel:
+    def _resolve_for_sequences(self, model_name: str, version: int | None) -> LiveSequencesOnly:
         """What only requests of live sequences can use: they go on wherever their sequence is."""
         sequences = self._table.sequences
         try:

@@ -2,37 +2,62 @@
 
 from __future__ import annotations
 
+import logging
 from itertools import count
 
+import msgspec
+
 from tpy.clock import Clock
+from tpy.config import ModelConfig
 from tpy.messages import InferenceRequest, ModelDescription
-from tpy.services import RequestHandle, ResponseSink
+from tpy.services import ResponseSink
+from tpy.units import NS_PER_US
+from tpy_data.engine.requests.handle import EngineHandle
 from tpy_data.engine.requests.model_engine import ModelEngine
-from tpy_data.engine.requests.request_log import submit_logged
+from tpy_data.engine.requests.request_log import LoggedRequest, log
 
 _numbers = count(1)
 
 
 class ServedCopy:
-    """One for each engine that is switched in: with the description that its requests are decoded by."""
+    """One for each engine that is switched in, with the description that its requests are decoded by. `nesting` says how many
+    ensembles deep it is, 0 for a model that is none. `enforces_timeouts`: the timeout of a request is its deadline."""
 
-    __slots__ = ("_clock", "_engine", "_submit", "copy", "description")
+    __slots__ = ("_clock", "config", "copy", "description", "engine", "hold", "nesting", "release", "submit_part", "version")
 
-    def __init__(self, engine: ModelEngine, description: ModelDescription, clock: Clock) -> None:
+    def __init__(
+        self,
+        engine: ModelEngine,
+        version: int,
+        config: ModelConfig,
+        description: ModelDescription,
+        clock: Clock,
+        *,
+        enforces_timeouts: bool,
+        nesting: int = 0,
+    ) -> None:
         self.copy = next(_numbers)
+        self.version = version
+        self.config = config
         self.description = description
-        self._engine = engine
-        self._submit = engine.submit
+        self.engine = engine
+        self.nesting = nesting
+        self.hold = engine.drain.hold
+        self.release = engine.drain.release
+        self.submit_part = self._submit_in_time if enforces_timeouts else engine.submit
+        """As `submit`, for a request that is part of another one, which is in the log."""
         self._clock = clock
 
-    def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> RequestHandle:
+    def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
         """As `ResolvedModel.submit`."""
-        return submit_logged(self._submit, request, sink, self._clock)
+        if log.isEnabledFor(logging.DEBUG):
+            return LoggedRequest(request, sink, self._clock).submit(self.submit_part)
+        return self.submit_part(request, sink)
 
-    def hold(self) -> None:
-        """As `ResolvedModel.hold`."""
-        self._engine.hold()
-
-    def release(self) -> None:
-        """As `ResolvedModel.release`."""
-        self._engine.release()
+    def _submit_in_time(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
+        """Submit the request with its timeout as its deadline: the earlier one where it has both."""
+        if request.timeout_us > 0:
+            timeout_at_ns = self._clock.now_ns() + request.timeout_us * NS_PER_US
+            if request.deadline_ns is None or timeout_at_ns < request.deadline_ns:
+                request = msgspec.structs.replace(request, deadline_ns=timeout_at_ns)
+        return self.engine.submit(request, sink)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
-from tpy.config import ModelConfig
 from tpy.ids import ModelId, Version
 from tpy.limits import HAVE_SERVED_REMEMBERED_MAX
-from tpy_data.engine.requests.model_engine import ModelEngine
 from tpy_data.engine.sequences.sequence_peers import SequencePeers
 from tpy_data.engine.serving.served_copy import ServedCopy
 
@@ -26,23 +24,14 @@ class Served(Protocol):
         ...
 
     @property
-    def config(self) -> ModelConfig: ...
-    @property
     def served_copy(self) -> ServedCopy:
-        """What requests get while this is so: an ensemble gets another one when its members change."""
+        """The copy that requests get while this is so: an ensemble gets another one when its members change."""
         ...
 
-    @property
-    def engine(self) -> ModelEngine: ...
     @property
     def load_duration_ns(self) -> int: ...
     async def check_ready(self) -> bool:
-        """What the model itself says of its readiness; True when it says nothing."""
-        ...
-
-    @property
-    def nesting(self) -> int:
-        """How many ensembles deep it is; 0 for a model that is none."""
+        """The model's own answer whether it is ready; True when it has none."""
         ...
 
 

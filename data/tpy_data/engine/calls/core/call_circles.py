@@ -12,28 +12,10 @@ The largest such set is found by assuming all stuck and taking out, until nothin
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
-from tpy_data.schedulers.core.rate_limiter import Resource
-
-Resources = Mapping[Resource, int]
-"""How many of what."""
-
-_NONE: Resources = {}
-
-
-class WaitingRequest(NamedTuple):
-    """A request of a call that has not ended. `request` is its identity, `model` that of the version that has it. `instance` is
-    set for one that only this instance may run. `needs` is what any instance must have to run it, and not yet has; `name` the
-    model's."""
-
-    request: int
-    model: Hashable
-    queued: bool
-    instance: int | None = None
-    needs: Resources = _NONE
-    name: str = ""
+from tpy_data.engine.requests.handle import NO_RESOURCES, Resources, WaitingRequest
 
 
 class CallingBatch(NamedTuple):
@@ -47,11 +29,11 @@ class CallingBatch(NamedTuple):
     requests: frozenset[int]
     calls: Sequence[WaitingRequest]
     instance: int | None = None
-    holds: Resources = _NONE
-    """What it keeps others from."""
+    holds: Resources = NO_RESOURCES
+    """The resources that it keeps others from."""
 
 
-def find_circle(first: CallingBatch, batches: Sequence[CallingBatch], supply: Resources = _NONE) -> list[str]:
+def find_circle(first: CallingBatch, batches: Sequence[CallingBatch], supply: Resources = NO_RESOURCES) -> list[str]:
     """The names of the models around a circle that `first` waits for, beginning and ending with the same; empty when it can go
     on. `first` is one of `batches`; `supply` is what there is of each resource."""
     stuck = list(batches)
@@ -77,7 +59,7 @@ def find_circle(first: CallingBatch, batches: Sequence[CallingBatch], supply: Re
 
 
 def _left(supply: Resources, stuck: Sequence[CallingBatch]) -> Resources:
-    """What those that are not stuck can have."""
+    """The resources that those that are not stuck can have."""
     left = dict(supply)
     for batch in stuck:
         for resource, count in batch.holds.items():

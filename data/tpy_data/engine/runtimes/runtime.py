@@ -1,0 +1,193 @@
+"""Runtime: one copy of a version from its load to its unload, whatever runs its requests. One task, one nursery, one life."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import trio
+
+from tpy.clock import Clock
+from tpy.config import RequestTimeout
+from tpy.deliveries import Deliveries
+from tpy.errors import Internal, TpyError
+from tpy.ids import ModelId, Version
+from tpy.messages import ModelState
+from tpy.state import UNLOADED, DesiredModel, ObservedKey, ObservedVersion, ObservedWriter
+from tpy_data.engine.caching.cache_access import CacheAccess
+from tpy_data.engine.channels.rate_limiter import RateLimiter
+from tpy_data.engine.loading.loaded_version import Loader
+from tpy_data.engine.runtimes.core import Phase, Running
+from tpy_data.engine.serving.served_copy import ServedCopy
+from tpy_data.engine.serving.serving_table import ServingTable
+from tpy_data.exception_text import exception_text
+from tpy_data.executors.executor import Executor, Worker
+
+_log = logging.getLogger(__name__)
+
+FAILED_TO_LOAD = "failed to load '%(model)s' version %(version)s: %(reason)s"
+SUCCESSFULLY_LOADED = "successfully loaded '%(model)s'"
+SUCCESSFULLY_UNLOADED = "successfully unloaded '%(model)s' version %(version)s"
+"""Triton's lines of the log: its users look for them."""
+
+
+class Shared(NamedTuple):
+    """The parts of a data plane that all versions share. `loaders` run load and auto-complete, `unloaders` release: apart, so
+    that loads that hang do not keep anything from being unloaded. A failed load is tried again `load_retries` times. `cache`
+    None: no answers are kept; `limiter` None: nothing is rate limited. In `deliveries` everything is answered."""
+
+    loader: Loader
+    loaders: Worker
+    unloaders: Worker
+    executor: Executor
+    table: ServingTable
+    writer: ObservedWriter
+    clock: Clock
+    deliveries: Deliveries
+    load_retries: int = 0
+    request_timeout: RequestTimeout = RequestTimeout.QUEUE
+    cache: CacheAccess | None = None
+    limiter: RateLimiter | None = None
+
+
+class Runtime(ABC):
+    """`run` is started by the reconciler, in its nursery; everything else only says what is wanted. The serving table's `Served`:
+    `served_copy` is there from when it is switched in."""
+
+    def __init__(self, key: ObservedKey, model: DesiredModel, shared: Shared) -> None:
+        self.key = key
+        self.phase = Phase.LOADING
+        self.ready = False
+        self.load_duration_ns = 0
+        self._model = model
+        self._shared = shared
+        self._copy: ServedCopy | None = None
+        self._began_ns = shared.clock.now_ns()
+        self._was_loaded = False
+        self._stopping = False
+        self._loading = trio.CancelScope()
+        self._wake = trio.Event()  # something else is wanted
+        self._applied_revision = model.config_revision
+        self._applied_error = ""
+        self._refused_revision = 0
+        self._told: ObservedVersion | None = None
+        self._move(ModelState.LOADING)
+
+    @property
+    def id(self) -> ModelId:
+        """The model."""
+        return self.key.model
+
+    @property
+    def version(self) -> Version:
+        """The version."""
+        return self.key.version
+
+    @property
+    def served_copy(self) -> ServedCopy:
+        """As `Served.served_copy`."""
+        if self._copy is None:
+            raise Internal(f"{self.key} is not served")
+        return self._copy
+
+    def running(self) -> Running:
+        """This copy as the plan sees it."""
+        return Running(key=self.key, phase=self.phase, config_revision=self._model.config_revision)
+
+    def stop(self) -> None:
+        """Take no new requests from now on, drain and unload; a load under way is unloaded when it is over. Idempotent."""
+        if self._stopping:
+            return
+        self._stopping = True
+        if self.phase is Phase.SERVING:
+            # Here and not when the task gets to it, which can be busy for minutes with making more instances.
+            self._retire()
+            self._move(ModelState.UNLOADING, phase=Phase.STOPPING)
+        self._wake.set()
+
+    def give_up_starting(self) -> None:
+        """Wait no longer for a load or for instances that are being made: the server ends. They are left behind."""
+        self._loading.cancel()
+
+    @abstractmethod
+    def reconsider(self) -> None:
+        """Something in the store has changed while this copy does not serve."""
+
+    @abstractmethod
+    async def check_ready(self) -> bool:
+        """As `Served.check_ready`."""
+
+    @abstractmethod
+    def resize(self, model: DesiredModel) -> None:
+        """Apply a newer configuration, in which only instances differ."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Refuse what waits and what executes: the server ends before it is over."""
+
+    @abstractmethod
+    async def _live(self) -> TpyError | None:
+        """Load, serve until stopped, unload. Returns why it could not be loaded, if so."""
+
+    async def run(self) -> None:
+        """Returns when nothing of it is left; then `phase` is FAILED or UNLOADED.
+
+        Cancelling gives up waiting, after a short grace for each instance to close. A bug of ours in here (anything but
+        TpyError) ends this version, with the reason in the store, and nothing else.
+        """
+        try:
+            self._end(await self._live())
+        except* Exception as bugs:
+            self._fall(bugs.exceptions[0])
+        finally:
+            self._copy = None  # an unloaded version stays to be seen, perhaps for ever; its model does not
+
+    def _retire(self) -> None:
+        """Take no new requests."""
+        self.ready = False
+        self._shared.table.switch_out(self)
+
+    def _fall(self, bug: Exception) -> None:
+        """A bug of ours ends this version, with the reason in the store, and nothing else."""
+        _log.error("a model version ended on a bug", exc_info=bug, extra={"context": self._about()})
+        self._retire()
+        self.abandon()
+        self._end(Internal(exception_text(bug)))
+        self.stop()
+
+    def _end(self, failure: TpyError | None) -> None:
+        """Nothing of the version is left."""
+        if self.phase in (Phase.FAILED, Phase.UNLOADED):
+            return
+        self._copy = None
+        if failure is None or self._stopping:
+            self._move(ModelState.UNAVAILABLE, UNLOADED, phase=Phase.UNLOADED)
+            if self._was_loaded:
+                _log.info(SUCCESSFULLY_UNLOADED, self._about())
+        else:
+            self._move(ModelState.UNAVAILABLE, failure.reason(), phase=Phase.FAILED)
+            _log.error(FAILED_TO_LOAD, {**self._about(), "reason": failure.reason()})
+
+    def _move(self, state: ModelState, reason: str = "", *, phase: Phase | None = None) -> None:
+        """Change both what the plan sees and what everyone else sees, if that is new."""
+        if phase is not None:
+            self.phase = phase
+        copy = self._copy
+        told = ObservedVersion(
+            key=self.key,
+            state=state,
+            reason=reason,
+            config=None if copy is None else copy.config,
+            config_revision=self._applied_revision,
+            description=None if copy is None else copy.description,
+            applied_error=self._applied_error,
+            refused_revision=self._refused_revision,
+        )
+        if told != self._told:
+            self._told = told
+            self._shared.writer.move(told)
+
+    def _about(self) -> dict[str, object]:
+        """For log lines."""
+        return {"model": str(self.key.model), "version": self.key.version}
