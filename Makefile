@@ -64,13 +64,14 @@ test: $(TEST_SETUP) ## run all tests, on all cores
 test-changed: $(TEST_SETUP) ## run the tests of what differs from main: make test-changed BASE=HEAD for what is not committed
 	$(BIN)/python -m tests.changed $(BASE)
 
-check: $(SETUP) ## formatting, lint, types, import directions, generated files
+check: $(SETUP) ## formatting, lint, types, import directions, generated files, words
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python -m tpy.cli.reference | diff - docs/reference/command-line.md
+	$(BIN)/python -m pytest tests/unit/test_words.py tests/tools/test_tests.py tests/mutation/test_mutants.py
 
 format: $(SETUP) ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .

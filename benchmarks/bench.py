@@ -1,4 +1,4 @@
-"""What all rows share during one run of the program."""
+"""State that all rows share during one run of the program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.servers.peers import Peers
 
 
 class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is measured: `rounds` over all contenders, `seconds` for each value, and with `quick` fewer cases."""
+    """The amount of measuring: `rounds` over all contenders, `seconds` for each value, and with `quick` fewer cases."""
 
     rounds: int
     seconds: int

@@ -1,4 +1,4 @@
-"""Where and with what was measured: written into the results, because the numbers mean nothing without it."""
+"""The machine and the versions of a measurement: written into the results, because the numbers mean nothing without it."""
 
 from __future__ import annotations
 

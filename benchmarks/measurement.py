@@ -1,4 +1,4 @@
-"""What was measured: single values, and their summary."""
+"""Measurements: single values, and their summary."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ END = "<!-- end of results -->"
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written as JSON: everything that was measured, and how it is summed up."""
+    """The report as JSON: everything that was measured, and how it is summed up."""
 
     machine: Machine
     rounds: int

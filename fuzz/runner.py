@@ -23,7 +23,7 @@ _COLLECT_EVERY = 100
 
 @dataclass(slots=True)
 class Report:
-    """What came of a run: `text` is for people, `taken` says how often each rule was taken."""
+    """The outcome of a run: `text` is for people, `taken` says how often each rule was taken."""
 
     target: str
     is_well: bool = True
@@ -171,7 +171,7 @@ def _report_failure(target: Target, history: int, error: Exception, report: Repo
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
+    """The message of an error in one line."""
     return (str(error) or type(error).__name__).splitlines()[0][:_SHOWN_CHARACTERS_MAX]
 
 

@@ -35,7 +35,7 @@ def suites_of_changes(paths: Iterable[str]) -> list[str]:
 
 
 def changed_files(base: str) -> list[str]:
-    """What differs from the commit at which this branch left `base`, and what git does not know yet."""
+    """The files that differ from the commit at which this branch left `base`, and what git does not know yet."""
     begin = _git("merge-base", base, "HEAD")[0]
     return [*_git("diff", "--name-only", begin), *_git("ls-files", "--others", "--exclude-standard")]
 

@@ -1,4 +1,4 @@
-"""How cost grows: `python -m benchmarks.growth --help`.
+"""Growth of costs: `python -m benchmarks.growth --help`.
 
 Decides: what is varied, on which models, and how points, tables and plots come out. Never does: compare with limits or assert.
 

@@ -46,7 +46,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class GrowthReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written as JSON. `points` has every round; `failures` says which curves are missing, and why."""
+    """The report as JSON. `points` has every round; `failures` says which curves are missing, and why."""
 
     machine: Machine
     rounds: int

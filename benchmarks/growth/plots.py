@@ -12,7 +12,7 @@ _SIZE_INCHES = (6.4, 4.0)
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
+    """Returns True if matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 

@@ -36,7 +36,7 @@ _TURNS = 20
 """Turns between two looks at the clock."""
 
 _NS = 1_000
-"""How far the cores' time goes on from turn to turn."""
+"""The time between two turns of the cores."""
 
 _HOUR_NS = 3_600 * NS_PER_S
 
@@ -55,7 +55,7 @@ def drive(*, queue: Sequence[int], sequences: Sequence[int], seconds: float) -> 
 
 
 def _batches(core: SchedulerCore) -> list[Sequence[Ticket]]:
-    """What the core gives its instance now."""
+    """The batches that the core gives its instance now."""
     return [batch for action in core.take_actions() if isinstance(action, Dispatch) for batch in action.batches]
 
 
@@ -71,7 +71,7 @@ class Queue:
             core.submit(make(), 0)
 
     def turn(self) -> int:
-        """What the instance is given at once. Returns how many requests that was."""
+        """Give the instance a turn. Returns the number of requests that it got."""
         batches = _batches(self._core)
         count = sum(len(batch) for batch in batches)
         self._now_ns += _NS
@@ -122,11 +122,11 @@ class Sequences:
             self.turn()
 
     def snapshot(self) -> CoreSnapshot:
-        """What the core counts."""
+        """The counts of the core."""
         return self._core.snapshot()
 
     def turn(self) -> int:
-        """What the instance is given at once. Returns how many requests that was."""
+        """Give the instance a turn. Returns the number of requests that it got."""
         over = [ticket for batch in self._running for ticket in batch]
         self._now_ns += _NS
         self._core.done(0, self._now_ns, (0,) * len(self._running))

@@ -1,4 +1,4 @@
-"""What a whole server uses for a request, while one thing grows: batches, clients, tensors, models, connections."""
+"""Costs of a request to a whole server, while one thing grows: batches, clients, tensors, models, connections."""
 
 from __future__ import annotations
 

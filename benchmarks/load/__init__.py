@@ -6,7 +6,7 @@ import msgspec
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run of a load generator saw.
+    """The result of one run of a load generator.
 
     `answered` requests in `seconds`; latencies of single requests; `cpu_s` of the generator itself.
     """

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.load import LoadFailed
 
 _ROOT = Path(__file__).parents[2]
-"""Where `python -m benchmarks...` finds this package."""
+"""The folder in which `python -m benchmarks...` finds this package."""
 
 
 def run_child(

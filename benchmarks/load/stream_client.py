@@ -101,7 +101,7 @@ class StreamClient:
             self._socket.sendall(b"".join(ready))
 
     def count(self, seconds: float) -> tuple[int, float]:
-        """How many responses came, and in how many seconds."""
+        """The number of responses, and the seconds that they took."""
         began = time.monotonic()
         responses = 0
         while (elapsed := time.monotonic() - began) < seconds:

@@ -33,7 +33,7 @@ TRITON = "Triton python running onnxruntime"
 
 CLIENTS = 64
 BATCH = 8
-"""What the loop's batches have; servers take what waits, up to all clients."""
+"""Sizes of the loop's batches; servers take all waiting requests, up to one of each client."""
 
 _INPUTS = {"INPUT": (512,), "STATE": (2, 128), "CONTEXT": (64,)}
 _OUTPUTS = {"PROBABILITY": (1,), "STATE_OUT": (2, 128), "CONTEXT_OUT": (64,)}
@@ -64,7 +64,7 @@ def config_of(backend: str, batch: int) -> str:
 
 
 def cannot_import_onnxruntime(triton: Triton, packages: Path) -> str:
-    """Why the interpreter of Triton's python backend cannot have onnxruntime from `packages`; empty when it can."""
+    """The reason for which the interpreter of Triton's python backend cannot use onnxruntime from `packages`; empty if it can."""
     program = [
         str(triton.environment / "bin" / "python"),
         "-c",

@@ -18,7 +18,7 @@ ROW = "calls from a Python model to a Python model"
 BASELINE = "Triton python"
 WARMUP_REQUESTS = 20
 REQUESTS_PER_S = 100
-"""How many requests stand for a second of effort: about what they take."""
+"""Requests that stand for a second of effort: about as many as it takes."""
 
 
 def measure(bench: Bench) -> None:

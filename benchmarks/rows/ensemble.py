@@ -19,7 +19,7 @@ BASELINE = "Triton python"
 STEPS = 3
 WARMUP_REQUESTS = 20
 REQUESTS_PER_S = 200
-"""How many requests stand for a second of effort: about what they take."""
+"""Requests that stand for a second of effort: about as many as it takes."""
 
 
 def measure(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Which rows there are, in the order in which they run."""
+"""The table of all rows, in the order in which they run."""
 
 from __future__ import annotations
 

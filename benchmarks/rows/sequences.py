@@ -24,7 +24,7 @@ SERVER = "tpy, HTTP binary"
 
 STREAMS = 64
 BATCH = 8
-"""What the loop's batches have; the server takes what waits, up to all streams."""
+"""Sizes of the loop's batches; the server takes all waiting requests, up to one of each stream."""
 
 _INPUT = "INPUT"
 _SHAPE = (1, 512)

@@ -78,7 +78,7 @@ _ANSWERS: dict[str, Callable[[Any], Any]] = {
 
 
 class _Service:
-    """What grpclib asks of a service."""
+    """A service as grpclib wants it."""
 
     def __mapping__(self) -> dict[str, Handler]:
         return {

@@ -1,4 +1,4 @@
-"""Where the servers and load generators that tpy is compared with are found on this machine.
+"""Finds the servers and load generators that tpy is compared with on this machine.
 
 They are optional. Under $TPY_PEERS (default: ~/.cache/tpy-peers) are looked for:
 
@@ -31,7 +31,7 @@ class Triton(msgspec.Struct, frozen=True):
     environment: Path
 
     def library_path(self) -> str:
-        """Where its python stub finds libpython."""
+        """The folder in which its python stub finds libpython."""
         code = "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
         return output_of([str(self.environment / "bin" / "python"), "-c", code])
 
@@ -44,7 +44,7 @@ class PerfAnalyzer(msgspec.Struct, frozen=True):
 
 
 class Peers(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found; None is what was not."""
+    """The peers that were found; None for others."""
 
     triton: Triton | None
     mlserver: Path | None
@@ -103,6 +103,6 @@ def _find_perf_analyzer(folder: Path) -> PerfAnalyzer | None:
 
 
 def output_of(command: list[str]) -> str:
-    """What a short command prints, stripped; its first error stops the program."""
+    """The output of a short command, stripped; its first error stops the program."""
     finished = subprocess.run(command, capture_output=True, text=True, timeout=_VERSION_S_MAX, check=True)
     return finished.stdout.strip()

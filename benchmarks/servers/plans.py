@@ -1,4 +1,4 @@
-"""How tpy, Triton, MLServer and a server made with grpclib are started."""
+"""Plans for starting tpy, Triton, MLServer and a server made with grpclib."""
 
 from __future__ import annotations
 

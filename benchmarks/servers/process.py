@@ -39,7 +39,7 @@ class Ports(msgspec.Struct, frozen=True):
 
 
 class ServerPlan(Protocol):
-    """How to start one server."""
+    """The plan for starting one server."""
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class ServerPlan(Protocol):
 
     @property
     def ready_path(self) -> str:
-        """What answers 200 as soon as the server and its models are ready."""
+        """The path that answers 200 as soon as the server and its models are ready."""
 
     def command(self, ports: Ports) -> Sequence[str]:
         """The command line; the server must listen on these ports of 127.0.0.1."""

@@ -1,4 +1,4 @@
-"""What a server itself counted."""
+"""Counts by the servers themselves."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _TIMEOUT_S = 60
 
 
 def answered(server: Server, model: str) -> int:
-    """How many requests the model has answered well since it was loaded: exact, also where a load generator leaves out those
-    before and after what it measures."""
+    """The number of requests that the model has answered well since it was loaded: exact, also where a load generator leaves out
+    those before and after what it measures."""
     connection = http.client.HTTPConnection(HOST, server.ports.http, timeout=_TIMEOUT_S)
     with contextlib.closing(connection):
         connection.request("GET", f"/v2/models/{model}/stats")

@@ -132,7 +132,7 @@ class StoreTrial:
         self.taken["second writer"] += 1
 
     def finish(self) -> None:
-        """What was seen once is what it was."""
+        """Snapshots that were taken have not changed since."""
         for snapshot, revision, shown in self.seen:
             if snapshot.revision != revision or (shown and self._shown(snapshot) != shown):
                 raise self._violation(f"snapshot {revision} has changed")

@@ -28,7 +28,7 @@ VERSIONS = range(4)
 
 
 class Settings(NamedTuple):
-    """What a configuration of these tests says. `policy`: "all", a count, or listed versions."""
+    """A configuration of these tests. `policy`: "all", a count, or listed versions."""
 
     policy: str | int | tuple[int, ...] = 1
     instances: int = 1
@@ -67,7 +67,7 @@ class Directory:
 
 
 class Origin(NamedTuple):
-    """What a version was loaded from, as far as it matters."""
+    """The files of which a version was loaded, as far as they matter."""
 
     content: str
     shared: str
@@ -241,7 +241,7 @@ class ControlTrial:
         self._must(all(self.rejected.values()), "a rejection without a reason")
 
     def check(self) -> None:
-        """What holds between any two events."""
+        """Check the invariants that hold between any two events."""
         self._check_desired()
         self._check_rejections()
 
@@ -253,7 +253,8 @@ class ControlTrial:
 
 @functools.lru_cache(maxsize=100_000)
 def _look(name: str, settings: Settings, versions: tuple[tuple[int, str], ...], shared: str) -> Candidate | Refused:
-    """What a look at a directory shows: a pure function, whose parsing of the configuration takes most of a history's time."""
+    """The outcome of a scan of the directory: a pure function, whose parsing of the configuration takes most of a history's
+    time."""
     files = {f"{version}/model.bin": content for version, content in versions}
     if shared:
         files["labels.txt"] = shared

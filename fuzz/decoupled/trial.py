@@ -39,7 +39,7 @@ BATCH_FAILED = "the batch failed"
 
 @dataclass
 class Naive:
-    """What one request must have seen."""
+    """The naive model of one request."""
 
     number: int
     deadline_s: float | None
@@ -55,9 +55,9 @@ class Naive:
     final_sent: bool = False
     cancelled: bool = False
     ended: str = ""
-    """How it ended for its caller."""
+    """Its end for its caller."""
     faults: list[str] = field(default_factory=list)
-    """What its sink found wrong."""
+    """The violations that its sink found."""
     handle: RequestHandle | None = None
     request: ExecutionRequest | None = None
     taken: int = 0
@@ -69,7 +69,7 @@ class Naive:
 
 
 class Sink:
-    """Where a request's responses go; refuses what must not come."""
+    """Takes a request's responses; refuses those that must not come."""
 
     def __init__(self, naive: Naive, *, forgets: bool) -> None:
         self._naive = naive

@@ -221,7 +221,7 @@ class Conversation:
         self.to_client()
 
     def check(self) -> None:
-        """What arrived is what was sent."""
+        """Compare the arrived with the sent."""
         if self.server.open_streams:
             raise Violation(f"{self.server.open_streams} streams are left over")
         for call in self.calls.values():

@@ -182,7 +182,7 @@ def _check_contents(view: memoryview, item: Any) -> None:
 
 
 def _refused_or(read: Callable[[], Any]) -> Any:
-    """What `read` returns; None: it refuses."""
+    """The result of `read`; None if it refuses."""
     try:
         return read()
     except (TpyError, DecodeError):

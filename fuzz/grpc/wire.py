@@ -1,4 +1,4 @@
-"""What the targets share: rules, frames, random cuts."""
+"""Shared by the targets: rules, frames, random cuts."""
 
 from __future__ import annotations
 

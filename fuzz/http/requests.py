@@ -219,7 +219,7 @@ def _compare_again(data: bytes, parser: RequestParser, first: Outcome) -> None:
 
 
 def _sizes_matter(data: bytes) -> bool:
-    """Whether limits of what is held unseen may be met: these are looked at once for each piece that arrives."""
+    """Returns True if bounds on unread data may be met: these are checked once for each piece that arrives."""
     return len(data) > HTTP_HEADER_BYTES_MAX or (
         b"chunked" in data.lower() and any(len(line) > HTTP_CHUNK_OVERHEAD_BYTES_MAX for line in data.split(b"\n"))
     )

@@ -68,7 +68,7 @@ class Direction:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything has arrived."""
+        """True if everything has arrived."""
         return not self._bytes and not self._splitter.buffered
 
 

@@ -48,7 +48,7 @@ class Given:
 
 @dataclass(slots=True)
 class Decisions:
-    """What one verb decides. Only the orders that are promised are kept: refusals are a set."""
+    """The decisions of one verb. Only the orders that are promised are kept: refusals are a set."""
 
     dispatched: list[tuple[int, list[list[Ticket]]]] = field(default_factory=list)
     """Instance and batches."""
@@ -59,7 +59,7 @@ class Decisions:
 
 
 NOTHING = Decisions()
-"""What most verbs decide."""
+"""The decisions of most verbs."""
 
 
 class ReferenceScheduler:
@@ -230,7 +230,7 @@ class ReferenceScheduler:
         self.settle(now_ns)
 
     def leave_or_idle(self, instance: int) -> None:
-        """When it holds nothing any more."""
+        """Leave, or become idle, if nothing is held any more."""
         if self.running[instance]:
             return
         del self.running[instance]
@@ -278,7 +278,7 @@ class ReferenceScheduler:
                 self.refuse(entry, Outcome.STOPPING)
 
     def in_queue(self) -> list[Entry]:
-        """Who waits, the next to serve first: by level, the unexpired before the delayed, by arrival or by expiry."""
+        """The waiting tickets, the next to serve first: by level, the unexpired before the delayed, by arrival or by expiry."""
         waiting = [entry for entry in self.entries if entry.phase is Phase.QUEUED]
         return sorted(waiting, key=lambda one: (one.level, one.delayed, one.expires_ns if one.delayed else 0, one.arrival))
 
@@ -338,7 +338,7 @@ class ReferenceScheduler:
         self.decisions.refused.add((entry.ticket, outcome))
 
     def batches_for(self, instance: int) -> list[list[Entry]]:
-        """What this instance may get now, of the first entries of the queue."""
+        """The batches that this instance may get now, of the first entries of the queue."""
         queue = self.in_queue()
         held = len(self.running.get(instance, ()))
         if self.prefetches(instance):
@@ -348,14 +348,14 @@ class ReferenceScheduler:
         return [[entry] for entry in queue[:count]]
 
     def prefetched(self) -> int:
-        """How many are held behind another batch."""
+        """The number of requests held behind another batch."""
         return sum(entry in self.entries for batches in self.running.values() for batch in batches[1:] for entry in batch)
 
     def members(self) -> int:
         return len(set(self.idle) | (set(self.running) - self.leaving))
 
     def prefetches(self, instance: int) -> bool:
-        """Whether it is slow, the only one that does not leave, and able to."""
+        """Returns True if it is slow, the only one that does not leave, and able to."""
         return self.members() == 1 and instance in self.slow
 
     def batch_to_send(self, now_ns: int) -> list[list[Entry]]:
@@ -370,7 +370,7 @@ class ReferenceScheduler:
 
 
 def share_of(count: int, history: list[Given], terms: OverlapTerms) -> int:
-    """How many of so many the batch after these is to have, found by looking through all of them. All are over."""
+    """The size of the batch after these out of so many, found by looking through all of them. All are over."""
     begin = 0
     share = count
     while begin < len(history):
@@ -437,7 +437,7 @@ def time_over(given: Given) -> int:
 
 
 def batch_to_send(queue: list[Ticket], ready_ns: list[int], options: DynamicOptions, now_ns: int) -> int:
-    """How many of the first tickets of the queue go together now; 0: wait for company. `ready_ns`: since when each waits."""
+    """The number of first tickets of the queue that go together now; 0: wait for more. `ready_ns`: since when each waits."""
     if not queue:
         return 0
     preferred_max = max(options.preferred)

@@ -57,7 +57,7 @@ class Entry:
 
 @dataclass(slots=True)
 class SequenceDecisions:
-    """What one verb decides. Sets, where no order is promised."""
+    """The decisions of one verb. Sets, where no order is promised."""
 
     dispatched: dict[int, tuple[list[Ticket], list[Ticket | None]]] = field(default_factory=dict)
     responded: set[Ticket] = field(default_factory=set)
@@ -67,7 +67,7 @@ class SequenceDecisions:
 
 
 NOTHING = SequenceDecisions()
-"""What most verbs decide."""
+"""The decisions of most verbs."""
 
 
 class SequenceReference:

@@ -76,7 +76,7 @@ def run_history(chance: Chance, core: SchedulerCore, options: SequenceOptions) -
 
 
 def _answer_and_ask(chance: Chance, trial: SequenceTrial) -> None:
-    """What falls into step: a batch is over, and sequences go on, or begin."""
+    """A convoy: a batch is over, and sequences go on, or begin."""
     if trial.busy:
         trial.complete(chance.choice(list(trial.busy)), took_ns=chance.choice(TIMES_TAKEN_NS))
     for id in chance.sample(range(1, 7), chance.choice((0, 1, 3, 5, 6))):

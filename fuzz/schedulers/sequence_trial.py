@@ -37,7 +37,7 @@ class SequenceTrial:
 
     def __init__(self, core: SchedulerCore, options: SequenceOptions, *, taken: Counter[str] | None = None) -> None:
         self.taken: Counter[str] = Counter() if taken is None else taken
-        """How often each verb was called and each outcome came."""
+        """The number of times that each verb was called and each outcome came."""
         self.core = core
         self.reference = SequenceReference(options)
         self.options = options
@@ -124,7 +124,7 @@ class SequenceTrial:
         self._verb(lambda side: side.advance(self.now_ns), "advance", None)
 
     def advance_to_deadline(self) -> None:
-        """What the driver's timer does; the clock stands still when nothing is due."""
+        """Act as the driver's timer; the clock stands still when nothing is due."""
         deadline_ns = self.core.next_deadline_ns()
         if deadline_ns is not None:
             self.now_ns = max(self.now_ns, deadline_ns)

@@ -89,7 +89,7 @@ def run_history(chance: Chance, core: SchedulerCore, options: DynamicOptions) ->
 
 
 def _answer_and_ask(chance: Chance, trial: Trial) -> None:
-    """What falls into step, or keeps an instance at work: something is over, and requests come."""
+    """A convoy, or constant work for an instance: something is over, and requests come."""
     if trial.busy:
         _complete(chance, trial)
     trial.submit_alike(chance.choice((0, 1, 2, 3, 5)))

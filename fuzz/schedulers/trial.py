@@ -62,7 +62,7 @@ class Trial:
 
     def __init__(self, core: SchedulerCore, options: DynamicOptions, *, credit: bool, taken: Counter[str] | None = None) -> None:
         self.taken: Counter[str] = Counter() if taken is None else taken
-        """How often each verb was called and each outcome came."""
+        """The number of times that each verb was called and each outcome came."""
         self.core = core
         self.reference = ReferenceScheduler(options, credit=credit)
         self.options = options
@@ -153,14 +153,14 @@ class Trial:
         self._verb(lambda side: side.advance(self.now_ns), "advance", None)
 
     def advance_to_deadline(self) -> None:
-        """What the driver's timer does; the clock stands still when nothing is due."""
+        """Act as the driver's timer; the clock stands still when nothing is due."""
         deadline_ns = self.core.next_deadline_ns()
         if deadline_ns is not None:
             self.now_ns = max(self.now_ns, deadline_ns)
         self.advance()
 
     def _revoke(self, instance: int) -> None:
-        """What the driver does when it is told to: what is over is told first; how much that is differs from step to step."""
+        """Act as the driver on a Revoke: what is over is told first; how much that is differs from step to step."""
         over = len(self.steps) % 3
         if over and instance in self.busy:
             self.complete(instance, *[1] * over)

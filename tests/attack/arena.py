@@ -48,7 +48,7 @@ class Arena:
         self.repository = repository
         self.outcome = Outcome()
         self.end: Callable[[], None] = lambda: None
-        """What is done before the server is told to stop, outside of the measurement."""
+        """Actions before the server is told to stop, outside of the measurement."""
 
     def ask(
         self, method: str, path: str, body: Any = None, *, timeout_s: float = _PATIENCE_S, headers: dict[str, str] | None = None
@@ -79,7 +79,7 @@ class Arena:
         return status
 
     def within(self, seconds: float, ask: Callable[[], object]) -> float | None:
-        """How long it took until `ask` was true; None if it was not."""
+        """The time that it took until `ask` was true; None if it was not."""
         began = time.monotonic()
         while time.monotonic() < began + seconds:
             if ask():
@@ -88,7 +88,7 @@ class Arena:
         return None
 
     def is_ready(self, model: str) -> bool:
-        """Whether the server says so."""
+        """Returns True if the server says so."""
         return self.ask("GET", f"/v2/models/{model}/ready", timeout_s=2.0)[0] == 200
 
 

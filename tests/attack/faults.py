@@ -1,4 +1,4 @@
-"""What is around the server: descriptors, updates, a Redis, handshakes, and labels of metrics."""
+"""Faults around the server: descriptors, updates, a Redis, handshakes, and labels of metrics."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _SETTLES_S = 1.0
 
 @dataclass(slots=True)
 class Felt:
-    """What others felt while an attack went on."""
+    """The effect of an attack on other clients."""
 
     live_ms_max: float = 0.0
     asked: int = 0

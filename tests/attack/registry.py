@@ -20,7 +20,7 @@ class Attack(NamedTuple):
     name: str
     run: Callable[[Path], Outcome]
     quick: bool = False
-    """Whether it is part of `make test`."""
+    """True if it is part of `make test`."""
 
     live_ms_max: float = 100.0
     kept_mib_max: float = 50.0

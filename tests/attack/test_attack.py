@@ -11,7 +11,7 @@ from .registry import ATTACKS, BASELINE, Attack
 from .verdict import cells, problems
 
 _BUSY_MS = 1000.0
-"""What a machine that runs other tests may add to the slowest answer: a loop that is held up is so for longer."""
+"""Time that a machine with other tests may add to the slowest answer: a loop that is held up is so for longer."""
 
 
 @pytest.fixture(scope="module")

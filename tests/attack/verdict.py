@@ -1,4 +1,4 @@
-"""Whether an attack held, and its row of the table."""
+"""The verdict about an attack, and its row of the table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ COLUMNS = ("attack", "worst live, ms", "RSS before, MiB", "peak", "after", "wron
 
 
 def problems(attack: Attack, outcome: Outcome, baseline: Outcome, *, live_ms_more: float = 0.0) -> list[str]:
-    """What was worse than it may be. What the machine costs without an attack is allowed for, and `live_ms_more` besides."""
+    """The bounds that were exceeded. What the machine costs without an attack is allowed for, and `live_ms_more` besides."""
     felt = outcome.felt
     kept = (felt.resident_end - felt.resident_begin) / _MIB
     peak = (felt.resident_peak - felt.resident_begin) / _MIB

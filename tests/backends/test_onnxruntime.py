@@ -75,7 +75,7 @@ VALUES: dict[DataType, list[Any]] = {
 
 
 def core_sets() -> Counter[str]:
-    """How many threads of this process may run on which cores, as Linux writes them."""
+    """The number of threads of this process by the cores on which they may run, as Linux writes them."""
     found: Counter[str] = Counter()
     for status in Path("/proc/self/task").glob("*/status"):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a configuration may say of a model, and how the rest is refused: the texts of Triton's onnxruntime backend."""
+"""Configurations that fit a model, and refusals of others: the texts of Triton's onnxruntime backend."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class TestPythonBased:
 
     @pytest.fixture
     def made(self, monkeypatch: pytest.MonkeyPatch) -> list[BackendSettings]:
-        """What the python backend's factory was called with; a fake stands in for it."""
+        """The arguments of the python backend's factory; a fake stands in for it."""
         made: list[BackendSettings] = []
 
         def create(settings: BackendSettings) -> Backend:

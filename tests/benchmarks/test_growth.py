@@ -1,4 +1,4 @@
-"""How cost grows: the curves, their page and their plots, from made-up points; the scheduling part for real, for a moment."""
+"""Growth of costs: the curves, their page and their plots, from made-up points; the scheduling part for real, for a moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the load generators send and read."""
+"""Requests and responses of the load generators."""
 
 import json
 

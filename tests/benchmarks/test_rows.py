@@ -1,4 +1,4 @@
-"""Which rows run, and what the ONNX row computes."""
+"""The choice of rows, and the computation of the ONNX row."""
 
 import json
 from pathlib import Path

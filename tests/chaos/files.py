@@ -150,7 +150,7 @@ def polled(folder: Path) -> str:
 
 
 def _reason(client: InferenceServerClient) -> str:
-    """Why `affine` is not as it is on disk; empty when it is."""
+    """The difference of `affine` from its files; empty if there is none."""
     [row] = [row for row in client.get_model_repository_index() if row["name"] == "affine"]
     assert row["state"] == "READY", row
     return str(row.get("reason", ""))

@@ -1,4 +1,4 @@
-"""What became of the requests that were sent."""
+"""Keeps the outcome of every request that was sent."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Ledger:
             wait_until(lambda: self.answered.total() >= total)
 
     def refusals(self, *models: str) -> int:
-        """How many were refused, of these models or of all."""
+        """The number of refused requests, of these models or of all."""
         with self._lock:
             return sum(count for (model, _), count in self.refused.items() if not models or model in models)
 

@@ -47,7 +47,7 @@ class Ask:
     parameters: dict[str, Any] = field(default_factory=dict)
     id: str = ""
     last: bool = True
-    """Whether the next request does not depend on this one."""
+    """True if the next request does not depend on this one."""
 
 
 Asks = Generator[Ask, bool, None]
@@ -115,7 +115,7 @@ class HttpAsker:
         self._connection: http.client.HTTPConnection | None = None
 
     def ask(self, ask: Ask) -> bool | None:
-        """Whether it was answered; None when there was no connection to send it on."""
+        """Returns True if it was answered; None when there was no connection to send it on."""
         shape = [1, len(ask.values)]
         document = {
             "inputs": [{"name": "INPUT", "shape": shape, "datatype": "FP32", "data": ask.values}],
@@ -188,7 +188,7 @@ class GrpcAsker:
         self._stream = self._channel.stream_stream(f"{_SERVICE}ModelStreamInfer", response_deserializer=decode_stream)
 
     def ask(self, ask: Ask) -> bool | None:
-        """Whether it was answered."""
+        """Returns True if it was answered."""
         self._ledger.send()
         try:
             if ask.model != "count":

@@ -11,7 +11,7 @@ from tests.e2e.repositories import AFFINE_CONFIG, ModelFolder
 from tpy.messages import DataType
 
 FACTOR = 2.0
-"""What `affine` multiplies by, and so `chain`, unless a scenario writes another."""
+"""The factor of `affine`, and so `chain`, unless a scenario writes another."""
 
 COPY = """
 import triton_python_backend_utils as pb_utils

@@ -42,7 +42,7 @@ def kill_workers(folder: Path) -> str:
 
 
 def _balanced(server: ServerProcess, ledger: Ledger) -> None:
-    """What the server counted is what its clients saw; `affine` and `copy` are also asked by `chain`."""
+    """Compare the server's counts with its clients'; `affine` and `copy` are also asked by `chain`."""
     counted = metrics(server)
     pending = {series: value for series, value in counted.items() if series.startswith("nv_inference_pending_request_count")}
     assert not any(pending.values()), pending

@@ -20,7 +20,7 @@ class Scenario(NamedTuple):
     promise: str
     run: Run
     quick: bool
-    """Whether it is part of `make test`."""
+    """True if it is part of `make test`."""
 
 
 SCENARIOS = (

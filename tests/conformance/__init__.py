@@ -1,1 +1,1 @@
-"""What stock clients see, compared with transcripts recorded from the real Triton server."""
+"""Responses to stock clients, compared with transcripts recorded from the real Triton server."""

@@ -20,7 +20,7 @@ from .bls_repository import ASYNC, CALLER, MODELS, NOT_LOADED, build
 _DEF = r"^    (?:async )?def (\w+)\(self\)"
 
 ONLY_OURS = frozenset(("decoupled_cancel", "in_initialize", "load_files_without_config"))
-"""What the recorded version has not, answers in a way of its own, or crashes on."""
+"""Features that the recorded version lacks, answers in a way of its own, or crashes on."""
 
 HANGS = frozenset(("adecoupled", "adecoupled_error", "adecoupled_without", "amodel_error"))
 """The recorded version hangs when a coroutine iterates over responses, and answers nothing after that."""
@@ -42,7 +42,7 @@ LOADED = tuple(name for name in MODELS if name not in NOT_LOADED)
 
 
 def ask(address: str, model: str, case: str) -> Any:
-    """What the model says it saw."""
+    """The model's account of its calls."""
     connection = http.client.HTTPConnection(address, timeout=30)
     try:
         connection.request("POST", f"/v2/models/{model}/generate", json.dumps({"DO": case}))

@@ -1,4 +1,4 @@
-"""Where tpy means to answer differently from Triton 2.51, case by case. docs/reference/compatibility.md has them in words."""
+"""Intended deviations from Triton 2.51, case by case. docs/reference/compatibility.md has them in words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Deviation(msgspec.Struct, frozen=True):
-    """What tpy answers instead: the status, and a regular expression that the error text matches ("" = the recorded text)."""
+    """The response of tpy instead: the status, and a regular expression that the error text matches ("" = the recorded text)."""
 
     status: int
     error: str = ""

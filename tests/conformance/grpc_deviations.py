@@ -1,4 +1,4 @@
-"""Where tpy means to answer differently from Triton 2.51 over gRPC; load calls deviate as in deviations.py."""
+"""Intended deviations from Triton 2.51 over gRPC; load calls deviate as in deviations.py."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .deviations import NO_TRACES, POLL
 
 
 class GrpcDeviation(msgspec.Struct, frozen=True):
-    """What tpy answers instead: the status, and a regular expression that its text matches."""
+    """The response of tpy instead: the status, and a regular expression that its text matches."""
 
     status: str
     details: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 _B = '"backend": "python"'
 
 COMPARED = ("max_batch_size", "metric_tags", "parameters", "response_cache", "dynamic_batching")
-"""What is looked at of the configuration that came of it."""
+"""The compared fields of the resulting configuration."""
 
 CASES: tuple[str, ...] = (
     f"{{{_B}}}",

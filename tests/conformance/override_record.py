@@ -24,7 +24,7 @@ def _ask(address: str, method: str, path: str, body: str | None = None) -> tuple
 
 
 def record(address: str) -> dict[str, dict[str, Any] | None]:
-    """What came of each override: of the configuration what is compared, None where it was refused."""
+    """The outcome of each override: of the configuration what is compared, None where it was refused."""
     taken: dict[str, dict[str, Any] | None] = {}
     for case in CASES:
         status, _ = _ask(address, "POST", "/v2/repository/models/j/load", json.dumps({"parameters": {"config": case}}))

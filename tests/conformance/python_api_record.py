@@ -169,7 +169,7 @@ def build(repository: Path, *, more: str = "") -> None:
 
 
 def ask(address: str, metrics: str, case: str) -> Any:
-    """What the model answered, or the lines of its metrics, sorted."""
+    """The model's response, or the lines of its metrics, sorted."""
     if case == "PAGE":
         with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=30) as response:
             return sorted(line for line in response.read().decode().splitlines() if "x_" in line and "inference" not in line)

@@ -1,4 +1,4 @@
-"""What models see that call others, recorded from the real server, is what they see in `tpy serve`: from a process, from a thread
+"""Calls between models, recorded from the real server, is what they see in `tpy serve`: from a process, from a thread
 of the server, from a coroutine, from a decoupled model and its threads."""
 
 from __future__ import annotations

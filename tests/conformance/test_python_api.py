@@ -1,4 +1,4 @@
-"""What Python models see of metrics, response senders and traces is what the real server showed, in a process and in a thread."""
+"""Python models see the same metrics, response senders and traces as in the real server, in a process and in a thread."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ MEMBER = 'backend: "python"\n' + _tensor("input", "IN") + _tensor("output", "OUT
     ],
 )
 def test_ensembles_and_their_members_agree(tmp_path: Path, member: str, said: str) -> None:
-    """What loading would say of them, as far as the configurations tell."""
+    """The errors that a load would give, as far as the configurations tell."""
     write(make_model(tmp_path, "step") / "config.pbtxt", member)
     maps = 'input_map { key: "IN" value: "A" } output_map { key: "OUT" value: "B" }'
     steps = f'step {{ model_name: "step" model_version: -1 {maps} }}'

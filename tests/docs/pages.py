@@ -94,7 +94,7 @@ def commands(block: Block) -> list[Command]:
 
 
 def matches(shown: str, printed: str) -> bool:
-    """Whether `printed` is what the page shows. `...` stands for any text, on a line of its own for any lines."""
+    """Returns True if `printed` is what the page shows. `...` stands for any text, on a line of its own for any lines."""
     pattern = "".join(
         r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line.rstrip()).replace(r"\.\.\.", ".*?") + r" *\n"
         for line in shown.splitlines()

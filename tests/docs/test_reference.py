@@ -134,7 +134,7 @@ def test_every_bound_that_is_named_exists() -> None:
 
 
 def _not_there_yet() -> list[str]:
-    """What the first column of the first table of the compatibility page has in code."""
+    """The code in the first column of the first table of the compatibility page."""
     table = _text("compatibility.md").split("## ")[1]
     return [name for line in table.splitlines() if line.startswith("| ") for name in _codes(line.split("|")[1])]
 

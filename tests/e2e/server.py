@@ -140,11 +140,11 @@ class ServerProcess:
         return child_processes(self.process.pid)
 
     def open_files(self) -> Counter[str]:
-        """What its descriptors are: "socket", "anon_inode:[eventpoll]", paths; all but those of `timers`."""
+        """The kinds of its descriptors: "socket", "anon_inode:[eventpoll]", paths; all but those of `timers`."""
         return Counter({target: count for target, count in self._descriptors().items() if target != TIMER})
 
     def timers(self) -> int:
-        """How many of its schedulers hold a timer."""
+        """The number of its schedulers that hold a timer."""
         return self._descriptors()[TIMER]
 
     def stop(self, number: int = signal.SIGTERM) -> int:
@@ -192,7 +192,7 @@ class ServerProcess:
 
 
 def tells_model_failure(line: str) -> bool:
-    """Whether this line of a log reports an exception in model code."""
+    """Returns True if this line of a log reports an exception in model code."""
     return _MODEL_FAILURE.search(line) is not None
 
 
@@ -217,7 +217,7 @@ def child_processes(pid: int) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Returns True if a process runs; a zombie does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

@@ -85,7 +85,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def infer(server: ServerProcess, model: str, text: str) -> str:
-    """What it said. Raises InferenceServerException."""
+    """The model's text. Raises InferenceServerException."""
     client = httpclient.InferenceServerClient(server.http, network_timeout=30, connection_timeout=30)
     try:
         given = httpclient.InferInput("DO", [1], "BYTES")
@@ -183,7 +183,7 @@ def test_a_called_model_that_is_unloaded(server: ServerProcess) -> None:
 
 
 def _pending(client: httpclient.InferenceServerClient, model: str) -> bool:
-    """Whether the model executes something: then it does not answer the next request at once."""
+    """Returns True if the model executes something: then it does not answer the next request at once."""
     probe = httpclient.InferenceServerClient(client._parsed_url.hostname + f":{client._parsed_url.port}", network_timeout=0.3)
     given = httpclient.InferInput("DO", [1], "BYTES")
     given.set_data_from_numpy(np.array([b"x"], np.object_))

@@ -28,7 +28,7 @@ HTTP_CODES = {
     "StatusCode.UNIMPLEMENTED": "501",
     "StatusCode.UNAVAILABLE": "503",
 }
-"""What a gRPC status is over HTTP, for the errors that occur here."""
+"""The HTTP status of a gRPC status, for the errors that occur here."""
 
 SHAPES = ((4,), (2, 3), (1, 1, 5), (3, 0))
 

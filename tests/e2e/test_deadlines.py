@@ -26,7 +26,7 @@ MODELS = {
     "cancelling": ("dynamic_batching { }", 4),
 }
 LATE_S = 0.8
-"""How late an answer may be at worst on a busy machine. What it waits for without its deadline does not come at all."""
+"""The worst delay of an answer on a busy machine. What it waits for without its deadline does not come at all."""
 
 
 class Rig:

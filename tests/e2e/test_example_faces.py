@@ -18,7 +18,7 @@ from .server import ServerProcess
 MODELS = ("faces", "faces_async")
 ASTRONAUT = package_file("skimage", "data", "astronaut.png")
 FACE = [179, 58, 269, 175]
-"""Where her face is."""
+"""The box of her face."""
 
 
 @pytest.fixture
@@ -112,6 +112,6 @@ def pair() -> bytes:
 
 
 def calls(client: InferenceServerClient) -> dict[str, int]:
-    """How many requests each model has answered."""
+    """The number of requests that each model has answered."""
     statistics: Any = client.get_inference_statistics()
     return {model["name"]: int(model["inference_stats"]["success"]["count"]) for model in statistics["model_stats"]}

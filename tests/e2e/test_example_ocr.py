@@ -35,7 +35,7 @@ def client(server: ServerProcess) -> Iterator[InferenceServerClient]:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the example draws."""
+    """The page that the example draws."""
     path = tmp_path_factory.mktemp("page") / "page.png"
     subprocess.run(python_command("ocr/page.py", path), check=True)
     return path

@@ -29,7 +29,7 @@ def chunks() -> Any:
 
 
 def truth() -> list[tuple[float, float]]:
-    """When somebody speaks, by the file beside the recording."""
+    """The times of speech, by the file beside the recording."""
     spoken: list[tuple[float, float]] = []
     for line in package_file("pyannote.audio", "sample", "sample.rttm").read_text(encoding="utf-8").splitlines():
         begin, length = map(float, line.split()[3:5])
@@ -41,7 +41,7 @@ def truth() -> list[tuple[float, float]]:
 
 
 def is_right(probabilities: list[float]) -> bool:
-    """Whether the segments are the true ones, each end within the tolerance."""
+    """Returns True if the segments are the true ones, each end within the tolerance."""
     found, true = np.array(CLIENT.segments(probabilities)), np.array(truth())
     return found.shape == true.shape and bool(np.abs(found - true).max() < TOLERANCE_S)
 

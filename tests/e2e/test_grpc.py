@@ -1,4 +1,4 @@
-"""What only gRPC has, against `tpy serve`: health that tells changes, reflection, streams and the stop, its flags."""
+"""Features that only gRPC has, against `tpy serve`: health that tells changes, reflection, streams and the stop, its flags."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _watch(channel: grpc.Channel, service: str) -> Iterator[int]:
 
 
 def test_models_are_polled_for(repository: Path) -> None:
-    """What Triton's simple_grpc_model_control.py, Model Analyzer and others do: ask until a model is ready, or no more."""
+    """As Triton's simple_grpc_model_control.py, Model Analyzer and others do: ask until a model is ready, or no more."""
     ModelFolder(repository, "a").identity()
 
     async def ask(address: str) -> list[bool]:

@@ -133,7 +133,7 @@ def resident(server: ServerProcess) -> int:
 
 
 def test_files_that_may_not_be_read(repository: Path) -> None:
-    """What the model needs is told by name; what it does not need is no matter."""
+    """A file that the model needs is named in the error; others do not matter."""
     models = {
         name: ModelFolder(repository, name).config(LABELLED).affine(1, 2).file("labels.txt", "a\nb\nc\n")
         for name in ("config.pbtxt", "1", "labels.txt", "1/model.onnx", "notes.txt")

@@ -81,7 +81,7 @@ def instances_of(model: str) -> list[str]:
 
 
 def ask(client: InferenceServerClient, model: str, number: int) -> int:
-    """What the model copies. Decoupled models take requests over HTTP by `generate` only."""
+    """The number that the model copies. Decoupled models take requests over HTTP by `generate` only."""
     if model != "decoupled":
         return copied(client, model, number)
     answer = client._post(f"v2/models/{model}/generate", f'{{"INPUT0":[{number}]}}', None, None)  # the client has no such call
@@ -135,7 +135,7 @@ def _ask(server: ServerProcess, model: str, number: int) -> int:
 
 
 def unread_bytes(worker: int) -> int:
-    """How much the server has said that this worker has not read."""
+    """Bytes from the server that this worker has not read."""
     control = int(Path(f"/proc/{worker}/cmdline").read_bytes().split(b"\0")[3])
     process = os.pidfd_open(worker)
     copy = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, process, control, 0)

@@ -1,4 +1,4 @@
-"""What happens to a repository while requests run: every answer is whole, and of a version that was served."""
+"""Changes of a repository while requests run: every answer is whole, and of a version that was served."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def asking(ask: Callable[[InferenceServerClient], object], server: ServerProcess
 
 
 class Asked:
-    """What came back."""
+    """One request and its response."""
 
     def __init__(self) -> None:
         self.answers: list[object] = []

@@ -55,7 +55,7 @@ GONE = (
     "timeout of the corresponding sequence",
     "Request timeout expired",
 )
-"""What a client may be told whose sequence was idle, or was cancelled with an earlier request; or that waited for too long, or
+"""Errors that a client may get whose sequence was idle, or was cancelled with an earlier request; or that waited for too long, or
 longer than its stream may take."""
 
 
@@ -90,7 +90,7 @@ class Step(NamedTuple):
 
 
 class Tally:
-    """What clients sent and were told, by model. Any thread."""
+    """Counts of the clients' requests and their outcomes, by model. Any thread."""
 
     def __init__(self, sequences: int) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -104,7 +104,7 @@ class Tally:
         return self._left
 
     def take(self, wanted: int) -> int:
-        """How many sequences to make now, at most `wanted`."""
+        """The number of sequences to make now, at most `wanted`."""
         with self._lock:
             taken = min(wanted, self._left)
             self._left -= taken
@@ -274,8 +274,8 @@ class HttpClient:
 
 
 class Remains:
-    """What a server holds, as its machine sees it: open files besides those of shared memory and timers, mapped segments of that
-    memory, timers, bytes."""
+    """The resources of a server, as its machine sees them: open files besides those of shared memory and timers, mapped segments
+    of that memory, timers, bytes."""
 
     def __init__(self, server: ServerProcess) -> None:
         process = Path(f"/proc/{server.process.pid}")
@@ -285,7 +285,8 @@ class Remains:
         self.resident = int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def no_more_than(self, before: Remains) -> bool:
-        """Whether there are no more files than before, and no more segments than workers keep for the next large tensors."""
+        """Returns True if there are no more files than before, and no more segments than workers keep for the next large
+        tensors."""
         return self.files <= before.files and self.segments <= SEGMENTS_MAX
 
 
@@ -308,13 +309,14 @@ def _soak(server: ServerProcess, models: Sequence[str], sequences: int, *, kills
 
 
 def _moments(sequences: int, kills: int) -> Iterator[int]:
-    """How many sequences are left each time a worker is killed."""
+    """The number of sequences left each time a worker is killed."""
     for number in range(1, kills + 1):
         yield sequences - sequences * number // (kills + 1)
 
 
 def _all_slots_are_free(server: ServerProcess, model: str, slots: int) -> bool:
-    """Whether as many sequences as there are slots can live at once: one without a slot is refused before others are idle."""
+    """Returns True if as many sequences as there are slots can live at once: one without a slot is refused before others are
+    idle."""
     steps = [Step(model, f"probe {number}", 1, True, False, 1) for number in range(slots)]
     steps += [step._replace(start=False, end=True) for step in steps]
     messages = [_message(step, number) for number, step in enumerate(steps)]
@@ -341,7 +343,7 @@ def _all_slots_are_free(server: ServerProcess, model: str, slots: int) -> bool:
 
 
 def _sums(server: ServerProcess, model: str) -> dict[str, float]:
-    """What the server has counted so far; the failures of all kinds are added up."""
+    """The server's counts so far; the failures of all kinds are added up."""
     sums: dict[str, float] = {}
     for series, value in metrics(server).items():
         if f'model="{model}"' in series:
@@ -351,7 +353,7 @@ def _sums(server: ServerProcess, model: str) -> dict[str, float]:
 
 
 def _require_balance(model: str, before: dict[str, float], after: dict[str, float], tally: Tally) -> None:
-    """What the server counted is what the clients were told; for a request that a client did not wait for it may be anything."""
+    """Compare the server's counts with the clients'; for a request that a client did not wait for it may be anything."""
     succeeded, failed, refused, executed = (
         after[series] - before[series]
         for series in (

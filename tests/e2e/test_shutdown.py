@@ -1,4 +1,4 @@
-"""How `tpy serve` ends: in order, at once when told twice, and never with processes left behind."""
+"""The end of `tpy serve`: in order, at once when told twice, and never with processes left behind."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 class Book:
-    """Which factor may answer when, for one way of asking (a version, or the newest one)."""
+    """The factors that may answer at a time, for one way of asking (a version, or the newest one)."""
 
     def __init__(self) -> None:
         self._spans: dict[float, tuple[float, float]] = {}
@@ -64,7 +64,7 @@ class Book:
                 self._spans[factor] = (begin, now)
 
     def allows(self, factor: float, sent: float, received: float) -> bool:
-        """Whether this factor may have answered a request."""
+        """Returns True if this factor may have answered a request."""
         begin, end = self._spans.get(factor, (math.inf, -math.inf))
         return begin <= received and end >= sent
 

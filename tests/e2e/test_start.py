@@ -1,4 +1,4 @@
-"""What `tpy serve` loads at the start, when it goes on, what it prints, and what it says about wrong flags."""
+"""The start of `tpy serve`: models, output, and errors about wrong flags."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_start_prints_tables(repository: Path) -> None:
 
 
 def test_life_cycle_lines_are_tritons(repository: Path) -> None:
-    """What scripts look for in the log of Triton 2.51, there once for each version or model."""
+    """Lines that scripts look for in the log of Triton 2.51, there once for each version or model."""
     for version in (1, 2):
         ModelFolder(repository, "m").config(AFFINE_CONFIG + "version_policy { all { } }").affine(version, 2)
     flags = ("--model-control-mode=explicit", "--load-model=m")

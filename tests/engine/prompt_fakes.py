@@ -21,7 +21,7 @@ from tpy_data.engine.requests.batch import Batch
 
 
 def first_value(batch: ExecutionBatch | Batch) -> float:
-    """What its first request is known by."""
+    """The value of the first request."""
     requests = batch.requests if isinstance(batch, ExecutionBatch) else batch.tickets
     return float(requests[0].inputs["IN"].array.ravel()[0])
 

@@ -87,7 +87,7 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def seen(batch: ExecutionBatch) -> list[Seen]:
-    """What the model saw, place by place."""
+    """The inputs of the model, place by place."""
     return [_seen(each) for each in batch.requests]
 
 

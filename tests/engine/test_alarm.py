@@ -76,7 +76,7 @@ async def test_a_near_deadline_opens_the_timer_under_a_task_that_waits_for_a_far
 
 
 async def _wait_until_past(alarm: Alarm, clock: SystemClock) -> None:
-    """What rang before is forgotten: a later deadline is waited for, and one that is past wakes at once."""
+    """An earlier ring is forgotten: a later deadline is waited for, and one that is past wakes at once."""
     for ahead_ns in (20 * NS_PER_MS, -NS_PER_MS):
         deadline_ns = clock.now_ns() + ahead_ns
         alarm.bring_forward(deadline_ns)

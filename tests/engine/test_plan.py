@@ -161,7 +161,7 @@ class World(RuleBasedStateMachine):
         assert plan(want, self.there.values()) == plan(want, self.there.values())
 
     def teardown(self) -> None:
-        """When everything ends well from here on, exactly what is wanted serves, but for the loads that had failed."""
+        """If everything ends well from here on, exactly the desired versions serve, but for the loads that had failed."""
         for _ in range(20):
             for which, there in self.there.items():
                 ended = {Phase.LOADING: Phase.SERVING, Phase.STOPPING: Phase.UNLOADED}.get(there.phase, there.phase)

@@ -141,7 +141,7 @@ async def test_a_batch_waits_its_delay_and_no_longer(autojump_clock: MockClock, 
 async def test_clients_that_fall_into_step_get_half_of_them_at_a_time(
     autojump_clock: MockClock, loop_guard: LoopGuard, preferred: tuple[int, ...], halves: bool
 ) -> None:
-    """What a batch takes comes from the instance to the rule that decides that: 10 ms of 35 between two large ones."""
+    """The time of a batch comes from the instance to the rule that decides that: 10 ms of 35 between two large ones."""
     async with rig(latency_ms=10) as r:
         await r.serve(config(max_batch_size=16, dynamic_batching=dynamic(preferred_batch_size=preferred)))
         for _ in range(8):

@@ -45,7 +45,7 @@ class Ending(ScriptedBackend):
         super().__init__()
         self.living: list[EndingInstance] = []
         self.failed: list[int] = []
-        """How many requests each batch had that found its instance ended."""
+        """The number of requests in each batch that found its instance ended."""
 
     def load(self, context: Any) -> Any:
         model = super().load(context)
@@ -144,7 +144,7 @@ async def test_one_that_is_cancelled_while_it_waits_again_is_gone(autojump_clock
 
 
 async def test_a_sequence_is_lost_with_its_instance(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
-    """What the instance knows of it is gone, whether it had begun this request or not."""
+    """The instance's state of the sequence is gone, whether it had begun this request or not."""
 
     def fail(batch: ExecutionBatch) -> list[ExecutionResult]:
         raise InstanceFailure("it has ended", begun=False)

@@ -47,7 +47,7 @@ def contents(setting: Setting) -> Sequence[Command]:
 
 
 def health(setting: Setting) -> Sequence[Command]:
-    """What the server says of itself and its models."""
+    """Health and metadata of the server and its models."""
     run = partial(_example, setting)
     return (
         run("simple_http_health_metadata", expected="INPUT1"),

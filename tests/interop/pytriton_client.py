@@ -1,4 +1,4 @@
-"""What PyTriton's client does, as a program of its own: run by the Python that has PyTriton. Arguments: HTTP and gRPC address."""
+"""PyTriton's client as a program of its own: run by the Python that has PyTriton. Arguments: HTTP and gRPC address."""
 
 import sys
 

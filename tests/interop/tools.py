@@ -19,7 +19,7 @@ class MissingTool(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """Where tools are: in virtual environments below `folder`, and the peers of the benchmarks.
+    """The places of tools: in virtual environments below `folder`, and the peers of the benchmarks.
 
     `examples` is a work tree or a git directory of Triton's client repository; out of the latter the examples are extracted below
     `scratch`.
@@ -68,7 +68,7 @@ class Tools:
         return found[1] if found else "unknown"
 
     def environment(self) -> dict[str, str]:
-        """What tools need in their environment: perf_analyzer and its library, and the `tritonserver` of this project."""
+        """The environment of tools: perf_analyzer and its library, and the `tritonserver` of this project."""
         environment = dict(os.environ)
         cuda = next(iter(self.peers.glob("client/lib/python*/site-packages/nvidia/cuda_runtime/lib")), None)
         if cuda is not None:

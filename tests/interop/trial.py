@@ -32,7 +32,7 @@ class Command(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What a note calls it: the program, without the Python or shell that runs it."""
+        """Its name in notes: the program, without the Python or shell that runs it."""
         words = [Path(word).name for word in self.arguments]
         if words[0] == "sh":
             return words[3]
@@ -41,7 +41,7 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What commands are made from: the tools, the addresses of the server (none for tools that start one), and a folder of their
+    """The parameters of commands: the tools, the addresses of the server (none for tools that start one), and a folder of their
     own."""
 
     tools: Tools
@@ -53,7 +53,7 @@ class Setting:
 
 
 class Version(NamedTuple):
-    """How a tool's version is known; `of` raises `MissingTool` when it, or what it needs, is not there."""
+    """Finds a tool's version; `of` raises `MissingTool` when it, or what it needs, is not there."""
 
     tool: str
     of: Callable[[Tools], str]
@@ -96,7 +96,7 @@ class Outcome:
 
 
 def missing(trial: Trial, tools: Tools) -> str:
-    """What the trial needs and is not installed; nothing if it can run."""
+    """The requirements of the trial that are not installed."""
     try:
         trial.version.of(tools)
     except MissingTool as error:

@@ -1,4 +1,4 @@
-"""What tritony does, as a program of its own: run by the Python that has tritony. Arguments: HTTP and gRPC address."""
+"""tritony as a program of its own: run by the Python that has tritony. Arguments: HTTP and gRPC address."""
 
 import asyncio
 import sys

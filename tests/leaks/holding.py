@@ -1,4 +1,4 @@
-"""What a server holds, as the kernel sees it."""
+"""The resources of a server, as the kernel sees them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def private_shm() -> tuple[str, ...]:
 
 
 def measure(server: ServerProcess) -> Holding:
-    """What it holds now."""
+    """The resources held now."""
     process = Path(f"/proc/{server.process.pid}")
     children = server.children()
     shm = process / "root" / "dev" / "shm"

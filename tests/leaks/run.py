@@ -27,7 +27,7 @@ _MIB = 1024 * 1024
 
 
 class Report(NamedTuple):
-    """What was done, and held before and after."""
+    """The work done, and the resources held before and after."""
 
     requests: int
     cycles: int

@@ -40,7 +40,7 @@ class Progress:
         self.outcomes: Counter[str] = Counter()
 
     def take(self, count: int) -> bool:
-        """Whether `count` more are to be sent."""
+        """Returns True if `count` more are to be sent."""
         with self._changed:
             if self._left <= 0:
                 return False

@@ -32,7 +32,7 @@ class Justified:
         self._why = {(one.file, one.line, one.what): one.why for one in known}
 
     def why(self, mutant: Mutant, line: str) -> str | None:
-        """Why the mutant, whose line has this text, may survive; None: it may not."""
+        """The reason for which the mutant, whose line has this text, may survive; None: it may not."""
         return self._why.get((mutant.path, line, mutant.what))
 
     def outdated(self, root: Path) -> list[str]:

@@ -44,7 +44,7 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 
 
 class Place(NamedTuple):
-    """Where a fault can be put: the number of the node in the order of `ast.walk`, and what is made wrong there."""
+    """A place for a fault: the number of the node in the order of `ast.walk`, and what is made wrong there."""
 
     line: int
     what: str
@@ -67,7 +67,7 @@ def mutant_of(path: str, source: str, place: Place) -> Mutant:
 
 
 def _faults(node: ast.AST) -> Iterator[str]:
-    """What can be made wrong about this node."""
+    """The faults that can be put into this node."""
     if isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARISONS:
         yield "comparison turned"
     elif isinstance(node, ast.BoolOp):
@@ -104,7 +104,7 @@ def _unseen(tree: ast.AST) -> set[ast.AST]:
 
 
 def _is_union(node: ast.BinOp | ast.AugAssign) -> bool:
-    """Whether it is the type X | None of an alias."""
+    """Returns True if it is the type X | None of an alias."""
     if isinstance(node, ast.AugAssign) or not isinstance(node.op, ast.BitOr):
         return False
     return any(

@@ -1,4 +1,4 @@
-"""What became of the mutants, in lines and in data."""
+"""The outcome of the mutants, in lines and in data."""
 
 from __future__ import annotations
 

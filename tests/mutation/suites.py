@@ -1,4 +1,4 @@
-"""Which files are made wrong, and which suites are to notice."""
+"""The files that get faults, and the suites that are to notice."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _HISTORIES_MAX = 3000
 
 
 class End(enum.Enum):
-    """How a trial ended."""
+    """The end of a trial."""
 
     SURVIVED = "survived"
     KILLED = "killed"
@@ -60,7 +60,7 @@ class Trial:
             os._exit(status)
 
     def end(self) -> End | None:
-        """How it ended; None: not yet."""
+        """Its end; None while it runs."""
         done, status = os.waitpid(self._pid, os.WNOHANG)
         if done:
             end = End.KILLED if status else End.SURVIVED

@@ -25,7 +25,7 @@ from tpy.services import Services
 
 
 class Sides:
-    """What a test reaches: the engine's services, the session, the frontend's engine and services."""
+    """Both sides for a test: the engine's services, the session, the frontend's engine and services."""
 
     def __init__(self, fakes: FakeServices, session: FrontendSession, engine: EngineLink, publisher: Publisher) -> None:
         self.fakes = fakes

@@ -1,4 +1,4 @@
-"""What one frontend process changes is known to all of them before it is answered."""
+"""A change by one frontend process is known to all of them before it is answered."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Play:
         return self.core.take_actions()
 
     def batches(self) -> list[list[Ticket]]:
-        """What instances were given; other decisions are forgotten."""
+        """The batches of the instances; other decisions are forgotten."""
         return [list(action.batches[0]) for action in self.actions() if isinstance(action, Dispatch)]
 
     def complete(self, instance: int = 0, *, took_ns: int = 0) -> list[list[Ticket]]:

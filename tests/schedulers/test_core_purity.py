@@ -23,7 +23,7 @@ def core_modules() -> list[Path]:
 
 
 def impurities(source: str) -> list[str]:
-    """What the module imports or calls that a core must not."""
+    """The imports and calls of a module that a core must not have."""
     found: list[str] = []
     for node in ast.walk(ast.parse(source)):
         match node:

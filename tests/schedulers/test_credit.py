@@ -42,7 +42,7 @@ class Play:
         return list(actions)
 
     def given(self) -> list[tuple[int, int]]:
-        """Which instance got how many batches."""
+        """The number of batches that each instance got."""
         return [(action.instance, len(action.batches)) for action in self.actions() if isinstance(action, Dispatch)]
 
     def done(self, instance: int, times_ns: Sequence[int], now_ns: int = 0) -> None:
@@ -50,7 +50,7 @@ class Play:
         self.core.done(instance, now_ns, times_ns)
 
     def all_done(self, instance: int, took_ns: int = 1) -> None:
-        """What the instance holds is over, each batch in so long."""
+        """All batches of the instance are over, each after this time."""
         self.actions()
         self.done(instance, [took_ns] * self.held[instance])
 

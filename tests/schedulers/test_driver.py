@@ -1,4 +1,4 @@
-"""What the driver makes of a core's decisions."""
+"""The driver performs a core's decisions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tpy_data.schedulers.driver import SchedulerDriver
 
 @pytest.fixture
 def performed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What performers were told, in order."""
+    """The calls of performers, in order."""
     told: list[str] = []
     make = SchedulerDriver.__init__
 

@@ -179,7 +179,7 @@ def test_a_gap_that_was_given_up_begins_the_count_anew() -> None:
 # the trial
 
 HALF, ONE, ALL = 8, 1, 16
-"""What a rule gives of 16 that wait and were open."""
+"""The size that a rule gives of 16 that wait and were open."""
 
 
 def begin_to_halve(watched: Watched, *, large_ns: int = 100, gap_ns: int = 100) -> None:

@@ -1,4 +1,4 @@
-"""How batches of the strategy direct are formed."""
+"""Batches of the strategy direct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How batches of the strategy oldest are formed."""
+"""Batches of the strategy oldest."""
 
 from __future__ import annotations
 

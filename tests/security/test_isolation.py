@@ -1,5 +1,6 @@
-"""What the server shares with its workers, and with nobody else (CVE-2025-23319, CVE-2025-23320, CVE-2025-23334: the name of the
-python backend's shared memory was in an error text, and clients could register it; CVE-2024-0088: offsets of regions)."""
+"""Resources that the server shares with its workers, and with nobody else (CVE-2025-23319, CVE-2025-23320, CVE-2025-23334: the
+name of the python backend's shared memory was in an error text, and clients could register it; CVE-2024-0088: offsets of
+regions)."""
 
 from __future__ import annotations
 

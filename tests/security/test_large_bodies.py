@@ -98,8 +98,8 @@ def slowest_live_s(server: ServerProcess, attack: Callable[[], None]) -> float:
 
 
 def held_up_s(server: ServerProcess, attack: Callable[[], None], enough_s: float) -> float:
-    """How much longer the slowest answer of the quickest round took than one without an attack; no more rounds when one was quick
-    enough."""
+    """The time that the slowest answer of the quickest round took more than one without an attack; no more rounds when one was
+    quick enough."""
     idle_s = slowest_live_s(server, lambda: time.sleep(_IDLE_S))
     best = float("inf")
     for _ in range(ROUNDS):

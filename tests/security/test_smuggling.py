@@ -8,7 +8,7 @@ import pytest
 from .attacker import Attacker
 
 HIDDEN = b"GET /v2/models/hidden HTTP/1.1\r\nHost: x\r\n\r\n"
-"""What an attacker wants to be answered behind another's back. Its answer names the model."""
+"""The request that an attacker wants to be answered behind another's back. Its answer names the model."""
 
 _POST = b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\n"
 

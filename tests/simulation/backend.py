@@ -35,7 +35,7 @@ HANG_NS = 45 * NS_PER_S
 
 
 class Faults:
-    """How often things go wrong, each a probability. Changed while the run goes on; `calm` ends all of it."""
+    """The probabilities of faults. Changed while the run goes on; `calm` ends all of it."""
 
     def __init__(self) -> None:
         self.load = 0.0
@@ -90,7 +90,7 @@ class SimulatedBackend:
         pass
 
     def latency_ns(self, worker: str, job: Job) -> int:
-        """How long a job takes."""
+        """The time that a job takes."""
         if isinstance(job, BatchJob):
             if self.happens(self.faults.hang):
                 self._journal.note("hang", worker)

@@ -72,7 +72,7 @@ class GrpcClient:
             await client.read()
 
     def _is_unsettled_by_a_jump(self, client: Client) -> bool:
-        """Whether the clock jumped over the time that the server gives the set-up, while it was under way."""
+        """Returns True if the clock jumped over the time that the server gives the set-up, while it was under way."""
         reasons = [goaway.additional_data for goaway in client.goaways]
         return self._world.jumped_s >= self._connected_s and reasons == [LifetimeStep.CLOSE_UNSETTLED.value.encode()]
 

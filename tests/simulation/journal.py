@@ -1,4 +1,4 @@
-"""What happened in a run, line by line, with virtual time. The same seed gives the same journal, byte for byte."""
+"""The events of a run, line by line, with virtual time. The same seed gives the same journal, byte for byte."""
 
 from __future__ import annotations
 

@@ -28,11 +28,11 @@ from tpy_data.engine.requests.ticket import RequestTicket
 T = TypeVar("T")
 
 STOP_SLACK_S = 15.0
-"""What the end may take longer than the exit time-out: closing what hangs has a time-out of its own."""
+"""Time that the end may take beyond the exit time-out: closing what hangs has a time-out of its own."""
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What came of a seed. `violations` empty: every promise held."""
+    """The outcome of a seed. `violations` empty: every promise held."""
 
     seed: int
     violations: list[str]
@@ -87,7 +87,7 @@ async def _story(seed: int, journal: Journal, clock: trio.testing.MockClock) -> 
 
 
 def _check_convergence(world: World) -> None:
-    """What is desired is what the files say, and is served; nothing else is."""
+    """The desired state is that of the files, and is served; nothing else is."""
     snapshot = world.store.snapshot()
     wanted = []
     instances = 0

@@ -11,7 +11,7 @@ from tpy_data.engine.requests.statistics import VersionStatistics
 
 
 class _Tally:
-    """What became of the requests of one loaded copy of a version."""
+    """The outcomes of the requests of one loaded copy of a version."""
 
     def __init__(self, *, decoupled: bool, ordered: bool) -> None:
         self.decoupled = decoupled

@@ -106,7 +106,7 @@ ECHOES = ("plain", "batch", "order", CHAIN, KEPT)
 
 
 class ModelFiles:
-    """What the repository holds of one model. `broken` makes its configuration unreadable."""
+    """The files of one model in the repository. `broken` makes its configuration unreadable."""
 
     def __init__(self, name: str, chance: random.Random) -> None:
         self.name = name
@@ -176,7 +176,7 @@ class World:
         self.files = {name: ModelFiles(name, chance) for name in MODELS}
         self.stopping = False
         self.jumped_s = -math.inf
-        """When the clock jumped last, in the time after the jump."""
+        """The time after the clock's last jump."""
         self.store: ModelStateStore
         self.backend: SimulatedBackend
         self.control: ControlPlane

@@ -1,4 +1,4 @@
-"""Which tracebacks in a log are held against the server: its own, however they came there, and none of model code."""
+"""Tracebacks in a log that are held against the server: its own, however they came there, and none of model code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which calls between models can never end."""
+"""Calls between models that can never end."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_callee_needs_what_its_caller_holds() -> None:
 
 
 def test_two_callers_hold_it_together() -> None:
-    """What one of them leaves would do; of the two, neither ends."""
+    """Either would do with what the other leaves; of the two, neither ends."""
     calls = [WaitingRequest(number, "b", True, needs={R: 2}, name="b") for number in (3, 4)]
     batches = [
         CallingBatch(name, name, 1, frozenset({number}), [call], holds={R: 1})

@@ -157,7 +157,7 @@ def test_everything_is_bounded() -> None:
 
 
 def test_labels_of_one_family_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    """What clients can make a model do; the other families are not touched, and the log says it once."""
+    """As clients can make a model do; the other families are not touched, and there is one log line."""
     metrics = CustomMetrics()
     family = metrics.family("users", "", COUNTER)
     for number in range(CUSTOM_METRICS_OF_FAMILY_MAX):

@@ -1,4 +1,4 @@
-"""What is asked of NVIDIA's driver, with one that is made up: the machines that run these tests have no GPU."""
+"""Queries of NVIDIA's driver, against a fake one: the machines that run these tests have no GPU."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def requests_of_a_batch(draw: st.DrawFn) -> list[SampleRequest]:
 
 
 def naive(requests: list[SampleRequest]) -> dict[str, list[Any]]:
-    """What a model should be fed, as (nested) lists."""
+    """The expected feed of a model, as (nested) lists."""
     fed: dict[str, list[Any]] = {"X": [], "TEXT": [], "PLAIN": []}
     counts, totals, items, flat = [], [], [], []
     total = 0

@@ -1,4 +1,4 @@
-"""What `tpy serve PATH` takes a path for."""
+"""The meaning of the path in `tpy serve PATH`."""
 
 from __future__ import annotations
 

@@ -15,18 +15,24 @@ QUESTIONS = frozenset({"what", "whether", "how", "where", "who", "when", "which"
 UNDER_WAY = (
     "src/tpy/_proto",
     "src/tpy/backend/prompt_instance.py",
-    "src/tpy/backend/watched_instance.py",
     "src/tpy/backend/server_calls.py",
     "src/tpy/frontends",
     "src/tpy/limits.py",
     "data/tpy_data/engine",
     "data/tpy_data/schedulers",
     "data/tpy_data/backends/python",
+    "fuzz/python_worker",
+    "tests/backends/python",
+    "tests/engine/prompt_fakes.py",
+    "tests/engine/test_process_channel.py",
+    "tests/engine/test_thread_channel.py",
+    "tests/frontends",
 )
 
 
 def sources() -> list[Path]:
-    files = sorted(file for folder in ("src", "control", "data") for file in (ROOT / folder).rglob("*.py"))
+    folders = ("src", "control", "data", "tests", "fuzz", "benchmarks", "proto", "docs")
+    files = sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
     return [file for file in files if not str(file.relative_to(ROOT)).startswith(UNDER_WAY)]
 
 

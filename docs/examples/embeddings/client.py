@@ -1,4 +1,4 @@
-"""Which of some texts is closest in meaning to a question? Use: python client.py HOST:PORT QUESTION TEXT..."""
+"""Finds the text that is closest in meaning to a question. Use: python client.py HOST:PORT QUESTION TEXT..."""
 
 import sys
 

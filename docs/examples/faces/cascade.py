@@ -12,7 +12,7 @@ SMALLEST = 40
 STEP = 0.709
 """From a level of the pyramid to the next."""
 WINDOW, STRIDE = 12, 2
-"""What pnet looks at, and how far it goes on."""
+"""The window that pnet sees, and its step."""
 SURE = {"pnet": 0.6, "rnet": 0.7, "onet": 0.7}
 
 

@@ -1,4 +1,4 @@
-"""Where are the faces on a picture? Use: python client.py HOST:PORT FILE [MODEL], where MODEL is faces or faces_async"""
+"""Finds the faces on a picture. Use: python client.py HOST:PORT FILE [MODEL], where MODEL is faces or faces_async"""
 
 import sys
 from pathlib import Path

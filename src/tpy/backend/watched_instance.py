@@ -11,7 +11,7 @@ class WatchedInstance(Protocol):
 
     @property
     def end_reason(self) -> str:
-        """Why it can run nothing any more, for logs and for the index of models."""
+        """The reason for which it can run nothing any more, for logs and for the index of models."""
         ...
 
     def end_fileno(self) -> int:

@@ -1,4 +1,4 @@
-"""What `tpy serve PATH` is to serve: a model repository, or one model for which a repository is made of links.
+"""The target of `tpy serve PATH`: a model repository, or one model for which a repository is made of links.
 
 A repository is served as it is. A folder that is a model itself (config.pbtxt, or a version folder with a model file), a folder
 with one model file in it, and a model file alone are linked into a temporary repository, so that the server needs to know nothing
@@ -62,7 +62,7 @@ def serve_target(path: Path) -> Iterator[ServeTarget]:
 
 
 def _is_model(folder: Path) -> bool:
-    """Whether a folder is a model: it has a configuration, or a version folder that is none itself."""
+    """Returns True if a folder is a model: it has a configuration, or a version folder that is none itself."""
     if (folder / _CONFIG).exists() or (folder / _CONFIGS).is_dir():
         return True
     versions = _versions(folder)

@@ -1,4 +1,4 @@
-"""Which files are models of which backend, and what to do with those that none serves. Words for people whose folder is
+"""Model files by backend, and advice about those that none serves. Words for people whose folder is
 not served; nothing here decides what is loaded."""
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _BACKEND_ADVICE: Final[Mapping[str, str]] = {
 
 
 def advice_for_backend(name: str) -> str:
-    """What to do with a model for a backend that is not there: convert it or wrap it."""
+    """Advice for a model whose backend is not there: convert it or wrap it."""
     special = _BACKEND_ADVICE.get(name, "convert the model to ONNX")
     return f"{special}, or run it in a model.py (backend 'python')"
 
@@ -72,7 +72,7 @@ def unserved_files(names: Iterable[str]) -> list[str]:
 
 
 def advice_for_file(name: str, *, folder: str) -> str:
-    """What a file is and what to do with it, for one that no backend reads."""
+    """Advice for a file that no backend reads."""
     found = _unserved(name)
     if found is not None:
         return f"{name} is {found.kind}, which no backend serves; {found.advice.format(path=f'{folder}/{name}')}"
@@ -82,7 +82,7 @@ def advice_for_file(name: str, *, folder: str) -> str:
 
 
 def advice_for_folder(names: Collection[str] | None, beside: Collection[str] = (), *, folder: str) -> str:
-    """What was found where a model's file was expected, and the next step. `names` are those in the version folder, None without
+    """Advice for a folder without the expected model file. `names` are those in the version folder, None without
     one; `beside` those in the model's own folder; folders end in "/"."""
     if names is None:
         misplaced = sorted(name for name in beside if _is_model_file(name) or _unserved(name) is not None)

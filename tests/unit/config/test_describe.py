@@ -1,4 +1,4 @@
-"""What clients are told about a model's tensors."""
+"""The description of a model's tensors for clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where instances go, and what they are called."""
+"""Placement and names of instances."""
 
 from __future__ import annotations
 

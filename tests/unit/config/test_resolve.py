@@ -1,4 +1,4 @@
-"""Which backend is meant."""
+"""The backend that a configuration means."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def operator_libraries(context: ModelContext) -> list[str]:
 
 
 def _found(folder: Path) -> str:
-    """What is there in place of the file, and what to do."""
+    """The files in place of the missing one, and the next step."""
     names = [f"{entry.name}/" if entry.is_dir() else entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     others = sorted(name for name in names if name.endswith(".onnx"))
     step = f'; rename {others[0]}, or set default_model_filename: "{others[0]}" in config.pbtxt' if others else ""

@@ -1,4 +1,4 @@
-"""Where the lines are, and their pictures: as many as the page has.
+"""Finds the lines of a page and cuts out their pictures: as many as the page has.
 
 PAGE: UINT8[height,width,3] and HEAT: FP32[1,1,H,W], how much each point looks like text
 -> BOX: FP32[lines,4], left, top, right, bottom in pixels of the page, in reading order;
