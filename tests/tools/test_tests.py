@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -14,15 +14,18 @@ ASSERTING = re.compile(r"assert_\w+|raises|RaisesGroup|warns|fail|fail_after")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
+@functools.cache
 def trees() -> dict[str, ast.Module]:
     files = (file for folder in ("tests", "fuzz") for file in (ROOT / folder).rglob("*.py"))
     return {str(file.relative_to(ROOT)): ast.parse(file.read_text(encoding="utf-8")) for file in sorted(files)}
 
 
-def functions(tree: ast.Module) -> Iterator[Function]:
-    return (node for node in ast.walk(tree) if isinstance(node, Function))
+@functools.cache
+def functions(tree: ast.Module) -> list[Function]:
+    return [node for node in ast.walk(tree) if isinstance(node, Function)]
 
 
+@functools.cache
 def calls(function: Function) -> set[str]:
     """The last names of all that a function calls or passes on."""
     nodes = [node for statement in function.body for node in ast.walk(statement)]
@@ -31,6 +34,7 @@ def calls(function: Function) -> set[str]:
     }
 
 
+@functools.cache
 def asserts(function: Function) -> bool:
     """True if the function itself can fail its test."""
     return any(isinstance(node, ast.Assert | ast.Raise) for node in ast.walk(function)) or any(
