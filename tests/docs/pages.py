@@ -2,7 +2,8 @@
 
 A block's language says what it is, and an HTML comment on the line before the fence says what to do with it:
 
-    ```console          run: each `$ ` line is a command, the lines below it are what it prints
+    ```sh               run: commands, to be pasted as they are; a following block `<!-- prints -->` is what they print, without
+                        one they print nothing
     ```python           run: a script; a following block `<!-- prints -->` is what it prints
     <!-- file: P -->    the block is the whole file P
     <!-- part of: P --> the block is in the file P, line by line
@@ -10,7 +11,7 @@ A block's language says what it is, and an HTML comment on the line before the f
     <!-- config: N -->  the block is the configuration of a model N, and is sound
     <!-- exit: N -->    the last command of the block ends with status N instead of 0
     <!-- within: N s --> the last command of the block prints this within N seconds, and is repeated until then
-    <!-- prints -->     what the python block before it prints
+    <!-- prints -->     what the block before it prints
     <!-- not run: W --> shown only, because of W
 
 `<!-- stop -->` on a line of its own: here the reader stops the server (Ctrl-C).
@@ -18,7 +19,9 @@ A block's language says what it is, and an HTML comment on the line before the f
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,13 +40,6 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     line: int
     notes: dict[str, str] = {}
-
-
-class Command(msgspec.Struct, frozen=True, kw_only=True):
-    """A command of a console block, and what the page says that it prints."""
-
-    text: str
-    prints: str
 
 
 def pages(*folders: str) -> list[Path]:
@@ -76,21 +72,30 @@ def blocks(page: Path) -> Iterator[Block]:
         raise ValueError(f"{page}:{fence[1]}: the block has no end")
 
 
-def commands(block: Block) -> list[Command]:
-    """The commands of a console block. A command goes on in the next line after a backslash, or where that begins with `> `."""
-    found: list[Command] = []
+def commands(block: Block) -> list[str]:
+    """The commands of a shell block, as a shell would read them: one goes on in the next line after a backslash, a pipe and
+    inside quotes. Raises ValueError for a block that ends inside one, and for a prompt, which cannot be pasted."""
+    found: list[str] = []
+    begun = ""
     for line in block.text.splitlines():
-        if line.startswith("$ "):
-            found.append(Command(text=line[2:], prints=""))
+        if not begun and line.startswith(("$ ", "> ")):
+            raise ValueError(f"line {block.line}: a shell block that begins with a prompt cannot be pasted: {line!r}")
+        if not begun and (not line.strip() or line.startswith("#")):
             continue
-        if not found:
-            raise ValueError(f"line {block.line}: a console block begins with `$ `, not with {line!r}")
-        last = found[-1]
-        if not last.prints and (last.text.endswith("\\") or line.startswith("> ")):
-            found[-1] = Command(text=f"{last.text}\n{line.removeprefix('> ')}", prints="")
-        else:
-            found[-1] = Command(text=last.text, prints=f"{last.prints}{line}\n")
+        begun = f"{begun}\n{line}" if begun else line
+        if not _goes_on(begun):
+            found.append(begun)
+            begun = ""
+    if begun:
+        raise ValueError(f"line {block.line}: the command has no end: {begun!r}")
     return found
+
+
+def _goes_on(command: str) -> bool:
+    if command.endswith("\\"):
+        return True
+    asked = subprocess.run(["bash", "-n", "-c", command], capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
+    return "unexpected end of file" in asked.stderr or "unexpected EOF" in asked.stderr
 
 
 def matches(shown: str, printed: str) -> bool:

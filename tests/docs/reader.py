@@ -8,7 +8,9 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ import pytest
 from tests.e2e.server import ServerProcess
 from tests.e2e.waiting import wait_until
 
-from .pages import ROOT, Block, Command, blocks, commands, matches
+from .pages import ROOT, Block, blocks, commands, matches
 
 _COMMAND_S_MAX = 60.0
 
@@ -41,12 +43,12 @@ class Reader:
 
     def follow(self, page: Path) -> None:
         """Do everything on the page; fails the test with all that is not as the page says."""
-        printed = ""
         problems: list[str] = []
+        todo = list(blocks(page))
         try:
-            for block in blocks(page):
+            for block, following in zip_longest(todo, todo[1:]):
                 try:
-                    printed = self._do(block, printed)
+                    self._do(block, following.text if following is not None and "prints" in following.notes else None)
                 except AssertionError as problem:
                     problems.append(f"{page.relative_to(ROOT)}:{block.line}: {problem}")
         finally:
@@ -62,54 +64,58 @@ class Reader:
             code = server.stop(signal.SIGINT)
             assert code == 0, f"the server ended with {code}:\n{server.log}"
 
-    def _do(self, block: Block, printed: str) -> str:
-        """Do one block; `printed` is what the script before it printed, and so is the result."""
+    def _do(self, block: Block, shown: str | None) -> None:
+        """Do one block; `shown` is what the page says that it prints, if it says so."""
         notes = block.notes
         if "write" in notes:
             target = self._home / notes["write"]
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(block.text + "\n", encoding="utf-8")
-        elif "prints" in notes:
-            _compare("the script", block.text, printed)
         elif block.language == "stop":
             self.stop()
-        elif "not run" in notes or "file" in notes or "part of" in notes or "config" in notes:
+        elif "not run" in notes or "file" in notes or "part of" in notes or "config" in notes or "prints" in notes:
             pass
-        elif block.language == "console":
-            self._run_all(commands(block), notes)
+        elif block.language == "sh":
+            self._run_all(commands(block), notes, shown or "")
         elif block.language == "python":
             code, printed = self._execute([sys.executable, "-c", self._changed(block.text)])
             assert code == 0, f"the script failed:\n{printed}"
+            if shown is not None:
+                _compare("the script", shown, printed)
         elif block.language not in ("text", "mermaid"):
             raise AssertionError(f"a block of {block.language!r} needs a comment that says what to do with it")
-        return printed
 
-    def _run_all(self, todo: list[Command], notes: dict[str, str]) -> None:
+    def _run_all(self, todo: list[str], notes: dict[str, str], shown: str) -> None:
+        """Run commands, which print `shown` all together; one that serves has it in its log."""
+        printed = ""
         for command in todo:
             last = command is todo[-1]
             status = int(notes.get("exit", "0")) if last else 0
-            if status == 0 and self._serves(command):
-                continue
-            code, printed = self._ask(command, float(notes.get("within", "0 s").removesuffix(" s")) if last else 0.0)
-            _compare(command.text, command.prints, printed)
-            assert code == status, f"$ {command.text}\nended with {code}, not {status}; it printed:\n{printed}"
+            if status == 0 and self._serves(command, shown):
+                assert last, f"$ {command}\nserves until it is stopped, and cannot have commands after it in its block"
+                return
+            within_s = float(notes.get("within", "0 s").removesuffix(" s")) if last else 0.0
+            code, text = self._ask(command, within_s, lambda text, before=printed: matches(shown, before + text))
+            printed += text
+            assert code == status, f"$ {command}\nended with {code}, not {status}; it printed:\n{text}"
+        _compare("\n".join(todo), shown, printed)
 
-    def _ask(self, command: Command, within_s: float) -> tuple[int, str]:
-        """Run a command, again and again for so long until it prints what the page shows."""
+    def _ask(self, command: str, within_s: float, satisfied: Callable[[str], bool]) -> tuple[int, str]:
+        """Run a command, again and again for so long until what it prints satisfies."""
         last = 0, ""
 
         def ask() -> bool:
             nonlocal last
-            last = self._execute(["bash", "-c", self._changed(command.text)])
-            return matches(command.prints, last[1])
+            last = self._execute(["bash", "-c", self._changed(command)])
+            return satisfied(last[1])
 
         with suppress(TimeoutError):
             wait_until(ask, within_s=within_s)
         return last
 
-    def _serves(self, command: Command) -> bool:
-        """Start a server, if that is what the command does."""
-        text = command.text.replace("\\\n", " ")
+    def _serves(self, command: str, shown: str) -> bool:
+        """Start a server, if that is what the command does, and compare its log with what is shown of it."""
+        text = command.replace("\\\n", " ")
         if re.fullmatch(r"make serve(-\w+)?", text):
             text = self._make(text.split()[1])
         words = shlex.split(text)
@@ -124,7 +130,7 @@ class Reader:
             self._server = server.__enter__()
         except (RuntimeError, TimeoutError) as problem:
             raise AssertionError(f"$ {text}\n{problem}") from None
-        _compare(text, f"...\n{command.prints}...", self._unchanged(self._server.log))
+        _compare(text, f"...\n{shown}\n...", self._unchanged(self._server.log))
         return True
 
     def _make(self, target: str) -> str:

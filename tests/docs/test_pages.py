@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from .pages import ROOT, Block, blocks, matches, pages
+from .pages import ROOT, Block, blocks, commands, matches, pages
 from .reader import Reader
 
 RUN = [*pages("docs/tutorial", "docs/how-to"), ROOT / "docs" / "explanation" / "security.md"]
@@ -70,6 +71,37 @@ def test_each_room_has_a_door_to_every_page(room: str) -> None:
     index = (ROOT / "docs" / room / "README.md").read_text(encoding="utf-8")
     missing = [page.name for page in pages(f"docs/{room}") if page.name != "README.md" and f"]({page.name})" not in index]
     assert not missing
+
+
+def _shell_blocks() -> list[tuple[Path, Block]]:
+    return [(page, block) for page in ALL for block in blocks(page) if block.language in ("sh", "bash", "shell", "console")]
+
+
+@pytest.mark.parametrize(
+    ("page", "block"), _shell_blocks(), ids=lambda one: _name(one) if isinstance(one, Path) else str(one.line)
+)
+def test_commands_can_be_pasted(page: Path, block: Block) -> None:
+    assert block.language == "sh", (
+        "commands are in blocks of `sh`, and what they print in one of `text` with <!-- prints --> below"
+    )
+    assert commands(block)
+    assert not subprocess.run(["bash", "-n", "-c", block.text], capture_output=True, text=True).stderr
+
+
+@pytest.mark.parametrize("page", ALL, ids=_name)
+def test_no_block_has_prompts(page: Path) -> None:
+    assert not [block.line for block in blocks(page) if re.search(r"(?m)^\$ ", block.text)]
+
+
+@pytest.mark.parametrize("text", ["$ tpy serve x", "curl -d 'a", "curl \\", "ls |"])
+def test_what_cannot_be_pasted_is_found(text: str) -> None:
+    with pytest.raises(ValueError, match=r"prompt|no end"):
+        commands(Block(language="sh", text=text, line=1))
+
+
+def test_commands_over_several_lines() -> None:
+    block = Block(language="sh", text="a \\\n  b\nc |\nd\n\n# about e\ne 'f\n> g'\nh", line=1)
+    assert commands(block) == ["a \\\n  b", "c |\nd", "e 'f\n> g'", "h"]
 
 
 def test_dots_stand_for_what_varies() -> None:

@@ -5,43 +5,15 @@ A client like any other: HTTP, the binary tensor extension, nothing of the serve
 
 from __future__ import annotations
 
-import http.client
-import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
-_HEADER = "Inference-Header-Content-Length"
-_TIMEOUT_S = 60.0
+from tpy.cli.client import Client, ClientError
+from tpy.messages import DataType, Tensor
+
 _TOP = 3
-
-
-class DemoError(Exception):
-    """The server could not be asked, or answered with an error. `str()` is one line for the user."""
-
-
-class _Tensor(msgspec.Struct, frozen=True):
-    """A tensor as bytes on the wire."""
-
-    name: str
-    datatype: str
-    shape: Sequence[int]
-    data: bytes
-
-
-class _Output(msgspec.Struct, frozen=True):
-    """An output in the JSON part of an answer; `data` is there for text outputs only."""
-
-    datatype: str
-    shape: list[int]
-    data: list[str] = []
-
-
-class _Reply(msgspec.Struct, frozen=True):
-    """The JSON part of an answer."""
-
-    outputs: list[_Output]
 
 
 class Guess(msgspec.Struct, frozen=True):
@@ -52,55 +24,27 @@ class Guess(msgspec.Struct, frozen=True):
 
 
 class DemoClient:
-    """Talks to one server. Each call is one HTTP request; raises DemoError."""
+    """Asks the models of the demo. Raises ClientError."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._host = host
-        self._port = port
+        self._client = Client(host, port, start="make serve")
 
-    def features(self, model: str, input_name: str, output_name: str, content: bytes) -> _Tensor:
+    def features(self, model: str, input_name: str, output_name: str, content: bytes) -> Tensor:
         """The tensor that a preprocessing model makes of a file."""
-        element = len(content).to_bytes(4, "little") + content
-        reply, blob = self._infer(
-            model, _Tensor(input_name, "BYTES", (1, 1), element), {"name": output_name, "parameters": {"binary_data": True}}
-        )
-        output = reply.outputs[0]
-        return _Tensor(output_name, output.datatype, output.shape, blob)
+        file = np.array([[content]], dtype=object)
+        return self._infer(model, Tensor(input_name, DataType.BYTES, file), output_name, {})
 
-    def classify(self, model: str, tensor: _Tensor, output_name: str, count: int) -> list[Guess]:
+    def classify(self, model: str, tensor: Tensor, output_name: str, count: int) -> list[Guess]:
         """The `count` likeliest classes, best first."""
-        output = {"name": output_name, "parameters": {"classification": count, "binary_data": False}}
-        reply, _ = self._infer(model, tensor, output)
-        rows = [row.split(":") for row in reply.outputs[0].data]
+        output = self._infer(model, tensor, output_name, {"classification": count})
+        rows = [element.decode().split(":") for element in output.array.reshape(-1)]
         return [Guess(label=row[2] if len(row) > 2 else row[1], probability=float(row[0])) for row in rows]
 
-    def _infer(self, model: str, tensor: _Tensor, output: Mapping[str, object]) -> tuple[_Reply, bytes]:
-        head = {
-            "inputs": [
-                {
-                    "name": tensor.name,
-                    "datatype": tensor.datatype,
-                    "shape": list(tensor.shape),
-                    "parameters": {"binary_data_size": len(tensor.data)},
-                }
-            ],
-            "outputs": [output],
-        }
-        encoded = json.dumps(head).encode()
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
+    def _infer(self, model: str, tensor: Tensor, output_name: str, parameters: dict[str, int]) -> Tensor:
         try:
-            connection.request("POST", f"/v2/models/{model}/infer", encoded + tensor.data, {_HEADER: str(len(encoded))})
-            response = connection.getresponse()
-            body = response.read()
-        except OSError as error:
-            where = f"{self._host}:{self._port}"
-            raise DemoError(f"no server at {where} ({error}); start one with: make serve") from error
-        finally:
-            connection.close()
-        if response.status != http.client.OK:
-            raise DemoError(f"{model}: HTTP {response.status}: {body.decode(errors='replace')}")
-        length = int(response.headers.get(_HEADER, len(body)))
-        return msgspec.json.decode(body[:length], type=_Reply), body[length:]
+            return self._client.infer(model, [tensor], outputs={output_name: parameters})[0]
+        except ClientError as error:
+            raise ClientError(f"{model}: {error}" if error.status else str(error), error.status) from error
 
 
 def describe_file(client: DemoClient, path: Path) -> list[str]:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -156,14 +157,39 @@ def doctor(
 @click.option("--port", default=8000, show_default=True, help="Its HTTP port.")
 def demo(file: tuple[Path, ...], host: str, port: int) -> None:
     """Ask a running demo server (make serve) what a file is, and what is on it if it is a picture."""
-    from tpy.cli.demo import DemoClient, DemoError, describe_file
+    from tpy.cli.client import ClientError
+    from tpy.cli.demo import DemoClient, describe_file
 
     client = DemoClient(host, port)
     try:
         for path in file:
             click.echo("\n".join(describe_file(client, path)))
-    except DemoError as error:
+    except ClientError as error:
         _fail(str(error))
+
+
+@cli.command()
+@click.argument("model")
+@click.argument("value", nargs=-1)
+@click.option("--output", multiple=True, metavar="NAME", help="Ask for this output only. Repeat it for several.")
+@click.option("--json", "as_json", is_flag=True, help="Write the outputs as one JSON object.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where the server is.")
+@click.option("--port", default=8000, show_default=True, help="Its HTTP port.")
+def infer(model: str, value: tuple[str, ...], output: tuple[str, ...], as_json: bool, host: str, port: int) -> None:
+    """Ask a running server once. MODEL is NAME or NAME/versions/N. A VALUE is NAME=VALUE (JSON or text), NAME=@FILE, or a file:
+    a request in JSON, an array (.npy), a picture, or bytes. Values are fitted to the model's inputs; names that it does not have
+    are parameters."""
+    from tpy.cli.client import Client, ClientError
+    from tpy.cli.infer import infer as ask
+    from tpy.cli.infer import render
+
+    try:
+        answer = ask(Client(host, port), model, value, outputs=output)
+    except ClientError as error:
+        _fail(str(error))
+    for note in answer.notes:
+        click.echo(note, err=True)
+    click.echo(render(answer, as_json=as_json))
 
 
 def main() -> None:
@@ -188,14 +214,14 @@ def _guarded(run: Callable[[], object]) -> int:
         return _FAILURE
     except click.NoSuchOption as error:
         hint = f", did you mean {' or '.join(error.possibilities)}" if error.possibilities else ""
-        return _fail(f"unrecognized option '{error.option_name}'{hint}")
+        _fail(f"unrecognized option '{error.option_name}'{hint}")
     except click.ClickException as error:
-        return _fail(error.format_message())
+        _fail(error.format_message())
     except (UsageError, TpyError) as error:
-        return _fail(str(error))
+        _fail(str(error))
     return result if isinstance(result, int) else 0
 
 
-def _fail(message: str) -> int:
+def _fail(message: str) -> NoReturn:
     click.echo(f"tpy: error: {message}", err=True)
     sys.exit(_FAILURE)
