@@ -53,7 +53,7 @@ def infer(server: ServerProcess, *values: str) -> RunOutcome:
 
 
 def seen(server: ServerProcess, *values: str) -> list[str]:
-    """What the model saw, in the first row."""
+    """The inputs and parameters that the model saw, in the first row."""
     outcome = infer(server, "--json", "echo", *values)
     assert outcome.code == 0, outcome.err
     rows: list[list[str]] = json.loads(outcome.out)["SEEN"]

@@ -44,7 +44,7 @@ class _Described(msgspec.Struct, frozen=True):
 
 
 class _Metadata(msgspec.Struct, frozen=True):
-    """What a model takes and gives."""
+    """The inputs and outputs of a model."""
 
     inputs: tuple[_Described, ...]
     outputs: tuple[_Described, ...]
@@ -83,7 +83,7 @@ def render(answer: Answer, *, as_json: bool) -> str:
 
 
 class _Request:
-    """What the values have said so far."""
+    """A request that is being put together."""
 
     def __init__(self, model: str, metadata: _Metadata) -> None:
         self._model = model
@@ -195,7 +195,7 @@ def _is_json_list(text: str) -> bool:
 
 
 def _close_to(name: str, inputs: Mapping[str, _Described]) -> bool:
-    """Whether a parameter's name looks like that of an input: another case is a slip."""
+    """True for a parameter whose name is that of an input but for the case: a slip."""
     return name.lower() in {known.lower() for known in inputs}
 
 
