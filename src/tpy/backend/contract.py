@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-import numpy as np
 
 from tpy.backend.execution import ExecutionBatch, ExecutionResult
 from tpy.backend.host_policy import ANYWHERE, HostPolicy
@@ -19,7 +18,6 @@ from tpy.backend.model_metrics import ModelMetrics
 from tpy.backend.server_calls import ServerCalls
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind
-from tpy.messages import Tensor
 from tpy.telemetry.custom_metrics import CustomMetrics
 
 
@@ -150,8 +148,3 @@ class Backend(Protocol):
 
 BackendFactory = Callable[[BackendSettings], Backend]
 """The type of an entry point of group `tpy.backends`."""
-
-
-def as_array(tensor: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    """The tensor's array, C-contiguous (a copy only when it is not)."""
-    return np.ascontiguousarray(tensor.array) if tensor.array.ndim else tensor.array

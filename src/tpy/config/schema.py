@@ -45,11 +45,6 @@ class Scalar(enum.Enum):
         """True if values are whole numbers."""
         return self in INTEGER_RANGE
 
-    @property
-    def is_64_bit(self) -> bool:
-        """True if protobuf's JSON form writes the number as a string."""
-        return self in (Scalar.INT64, Scalar.UINT64)
-
 
 INTEGER_RANGE: Final[Mapping[Scalar, tuple[int, int]]] = {
     Scalar.INT32: (-(2**31), 2**31 - 1),

@@ -56,7 +56,6 @@ class DataType(enum.Enum):
 BY_WORD: dict[str, DataType] = {kind.value: kind for kind in DataType if kind is not DataType.INVALID}
 """API word -> type; a word that is missing here is not a datatype."""
 
-BY_CONFIG_NAME: dict[str, DataType] = {kind.config_name: kind for kind in DataType}
 BY_NUMBER: dict[int, DataType] = {kind.number: kind for kind in DataType}
 
 

@@ -19,8 +19,6 @@ from tpy.units import NS_PER_S, NS_PER_US
 _PLAIN_MAX = 1e16
 """From here on a double does not hold every whole number: written with an exponent."""
 
-CONTENT_TYPE = "text/plain; charset=utf-8"
-
 
 class MetricKind(enum.Enum):
     """Prometheus metric types that we write."""
