@@ -77,7 +77,7 @@ class ResolvedModel(Protocol):
     def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> RequestHandle:
         """Check the request against the model, queue it, and start it if an instance is free, all before returning.
 
-        Refusals at the door (wrong shape, queue full, shutting down) are raised here and not delivered; the sink is then never
+        Refusals on arrival (wrong shape, queue full, shutting down) are raised here and not delivered; the sink is then never
         called. Texts are Triton's. Everything later arrives at the sink.
 
         Where the engine is in another process it is asked after the return: such a refusal arrives at the sink, as a final

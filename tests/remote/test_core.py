@@ -20,7 +20,7 @@ from tpy.remote.core import messages as m
 from tpy.remote.core.arena import Arena
 from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.framing import FrameSplitter, frame
-from tpy.remote.core.replica import ANY_NAME, ModelEntry, Replica, ReplicaUpdate, Said, ServerState
+from tpy.remote.core.replica import ANY_NAME, ModelEntry, RemoteError, Replica, ReplicaUpdate, ServerState
 from tpy.remote.core.tensors import request_of, submit_of
 
 
@@ -49,7 +49,7 @@ def test_an_unknown_kind_is_refused() -> None:
         m.Reader(m.FROM_ENGINE).read(99, b"")
 
 
-def test_nobody_says_what_the_other_side_says() -> None:
+def test_messages_of_the_other_direction_are_refused() -> None:
     both = set(m.FROM_ENGINE) & set(m.FROM_FRONTEND)
     assert both == {m.Kind.RELEASE}
     assert set(m.FROM_ENGINE) | set(m.FROM_FRONTEND) == set(m.Kind)
@@ -134,12 +134,12 @@ def test_errors_keep_their_kind_and_text(kind: type[TpyError]) -> None:
 
 
 def _server(revision: int) -> ServerState:
-    unknown = Said(NotFound.code, f"Request for unknown model: '{ANY_NAME}' is not found")
+    unknown = RemoteError(NotFound.code, f"Request for unknown model: '{ANY_NAME}' is not found")
     return ServerState(revision, True, True, ServerMetadata(name="t", version="1", extensions=()), LogSettings(), None, unknown)
 
 
 def test_a_model_that_has_gone_is_unknown() -> None:
-    entry = ModelEntry(Said(NotFound.code, "no"), {}, Said(NotFound.code, "no such version"), (), None)
+    entry = ModelEntry(RemoteError(NotFound.code, "no"), {}, RemoteError(NotFound.code, "no such version"), (), None)
     replica = Replica(ReplicaUpdate(_server(1), {"a": entry}))
     assert replica.ready_versions("a") == ()
     replica.update(ReplicaUpdate(_server(2), {"a": None}))

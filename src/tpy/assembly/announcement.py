@@ -30,7 +30,7 @@ def log_tables(options: ServerOptions, registry: BackendRegistry, models: Iterab
 
 
 def started(name: str, address: BoundAddress) -> str:
-    """The line that says where a port is."""
+    """The line with the address of a port."""
     return f"Started {_SERVICES[name]} at {address}"
 
 

@@ -133,7 +133,7 @@ class Backend(Protocol):
     def capabilities(self) -> BackendCapabilities: ...
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
-        """The configuration with what the model itself says filled in; `context.config` when nothing is to be
+        """The configuration completed from the model; `context.config` when nothing is to be
         filled. Raises TpyError (InvalidArgument for contradictions) with Triton's text where it has one."""
         ...
 

@@ -300,7 +300,7 @@ FLAGS: tuple[Flag, ...] = (
         "Include GPUs.",
         why="this version reads no GPU counters",
         standing=Standing.IGNORED,
-        harmless=lambda text: True,  # who gives it says false
+        harmless=lambda text: True,  # it is only ever given to switch it off
     ),
     _flag("Metrics", "metrics-address", "", "Address to listen on; empty means that of HTTP.", metavar="ADDRESS"),
     _flag("Metrics", "metrics-port", 8002, "Port to listen on; 0 takes a free one.", minimum=0, maximum=_PORT_MAX),

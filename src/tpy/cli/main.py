@@ -30,7 +30,7 @@ class _Commands(click.Group):
     """The commands of tpy; a flag of the server in front of all of them is not one of theirs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse it, and say where it goes."""
+        """Refuse it with the right place for it."""
         if args and args[0].startswith("--") and args[0][2:].partition("=")[0] in FLAG_BY_NAME:
             raise UsageError(f"unrecognized option '{args[0]}', did you mean: tpy serve {shlex.join(args)}")
         return super().parse_args(ctx, args)

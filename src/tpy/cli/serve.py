@@ -47,10 +47,10 @@ def serve(options: ServerOptions) -> int:
         # Not on the loop: the first question to a GPU's driver takes a while.
         return trio.run(_serve, options, logs, usable_gpus(options.compute_capability_min))
     except BaseExceptionGroup as group:
-        told = list(_leaves(group))
-        if not all(isinstance(error, TpyError) for error in told):
+        errors = list(_leaves(group))
+        if not all(isinstance(error, TpyError) for error in errors):
             raise
-        return _complain("; ".join(str(error) for error in told), log_file=bool(options.log.log_file))
+        return _complain("; ".join(str(error) for error in errors), log_file=bool(options.log.log_file))
     except TpyError as error:
         return _complain(str(error), log_file=bool(options.log.log_file))
     finally:

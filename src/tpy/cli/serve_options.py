@@ -108,7 +108,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
 def server_options(
     values: dict[str, Value], warnings: list[str], environment: Mapping[str, str] = NO_ENVIRONMENT
 ) -> ServerOptions:
-    """The options that these values say; `environment` may hold credentials.
+    """The server options of these values; `environment` may hold credentials.
 
     Raises UsageError for values that contradict each other.
     """

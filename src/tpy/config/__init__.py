@@ -1,6 +1,6 @@
 """Model configuration: parsed, then normalised, then validated, into frozen values.
 
-Decides what a config.pbtxt means and says everything that is wrong with it, with file, line and column. Never reads a file,
+Parses a config.pbtxt, resolves and validates it, and reports all problems with file, line and column. Never reads a file,
 looks at a device or imports a backend: their facts are arguments. The way of a configuration:
 
     parse_pbtxt / parse_json -> resolve -> normalise -> validate(complete=False)          control plane

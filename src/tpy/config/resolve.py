@@ -80,7 +80,7 @@ def resolve_as_far_as_possible(
     config = msgspec.structs.replace(config, name=directory_name)
     if config.platform == ENSEMBLE_PLATFORM or config.ensemble_scheduling is not None:
         return config, problems
-    known = _told(config, frozenset(version_files or ()))
+    known = _find_known(config, frozenset(version_files or ()))
     if known is not None:
         return _filled(config, known), problems
     if config.backend or config.platform or config.default_model_filename:
@@ -97,7 +97,7 @@ def resolve_as_far_as_possible(
     return config, problems
 
 
-def _told(config: ModelConfig, files: frozenset[str]) -> _KnownBackend | None:
+def _find_known(config: ModelConfig, files: frozenset[str]) -> _KnownBackend | None:
     """The known backend that the configuration means, or None for any other."""
     if config.backend:
         candidates = [known for known in KNOWN_BACKENDS if known.backend == config.backend]

@@ -51,7 +51,7 @@ class InferenceResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     With `error` set there are no outputs. `outputs` are in the order of the model's configuration, restricted to the requested
     ones. An empty final (`final` and no outputs and no error) ends a decoupled request without data.
-    `refused`: the `error` was said at the door, by an engine that is too far away for `submit` to raise it.
+    `refused`: the request was refused on arrival, by an engine in another process, where `submit` cannot raise the `error`.
     `described_by`: what the copy that answered gives, labels included, where it is not the copy that the request was decoded for:
     requests of a live sequence go to the copy that holds it.
     """

@@ -83,7 +83,7 @@ class FrontendSession:
         self._copies.let_all_go()
 
     def handle(self, message: msgspec.Struct) -> None:
-        """Do what a message says. Raises ProtocolError when it may not say it now."""
+        """Handle a message. Raises ProtocolError for one that is not allowed now."""
         match message:
             case m.Submit():
                 self._submit(message)
@@ -102,7 +102,7 @@ class FrontendSession:
                     self._own.release(offset)
             case m.Call():
                 self._begin_call(message)
-            case m.GiveUp():
+            case m.CancelCall():
                 if (scope := self._calls.get(message.number)) is not None:
                     scope.cancel()
             case m.Seen():
@@ -213,7 +213,7 @@ async def run_session(
     the descriptors of the engine's memory and of the process's, to be closed by the caller. The publisher has been refreshed
     once.
 
-    Raises ProtocolError, in a group, when the process says what it must not. However it ends, its requests are cancelled.
+    Raises ProtocolError, in a group, when the process breaks the protocol. However it ends, its requests are cancelled.
     """
 
     def release() -> None:

@@ -36,7 +36,7 @@ class EngineGone(Exception):
     """The engine's process has ended, or closed the connection: there is nothing more to do here."""
 
 
-class _Question:
+class _PendingCall:
     """A call that is not answered."""
 
     __slots__ = ("answered", "result")
@@ -47,7 +47,7 @@ class _Question:
 
 
 class EngineLink:
-    """Requests and calls to the engine, and what it said last about what is served. `configuration` is what it began with;
+    """Requests and calls to the engine, with the replica of its serving table. `configuration` is its first message;
     `stop_asked` is set when this process is to take no more connections."""
 
     def __init__(self, link: Link, configuration: m.Configure, replica: Replica, own: OwnMemory, peer: PeerMemory) -> None:
@@ -60,7 +60,7 @@ class EngineLink:
         self._own = own
         self._peer = peer
         self._caller = Caller(link.send)
-        self._calls: dict[int, _Question] = {}
+        self._calls: dict[int, _PendingCall] = {}
         self._newest_call = 0
         self._changed = trio.Event()
 
@@ -109,7 +109,7 @@ class EngineLink:
         if len(self._calls) >= REMOTE_CALLS_MAX:
             raise Unavailable(f"the server has too many calls: a frontend process may have {REMOTE_CALLS_MAX}")
         self._newest_call += 1
-        number, asked = self._newest_call, _Question()
+        number, asked = self._newest_call, _PendingCall()
         try:
             self._link.send(m.Call(number, question))
         except ValueError as error:
@@ -120,7 +120,7 @@ class EngineLink:
         finally:
             del self._calls[number]
             if asked.result is None:
-                self._link.send(m.GiveUp(number))
+                self._link.send(m.CancelCall(number))
         if asked.result is None:
             raise InvariantViolation("a call was answered without result")
         if asked.result.error is not None:
@@ -135,7 +135,7 @@ class EngineLink:
         return self.replica.server.revision
 
     def handle(self, message: msgspec.Struct) -> None:
-        """Do what the engine says. Raises ProtocolError when it may not say it now."""
+        """Handle a message of the engine. Raises ProtocolError for one that is not allowed now."""
         match message:
             case m.Response():
                 self._receive(message)
@@ -210,10 +210,10 @@ async def open_engine(wire: Wire, *, own: int, peer: int) -> AsyncIterator[Engin
     closed by the caller.
 
     Leaving the block writes what was sent. The block is cancelled, and EngineGone raised in a group, when the engine is gone;
-    ProtocolError when it said something that is not in the protocol.
+    ProtocolError when it broke the protocol.
     """
     link = Link(wire, m.FROM_ENGINE)
-    incoming = _Beginning(link)
+    incoming = _Startup(link)
     async with trio.open_nursery() as reading:
         reading.start_soon(_read, link, incoming)
         async with trio.open_nursery() as writing:
@@ -224,8 +224,8 @@ async def open_engine(wire: Wire, *, own: int, peer: int) -> AsyncIterator[Engin
         reading.cancel_scope.cancel()
 
 
-class _Beginning:
-    """Takes what is said of what is served, up to the configuration; afterwards everything goes to the engine that was made of
+class _Startup:
+    """Takes the updates of the replica up to the configuration; later messages go to the EngineLink that is made of
     this."""
 
     def __init__(self, link: Link) -> None:
@@ -276,7 +276,7 @@ class _Beginning:
         return engine
 
 
-async def _read(link: Link, incoming: _Beginning) -> None:
+async def _read(link: Link, incoming: _Startup) -> None:
     try:
         await link.read(incoming.handle)
     except GONE as error:

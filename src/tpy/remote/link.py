@@ -15,12 +15,12 @@ from tpy.remote.wire import Wire
 
 
 class Link:
-    """One instance, one `read` and one `write`, each in a task of its owner. `says` is what the peer may say; `stall_s` how long
-    it may take nothing of what there is for it."""
+    """One instance, one `read` and one `write`, each in a task of its owner. `accepted` are the messages of the peer; `stall_s`
+    is how long it may take nothing of what there is for it."""
 
-    def __init__(self, wire: Wire, says: Mapping[int, type[msgspec.Struct]], *, stall_s: float = math.inf) -> None:
+    def __init__(self, wire: Wire, accepted: Mapping[int, type[msgspec.Struct]], *, stall_s: float = math.inf) -> None:
         self._wire = wire
-        self._reader = Reader(says)
+        self._reader = Reader(accepted)
         self._stall_s = stall_s
         self._unsent: list[bytes | memoryview] = []
         self._closing = False

@@ -140,7 +140,7 @@ class _Slot:
         return not self.began.is_set() and not self._stop.is_set()
 
     async def _run_one(self) -> str:
-        """One process from start to end; says how it ended. Raises TpyError when it was the first and could not serve."""
+        """Run one process from start to end. Returns how it ended. Raises TpyError when it was the first and could not serve."""
         try:
             with _descriptors() as (ours, theirs, memories):
                 process = await _start(self._command, (theirs.fileno(), *reversed(memories)))
@@ -159,7 +159,8 @@ class _Slot:
         return why or _exit_text(process.returncode)
 
     async def _serve(self, link: Link, memories: tuple[int, int]) -> str:
-        """Answer the process until its end of the connection is closed; says why it is to be ended when it is not by itself."""
+        """Answer the process until its end of the connection is closed. Returns the reason for ending it, if it does not end by
+        itself."""
         broken = ""
         session: FrontendSession | None = None
         run = partial(run_session, link, self._services, self._publisher, options=self._command.options, memories=memories)

@@ -1,4 +1,4 @@
-"""Publisher: tells frontend processes what is served, by asking the services what they would answer."""
+"""Publisher: sends frontend processes the replica of the serving table, made of the services' own results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tpy.limits import REMOTE_SEEN_S_MAX
 from tpy.messages import IndexEntry
 from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.messages import encode
-from tpy.remote.core.replica import ANY_NAME, ANY_VERSION, ModelEntry, ReplicaUpdate, Said, ServerState, VersionEntry
+from tpy.remote.core.replica import ANY_NAME, ANY_VERSION, ModelEntry, RemoteError, ReplicaUpdate, ServerState, VersionEntry
 from tpy.remote.published_copies import PublishedCopies
 from tpy.services import Services
 
@@ -43,13 +43,13 @@ class Subscription:
         self._begin = begin
 
     def take_seen(self, revision: int) -> None:
-        """It says what it has seen. Raises ProtocolError for what it cannot have seen."""
+        """The process has seen the update of this revision. Raises ProtocolError for one that it cannot have seen."""
         if not max(0, self.seen) <= revision <= self._publisher.revision:
             raise ProtocolError(f"has seen revision {revision} after {self.seen}, the newest is {self._publisher.revision}")
         begins = self.seen < 0
         self.seen = revision
         self.late = False
-        self._publisher.told.unpark_all()
+        self._publisher.seen_changed.unpark_all()
         if begins:
             self._begin()
 
@@ -65,7 +65,7 @@ class Publisher:
         self._server: ServerState | None = None
         self.revision = 0
         """Of the newest update."""
-        self.told = trio.lowlevel.ParkingLot()
+        self.seen_changed = trio.lowlevel.ParkingLot()
         """The calls that wait until frontend processes have it."""
         self.copies = PublishedCopies()
         self._replaced: dict[int, int] = {}
@@ -107,7 +107,7 @@ class Publisher:
     async def _wait_seen(self, revision: int) -> None:
         with trio.move_on_after(REMOTE_SEEN_S_MAX) as patience:
             while self._unaware(revision):
-                await self.told.park()
+                await self.seen_changed.park()
         if patience.cancelled_caught:
             for subscription in self._unaware(revision):
                 subscription.late = True
@@ -138,7 +138,7 @@ class Publisher:
     @contextmanager
     def subscribed(self, subscriber: Subscriber, begin: Callable[[], None]) -> Iterator[Subscription]:
         """For the length of the block `subscriber` gets every update; the block begins with all that is known. `begin` is called
-        when the subscriber has said that it has seen this. To be entered after a first `refresh`."""
+        when the subscriber has confirmed it. To be entered after a first `refresh`."""
         first = ReplicaUpdate(self._server or self._state(), dict(self._entries))
         subscription = Subscription(self, first, subscriber, begin)
         self._subscriptions.add(subscription)
@@ -146,7 +146,7 @@ class Publisher:
             yield subscription
         finally:
             self._subscriptions.remove(subscription)
-            self.told.unpark_all()
+            self.seen_changed.unpark_all()
 
     def _publish(self, changed: dict[str, ModelEntry | None]) -> None:
         before = set().union(*(_copies(self._entries.get(name)) for name in changed))
@@ -186,15 +186,15 @@ class Publisher:
 
     def _state(self) -> ServerState:
         services = self._services
-        unknown = _asked(lambda: services.inference.resolve(ANY_NAME, None))
+        unknown = _result_of(lambda: services.inference.resolve(ANY_NAME, None))
         return ServerState(
             self.revision,
             services.repository.server_live(),
             services.repository.server_ready(),
             services.diagnostics.server_metadata(),
             services.diagnostics.log_settings(),
-            refusal if isinstance(refusal := _asked(services.shared_memory.require_enabled), Said) else None,
-            unknown if isinstance(unknown, Said) else _unexpected(ANY_NAME),
+            refusal if isinstance(refusal := _result_of(services.shared_memory.require_enabled), RemoteError) else None,
+            unknown if isinstance(unknown, RemoteError) else _unexpected(ANY_NAME),
         )
 
     def _entry(self, name: str, rows: list[IndexEntry]) -> ModelEntry:
@@ -204,32 +204,32 @@ class Publisher:
         if before is not None and same_rows and not _has_versions(before):
             return before  # nothing that could have changed without the index
         inference = self._services.inference
-        numbers = _asked(lambda: inference.ready_versions(name))
+        numbers = _result_of(lambda: inference.ready_versions(name))
         versions = {row.version for row in rows if row.version is not None}
-        if not isinstance(numbers, Said):
+        if not isinstance(numbers, RemoteError):
             versions.update(numbers)
         if before is not None and same_rows:
             other = before.other
         else:
-            refusal = _asked(lambda: inference.resolve(name, ANY_VERSION))
-            other = refusal if isinstance(refusal, Said) else _unexpected(name)
+            refusal = _result_of(lambda: inference.resolve(name, ANY_VERSION))
+            other = refusal if isinstance(refusal, RemoteError) else _unexpected(name)
         entry = ModelEntry(
             self._version(name, None),
             {version: self._version(name, version) for version in sorted(versions)},
             other,
-            None if isinstance(numbers, Said) else numbers,
-            numbers if isinstance(numbers, Said) else None,
+            None if isinstance(numbers, RemoteError) else numbers,
+            numbers if isinstance(numbers, RemoteError) else None,
         )
         return before if before is not None and before == entry else entry
 
-    def _version(self, name: str, version: int | None) -> VersionEntry | Said:
+    def _version(self, name: str, version: int | None) -> VersionEntry | RemoteError:
         inference = self._services.inference
-        model = _asked(lambda: inference.resolve(name, version))
-        if isinstance(model, Said):
+        model = _result_of(lambda: inference.resolve(name, version))
+        if isinstance(model, RemoteError):
             return model
         copy = self.copies.publish(model)
-        config = _asked(lambda: inference.config(name, version))
-        if isinstance(config, Said):
+        config = _result_of(lambda: inference.config(name, version))
+        if isinstance(config, RemoteError):
             return VersionEntry(copy, model.description, None, config)
         return VersionEntry(copy, model.description, config, None)
 
@@ -244,12 +244,12 @@ def _has_versions(entry: ModelEntry) -> bool:
     return isinstance(entry.newest, VersionEntry) or any(isinstance(each, VersionEntry) for each in entry.versions.values())
 
 
-def _asked(question: Callable[[], T]) -> T | Said:
+def _result_of(question: Callable[[], T]) -> T | RemoteError:
     try:
         return question()
     except TpyError as error:
-        return Said(error.code, error.message)
+        return RemoteError(error.code, error.message)
 
 
-def _unexpected(name: str) -> Said:
-    return Said(ErrorCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
+def _unexpected(name: str) -> RemoteError:
+    return RemoteError(ErrorCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found")

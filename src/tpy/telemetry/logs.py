@@ -71,10 +71,10 @@ class TritonFormatter(logging.Formatter):
         letter = _LETTERS.get(record.levelno, "I")
         place = f"{record.process} {record.filename}:{record.lineno}]"
         table = getattr(record, "table", None)
-        said = escape(_message(record)) if table is None else f"\n{table}\n"
+        text = escape(_message(record)) if table is None else f"\n{table}\n"
         if self._iso8601:
-            return f"{when:%Y-%m-%dT%H:%M:%SZ} {letter} {place} {said}"
-        return f"{letter}{when:%m%d %H:%M:%S.%f} {place} {said}"
+            return f"{when:%Y-%m-%dT%H:%M:%SZ} {letter} {place} {text}"
+        return f"{letter}{when:%m%d %H:%M:%S.%f} {place} {text}"
 
 
 class JsonFormatter(logging.Formatter):
@@ -134,17 +134,17 @@ class _Filter(logging.Filter):
 
 
 class _FileHandler(logging.FileHandler):
-    """A log file. When it cannot be written (a full disk, say) the server goes on, and standard error is told once."""
+    """A log file. When it cannot be written (a full disk, say) the server goes on, with one line on standard error."""
 
-    _told = False
+    _has_complained = False
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Tell it, instead of a traceback for each record."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             super().handleError(record)  # a bug
-        elif not self._told:
-            self._told = True
+        elif not self._has_complained:
+            self._has_complained = True
             with contextlib.suppress(OSError, ValueError):
                 print(f"tpy: the log file '{self.baseFilename}' cannot be written: {error}", file=sys.stderr, flush=True)
 

@@ -1,6 +1,6 @@
 """Arena: which parts of a shared memory are taken. Only offsets and sizes: the memory itself is elsewhere.
 
-The owner allocates and writes; the other process reads, and says when it is done with a block. First fit over a list of free
+The owner allocates and writes; the other process reads, and reports when it is done with a block. First fit over a list of free
 blocks, neighbours joined: there are few blocks at a time, and they are large.
 """
 

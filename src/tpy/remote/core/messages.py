@@ -27,7 +27,7 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
 
     @staticmethod
     def of(error: TpyError) -> Failure:
-        """The failure that `error` says."""
+        """The failure for `error`."""
         return Failure(error.code, error.message)
 
     def error(self) -> TpyError:
@@ -54,7 +54,8 @@ class WireTensor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hold(msgspec.Struct, frozen=True, array_like=True):
-    """A request is being decoded for this copy of a version: it is to stay until a LetGo of it, whatever the next update says."""
+    """A request is being decoded for this copy of a version: it is to stay until a LetGo of it, also if the next update is
+    without it."""
 
     copy: int
 
@@ -174,7 +175,7 @@ class Result(msgspec.Struct, frozen=True, array_like=True):
     value: bytes
 
 
-class GiveUp(msgspec.Struct, frozen=True, array_like=True):
+class CancelCall(msgspec.Struct, frozen=True, array_like=True):
     """Nobody waits for this call any more."""
 
     number: int
@@ -240,7 +241,7 @@ FROM_FRONTEND: dict[int, type[msgspec.Struct]] = {
     Kind.CANCEL: Cancel,
     Kind.TAKEN: Taken,
     Kind.CALL: Call,
-    Kind.GIVE_UP: GiveUp,
+    Kind.GIVE_UP: CancelCall,
     Kind.RELEASE: Release,
 }
 """The messages of a frontend process."""
@@ -264,7 +265,7 @@ T = TypeVar("T")
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """The frame that says `message`. Raises ValueError for what has no form: half a surrogate pair, too large a number."""
+    """The frame of a message. Raises ValueError for what cannot be encoded: half a surrogate pair, too large a number."""
     try:
         return frame(_KIND_OF[type(message)], _ENCODER.encode(message))
     except (OverflowError, TypeError) as error:
@@ -291,7 +292,7 @@ class Reader:
         self._table = dict(table)
 
     def read(self, kind: int, payload: bytes) -> msgspec.Struct:
-        """The message in a frame. Raises ProtocolError for one that the peer cannot say."""
+        """The message in a frame. Raises ProtocolError for one that is not the peer's."""
         message = self._table.get(kind)
         if message is None:
             raise ProtocolError(f"a frame of kind {kind}, expected one of {sorted(self._table)}")

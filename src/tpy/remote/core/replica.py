@@ -1,6 +1,6 @@
 """A frontend process's replica of the serving table, for the look-ups that frontends make with every request.
 
-The engine says the answers of its own InferenceService, errors included, and says them anew when they change: texts are never
+The engine sends the results of its own InferenceService, errors included, and sends them again when they change: texts are never
 made here. Where a text names what was asked for, it was asked with a placeholder, which is replaced.
 """
 
@@ -21,8 +21,8 @@ ANY_VERSION = 2**63 - 2
 """Stands for a version: one that no text names by chance."""
 
 
-class Said(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """An error that the engine answers."""
+class RemoteError(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """An error of the engine's, for a frontend process to raise."""
 
     code: ErrorCode
     message: str
@@ -40,17 +40,17 @@ class VersionEntry(msgspec.Struct, frozen=True, array_like=True, tag=2):
     copy: int
     description: ModelDescription
     config: ModelConfig | None
-    refused: Said | None
+    refused: RemoteError | None
 
 
 class ModelEntry(msgspec.Struct, frozen=True, array_like=True):
     """A name. `newest` answers requests without version, `other` those for a version that is not in `versions`."""
 
-    newest: VersionEntry | Said
-    versions: Mapping[int, VersionEntry | Said]
-    other: Said
+    newest: VersionEntry | RemoteError
+    versions: Mapping[int, VersionEntry | RemoteError]
+    other: RemoteError
     ready_versions: tuple[int, ...] | None
-    not_known: Said | None
+    not_known: RemoteError | None
     """The error that `ready_versions` raises if it is None."""
 
 
@@ -63,8 +63,8 @@ class ServerState(msgspec.Struct, frozen=True, array_like=True):
     ready: bool
     metadata: ServerMetadata
     log: LogSettings
-    shared_memory: Said | None
-    unknown: Said
+    shared_memory: RemoteError | None
+    unknown: RemoteError
 
 
 class ReplicaUpdate(msgspec.Struct, frozen=True, array_like=True):
@@ -97,7 +97,7 @@ class Replica:
         if entry is None:
             raise self.server.unknown.error(model_name, version)
         found = entry.newest if version is None else entry.versions.get(version, entry.other)
-        if isinstance(found, Said):
+        if isinstance(found, RemoteError):
             raise found.error(model_name, version)
         return found
 
