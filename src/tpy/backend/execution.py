@@ -23,7 +23,7 @@ class ResponseSender(Protocol):
     def send(self, result: ExecutionResult | None, *, final: bool, wait: bool = True) -> None:
         """Send one response; `result` None with `final` ends the request without data. Raises ValueError after the final.
 
-        Waits while as many responses as the server holds for one request (limits.py) are not taken; a cancelled request
+        Waits while as many responses as the server holds for one request (tpy.limits) are not taken; a cancelled request
         takes everything, for nobody. With `wait` False it never waits: for a backend that counts what was taken (`watch`) and
         makes its model wait elsewhere.
         """
