@@ -1,12 +1,11 @@
-"""A frontend process: the HTTP and gRPC frontends over an engine in another process (`tpy serve --frontend-processes`).
+"""A frontend process: frontends over an engine in another process (`tpy serve --frontend-processes`).
 
 The second, small composition root. It is started by `tpy.remote.processes` and ends when the engine does, however that ends. Its
 nursery tree:
 
     main
     +-- open_engine         the connection to the engine
-        +-- HTTP port       serve_http on inherited sockets
-        +-- gRPC port       serve_grpc_services: the same
+        +-- ports           of the frontends that need not be in the engine, on inherited sockets
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ import trio
 
 from tpy.clock import SystemClock
 from tpy.errors import TpyError, Unavailable
-from tpy.frontends.grpc import GrpcOptions, GrpcServiceOptions, serve_grpc_services
-from tpy.frontends.http import HttpOptions, serve_http
+from tpy.frontends.table import frontends
 from tpy.remote import EngineGone, EngineLink, open_engine, remote_services
 from tpy.remote.wire import SocketWire
 from tpy.telemetry.logs import LogController
@@ -33,15 +31,18 @@ from tpy.telemetry.logs import LogController
 _log = logging.getLogger(__name__)
 
 
+class PortOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a frontend, of its `options_type`, and the descriptors of its listening sockets, which are inherited."""
+
+    options: msgspec.Raw
+    sockets: tuple[int, ...]
+
+
 class FrontendOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The ports of a frontend process. The sockets are descriptors that it inherits; None, or none: not served."""
+    """Everything that a frontend process serves: `ports` by name in the table of frontends."""
 
     switch_interval_s: float
-    http: HttpOptions | None
-    http_sockets: tuple[int, ...]
-    grpc: GrpcOptions | None
-    grpc_services: GrpcServiceOptions
-    grpc_sockets: tuple[int, ...]
+    ports: dict[str, PortOptions]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -86,13 +87,11 @@ async def _serve_ports(options: FrontendOptions, engine: EngineLink) -> None:
     services, clock, stop = remote_services(engine), SystemClock(), engine.stop_asked
     try:
         async with trio.open_nursery() as ports:
-            if options.http is not None:
-                inherited = _sockets(options.http_sockets)
-                await ports.start(partial(serve_http, options.http, services, clock, stop=stop, inherited=inherited))
-            if options.grpc is not None:
-                inherited = _sockets(options.grpc_sockets)
-                serve = partial(serve_grpc_services, options.grpc, options.grpc_services, services, clock)
-                await ports.start(partial(serve, stop=stop, inherited=inherited))
+            for name, port in options.ports.items():
+                frontend = frontends()[name]
+                decoded = msgspec.msgpack.decode(port.options, type=frontend.options_type)
+                serve = partial(frontend.serve, decoded, services, clock)
+                await ports.start(partial(serve, stop=stop, inherited=_sockets(port.sockets)))
             engine.say_ready()
     except* TpyError as group:
         engine.say_failed(_first(group))

@@ -197,11 +197,19 @@ class ReadinessService(Protocol):
         ...
 
 
+class MetricsService(Protocol):
+    """The metrics of the server."""
+
+    async def page(self) -> bytes:
+        """All metrics as they are now, in Prometheus' text format."""
+        ...
+
+
 class Services:
     """The services together, as a frontend receives them. Without `readiness` a frontend that reports changes has to poll.
-    `deliveries` says which responses come together; without, each stands alone."""
+    `deliveries` says which responses come together; without, each stands alone. Only the engine's own process has `metrics`."""
 
-    __slots__ = ("deliveries", "diagnostics", "inference", "readiness", "repository", "shared_memory")
+    __slots__ = ("deliveries", "diagnostics", "inference", "metrics", "readiness", "repository", "shared_memory")
 
     def __init__(
         self,
@@ -212,6 +220,7 @@ class Services:
         shared_memory: SharedMemoryService,
         readiness: ReadinessService | None = None,
         deliveries: Deliveries | None = None,
+        metrics: MetricsService | None = None,
     ) -> None:
         self.inference = inference
         self.repository = repository
@@ -219,3 +228,4 @@ class Services:
         self.shared_memory = shared_memory
         self.readiness = readiness
         self.deliveries = deliveries or Deliveries()
+        self.metrics = metrics

@@ -12,7 +12,6 @@ import pytest
 
 from tpy import limits
 from tpy._proto import POOL
-from tpy.cli.flag import Standing
 from tpy.cli.flags import FLAG_BY_NAME, FLAGS
 from tpy.config import ModelConfig
 from tpy.config.model_config import (
@@ -23,6 +22,7 @@ from tpy.config.model_config import (
     TransactionPolicy,
 )
 from tpy.errors import ErrorCode, Unsupported
+from tpy.flag import Standing
 from tpy.frontends.grpc.status import GRPC_STATUS
 from tpy.frontends.http.app import create_app
 from tpy.frontends.http.codec.status import HTTP_STATUS

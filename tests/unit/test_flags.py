@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tpy.cli import main, tritonserver
-from tpy.cli.flag import Flag, Kind, Standing
 from tpy.cli.flags import FLAG_BY_NAME, FLAGS
 from tpy.cli.parsing import UsageError, collect, parse_value
 from tpy.cli.reference import page
 from tpy.cli.serve_options import server_options
+from tpy.flag import Flag, Kind, Standing
 
 
 def test_names_are_unique_and_reasons_are_given() -> None:

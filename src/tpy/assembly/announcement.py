@@ -9,15 +9,12 @@ import orjson
 
 from tpy.assembly.options import ServerOptions
 from tpy.assembly.tables import table
+from tpy.frontends.table import frontends
 from tpy.frontends.transport import BoundAddress
 from tpy.messages import IndexEntry, ModelState
 from tpy_data.registry import BackendRegistry
 
 _log = logging.getLogger(__name__)
-
-
-_SERVICES = {"HTTP": "HTTPService", "gRPC": "GRPCInferenceService", "metrics": "Metrics Service"}
-"""Triton's names of the ports."""
 
 
 def log_tables(options: ServerOptions, registry: BackendRegistry, models: Iterable[IndexEntry]) -> None:
@@ -31,7 +28,8 @@ def log_tables(options: ServerOptions, registry: BackendRegistry, models: Iterab
 
 def started(name: str, address: BoundAddress) -> str:
     """The line with the address of a port."""
-    return f"Started {_SERVICES[name]} at {address}"
+    service = next(frontend.service for frontend in frontends().values() if frontend.name == name)
+    return f"Started {service} at {address}"
 
 
 def _log_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,10 +1,18 @@
-"""The HTTP and gRPC ports: served in this process, or by frontend processes that share their sockets."""
+"""The ports of all frontends: served in this process, or by frontend processes that share their sockets.
+
+The nursery tree:
+
+    open_ports
+    +-- engine's ports      those that must be here, as the metrics: served until the others have drained
+        +-- other ports     on stop no new connections; those that are open get answers, and close
+        or run_frontend_processes, which has them in processes of their own
+"""
 
 from __future__ import annotations
 
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
@@ -14,15 +22,15 @@ import trio
 
 from tpy.assembly.options import ServerOptions
 from tpy.clock import Clock
-from tpy.frontend_process import FrontendOptions
-from tpy.frontends.grpc import GrpcServiceOptions, serve_grpc_services
-from tpy.frontends.http import serve_http
-from tpy.frontends.transport import BoundAddress, address_of, close, listen
+from tpy.frontend_process import FrontendOptions, PortOptions
+from tpy.frontends.table import frontends
+from tpy.frontends.transport import BoundAddress, ListenOptions, address_of, close, listen
 from tpy.limits import ANSWERS_STOP_S
 from tpy.remote import FrontendCommand, run_frontend_processes
 from tpy.services import Services
 
 _MODULE = "tpy.frontend_process"
+_ENGINE_PORTS_STOP_S = 1.0
 
 
 class Ports(NamedTuple):
@@ -38,53 +46,70 @@ async def open_ports(
 ) -> AsyncIterator[Ports]:
     """Serve the ports for the length of the block, which begins early when `give_up` is set. To be left when `stop` is set; then
     what is in flight is answered first."""
-    if options.frontend_processes and (options.http is not None or options.grpc is not None):
-        async with _in_processes(options, services, stop, give_up) as ports:
-            yield ports
-        return
-    addresses = {}
+    known = frontends()
+    engine = {name: each for name, each in options.frontends.items() if known[name].engine_only}
+    others = {name: each for name, each in options.frontends.items() if name not in engine}
+    drained = trio.Event()
     async with trio.open_nursery() as nursery:
-        if options.http is not None:
-            addresses["HTTP"] = await nursery.start(partial(serve_http, options.http, services, clock, stop=stop))
-        if options.grpc is not None:
-            transport, own = options.grpc.transport, options.grpc.services
-            serve = partial(serve_grpc_services, transport, own, services, clock, stop=stop)
-            addresses["gRPC"] = await nursery.start(serve)
-        yield Ports(addresses, trio.lowlevel.checkpoint)
+        addresses = await _serve(engine, services, clock, drained, nursery)
+        if others and options.frontend_processes:
+            opened = _in_processes(options, others, services, stop, give_up)
+        else:
+            opened = _here(others, services, clock, stop)
+        async with opened as ports:
+            yield ports._replace(addresses=dict(sorted({**addresses, **ports.addresses}.items())))
+        drained.set()
+        nursery.cancel_scope.deadline = trio.current_time() + _ENGINE_PORTS_STOP_S
+
+
+async def _serve(
+    ports: Mapping[str, ListenOptions], services: Services, clock: Clock, stop: trio.Event, nursery: trio.Nursery
+) -> dict[str, BoundAddress]:
+    """Serve the ports in `nursery`; returns their addresses."""
+    addresses = {}
+    for name, port in ports.items():
+        frontend = frontends()[name]
+        addresses[frontend.name] = await nursery.start(partial(frontend.serve, port, services, clock, stop=stop))
+    return addresses
+
+
+@asynccontextmanager
+async def _here(ports: Mapping[str, ListenOptions], services: Services, clock: Clock, stop: trio.Event) -> AsyncIterator[Ports]:
+    async with trio.open_nursery() as nursery:
+        yield Ports(await _serve(ports, services, clock, stop, nursery), trio.lowlevel.checkpoint)
 
 
 @asynccontextmanager
 async def _in_processes(
-    options: ServerOptions, services: Services, stop: trio.Event, give_up: trio.Event
+    options: ServerOptions, ports: Mapping[str, ListenOptions], services: Services, stop: trio.Event, give_up: trio.Event
 ) -> AsyncIterator[Ports]:
     """The sockets are this process's: connections wait in them while a frontend process is replaced."""
-    http, grpc = options.http, options.grpc
     bound: dict[str, tuple[list[socket.socket], BoundAddress]] = {}
     try:
-        for name, port in (("HTTP", http), ("gRPC", grpc.transport if grpc else None)):
-            if port is not None:
-                sockets = await listen(port.address, port.port, reuse_port=port.reuse_port)
-                bound[name] = sockets, address_of(sockets[0])
-        descriptors = {name: tuple(each.fileno() for each in sockets) for name, (sockets, _) in bound.items()}
+        for name, port in ports.items():
+            sockets = await listen(port.address, port.port, reuse_port=port.reuse_port)
+            bound[name] = sockets, address_of(sockets[0])
         frontend = FrontendOptions(
             switch_interval_s=sys.getswitchinterval(),
-            http=http,
-            http_sockets=descriptors.get("HTTP", ()),
-            grpc=grpc.transport if grpc else None,
-            grpc_services=grpc.services if grpc else GrpcServiceOptions(),
-            grpc_sockets=descriptors.get("gRPC", ()),
+            ports={
+                name: PortOptions(
+                    options=msgspec.Raw(msgspec.msgpack.encode(port)),
+                    sockets=tuple(each.fileno() for each in bound[name][0]),
+                )
+                for name, port in ports.items()
+            },
         )
         command = FrontendCommand(
             module=_MODULE,
             options=msgspec.msgpack.encode(frontend),
-            sockets=(*frontend.http_sockets, *frontend.grpc_sockets),
+            sockets=tuple(descriptor for port in frontend.ports.values() for descriptor in port.sockets),
             drain_timeout_s=options.exit_timeout_s + ANSWERS_STOP_S,
         )
         async with trio.open_nursery() as nursery:
             run = partial(run_frontend_processes, options.frontend_processes, command, services, stop=stop, give_up=give_up)
             tell = await nursery.start(run)
             nursery.start_soon(_close_at_stop, [each for sockets, _ in bound.values() for each in sockets], stop)
-            yield Ports({name: address for name, (_, address) in bound.items()}, tell)
+            yield Ports({frontends()[name].name: address for name, (_, address) in bound.items()}, tell)
     finally:
         for sockets, address in bound.values():
             close(sockets, address)

@@ -10,8 +10,7 @@ import msgspec
 
 from tpy.backend import HostPolicy
 from tpy.config import RequestTimeout
-from tpy.frontends.grpc import GrpcOptions, GrpcServiceOptions
-from tpy.frontends.http import HttpOptions
+from tpy.frontends.transport import ListenOptions
 from tpy.messages import LogSettings
 from tpy_control.options import ControlOptions
 from tpy_data.cache.options import CacheOptions
@@ -20,19 +19,11 @@ from tpy_data.schedulers.core.rate_limiter import Supply
 
 
 class MetricsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The metrics port. `http` says where; the machine is sampled every `interval_ms` when `machine` is set."""
+    """The content of the metrics page. The machine is sampled every `interval_ms` when `machine` is set."""
 
-    http: HttpOptions
     interval_ms: int = 2000
     machine: bool = True
     counter_latencies: bool = True
-
-
-class GrpcPortOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The gRPC port: how it is served, and what its services do."""
-
-    transport: GrpcOptions = GrpcOptions()
-    services: GrpcServiceOptions = GrpcServiceOptions()
 
 
 class BackendOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,11 +43,12 @@ class ShownOption(NamedTuple):
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """One server. `http`, `grpc` or `metrics` None: not served, the first two by `frontend_processes`
-    processes of their own, 0: by this one; `cache` None: no response cache; `rate_limit` None: no
-    rate limiter; `start_delay` holds schedulers back, for tests. `shown` are the rows of the start-up table of
-    options; `warnings` are logged once at start; `host_policies` bind instances to cores, by name; `gpu_limits` say, by
-    device, to which share a GPU may be full when an instance has been made, `compute_capability_min` which GPUs are used."""
+    """One server. `frontends` has the options of those that are served, by their names in the table of frontends; those that need
+    not be in the engine are served by `frontend_processes` processes of their own, 0: by this one; `cache` None: no response
+    cache; `rate_limit` None: no rate limiter; `start_delay` holds schedulers back, for tests. `shown` are the rows of the
+    start-up table of options; `warnings` are logged once at start; `host_policies` bind instances to cores, by name; `gpu_limits`
+    say, by device, to which share a GPU may be full when an instance has been made, `compute_capability_min` which GPUs are used.
+    """
 
     control: ControlOptions
     server_id: str = "triton"
@@ -65,10 +57,9 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     load_threads: int = 4
     load_retries: int = 0
     backends: BackendOptions = BackendOptions()
-    http: HttpOptions | None = HttpOptions()
-    grpc: GrpcPortOptions | None = GrpcPortOptions()
+    frontends: Mapping[str, ListenOptions] = msgspec.field(default_factory=dict)
     frontend_processes: int = 0
-    metrics: MetricsOptions | None = None
+    metrics: MetricsOptions = MetricsOptions()
     cache: CacheOptions | None = None
     rate_limit: Supply | None = None
     start_delay: StartDelay = NO_START_DELAY

@@ -3,12 +3,9 @@
     run_server
     +-- control plane       run_control_plane: watches repositories, writes what is desired
     +-- data plane          open_data_plane: one nursery for all model versions; leaving it finishes requests and unloads
-        +-- machine         samples CPU and memory for the metrics
         +-- readiness       tells frontends when readiness may have changed
-        +-- metrics port    serve_metrics: answers to the end of the drain
-            +-- HTTP port   serve_http: on stop no new connections; those that are open get answers, and close
-            +-- gRPC port   serve_grpc_services: the same
-            or run_frontend_processes, which has both ports in processes of their own (assembly/frontends.py)
+        +-- machine         samples CPU and memory for the metrics
+            +-- ports       of all frontends (assembly/frontends.py)
 
 A stop (Ctrl-C, SIGTERM, a failed start) sets `Stop.asked`; everything after that is leaving these blocks, under one deadline:
 what is not answered when the exit time-out is over is refused, and a moment later everything is cut off. Models serve
@@ -20,7 +17,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -29,21 +26,16 @@ import trio
 from tpy.assembly.announcement import failures, log_tables, started
 from tpy.assembly.diagnostics import Diagnostics, NoSharedMemory
 from tpy.assembly.frontends import Ports, open_ports
-from tpy.assembly.options import BackendOptions, MetricsOptions, ServerOptions
+from tpy.assembly.metrics_page import MetricsPage
+from tpy.assembly.options import BackendOptions, ServerOptions
 from tpy.assembly.readiness import ReadinessSignal
 from tpy.assembly.repository import Repository
 from tpy.clock import Clock, SystemClock
-from tpy.frontends.metrics_http import serve_metrics
-from tpy.frontends.threads import run_in_thread
 from tpy.frontends.transport import BoundAddress
 from tpy.limits import ANSWERS_STOP_S, SEQUENCES_STOP_RESERVE_S
-from tpy.messages import ModelStatistics
 from tpy.services import Services
 from tpy.state import ModelStateStore
-from tpy.telemetry.cache import cache_families
-from tpy.telemetry.host import HostSampler
 from tpy.telemetry.logs import LogController
-from tpy.telemetry.metrics import MeasuredFamily, render
 from tpy.units import NS_PER_S
 from tpy_control import BACKENDS_FOLDER, ControlPlane, StartupReport, run_control_plane
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
@@ -108,6 +100,7 @@ async def run_server(
             if control is not None:
                 async with open_data_plane(_data_options(options, gpus), store, store.observed_writer(), registry, clock) as data:
                     data.use_repository(control)
+                    metrics = MetricsPage(options, data)
                     if not control.server_live():
                         data.refuse_everything()
                     services = Services(
@@ -117,6 +110,7 @@ async def run_server(
                         shared_memory=NoSharedMemory(),
                         readiness=readiness,
                         deliveries=data.deliveries,
+                        metrics=metrics,
                     )
                     control_nursery.start_soon(readiness.follow, store)
                     closing_ports = trio.Event()
@@ -128,7 +122,7 @@ async def run_server(
                         return exit_s
 
                     if await _wait_loaded(options, control, registry, stop, logs, announce):
-                        async with _frontends(options, services, data, clock, stop=closing_ports, give_up=stop.asked) as ports:
+                        async with _frontends(options, services, metrics, clock, stop=closing_ports, give_up=stop.asked) as ports:
                             await _serve(ports, logs, announce, stop, task_status)
                             exit_s = begin_stop()
                             control_nursery.start_soon(_refuse_open_at, exit_s, data)
@@ -228,54 +222,14 @@ async def _wait_loaded(
 
 @asynccontextmanager
 async def _frontends(
-    options: ServerOptions, services: Services, data: DataPlane, clock: Clock, *, stop: trio.Event, give_up: trio.Event
+    options: ServerOptions, services: Services, metrics: MetricsPage, clock: Clock, *, stop: trio.Event, give_up: trio.Event
 ) -> AsyncIterator[Ports]:
-    """The ports. Leaving the block waits until each has drained; the metrics port goes last."""
-    addresses: dict[str, BoundAddress] = {}
-    drained = trio.Event()
+    """The ports, and the sampling of the machine. Leaving the block waits until each port has drained."""
     async with trio.open_nursery() as sampling:
-        async with trio.open_nursery() as outer:
-            if options.metrics is not None:
-                show = _metrics_page(options.metrics, options, services, data, sampling)
-                addresses["metrics"] = await outer.start(partial(serve_metrics, options.metrics.http, show, stop=drained))
-            async with open_ports(options, services, clock, stop=stop, give_up=give_up) as ports:
-                yield ports._replace(addresses=dict(sorted({**addresses, **ports.addresses}.items())))
-            drained.set()
-            outer.cancel_scope.deadline = trio.current_time() + 1.0
+        sampling.start_soon(metrics.sample)
+        async with open_ports(options, services, clock, stop=stop, give_up=give_up) as ports:
+            yield ports
         sampling.cancel_scope.cancel()
-
-
-def _metrics_page(
-    metrics: MetricsOptions, options: ServerOptions, services: Services, data: DataPlane, nursery: trio.Nursery
-) -> Callable[[], Awaitable[bytes]]:
-    """Returns the function that renders the metrics page, one at a time, in a thread: it may have thousands of lines. The
-    sampling task runs in `nursery`."""
-    threads = trio.CapacityLimiter(1)
-    sampler = HostSampler()
-    if metrics.machine:
-
-        async def sample_forever() -> None:
-            while True:
-                sampler.sample()
-                await trio.sleep(metrics.interval_ms / 1000)
-
-        nursery.start_soon(sample_forever)
-
-    def write(models: Sequence[ModelStatistics], host: Sequence[MeasuredFamily]) -> bytes:
-        return render(
-            models,
-            host,
-            custom=data.custom_metrics(),
-            counter_latencies=metrics.counter_latencies,
-            caching=options.cache is not None,
-            namespacing=options.control.namespacing,
-        )
-
-    async def show() -> bytes:
-        host = [*sampler.families, *cache_families(data.cache_statistics())]
-        return await run_in_thread(write, data.statistics(), host, limiter=threads)
-
-    return show
 
 
 def _data_options(options: ServerOptions, gpus: tuple[int, ...]) -> DataPlaneOptions:

@@ -10,22 +10,10 @@ Spellings and defaults are Triton's. Every flag of Triton's is known and has a s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TypedDict, Unpack
-
 from tpy import limits
-from tpy.cli.flag import INT64_MAX, INT_MAX, Flag, Standing, Value, kind_of
-
-
-class _Rest(TypedDict, total=False):
-    standing: Standing
-    why: str
-    minimum: int
-    maximum: int
-    aliases: Sequence[str]
-    metavar: str
-    switches: bool
-    harmless: Callable[[str], bool]
+from tpy.flag import INT64_MAX, Flag, Standing
+from tpy.flag import new_flag as _flag
+from tpy.frontends.table import frontends
 
 
 def _traces_nothing(text: str) -> bool:
@@ -34,12 +22,6 @@ def _traces_nothing(text: str) -> bool:
     return key != "level" or value.upper() == "OFF"
 
 
-def _flag(group: str, name: str, default: Value, about: str, *, choices: Sequence[str] = (), **rest: Unpack[_Rest]) -> Flag:
-    kind = kind_of(default, choices)
-    return Flag(group=group, name=name, kind=kind, default=default, help=about, choices=choices, **rest)
-
-
-_PORT_MAX = 65_535
 _NOT_YET = "this version does not offer it"
 
 FLAGS: tuple[Flag, ...] = (
@@ -150,134 +132,25 @@ FLAGS: tuple[Flag, ...] = (
         why="onnxruntime decides how devices exchange memory",
         standing=Standing.IGNORED,
     ),
-    # HTTP
-    _flag("HTTP", "allow-http", True, "Serve HTTP."),
-    _flag("HTTP", "http-address", "0.0.0.0", "Address to listen on.", metavar="ADDRESS"),
-    _flag("HTTP", "http-port", 8000, "Port to listen on; 0 takes a free one.", minimum=0, maximum=_PORT_MAX),
-    _flag("HTTP", "reuse-http-port", False, "Share the port with other processes (SO_REUSEPORT)."),
+    *(flag for frontend in frontends().values() for flag in frontend.flags),
+    # Metrics
+    _flag("Metrics", "allow-cpu-metrics", True, "Include CPU and memory of the machine."),
     _flag(
-        "HTTP",
-        "http-header-forward-pattern",
-        "",
-        "Request headers in whose name this is found (RE2's syntax, ignoring case) become request parameters.",
-        metavar="REGEX",
-    ),
-    _flag(
-        "HTTP",
-        "http-thread-count",
-        8,
-        "HTTP threads.",
-        why="one event loop serves all connections",
-        minimum=1,
+        "Metrics",
+        "allow-gpu-metrics",
+        True,
+        "Include GPUs.",
+        why="this version reads no GPU counters",
         standing=Standing.IGNORED,
+        harmless=lambda text: True,  # it is only ever given to switch it off
     ),
+    _flag("Metrics", "metrics-interval-ms", 2000, "Milliseconds between samples of the machine.", minimum=1),
     _flag(
-        "HTTP",
-        "http-max-input-size",
-        limits.HTTP_INPUT_BYTES_MAX_DEFAULT,
-        "Bytes that a request body may have, compressed or not.",
-        minimum=1,
-        maximum=INT64_MAX,
-    ),
-    _flag(
-        "HTTP",
-        "http-restricted-api",
+        "Metrics",
+        "metrics-config",
         (),
-        "Serve these APIs only to requests that carry the header.",
-        metavar="API[,API]:HEADER=VALUE",
-    ),
-    # gRPC
-    _flag("gRPC", "allow-grpc", True, "Serve gRPC."),
-    _flag("gRPC", "grpc-address", "0.0.0.0", "Address to listen on; unix:PATH for a Unix socket.", metavar="ADDRESS"),
-    _flag("gRPC", "grpc-port", 8001, "Port to listen on; 0 takes a free one.", minimum=0, maximum=_PORT_MAX),
-    _flag("gRPC", "reuse-grpc-port", False, "Share the port with other processes (SO_REUSEPORT)."),
-    _flag(
-        "gRPC",
-        "grpc-header-forward-pattern",
-        "",
-        "Metadata in whose key this is found (RE2's syntax, ignoring case) become request parameters.",
-        metavar="REGEX",
-    ),
-    _flag(
-        "gRPC",
-        "grpc-max-input-size",
-        limits.GRPC_MESSAGE_BYTES_MAX,
-        "Bytes that a request message may have, compressed or not.",
-        minimum=1,
-        maximum=limits.GRPC_MESSAGE_BYTES_MAX,
-    ),
-    _flag(
-        "gRPC",
-        "grpc-infer-thread-count",
-        2,
-        "gRPC threads.",
-        why="one event loop serves all calls",
-        standing=Standing.IGNORED,
-        minimum=2,
-        maximum=128,
-    ),
-    _flag(
-        "gRPC", "grpc-infer-allocation-pool-size", 8, "Pooled messages.", why="messages are not pooled", standing=Standing.IGNORED
-    ),
-    _flag(
-        "gRPC",
-        "grpc-max-response-pool-size",
-        INT_MAX,
-        "Pooled responses.",
-        minimum=1,
-        why="messages are not pooled",
-        standing=Standing.IGNORED,
-    ),
-    _flag("gRPC", "grpc-use-ssl", False, "Serve gRPC over TLS; needs certificate and key."),
-    _flag("gRPC", "grpc-use-ssl-mutual", False, "Also demand a certificate from clients; needs the certificate authority."),
-    _flag("gRPC", "grpc-server-cert", "", "Certificate of the server (PEM).", metavar="FILE"),
-    _flag("gRPC", "grpc-server-key", "", "Key of the server (PEM).", metavar="FILE"),
-    _flag("gRPC", "grpc-root-cert", "", "Certificate authority of clients (PEM).", metavar="FILE"),
-    _flag(
-        "gRPC",
-        "grpc-infer-response-compression-level",
-        "none",
-        "How hard responses are compressed, for clients that accept it.",
-        choices=("none", "low", "medium", "high"),
-    ),
-    _flag("gRPC", "grpc-keepalive-time", 7_200_000, "Milliseconds without a byte after which the server pings.", minimum=1),
-    _flag("gRPC", "grpc-keepalive-timeout", 20_000, "Milliseconds to wait for an answer to a ping.", minimum=1),
-    _flag("gRPC", "grpc-keepalive-permit-without-calls", False, "Ping, and allow pings, also without calls."),
-    _flag(
-        "gRPC",
-        "grpc-http2-max-pings-without-data",
-        2,
-        "Pings that are sent without data in between; 0: any number.",
-        minimum=0,
-    ),
-    _flag(
-        "gRPC",
-        "grpc-http2-min-recv-ping-interval-without-data",
-        300_000,
-        "Milliseconds between pings of a client that are not too soon.",
-        minimum=0,
-    ),
-    _flag(
-        "gRPC",
-        "grpc-http2-max-ping-strikes",
-        2,
-        "Pings that come too soon before the connection is closed; 0: never.",
-        minimum=0,
-    ),
-    _flag("gRPC", "grpc-max-connection-age", 0, "Milliseconds after which a connection is asked to end; 0: never.", minimum=0),
-    _flag(
-        "gRPC",
-        "grpc-max-connection-age-grace",
-        0,
-        "Milliseconds that its calls may go on then; 0: without limit.",
-        minimum=0,
-    ),
-    _flag(
-        "gRPC",
-        "grpc-restricted-protocol",
-        (),
-        "Serve these protocols only to calls that carry the metadata triton-grpc-protocol-KEY.",
-        metavar="PROTOCOL[,PROTOCOL]:KEY=VALUE",
+        "counter_latencies=true|false. Histograms and summaries are refused.",
+        metavar="NAME=VALUE",
     ),
     # SageMaker and Vertex AI
     _flag("SageMaker", "allow-sagemaker", False, "Serve SageMaker's protocol.", why=_NOT_YET, standing=Standing.REFUSED),
@@ -289,28 +162,6 @@ FLAGS: tuple[Flag, ...] = (
     _flag("Vertex AI", "vertex-ai-thread-count", 8, "Threads.", why=_NOT_YET, standing=Standing.IGNORED),
     _flag(
         "Vertex AI", "vertex-ai-default-model", "", "Model of requests that name none.", why=_NOT_YET, standing=Standing.IGNORED
-    ),
-    # Metrics
-    _flag("Metrics", "allow-metrics", True, "Serve Prometheus metrics."),
-    _flag("Metrics", "allow-cpu-metrics", True, "Include CPU and memory of the machine."),
-    _flag(
-        "Metrics",
-        "allow-gpu-metrics",
-        True,
-        "Include GPUs.",
-        why="this version reads no GPU counters",
-        standing=Standing.IGNORED,
-        harmless=lambda text: True,  # it is only ever given to switch it off
-    ),
-    _flag("Metrics", "metrics-address", "", "Address to listen on; empty means that of HTTP.", metavar="ADDRESS"),
-    _flag("Metrics", "metrics-port", 8002, "Port to listen on; 0 takes a free one.", minimum=0, maximum=_PORT_MAX),
-    _flag("Metrics", "metrics-interval-ms", 2000, "Milliseconds between samples of the machine.", minimum=1),
-    _flag(
-        "Metrics",
-        "metrics-config",
-        (),
-        "counter_latencies=true|false. Histograms and summaries are refused.",
-        metavar="NAME=VALUE",
     ),
     # Tracing
     _flag(

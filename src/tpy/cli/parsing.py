@@ -8,9 +8,9 @@ from functools import partial
 
 import click
 
-from tpy.cli.flag import Flag, Kind, Standing, Value
 from tpy.cli.flags import FLAG_BY_NAME, FLAGS
 from tpy.echo import echo
+from tpy.flag import Flag, Kind, Standing, Value
 
 _TRUE = frozenset({"true", "1", "on", "t", "yes"})
 _FALSE = frozenset({"false", "0", "off", "f", "no"})

@@ -6,10 +6,10 @@ from itertools import groupby
 
 import click
 
-from tpy.cli.flag import Flag, Standing
 from tpy.cli.flags import FLAGS
 from tpy.cli.main import cli
 from tpy.cli.parsing import default_text, metavar
+from tpy.flag import Flag, Standing
 
 _CONTEXT = click.Context(cli)
 

@@ -8,22 +8,18 @@ from pathlib import Path
 
 import msgspec
 
-from tpy.assembly.options import BackendOptions, GrpcPortOptions, MetricsOptions, ServerOptions, ShownOption
+from tpy.assembly.options import BackendOptions, MetricsOptions, ServerOptions, ShownOption
 from tpy.backend import HostPolicy
 from tpy.backend.host_policy import parse_host_policies
 from tpy.cli.cache_options import cache_options, without_password
-from tpy.cli.flag import Flag, Standing, Value
 from tpy.cli.flags import FLAGS
 from tpy.cli.parsing import UsageError
 from tpy.cli.rate_options import rate_limit_supply
 from tpy.config import RequestTimeout
 from tpy.errors import InvalidArgument, TpyError
-from tpy.frontends.grpc import CompressionLevel, GrpcOptions, GrpcServiceOptions
-from tpy.frontends.header_pattern import HeaderPattern
-from tpy.frontends.http import HttpOptions, parse_restricted_apis
-from tpy.frontends.restrictions import parse_restricted
-from tpy.frontends.transport import TlsOptions
-from tpy.limits import ANSWERS_STOP_S
+from tpy.flag import Flag, Standing, Value, read_values
+from tpy.frontends.table import frontends
+from tpy.frontends.transport import ListenOptions
 from tpy.messages import LogSettings
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control.options import ControlMode, ControlOptions, Readiness
@@ -34,7 +30,7 @@ NO_ENVIRONMENT: Mapping[str, str] = {}
 
 
 class _Values(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of the honoured flags with their types: one field per flag, as `Flag.field` names it."""
+    """The values of the honoured flags that no frontend reads."""
 
     id: str
     exit_timeout_secs: int
@@ -59,38 +55,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     model_load_retry_count: int
     model_namespacing: bool
     frontend_processes: int
-    allow_http: bool
-    http_address: str
-    http_port: int
-    reuse_http_port: bool
-    http_header_forward_pattern: str
-    http_max_input_size: int
-    http_restricted_api: tuple[str, ...]
-    allow_grpc: bool
-    grpc_address: str
-    grpc_port: int
-    reuse_grpc_port: bool
-    grpc_header_forward_pattern: str
-    grpc_max_input_size: int
-    grpc_use_ssl: bool
-    grpc_use_ssl_mutual: bool
-    grpc_server_cert: str
-    grpc_server_key: str
-    grpc_root_cert: str
-    grpc_infer_response_compression_level: CompressionLevel
-    grpc_keepalive_time: int
-    grpc_keepalive_timeout: int
-    grpc_keepalive_permit_without_calls: bool
-    grpc_http2_max_pings_without_data: int
-    grpc_http2_min_recv_ping_interval_without_data: int
-    grpc_http2_max_ping_strikes: int
-    grpc_max_connection_age: int
-    grpc_max_connection_age_grace: int
-    grpc_restricted_protocol: tuple[str, ...]
-    allow_metrics: bool
     allow_cpu_metrics: bool
-    metrics_address: str
-    metrics_port: int
     metrics_interval_ms: int
     metrics_config: tuple[str, ...]
     backend_directory: str
@@ -112,19 +77,11 @@ def server_options(
 
     Raises UsageError for values that contradict each other.
     """
-    v = msgspec.convert({name: values[name] for name in _Values.__struct_fields__}, _Values)
+    v = read_values(values, _Values)
     if not v.model_repository:
         raise UsageError("--model-repository must be specified; for one folder: tpy serve DIRECTORY")
-    http = _http(v) if v.allow_http else None
-    grpc = _grpc(v) if v.allow_grpc else None
-    metrics = _metrics(v) if v.allow_metrics else None
-    _require_different_ports(
-        {
-            "http-port": (http.address, http.port) if http else None,
-            "grpc-port": (grpc.transport.address, grpc.transport.port) if grpc else None,
-            "metrics-port": (metrics.http.address, metrics.http.port) if metrics else None,
-        }
-    )
+    found = _frontends(values)
+    _require_different_ports(found)
     start_delay, delay_warnings = _start_delay(environment)
     return ServerOptions(
         server_id=v.id,
@@ -134,10 +91,9 @@ def server_options(
         load_retries=v.model_load_retry_count,
         control=_control(v),
         backends=_backends(v),
-        http=http,
-        grpc=grpc,
+        frontends=found,
         frontend_processes=v.frontend_processes,
-        metrics=metrics,
+        metrics=_metrics(v),
         cache=cache_options(v.cache_config, v.response_cache_byte_size, environment),
         rate_limit=rate_limit_supply(v.rate_limit, v.rate_limit_resource),
         request_timeout=RequestTimeout(v.request_timeout),
@@ -181,15 +137,12 @@ def _worth_showing(flag: Flag) -> bool:
     return flag.standing is Standing.HONOURED
 
 
-_SECRET = frozenset({"http-restricted-api", "grpc-restricted-protocol"})
-"""Flags that end in `=<key>`: the table of options goes to logs, which more people read than may know the key."""
-
-
 def _shown(flag: Flag, value: Value) -> str:
     if flag.name == "cache-config" and isinstance(value, tuple):
         return "\n".join(without_password(text) for text in value)
     if isinstance(value, tuple):
-        texts = [f"{text.partition('=')[0]}=***" for text in value] if flag.name in _SECRET else value
+        # More people read logs than may know a key.
+        texts = [f"{text.partition('=')[0]}=***" for text in value] if flag.secret else value
         return "\n".join(texts)
     return str(int(value)) if isinstance(value, bool) else str(value)
 
@@ -217,90 +170,32 @@ def _control(v: _Values) -> ControlOptions:
     )
 
 
-def _http(v: _Values) -> HttpOptions:
-    try:
-        restricted = parse_restricted_apis(v.http_restricted_api)
-    except TpyError as error:
-        raise UsageError(error.message) from None
-    return HttpOptions(
-        address=v.http_address,
-        port=v.http_port,
-        reuse_port=v.reuse_http_port,
-        max_input_size=v.http_max_input_size,
-        header_forward_pattern=_pattern("http-header-forward-pattern", v.http_header_forward_pattern),
-        restricted=restricted,
-        drain_timeout_s=float(v.exit_timeout_secs + ANSWERS_STOP_S),
-    )
+def _frontends(values: Mapping[str, Value]) -> dict[str, ListenOptions]:
+    """The options of all frontends that are to be served, by name."""
+    found = {}
+    for name, frontend in frontends().items():
+        try:
+            options = frontend.options(values)
+        except InvalidArgument as error:
+            raise UsageError(error.message) from None
+        if options is not None:
+            found[name] = options
+    return found
 
 
-def _grpc(v: _Values) -> GrpcPortOptions:
-    try:
-        restricted = parse_restricted(v.grpc_restricted_protocol, flag="grpc-restricted-protocol", kind="protocol")
-    except TpyError as error:
-        raise UsageError(error.message) from None
-    return GrpcPortOptions(
-        services=GrpcServiceOptions(
-            restricted=restricted, header_forward_pattern=_pattern("grpc-header-forward-pattern", v.grpc_header_forward_pattern)
-        ),
-        transport=GrpcOptions(
-            address=v.grpc_address,
-            port=v.grpc_port,
-            reuse_port=v.reuse_grpc_port,
-            max_receive_bytes=v.grpc_max_input_size,
-            keepalive_time_s=_seconds(v.grpc_keepalive_time),
-            keepalive_timeout_s=_seconds(v.grpc_keepalive_timeout),
-            keepalive_permit_without_calls=v.grpc_keepalive_permit_without_calls,
-            http2_max_pings_without_data=v.grpc_http2_max_pings_without_data,
-            http2_min_recv_ping_interval_s=_seconds(v.grpc_http2_min_recv_ping_interval_without_data),
-            http2_max_ping_strikes=v.grpc_http2_max_ping_strikes,
-            max_connection_age_s=_seconds(v.grpc_max_connection_age) or None,
-            max_connection_age_grace_s=_seconds(v.grpc_max_connection_age_grace) or None,
-            compression=v.grpc_infer_response_compression_level,
-            tls=_grpc_tls(v),
-            drain_timeout_s=float(v.exit_timeout_secs + ANSWERS_STOP_S),
-        ),
-    )
-
-
-def _grpc_tls(v: _Values) -> TlsOptions | None:
-    if not v.grpc_use_ssl:
-        if v.grpc_use_ssl_mutual:
-            raise UsageError("--grpc-use-ssl-mutual: mutual TLS needs TLS to be switched on (--grpc-use-ssl)")
-        return None
-    return TlsOptions(
-        certificate_file=v.grpc_server_cert,
-        key_file=v.grpc_server_key,
-        root_certificate_file=v.grpc_root_cert,
-        mutual=v.grpc_use_ssl_mutual,
-    )
-
-
-def _pattern(flag: str, text: str) -> str:
-    """`text` if it is a regular expression. Said here, because later models are being loaded already."""
-    try:
-        HeaderPattern(text, flag=flag)
-    except InvalidArgument as error:
-        raise UsageError(error.message) from None
-    return text
-
-
-def _seconds(milliseconds: int) -> float:
-    return milliseconds / 1000
-
-
-def _require_different_ports(places: Mapping[str, tuple[str, int] | None]) -> None:
-    """`places` maps flags to address and port. Raises UsageError for two that are one; port 0 and Unix sockets have no number."""
+def _require_different_ports(found: Mapping[str, ListenOptions]) -> None:
+    """Raises UsageError for two frontends at one place; port 0 and Unix sockets have no number."""
     taken: dict[tuple[str, int], str] = {}
-    for flag, place in places.items():
-        if place is None or not place[1] or place[0].startswith("unix:"):
+    for name, options in found.items():
+        place = options.address, options.port
+        if not options.port or options.address.startswith("unix:"):
             continue
         if place in taken:
-            one, other = (name.removesuffix("-port").upper() for name in (taken[place], flag))
             raise UsageError(
-                f"The server cannot listen to {one} requests and {other} requests at the same address and port "
-                f"{place[0]}:{place[1]} (--{taken[place]}, --{flag})"
+                f"The server cannot listen to {taken[place].upper()} requests and {name.upper()} requests at the same address "
+                f"and port {place[0]}:{place[1]} (--{taken[place]}-port, --{name}-port)"
             )
-        taken[place] = flag
+        taken[place] = name
 
 
 def _metrics(v: _Values) -> MetricsOptions:
@@ -315,12 +210,7 @@ def _metrics(v: _Values) -> MetricsOptions:
             continue
         else:
             raise UsageError(f"--metrics-config {pair} is not supported; only counter_latencies=true or false is")
-    if not v.metrics_address and v.http_address.startswith("unix:"):
-        raise UsageError(
-            "--metrics-address: expected an address, as HTTP has one Unix socket for itself (or --allow-metrics=false)"
-        )
     return MetricsOptions(
-        http=HttpOptions(address=v.metrics_address or v.http_address, port=v.metrics_port, drain_timeout_s=1.0),
         interval_ms=v.metrics_interval_ms,
         machine=v.allow_cpu_metrics,
         counter_latencies=counter_latencies,

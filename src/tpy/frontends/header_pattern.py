@@ -35,3 +35,9 @@ class HeaderPattern:
             if short and len(self._known) < limits.HEADER_NAMES_REMEMBERED_MAX:
                 self._known[name] = known
         return known
+
+
+def checked_pattern(text: str, *, flag: str) -> str:
+    """`text` if it is a pattern. Raises InvalidArgument as HeaderPattern: said at the start, before models are loaded."""
+    HeaderPattern(text, flag=flag)
+    return text

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 from hypercorn.utils import wrap_app
 from quart import Response
 
+from tpy.clock import Clock
 from tpy.frontends.http.app import bare_app, quart_response
 from tpy.frontends.http.infer import unexpected_error_reply
 from tpy.frontends.http.message import HttpReply
@@ -22,8 +24,10 @@ _METRICS_TYPE = "text/plain; charset=utf-8"
 async def serve_metrics(
     options: HttpOptions,
     render: Callable[[], Awaitable[bytes]],
+    clock: Clock,
     *,
     stop: trio.Event,
+    inherited: Sequence[socket.socket] = (),
     task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve what `render` gives, called for each scrape, until `stop` is set; as `serve_http` otherwise.
@@ -48,7 +52,8 @@ async def serve_metrics(
         options=options,
         app=wrap_app(app, options.max_input_size, "asgi"),
         endpoint=None,
+        clock=clock,
         name="metrics",
         stop_idle_s=0,
     )
-    await serve_http_port(port, stop=stop, task_status=task_status)
+    await serve_http_port(port, stop=stop, inherited=inherited, task_status=task_status)

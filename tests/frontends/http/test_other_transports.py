@@ -15,6 +15,7 @@ import trio
 import trio.testing
 import tritonclient.http
 
+from tpy.clock import SystemClock
 from tpy.errors import InvalidArgument, Unavailable
 from tpy.frontends.http import HttpOptions
 from tpy.frontends.metrics_http import serve_metrics
@@ -145,7 +146,7 @@ async def test_the_metrics_port() -> None:
 
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
-        address = await nursery.start(partial(serve_metrics, options(), render, stop=stop))
+        address = await nursery.start(partial(serve_metrics, options(), render, SystemClock(), stop=stop))
         client = Client(await trio.open_tcp_stream(address.host, address.port))
         for path in ("/metrics", "/metrics/"):
             answer = await client.ask(get(path))

@@ -9,8 +9,16 @@ health.py, reflection.py    gRPC's own services
 """
 
 from tpy.frontends.grpc.handlers import create_handlers
-from tpy.frontends.grpc.options import GrpcServiceOptions
+from tpy.frontends.grpc.options import GrpcFrontendOptions, GrpcServiceOptions
 from tpy.frontends.grpc.serving import serve_grpc_services
 from tpy.frontends.grpc.transport import BoundAddress, CompressionLevel, GrpcOptions
 
-__all__ = ["BoundAddress", "CompressionLevel", "GrpcOptions", "GrpcServiceOptions", "create_handlers", "serve_grpc_services"]
+__all__ = [
+    "BoundAddress",
+    "CompressionLevel",
+    "GrpcFrontendOptions",
+    "GrpcOptions",
+    "GrpcServiceOptions",
+    "create_handlers",
+    "serve_grpc_services",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tpy.frontends.grpc.transport import GrpcOptions
 from tpy.frontends.restrictions import RestrictedApi
 
 
@@ -13,3 +14,9 @@ class GrpcServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     restricted: tuple[RestrictedApi, ...] = ()
     header_forward_pattern: str = ""
+
+
+class GrpcFrontendOptions(GrpcOptions, frozen=True, kw_only=True):
+    """The gRPC port with its services."""
+
+    services: GrpcServiceOptions = GrpcServiceOptions()

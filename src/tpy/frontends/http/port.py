@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper
 
-from tpy.clock import Clock, SystemClock
+from tpy.clock import Clock
 from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http.hypercorn_config import hypercorn_config
 from tpy.frontends.http.infer import InferEndpoint
@@ -24,11 +24,11 @@ class HttpPort(Port):
         options: HttpOptions,
         app: AppWrapper,
         endpoint: InferEndpoint | None,
-        clock: Clock | None = None,
+        clock: Clock,
         name: str = "HTTP",
         stop_idle_s: float = HTTP_STOP_IDLE_S,
     ) -> None:
-        super().__init__(options, clock or SystemClock(), name=name, alpn=("http/1.1",))
+        super().__init__(options, clock, name=name, alpn=("http/1.1",))
         self.options = options
         self.app = app
         self.config = hypercorn_config(options)

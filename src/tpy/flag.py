@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -27,6 +28,7 @@ class Standing(enum.Enum):
     REFUSED = "refused unless default"
 
 
+PORT_MAX = 65_535
 INT_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 """The ranges of Triton's integers; counts of bytes are the wide ones."""
@@ -36,9 +38,9 @@ Value = str | int | bool | tuple[str, ...]
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
     """One flag. `name` without dashes in front; `minimum` and `maximum` bound INTEGER; `choices` is for CHOICE; `aliases` are
-    other spellings; `why` says why a flag is IGNORED or REFUSED. `switches`: an INTEGER that also takes true, for 1, and false.
-    `harmless` tells the values that ask for nothing that is not there: of a REFUSED flag they are taken as of an IGNORED one, of
-    an IGNORED one without a warning."""
+    other spellings; `why` is the reason why a flag is IGNORED or REFUSED. `switches`: an INTEGER that also takes true, for 1, and
+    false. `secret`: its values end in `=<key>`, which logs must not show. `harmless` tells the values that ask for nothing that
+    is not there: of a REFUSED flag they are taken as of an IGNORED one, of an IGNORED one without a warning."""
 
     name: str
     group: str
@@ -53,6 +55,7 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     aliases: Sequence[str] = ()
     metavar: str = ""
     switches: bool = False
+    secret: bool = False
     harmless: Callable[[str], bool] = lambda text: False
 
     @property
@@ -79,3 +82,30 @@ def kind_of(default: Value, choices: Sequence[str]) -> Kind:
         if isinstance(default, python_type):
             return kind
     return Kind.TEXT
+
+
+class _Rest(TypedDict, total=False):
+    standing: Standing
+    why: str
+    minimum: int
+    maximum: int
+    aliases: Sequence[str]
+    metavar: str
+    switches: bool
+    harmless: Callable[[str], bool]
+    secret: bool
+
+
+def new_flag(group: str, name: str, default: Value, about: str, *, choices: Sequence[str] = (), **rest: Unpack[_Rest]) -> Flag:
+    """A flag whose kind follows from its default."""
+    kind = kind_of(default, choices)
+    return Flag(group=group, name=name, kind=kind, default=default, help=about, choices=choices, **rest)
+
+
+_Values = TypeVar("_Values", bound=msgspec.Struct)
+
+
+def read_values(values: Mapping[str, Value], into: type[_Values]) -> _Values:
+    """Some of the values of all flags with their types: `into` is a msgspec.Struct with a field per flag, as `Flag.field` names
+    it."""
+    return msgspec.convert({name: values[name] for name in into.__struct_fields__}, into)

@@ -1,0 +1,83 @@
+"""The table of frontends: the ways in which a server can be asked, each found by its entry point in the group `tpy.frontends`.
+
+An entry has a name, flags, and what becomes of them: options, a port, a coroutine that serves it. Nothing else in the server
+knows which frontends there are: command line, start-up messages, drain and frontend processes go through the table.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Protocol
+
+import trio
+
+from tpy.flag import Flag, Value
+
+if TYPE_CHECKING:
+    from tpy.clock import Clock
+    from tpy.frontends.transport import BoundAddress, ListenOptions
+    from tpy.services import Services
+
+GROUP = "tpy.frontends"
+
+
+class Frontend(Protocol):
+    """An entry of the table; it has no state."""
+
+    @property
+    def name(self) -> str:
+        """The name of the port in messages: `HTTP`."""
+        ...
+
+    @property
+    def service(self) -> str:
+        """Triton's name of the service, in the line that says where it is."""
+        ...
+
+    @property
+    def flags(self) -> Sequence[Flag]:
+        """The flags of `tpy serve` that belong to it."""
+        ...
+
+    @property
+    def engine_only(self) -> bool:
+        """Served by the server's own process, with --frontend-processes too, and until the other ports have drained."""
+        ...
+
+    @property
+    def options_type(self) -> type[ListenOptions]:
+        """The type of `options`, which crosses to frontend processes as MessagePack."""
+        ...
+
+    def options(self, values: Mapping[str, Value]) -> ListenOptions | None:
+        """The options that the values of all flags say; None: not served. Raises InvalidArgument for values that cannot be, with
+        the name of the flag."""
+        ...
+
+    async def serve(
+        self,
+        options: Any,
+        services: Services,
+        clock: Clock,
+        *,
+        stop: trio.Event,
+        inherited: Sequence[socket.socket] = (),
+        task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve `services` as `tpy.frontends.transport.serve_port` does. `options` are of `options_type`."""
+        ...
+
+
+@cache
+def frontends() -> Mapping[str, Frontend]:
+    """All frontends that are installed, by the name of the entry point, in the order of these names. Raises RuntimeError when
+    there are none: then the installation is older than the source that runs."""
+    found = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    if not found:
+        raise RuntimeError(
+            f"no entry points '{GROUP}': this installation is older than its source, install it again (make setup)"
+        )
+    return {entry.name: entry.load() for entry in found}
