@@ -81,7 +81,11 @@ class SchedulerDriver:
 
     def submit(self, ticket: Ticket) -> None:
         """Accept a ticket. Raises Unavailable when its queue is full or the driver was stopped."""
-        self._core.submit(ticket, self._now())
+        now_ns = self._clock.now_ns()  # as `_now`, whose call is felt on this path
+        if now_ns < self._now_ns:
+            now_ns = self._now_ns
+        self._now_ns = now_ns
+        self._core.submit(ticket, now_ns)
         self._perform()
 
     def cancel(self, ticket: Ticket) -> None:
@@ -158,7 +162,8 @@ class SchedulerDriver:
         core, performer = self._core, self._performer
         try:
             while actions := core.take_actions():
-                _work_first(actions)
+                if len(actions) > 1:
+                    _work_first(actions)
                 for action in actions:
                     if isinstance(action, Dispatch):
                         performer.dispatch(action.instance, action.batches, action.slots)

@@ -118,8 +118,10 @@ class Admission:
     def _signature(self, inputs: Mapping[str, Tensor]) -> Hashable:
         begin = 1 if self._max_batch_size > 0 else 0
         return tuple(
-            None if (tensor := inputs.get(spec.name)) is None else () if spec.ragged else tensor.array.shape[begin:]
-            for spec in self._inputs
+            [
+                None if (tensor := inputs.get(spec.name)) is None else () if spec.ragged else tensor.array.shape[begin:]
+                for spec in self._inputs
+            ]
         )
 
     def _reshaped(self, tensor: Tensor) -> Tensor:

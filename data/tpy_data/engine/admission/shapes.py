@@ -8,7 +8,10 @@ Dims = tuple[int, ...]
 
 def fits(shape: Dims, dims: Dims) -> bool:
     """Whether a tensor of this shape may stand where `dims` is configured (both without, or both with, the batch)."""
-    return len(shape) == len(dims) and all(want in (-1, have) for have, want in zip(shape, dims, strict=True))
+    if len(shape) != len(dims):
+        return False
+    # No generator: every request with a variable shape comes here.
+    return False not in [want in (-1, have) for have, want in zip(shape, dims, strict=True)]
 
 
 class Reshape:

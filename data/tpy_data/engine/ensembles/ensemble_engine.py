@@ -244,7 +244,7 @@ class EnsembleEngine:
         now_ns = self._clock.now_ns()
         if error is None:
             execution = run.times(now_ns)
-            self.statistics.executed(run.batch_size, execution, self._clock.wall_ms())
+            self.statistics.executed(((run.batch_size, execution),), self._clock.wall_ms())
             self.statistics.succeeded(((run, execution),), now_ns)
         else:
             self.statistics.failed(run, Failure.REJECTED if answer.end is End.TIMED_OUT else Failure.OTHER, now_ns)

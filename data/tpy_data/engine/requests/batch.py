@@ -64,12 +64,13 @@ class Batch:
             # Without its traceback, whose frames would keep the batch's tensors alive.
             self._fail(outcome.with_traceback(None))
             return
-        try:
-            self._require_sound(outcome)
-        except Internal as error:
-            self._fail(error.with_traceback(None))
-        else:
+        flaw = f"{len(outcome)} results for {len(self.tickets)} requests" if len(outcome) != len(self.tickets) else None
+        for result in outcome:
+            flaw = flaw or flaw_of(result)
+        if flaw is None:
             self.results = outcome
+        else:
+            self._fail(Internal(f"instance '{self.instance_name}' gave {flaw}"))
 
     def fail(self, failure: InstanceFailure, clock: Clock) -> None:
         """The instance has failed with this batch."""
@@ -93,18 +94,11 @@ class Batch:
         """The times of a batch that was executed. What the backend did not say counts as inference."""
         times = self.times
         start_ns, end_ns = times.start_ns, times.end_ns
-        input_end_ns = min(max(times.input_end_ns, start_ns), end_ns)
-        output_start_ns = min(max(times.output_start_ns or end_ns, input_end_ns), end_ns)
+        input_end_ns, output_start_ns = times.input_end_ns, times.output_start_ns or end_ns
+        if not start_ns <= input_end_ns <= output_start_ns <= end_ns:
+            input_end_ns = min(max(input_end_ns, start_ns), end_ns)
+            output_start_ns = min(max(output_start_ns, input_end_ns), end_ns)
         return Execution(start_ns, input_end_ns - start_ns, output_start_ns - input_end_ns, end_ns - output_start_ns)
-
-    def _require_sound(self, results: Sequence[ExecutionResult]) -> None:
-        """Raises Internal for what breaks the contract."""
-        if len(results) != len(self.tickets):
-            raise Internal(f"instance '{self.instance_name}' gave {len(results)} results for {len(self.tickets)} requests")
-        for result in results:
-            flaw = flaw_of(result)
-            if flaw is not None:
-                raise Internal(f"instance '{self.instance_name}' gave {flaw}")
 
     def _fail(self, error: TpyError) -> None:
         self.results = [ExecutionResult(error=error)] * len(self.tickets)

@@ -73,17 +73,18 @@ class VersionStatistics:
         self.responses = ResponseCounters()
         self._batches: dict[int, list[int]] = {}  # size -> count, input ns, infer ns, output ns
 
-    def executed(self, batch_size: int, execution: Execution, wall_ms: int) -> None:
-        """A batch of `batch_size` rows was executed, whether well or not."""
-        row = self._batches.get(batch_size)
-        if row is None:
-            row = self._batches[batch_size] = [0, 0, 0, 0]
-        row[0] += 1
-        row[1] += execution.input_ns
-        row[2] += execution.infer_ns
-        row[3] += execution.output_ns
-        self._execution_count += 1
-        self._last_inference_ms = wall_ms
+    def executed(self, batches: Iterable[tuple[int, Execution]], wall_ms: int) -> None:
+        """Batches of so many rows, with these times, were executed, whether well or not."""
+        for batch_size, (_, input_ns, infer_ns, output_ns) in batches:
+            row = self._batches.get(batch_size)
+            if row is None:
+                row = self._batches[batch_size] = [0, 0, 0, 0]
+            row[0] += 1
+            row[1] += input_ns
+            row[2] += infer_ns
+            row[3] += output_ns
+            self._execution_count += 1
+            self._last_inference_ms = wall_ms
 
     def succeeded(self, requests: Iterable[tuple[Ticket, Execution]], now_ns: int) -> None:
         """These requests were answered with outputs at `now_ns`, after batches with these times."""

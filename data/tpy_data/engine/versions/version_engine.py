@@ -290,9 +290,7 @@ class VersionEngine:
     def _over(self, slot: InstanceSlot, batches: Sequence[Batch]) -> None:
         """Book these batches and answer their requests."""
         if batches:
-            for batch in batches:
-                if batch.is_executed:
-                    self._book(batch)
+            self._book([batch for batch in batches if batch.is_executed])
             self._release(slot, len(batches))
             self._driver.done(slot.number, [batch.took_ns for batch in batches])
 
@@ -325,22 +323,28 @@ class VersionEngine:
         if self._nursery is not None:
             self._nursery.start_soon(slot.channel.run, name=slot.name)
 
-    def _book(self, batch: Batch) -> None:
-        execution = batch.execution()
-        rows = 0
-        tickets = batch.tickets
-        for ticket, result in zip(tickets, batch.results, strict=True):
-            ticket.result = result
-            ticket.execution = execution
-            rows += ticket.batch_size
-            if ticket.abandoned and isinstance(result, AnswerLater):
-                self._open.ignore(ticket, result)  # the core has let go of it already; its model waits to hear so
-        # Empty places count as rows, as in Triton: the model has executed them.
-        self.statistics.executed(rows, execution, self.clock.wall_ms())
-        if self._sequences is not None:
-            tickets = self._book_sequences(tickets, self._sequences)
-        if self._decoupled is not None:
-            self._decoupled.batch_finished(tickets)
+    def _book(self, batches: Sequence[Batch]) -> None:
+        """Give requests the results and times of their batches."""
+        executed = []
+        for batch in batches:
+            execution = batch.execution()
+            rows = 0
+            for ticket, result in zip(batch.tickets, batch.results, strict=True):
+                ticket.result = result
+                ticket.execution = execution
+                rows += ticket.batch_size
+                if ticket.abandoned and isinstance(result, AnswerLater):
+                    self._open.ignore(ticket, result)  # the core has let go of it already; its model waits to hear so
+            executed.append((rows, execution))  # empty places count as rows, as in Triton: the model has executed them
+        self.statistics.executed(executed, self.clock.wall_ms())
+        if self._sequences is None and self._decoupled is None:
+            return
+        for batch in batches:
+            tickets = batch.tickets
+            if self._sequences is not None:
+                tickets = self._book_sequences(tickets, self._sequences)
+            if self._decoupled is not None:
+                self._decoupled.batch_finished(tickets)
 
     def _book_sequences(self, tickets: Sequence[RequestTicket], sequences: Sequences) -> Sequence[RequestTicket]:
         """Has requests that the model gave back wait again. Returns the tickets without empty places."""

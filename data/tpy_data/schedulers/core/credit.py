@@ -28,16 +28,17 @@ class CreditPolicy:
     * Otherwise: one.
 
     After UNREPORTED_NS_MAX an instance is asked for what it has not started, and what is over: one of the batches takes long.
+    `ask_ns` has those times, in order, because every instance gets the same.
     """
 
-    __slots__ = ("_able", "_ask_ns", "_length", "_rounds", "_slow")
+    __slots__ = ("_able", "_length", "_rounds", "_slow", "ask_ns")
 
     def __init__(self) -> None:
         self._length: dict[int, int] = {}
         self._able: set[int] = set()
         self._slow: set[int] = set()
         self._rounds: dict[int, _Round] = {}
-        self._ask_ns: dict[int, int] = {}  # in order of time, because every instance gets the same
+        self.ask_ns: dict[int, int] = {}
 
     def add(self, instance: int, *, prefetch: bool) -> None:
         """A new instance; `prefetch`: it may hold batches of a slow model."""
@@ -77,7 +78,7 @@ class CreditPolicy:
         """Batches are over that took so long (0: nobody says, or it was not executed); the instance holds `held` more."""
         length = self._length.get(instance)
         if length is None:
-            self._ask_ns.pop(instance, None)
+            self.ask_ns.pop(instance, None)
             return  # it has left
         last_ns = times_ns[-1] or next((ns for ns in reversed(times_ns) if ns), 0)
         if last_ns > QUICK_BATCHES_NS_MAX and instance in self._able:
@@ -97,23 +98,19 @@ class CreditPolicy:
 
     def asked(self, instance: int) -> None:
         """The instance is asked for what it has not started."""
-        self._ask_ns.pop(instance, None)
-
-    def first_ns(self) -> int | None:
-        """When the next instance is to be asked; None: there is none."""
-        return next(iter(self._ask_ns.values()), None)
+        self.ask_ns.pop(instance, None)
 
     def pop_due(self, now_ns: int) -> int | None:
         """An instance that is to be asked now; None: there is none."""
-        for instance, at_ns in self._ask_ns.items():
+        for instance, at_ns in self.ask_ns.items():
             if at_ns > now_ns:
                 break
-            del self._ask_ns[instance]
+            del self.ask_ns[instance]
             return instance
         return None
 
     def _watch(self, instance: int, now_ns: int, *, held: int, members: int) -> None:
         if held < 2 or self.prefetches(instance, members):
-            self._ask_ns.pop(instance, None)
-        elif instance not in self._ask_ns:
-            self._ask_ns[instance] = now_ns + UNREPORTED_NS_MAX
+            self.ask_ns.pop(instance, None)
+        elif instance not in self.ask_ns:
+            self.ask_ns[instance] = now_ns + UNREPORTED_NS_MAX

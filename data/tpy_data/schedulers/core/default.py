@@ -20,7 +20,7 @@ from tpy_data.schedulers.core.contract import (
     Ticket,
 )
 from tpy_data.schedulers.core.credit import CreditPolicy
-from tpy_data.schedulers.core.deadlines import Deadlines
+from tpy_data.schedulers.core.deadlines import NEVER, Deadlines
 from tpy_data.schedulers.core.instances import InstancePool
 
 _arrival = attrgetter("arrival")
@@ -140,10 +140,10 @@ class DefaultCore:
 
     def next_deadline_ns(self) -> int | None:
         """The earliest: of the deadlines of tickets that wait or run, and of the times at which something is revoked."""
-        first_ns, revoke_ns = self._deadlines.first_ns(), self._credit.first_ns()
-        if first_ns is None or revoke_ns is None:
-            return revoke_ns if first_ns is None else first_ns
-        return min(first_ns, revoke_ns)
+        first_ns = None if self._deadlines.soonest_ns == NEVER else self._deadlines.first_ns()
+        for revoke_ns in self._credit.ask_ns.values():
+            return revoke_ns if first_ns is None else min(first_ns, revoke_ns)
+        return first_ns
 
     def advance(self, now_ns: int) -> None:
         """Refuse, and revoke, whatever is due."""
@@ -196,11 +196,13 @@ class DefaultCore:
         )
 
     def _expire(self, now_ns: int) -> None:
-        while (ticket := self._deadlines.pop_due(now_ns)) is not None:
-            self._leave(ticket)
-            self._actions.append(Refuse(ticket, Outcome.TIMED_OUT))
-        while (instance := self._credit.pop_due(now_ns)) is not None:
-            self._revoke(instance)
+        if self._deadlines.soonest_ns <= now_ns:
+            while (ticket := self._deadlines.pop_due(now_ns)) is not None:
+                self._leave(ticket)
+                self._actions.append(Refuse(ticket, Outcome.TIMED_OUT))
+        if self._credit.ask_ns:
+            while (instance := self._credit.pop_due(now_ns)) is not None:
+                self._revoke(instance)
 
     def _over(self, tickets: Sequence[Ticket]) -> None:
         """Have those of the tickets that the model gave back wait again, and answer the others."""
@@ -231,7 +233,8 @@ class DefaultCore:
         if live:
             self._executing -= len(live)
             for ticket in live:
-                self._deadlines.discard(ticket)
+                if ticket.deadline_ns is not None:
+                    self._deadlines.discard(ticket)
                 ticket.phase = Phase.ENDED
             self._actions.append(Respond(live))
 

@@ -9,7 +9,7 @@ from tpy.errors import Unavailable, invariant
 from tpy_data.schedulers.core.arrival_order import ArrivalOrder
 from tpy_data.schedulers.core.batch_forming import BatchForming
 from tpy_data.schedulers.core.contract import Action, CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Retired, Ticket
-from tpy_data.schedulers.core.deadlines import Deadlines
+from tpy_data.schedulers.core.deadlines import NEVER, Deadlines
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 from tpy_data.schedulers.core.instances import InstancePool
 from tpy_data.schedulers.core.overlap import OverlapRule
@@ -147,10 +147,12 @@ class DynamicCore:
 
     def next_deadline_ns(self) -> int | None:
         """The earliest of: a ticket's end-to-end deadline, its time in the queue, the end of the wait for company."""
-        first_ns = self._deadlines.first_ns()
-        for at_ns in (self._queue_timeouts.first_ns(), self._forming.due_ns()):
-            if at_ns is not None and (first_ns is None or at_ns < first_ns):
-                first_ns = at_ns
+        first_ns = self._forming.due_ns()
+        for deadlines in (self._deadlines, self._queue_timeouts):
+            if deadlines.soonest_ns != NEVER:
+                at_ns = deadlines.first_ns()
+                if at_ns is not None and (first_ns is None or at_ns < first_ns):
+                    first_ns = at_ns
         return first_ns
 
     def advance(self, now_ns: int) -> None:
@@ -295,9 +297,11 @@ class DynamicCore:
                 count = overlap.share_of(count)
             tickets = forming.tickets[:count]
             forming.reset()
+            queue.remove(tickets)
+            has_timeouts = self._queue_timeouts.soonest_ns != NEVER
             for ticket in tickets:
-                queue.remove(ticket)
-                self._queue_timeouts.discard(ticket)
+                if has_timeouts:
+                    self._queue_timeouts.discard(ticket)
                 ticket.phase = Phase.EXECUTING
             self._executing += count
             if overlap is not None:
@@ -318,6 +322,8 @@ class DynamicCore:
 
     def _expire(self, now_ns: int) -> None:
         """Apply every time limit that has passed. End-to-end deadlines first: what they refuse need not be moved back."""
+        if self._deadlines.soonest_ns > now_ns and self._queue_timeouts.soonest_ns > now_ns:
+            return
         expired = False
         while (ticket := self._deadlines.pop_due(now_ns)) is not None:
             self._leave(ticket)
@@ -339,7 +345,8 @@ class DynamicCore:
         if not tickets:
             return
         for ticket in tickets:
-            self._deadlines.discard(ticket)
+            if ticket.deadline_ns is not None:
+                self._deadlines.discard(ticket)
             ticket.phase = Phase.ENDED
         self._actions.append(Respond(tickets))
 
@@ -353,7 +360,7 @@ class DynamicCore:
         if ticket.phase is Phase.EXECUTING:
             self._executing -= 1
         elif ticket.phase is Phase.QUEUED:
-            self._queue.remove(ticket)
+            self._queue.remove((ticket,))
             self._queue_timeouts.discard(ticket)
             self._forming.reset()
         self._forget(ticket)

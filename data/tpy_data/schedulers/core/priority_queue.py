@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tpy_data.schedulers.core.contract import Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
@@ -67,14 +67,15 @@ class PriorityQueue:
             _insert_delayed(level, ticket, expired_ns)
         self.count += 1
 
-    def remove(self, ticket: Ticket) -> None:
-        """Take the ticket out, wherever it stands."""
-        level = self.level_of(ticket)
-        if ticket in level.waiting:
-            del level.waiting[ticket]
-        else:
-            del level.delayed[ticket]
-        self.count -= 1
+    def remove(self, tickets: Sequence[Ticket]) -> None:
+        """Take the tickets out, wherever they stand."""
+        for ticket in tickets:
+            level = self.level_of(ticket)
+            if ticket in level.waiting:
+                del level.waiting[ticket]
+            else:
+                del level.delayed[ticket]
+        self.count -= len(tickets)
 
     def delay(self, ticket: Ticket, expired_ns: int) -> None:
         """Move a ticket whose time in the queue was over at `expired_ns` behind all others of its level that were there
