@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 import trio
-from google.protobuf.message import Message
 
 from tpy import limits
 from tpy._proto.messages import inference as pb
@@ -52,20 +51,6 @@ APIS: Final = {
 
 _FILE_PREFIX: Final = "file:"
 _LOG_FLAGS: Final = ("log_info", "log_warning", "log_error")
-
-
-class _Parameter(Protocol):
-    """Google's ModelRepositoryParameter, of what is read here."""
-
-    def WhichOneof(self, oneof: str) -> str | None: ...  # noqa: N802  # Google's name
-
-
-class _Load(Protocol):
-    """Google's RepositoryModelLoadRequest."""
-
-    repository_name: str
-    model_name: str
-    parameters: Mapping[str, _Parameter]
 
 
 class ControlService(pb.GrpcInferenceServiceBase):
@@ -282,18 +267,8 @@ def _refuse_repository(repository: str) -> None:
         raise Unsupported("'repository_name' specification is not supported")
 
 
-def _model_load_request(message: Message) -> pb.RepositoryModelLoadRequest:
-    """The same message, read by Google's library: betterproto2 would hold the files of a load call seven times over."""
-    load = cast(_Load, message)
-    parameters = {}
-    for key, given in load.parameters.items():
-        choice = given.WhichOneof("parameter_choice")
-        parameters[key] = pb.ModelRepositoryParameter(**({} if choice is None else {choice: getattr(given, choice)}))
-    return pb.RepositoryModelLoadRequest(repository_name=load.repository_name, model_name=load.model_name, parameters=parameters)
-
-
-CONVERSIONS: Final = {f"{_SERVICE}RepositoryModelLoad": _model_load_request}
-"""For `service_handlers`."""
+LARGE: Final = frozenset({f"{_SERVICE}RepositoryModelLoad"})
+"""The methods whose requests may be large: with the files of a model."""
 
 
 def _load_request(message: pb.RepositoryModelLoadRequest) -> LoadRequest:

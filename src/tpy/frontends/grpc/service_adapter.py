@@ -5,22 +5,23 @@ The bases were made for grpclib. What they ask of a stream is little, so ours gi
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import aclosing
 from typing import Any
 
 import betterproto2
 import trio
 from betterproto2.grpclib import ServiceBase
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
 from grpclib import GRPCError
 from grpclib.const import Cardinality, Handler
 
 from tpy import limits
 from tpy._proto import request_class
-from tpy.errors import Internal, InvalidArgument, InvariantViolation, TpyError, Unsupported
+from tpy.errors import InvalidArgument, InvariantViolation, TpyError, Unsupported
 from tpy.frontends.grpc.calls import CallParts, fail_call, unexpected_error
-from tpy.frontends.grpc.codec.fields import FieldBudget, TooManyFields, count_nested_fields
+from tpy.frontends.grpc.codec.fields import FieldBudget, TooManyFields, count_nested_fields, unparsable
+from tpy.frontends.grpc.conversion import converted
 from tpy.frontends.grpc.transport import CallContext, StreamCall, StreamHandler, UnaryCall, UnaryHandler
 from tpy.frontends.threads import run_in_thread
 
@@ -36,25 +37,18 @@ class StreamingService(ServiceBase):
                 await stream.send_message(response)
 
 
-Convert = Callable[[Message], betterproto2.Message]
-"""From a request as Google's library has read it."""
-
-_NO_CONVERSIONS: Mapping[str, Convert] = {}
-
-
 def service_handlers(
-    service: ServiceBase, parts: CallParts, apis: Mapping[str, str], conversions: Mapping[str, Convert] = _NO_CONVERSIONS
+    service: ServiceBase, parts: CallParts, apis: Mapping[str, str], large: Collection[str] = ()
 ) -> dict[str, UnaryHandler | StreamHandler]:
     """A handler for every method of `service`. `apis` says to which restricted protocol a method (`/package.Service/Method`)
-    belongs; a method that is not in it is never restricted. `conversions` has the methods whose requests are too large to be
-    read by betterproto2, which makes several copies of what it reads.
+    belongs; a method that is not in it is never restricted. `large` are the methods whose requests may be large.
 
     Unary methods run as tasks in the nursery of `parts`, each cancelled with its call; the others in the task of their call.
     """
     mapping: Mapping[str, Handler] = service.__mapping__()  # type: ignore[attr-defined]  # every generated base has it
     handlers: dict[str, UnaryHandler | StreamHandler] = {}
     for path, method in mapping.items():
-        reader = _RequestReader(path, method.request_type, parts.threads, conversions.get(path))
+        reader = _RequestReader(path, method.request_type, parts.threads, large=path in large)
         if method.cardinality is Cardinality.UNARY_UNARY:
             handlers[path] = UnaryHandler(_UnaryMethod(method, reader, parts, apis.get(path, "")).handle, in_task=True)
         else:
@@ -63,46 +57,39 @@ def service_handlers(
 
 
 class _RequestReader:
-    """Reads the requests of one method. betterproto2 reads what it can of broken bytes, and takes microseconds for each field:
-    they are counted first, and Google's parser looks at them."""
+    """Reads the requests of one method. Their fields are counted before Google's library parses them."""
 
     def __init__(
-        self, path: str, request_type: type[betterproto2.Message], threads: trio.CapacityLimiter, convert: Convert | None = None
+        self, path: str, request_type: type[betterproto2.Message], threads: trio.CapacityLimiter, *, large: bool
     ) -> None:
         self._method = path.rpartition("/")[2]
         self._request_type = request_type
-        self._checked_type = request_class(path)
+        self._parsed_type = request_class(path)
         self._threads = threads
-        self._convert = convert
-        self._fields_max = limits.GRPC_CONTROL_FIELDS_MAX if convert is None else limits.GRPC_LOAD_FIELDS_MAX
+        self._bytes_max = None if large else limits.GRPC_CONTROL_BYTES_MAX
+        self._fields_max = limits.GRPC_LOAD_FIELDS_MAX if large else limits.GRPC_CONTROL_FIELDS_MAX
 
     async def read(self, message: memoryview) -> betterproto2.Message:
         """The request in `message`. Raises Internal, as Triton, for bytes that are none, and InvalidArgument for more than such a
         request may have."""
-        if self._convert is None and len(message) > limits.GRPC_CONTROL_BYTES_MAX:
-            raise InvalidArgument(
-                f"a {self._method} request of {len(message)} bytes, at most {limits.GRPC_CONTROL_BYTES_MAX} are accepted"
-            )
+        if self._bytes_max is not None and len(message) > self._bytes_max:
+            raise InvalidArgument(f"a {self._method} request of {len(message)} bytes, at most {self._bytes_max} are accepted")
         if len(message) > limits.GRPC_INLINE_CONTROL_BYTES_MAX:
             return await run_in_thread(self._read, message, limiter=self._threads)
         return self._read(message)
 
     def _read(self, message: memoryview) -> betterproto2.Message:
         try:
-            count_nested_fields(message, self._checked_type.DESCRIPTOR, FieldBudget(self._fields_max))
+            count_nested_fields(message, self._parsed_type.DESCRIPTOR, FieldBudget(self._fields_max))
         except TooManyFields:
             raise InvalidArgument(
                 f"a {self._method} request with more than {self._fields_max} fields, at most as many are accepted"
             ) from None
-        octets = bytes(message)
         try:
-            checked = self._checked_type.FromString(octets)
+            parsed = self._parsed_type.FromString(bytes(message))
         except DecodeError:
-            raise Internal("Unable to parse request") from None
-        if self._convert is None:
-            return self._request_type.parse(octets)
-        del octets
-        return self._convert(checked)
+            raise unparsable() from None
+        return converted(parsed, self._request_type)
 
 
 class _UnaryStream:
