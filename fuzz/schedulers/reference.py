@@ -425,7 +425,7 @@ def last_step(history: list[Given], begin: int, terms: OverlapTerms) -> tuple[in
             history[after].count >= large.count / 2 and gap_ns <= 4 * large.took_ns and took_ns and gap_ns > 2 * min(took_ns)
         )
         steps = steps + 1 if is_step else 0
-        if steps == terms.steps_min:
+        if steps == terms.convoys_min:
             return place, after
         place = after
     return None

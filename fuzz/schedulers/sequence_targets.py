@@ -32,7 +32,7 @@ def oldest_options(chance: Chance) -> SequenceOptions:
     """Small numbers, so that limits are met often."""
     if chance.random() < 0.3:
         terms = OverlapTerms(
-            requests_min=2, steps_min=1, batches_max=chance.choice((1, 3, 6)), trial_batches=chance.choice((1, 2))
+            requests_min=2, convoys_min=1, batches_max=chance.choice((1, 3, 6)), trial_batches=chance.choice((1, 2))
         )
         return _options(chance, 6, DynamicOptions(batch_size_max=6, preferred=frozenset({6}), overlap=terms))
     batch_size_max = chance.choice((1, 2, 4))

@@ -44,7 +44,7 @@ def random_options(chance: Chance) -> DynamicOptions:
     if chance.random() < 0.3:
         overlap = OverlapTerms(
             requests_min=chance.choice((2, 2, 3)),
-            steps_min=chance.choice((1, 1, 2)),
+            convoys_min=chance.choice((1, 1, 2)),
             batches_max=chance.choice((1, 3, 6)),
             trial_batches=chance.choice((1, 1, 2, 3)),
         )

@@ -225,8 +225,8 @@ class NotedGate:
         self.heard: list[tuple[object, ...]] = []
         self.taker: Callable[[int], None] | None = None
 
-    def pump(self) -> None:
-        self.heard.append(("pump",))
+    def grant(self) -> None:
+        self.heard.append(("grant",))
 
     def take(self, taker: Callable[[int], None]) -> None:
         self.taker = taker
@@ -269,31 +269,31 @@ async def test_a_gated_driver_gives_back_what_it_was_lent(autojump_clock: MockCl
         return heard
 
     driver.add_instance(1)
-    assert heard() == [("add", 1), ("want", False), ("pump",)]
+    assert heard() == [("add", 1), ("want", False), ("grant",)]
     core.wants = True
     driver.submit(TICKET)
-    assert heard() == [("want", True), ("pump",)]
+    assert heard() == [("want", True), ("grant",)]
     assert gate.taker is not None
     core.wants = False
     gate.taker(1)  # and the core gives it work
-    assert heard() == [("want", False), ("pump",)]
+    assert heard() == [("want", False), ("grant",)]
     core.verbs.clear()
     driver.done(1, [3])
     assert core.verbs == [("remove_instance", 1, 0), ("done", 1, 0, [3])]
-    assert heard() == [("release", 1, True), ("want", False), ("pump",)]
+    assert heard() == [("release", 1, True), ("want", False), ("grant",)]
     core.idle = [1]
     gate.taker(1)  # and there is no work after all
-    assert heard() == [("release", 1, False), ("want", False), ("pump",)]
+    assert heard() == [("release", 1, False), ("want", False), ("grant",)]
     gate.taker(1)
     heard()
     core.verbs.clear()
     driver.remove_instance(1)  # while it runs: it is given back when that is over
     driver.remove_instance(1)
-    assert heard() == [("remove", 1), ("want", False), ("pump",)] * 2
+    assert heard() == [("remove", 1), ("want", False), ("grant",)] * 2
     assert [verb[:2] for verb in core.verbs] == [("remove_instance", 1)]
     driver.done(1)
     assert [verb[:2] for verb in core.verbs] == [("remove_instance", 1), ("done", 1)]
-    assert heard() == [("release", 1, True), ("want", False), ("pump",)]
+    assert heard() == [("release", 1, True), ("want", False), ("grant",)]
     core.verbs.clear()
     driver.add_instance(2)
     driver.remove_instance(2)  # the core never had it

@@ -32,7 +32,7 @@ rules_of_a_level = st.builds(
 overlap_terms = st.builds(
     OverlapTerms,
     requests_min=st.integers(2, 3),
-    steps_min=st.integers(1, 2),
+    convoys_min=st.integers(1, 2),
     batches_max=st.integers(1, 4),
     trial_batches=st.integers(1, 2),
 )

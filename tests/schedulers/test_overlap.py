@@ -14,8 +14,8 @@ from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
 from tpy_data.schedulers.core.overlap import OverlapRule, OverlapTerms
 
-TERMS = OverlapTerms(requests_min=4, steps_min=3, batches_max=5)
-TRIAL = OverlapTerms(requests_min=4, steps_min=3, batches_max=5, trial_batches=2)
+TERMS = OverlapTerms(requests_min=4, convoys_min=3, batches_max=5)
+TRIAL = OverlapTerms(requests_min=4, convoys_min=3, batches_max=5, trial_batches=2)
 
 
 class Watched:
@@ -45,7 +45,7 @@ class Watched:
 def halving() -> Watched:
     """A rule that halves its next batches."""
     watched = Watched()
-    for _ in range(TERMS.steps_min):
+    for _ in range(TERMS.convoys_min):
         watched.step()
     assert watched.batch(15, waiting=1, took_ns=100) == 15  # it ends the last of the gaps
     return watched
@@ -184,7 +184,7 @@ HALF, ONE, ALL = 8, 1, 16
 
 def begin_to_halve(watched: Watched, *, large_ns: int = 100, gap_ns: int = 100) -> None:
     """See gaps behind batches of 16 often enough. Of the batch that ends the last of them nobody says what it took."""
-    for _ in range(TRIAL.steps_min):
+    for _ in range(TRIAL.convoys_min):
         assert watched.step(16, large_ns=large_ns, gap_ns=gap_ns) == ALL
     assert watched.batch(16, waiting=0, took_ns=0) == ALL
 
@@ -281,7 +281,7 @@ def dispatched(core: DynamicCore) -> list[Ticket]:
 
 def fall_into_step(core: DynamicCore, now_ns: int = 0) -> int:
     """Let 15 requests and one more be seen in turn, until the core halves; instance 0 is idle then."""
-    for _ in range(TERMS.steps_min + 1):
+    for _ in range(TERMS.convoys_min + 1):
         core.submit(Ticket(), now_ns)
         for _ in range(15):
             core.submit(Ticket(), now_ns + 90)

@@ -11,7 +11,7 @@ from tpy_data.schedulers.core.contract import Dispatch, Respond, Ticket
 from tpy_data.schedulers.core.deadlines import Deadlines
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
-from tpy_data.schedulers.core.instances import InstancePool
+from tpy_data.schedulers.core.instance_pool import InstancePool
 from tpy_data.schedulers.core.rate_limiter import Demand, Grant, RateLimiterCore, Supply
 from tpy_data.schedulers.core.sequence_backlog import SequenceBacklog
 from tpy_data.schedulers.core.sequence_direct import DirectBatcher

@@ -32,7 +32,7 @@ halving = st.builds(
     overlap=st.builds(
         OverlapTerms,
         requests_min=st.just(2),
-        steps_min=st.just(1),
+        convoys_min=st.just(1),
         batches_max=st.integers(1, 4),
         trial_batches=st.integers(1, 2),
     ),

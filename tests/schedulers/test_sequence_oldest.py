@@ -86,7 +86,7 @@ def test_a_withdrawn_request_does_not_go_into_the_batch_that_was_being_formed() 
 
 def test_sequences_that_fall_into_step_are_served_in_halves() -> None:
     """All of them send their next request when they have the answer; see OverlapRule."""
-    terms = OverlapTerms(requests_min=4, steps_min=2, batches_max=9)
+    terms = OverlapTerms(requests_min=4, convoys_min=2, batches_max=9)
     play = Play(options_of(8, strategy=DynamicOptions(batch_size_max=8, preferred=frozenset({8}), overlap=terms)))
     play.ticket(9, "S")
     play.actions()

@@ -17,8 +17,6 @@ UNDER_WAY = (
     "src/tpy/backend/prompt_instance.py",
     "src/tpy/backend/server_calls.py",
     "src/tpy/frontends",
-    "data/tpy_data/engine",
-    "data/tpy_data/schedulers",
     "data/tpy_data/backends/python",
     "fuzz/python_worker",
     "tests/backends/python",

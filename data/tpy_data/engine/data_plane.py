@@ -102,11 +102,11 @@ class DataPlane:
         await self._table.sequences.wait_over()
 
     async def check_ready(self, model_name: str, version: int | None = None) -> bool:
-        """Whether a version that is served says itself that it is ready. Raises as `InferenceService.resolve`."""
+        """True when a version that is served says itself that it is ready. Raises as `InferenceService.resolve`."""
         return await self.inference.check_ready(model_name, version)
 
     def custom_metrics(self) -> tuple[MeasuredFamily, ...]:
-        """What models measure themselves."""
+        """The metrics that models measure themselves."""
         return self._metrics.families()
 
     def cache_statistics(self) -> CacheStatistics | None:

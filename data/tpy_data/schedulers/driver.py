@@ -25,7 +25,7 @@ from tpy_data.schedulers.core.contract import (
 
 class Performer(Protocol):
     """Does what a core decided. Called on the Trio thread; must neither block nor raise. It may call the driver's verbs: they
-    only feed the core then, and what follows is performed after the action at hand."""
+    only feed the core then, and what follows is performed after the present action."""
 
     def dispatch(self, instance: int, batches: Sequence[Sequence[Ticket]], slots: Sequence[Ticket | None]) -> None:
         """Have this instance run these batches behind those that it holds. With `slots`, which are the places of the only batch,
@@ -144,7 +144,7 @@ class SchedulerDriver:
         self._perform()
 
     def snapshot(self) -> CoreSnapshot:
-        """What the core holds now."""
+        """The counts of the core."""
         return self._core.snapshot()
 
     def _now(self) -> int:

@@ -14,7 +14,7 @@ class PooledCore(SchedulerCore, Protocol):
     """A core that gives work to whichever instance is idle."""
 
     def wants_instance(self, now_ns: int) -> bool:
-        """Whether one more idle instance would be given work now. `next_deadline_ns` says when that may change by itself."""
+        """True when one more idle instance would be given work now. `next_deadline_ns` says when that may change by itself."""
         ...
 
     def take_idle(self) -> list[int]:
@@ -23,10 +23,10 @@ class PooledCore(SchedulerCore, Protocol):
 
 
 class Gate(Protocol):
-    """Who decides which instances may run."""
+    """Decides which instances may run."""
 
     @property
-    def pump(self) -> Callable[[], None]:
+    def grant(self) -> Callable[[], None]:
         """Let run who may. Instances are given to the taker, inside the call."""
         ...
 
@@ -43,7 +43,7 @@ class Gate(Protocol):
         ...
 
     def want(self, wanted: bool) -> None:
-        """Whether there is work for one more instance."""
+        """Tell whether there is work for one more instance."""
         ...
 
     def release(self, number: int, *, used: bool = True) -> None:
@@ -52,21 +52,21 @@ class Gate(Protocol):
 
 
 class GatedDriver(SchedulerDriver):
-    """As its base, but instances belong to the gate. One that may run is lent to the core, which forms a batch for it then and
+    """As its base, but instances belong to the gate. One that may run is granted to the core, which forms a batch for it then and
     not before; when the batch is over, or there is none after all, it goes back to the gate."""
 
-    __slots__ = ("_gate", "_leaving", "_lent", "_pooled")
+    __slots__ = ("_gate", "_granted", "_leaving", "_pooled")
 
     def __init__(self, core: PooledCore, clock: Clock, performer: Performer, gate: Gate) -> None:
         super().__init__(core, clock, performer)
         self._pooled = core
         self._gate = gate
-        self._lent: set[int] = set()
+        self._granted: set[int] = set()
         self._leaving: set[int] = set()
         gate.take(self._take)
 
     def add_instance(self, instance: int, *, prefetch: bool = False) -> None:
-        """A new idle instance. Its credit is one batch, whenever the gate lends it: others may have a better claim to what it
+        """A new idle instance. Its credit is one batch, whenever the gate grants it: others may have a better claim to what it
         holds."""
         self._gate.add(instance)
         self._perform()
@@ -75,7 +75,7 @@ class GatedDriver(SchedulerDriver):
         """The instance gets no new batch; one that it runs still comes to its end."""
         self._take_back()
         self._gate.remove(instance)
-        if instance in self._lent and instance not in self._leaving:
+        if instance in self._granted and instance not in self._leaving:
             self._leaving.add(instance)
             self._core.remove_instance(instance, self._now())
         self._perform()
@@ -101,13 +101,13 @@ class GatedDriver(SchedulerDriver):
     def _give_back(self, instance: int, *, used: bool) -> None:
         """The instance holds nothing any more."""
         self._leaving.discard(instance)
-        self._lent.remove(instance)
+        self._granted.remove(instance)
         self._gate.release(instance, used=used)
         self._perform()
 
     def _take(self, instance: int) -> None:
-        """The gate lends this instance."""
-        self._lent.add(instance)
+        """The gate grants this instance."""
+        self._granted.add(instance)
         self._core.add_instance(instance, self._now())
         self._perform()
 
@@ -117,13 +117,13 @@ class GatedDriver(SchedulerDriver):
             return
         self._take_back()
         self._gate.want(self._pooled.wants_instance(self._now()))
-        self._gate.pump()
+        self._gate.grant()
         deadline_ns = self._core.next_deadline_ns()  # to look whether an instance is wanted may have set one
         if deadline_ns is not None:
             self._alarm.bring_forward(deadline_ns)
 
     def _take_back(self) -> None:
-        """What was lent and is not needed after all."""
+        """Take back the instances that were granted and are not needed after all."""
         for instance in self._pooled.take_idle():
-            self._lent.remove(instance)
+            self._granted.remove(instance)
             self._gate.release(instance, used=False)

@@ -216,7 +216,7 @@ OVERLAP_REQUESTS_MIN: Final = 8
 """Requests in a batch from which on it is looked for whether half as many would let server and instance work at the same time.
 With fewer there is little to gain."""
 
-OVERLAP_STEPS_MIN: Final = 4
+OVERLAP_CONVOYS_MIN: Final = 4
 """Times in a row that the server must have seen that it would."""
 
 OVERLAP_BATCHES_MAX: Final = 500

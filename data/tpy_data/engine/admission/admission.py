@@ -131,7 +131,7 @@ class Admission:
         return Tensor(tensor.name, tensor.datatype, tensor.array.reshape(reshape.to_model(tensor.array.shape)))
 
     def why_refused(self, request: InferenceRequest) -> InvalidArgument:
-        """What is wrong with a request that `admit` does not take: the first fault that Triton would find."""
+        """The error for a request that `admit` does not take: the first fault that Triton would find."""
         prefix = request_prefix(request.id)
         names = [tensor.name for tensor in request.inputs]
         seen: set[str] = set()  # not the list: a request may have a million inputs

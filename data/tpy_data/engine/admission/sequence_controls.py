@@ -52,7 +52,7 @@ class SequenceControls:
         return self._idle
 
     def fit(self, position: SequencePosition) -> bool:
-        """Whether the model can be given the id."""
+        """True when the model can be given the id."""
         return (
             not isinstance(position.correlation_id, str)
             or self._correlation_id is None

@@ -7,7 +7,7 @@ Dims = tuple[int, ...]
 
 
 def fits(shape: Dims, dims: Dims) -> bool:
-    """Whether a tensor of this shape may stand where `dims` is configured (both without, or both with, the batch)."""
+    """True when a tensor of this shape may stand where `dims` is configured (both without, or both with, the batch)."""
     if len(shape) != len(dims):
         return False
     # No generator: every request with a variable shape comes here.

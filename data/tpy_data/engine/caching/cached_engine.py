@@ -69,7 +69,7 @@ class CachedEngine:
                 self._arm()
 
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> EngineHandle:
-        """As `ResolvedModel.submit`. Answers inside the call when the answer is at hand."""
+        """As `ResolvedModel.submit`. Answers inside the call when the answer is known."""
         now_ns = self._clock.now_ns()
         ours = CachedRequest(self, request, sink, now_ns)
         if _takes_long(request.inputs):
@@ -116,7 +116,7 @@ class CachedEngine:
         return self._flights.leader(request.key) if request.stage is Stage.WAITING else None
 
     def snapshot(self) -> CoreSnapshot:
-        """What asks or waits here counts as queued."""
+        """Requests that ask or wait here count as queued."""
         inner = self._engine.snapshot()
         return CoreSnapshot(queued=inner.queued + len(self._open), executing=inner.executing, idle_instances=inner.idle_instances)
 
@@ -322,7 +322,7 @@ class CachedEngine:
 
 
 def _takes_long(inputs: Sequence[Tensor]) -> bool:
-    """Whether making the key takes more of the loop's time than handing over to a thread."""
+    """True when making the key takes more of the loop's time than handing over to a thread."""
     elements = size_bytes = 0
     for tensor in inputs:
         if tensor.datatype is not DataType.BYTES:

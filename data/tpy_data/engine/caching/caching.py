@@ -1,4 +1,4 @@
-"""Whether a version's answers are kept, and under whose name."""
+"""Puts the response cache in front of the engines of models that ask for it, and names the owner of what it keeps."""
 
 from __future__ import annotations
 

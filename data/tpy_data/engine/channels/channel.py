@@ -44,7 +44,7 @@ class InstanceChannel(Protocol):
 
 
 class ReportRule:
-    """Which batches to wait with, so that several are reported at once: quick ones with others behind them, for a while.
+    """Tells the batches to wait with, so that several are reported together: quick ones with others behind them, for a while.
 
     A slow one is reported at once, and the one behind it, whose model may be slow.
     """
@@ -56,7 +56,7 @@ class ReportRule:
         self._since_ns: int | None = None
 
     def is_due(self, batch: Batch, *, is_last: bool) -> bool:
-        """Whether to report what is over with this batch; `is_last`: none is behind it."""
+        """Returns whether to report what is over with this batch; `is_last`: none is behind it."""
         if self._since_ns is None:
             self._since_ns = batch.times.start_ns
         is_slow = batch.took_ns > QUICK_BATCHES_NS_MAX
@@ -92,7 +92,7 @@ class ThreadChannel:
 
     @staticmethod
     def nobody(batches: Sequence[Batch], failure: str | None) -> None:
-        """Who is told before the channel is opened."""
+        """The report of a channel that was not opened."""
         invariant(False, f"{len(batches)} batches were given to a channel that was not opened")
 
     def open(self, report: Report) -> None:

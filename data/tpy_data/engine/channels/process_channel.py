@@ -130,7 +130,8 @@ class ProcessChannel:
 
     @property
     def _is_open(self) -> bool:
-        """Whether the instance has something that is the loop's to collect. What its thread has it execute is open there, too."""
+        """True when the instance has something that is the loop's to collect. The batches that its thread has it execute are open
+        there, too."""
         is_the_loops = self._rest is None and not self._in_thread and not self._has_failed
         return is_the_loops and self._instance.open_batches > 0
 
@@ -146,7 +147,7 @@ class ProcessChannel:
         self._thread.give(batches)
 
     def _give(self, batches: Sequence[Batch]) -> bool:
-        """Whether the instance has taken the batches."""
+        """Offer the batches to the instance. Returns whether it has taken them."""
         instance = self._instance
         if not self._is_reading or self._scope.cancel_called:
             return False

@@ -23,27 +23,27 @@ class RateLimiter:
     def __init__(self, supply: Supply) -> None:
         self._core = RateLimiterCore(supply)
         self._takers: dict[Hashable, Taker] = {}
-        self._pumping = False
+        self._is_granting = False
 
     def open_gate(self, key: Hashable) -> InstanceGate:
         """The gate of a version. `close` it when nothing of the version is left."""
-        return InstanceGate(self._core, self._takers, self.pump, key)
+        return InstanceGate(self._core, self._takers, self.grant, key)
 
     def used(self) -> Mapping[Resource, int]:
-        """What is held now."""
+        """The resources that are held now."""
         return self._core.used()
 
-    def pump(self) -> None:
+    def grant(self) -> None:
         """Let run who may. Whoever takes an instance may call this again: the loop further up the stack goes on then."""
-        if self._pumping:
+        if self._is_granting:
             return
-        self._pumping = True
+        self._is_granting = True
         try:
             while grants := self._core.take_grants():
                 for grant in grants:
                     self._takers[grant.group](grant.instance)
         finally:
-            self._pumping = False
+            self._is_granting = False
 
 
 class InstanceGate:
@@ -54,8 +54,8 @@ class InstanceGate:
     group of its own, and its batches wait in its channel (`enter`).
     """
 
-    def __init__(self, core: RateLimiterCore, takers: dict[Hashable, Taker], pump: Callable[[], None], key: Hashable) -> None:
-        self.pump = pump
+    def __init__(self, core: RateLimiterCore, takers: dict[Hashable, Taker], grant: Callable[[], None], key: Hashable) -> None:
+        self.grant = grant
         self.taker: Taker | None = None
         self._core = core
         self._takers = takers
@@ -79,7 +79,7 @@ class InstanceGate:
         finally:
             self._declare(after)
             self._placed = after
-            self.pump()
+            self.grant()
 
     def _declare(self, placed: Iterable[PlacedInstance]) -> None:
         self._core.declare(self._key, [_demand(each) for each in placed if not each.passive])
@@ -88,13 +88,13 @@ class InstanceGate:
         """The version is no more."""
         self._takers.pop(self._key, None)
         self._core.forget(self._key)
-        self.pump()
+        self.grant()
 
     # An instance
 
     @property
     def is_of_version(self) -> bool:
-        """Whether the instances are one group."""
+        """True when the instances are one group."""
         return self.taker is not None
 
     def enter(self, number: int, placed: PlacedInstance, channel: InstanceChannel) -> InstanceChannel:
@@ -102,7 +102,7 @@ class InstanceGate:
         demand = self._demands[number] = _demand(placed)
         if self.taker is not None:
             return channel
-        gated = self._gated[number] = GatedChannel(channel, self._core, (self._key, number), demand, self.pump)
+        gated = self._gated[number] = GatedChannel(channel, self._core, (self._key, number), demand, self.grant)
         self._takers[(self._key, number)] = gated.granted
         return gated
 
@@ -116,23 +116,23 @@ class InstanceGate:
             finally:
                 gated.forget()
                 self._takers.pop((self._key, number), None)
-                self.pump()
+                self.grant()
 
     # What may never be had (ResourceGate)
 
     def needs(self) -> Mapping[Resource, int]:
-        """What every instance that entered holds while it runs: of each resource as much as the least demanding one."""
+        """The resources that every instance that entered holds while it runs: of each as much as the least demanding one."""
         demands = [demand.resources for demand in self._demands.values()]
         if not demands:
             return {}
         return {resource: least for resource in demands[0] if (least := min([each.get(resource, 0) for each in demands]))}
 
     def supply(self) -> Mapping[Resource, int]:
-        """What there is, in the whole server."""
+        """The resources that there are, in the whole server."""
         return self._core.supply()
 
     def keeps_back(self, number: int) -> bool:
-        """Whether a batch of this instance waits in its channel, and none runs."""
+        """True when a batch of this instance waits in its channel, and none runs."""
         gated = self._gated.get(number)
         return gated is not None and gated.keeps_back
 
@@ -151,7 +151,7 @@ class InstanceGate:
         self._core.remove(self._key, number)
 
     def want(self, wanted: bool) -> None:
-        """Whether there is work for one more instance."""
+        """Tell whether there is work for one more instance."""
         if wanted:
             self._core.want(self._key)
         else:
@@ -183,13 +183,13 @@ class GatedChannel:
         core: RateLimiterCore,
         key: tuple[Hashable, int],
         demand: Demand,
-        pump: Callable[[], None],
+        grant: Callable[[], None],
     ) -> None:
         self._channel = channel
         self._core = core
         self._key = key
         self._number = key[1]
-        self._pump = pump
+        self._grant = grant
         self._report: Report | None = None
         self._waiting: deque[Batch] = deque()
         self._is_running = False
@@ -210,7 +210,7 @@ class GatedChannel:
         """As `InstanceChannel.give`: when the instance may run."""
         self._waiting.extend(batches)
         self._core.want(self._key)
-        self._pump()
+        self._grant()
 
     def revoke(self) -> Sequence[Batch]:
         """As `InstanceChannel.revoke`."""
@@ -222,7 +222,7 @@ class GatedChannel:
             self._waiting.clear()
             self._core.unwant(self._key)
         self._check_done()
-        self._pump()
+        self._grant()
         return batches
 
     def close(self) -> None:
@@ -231,7 +231,7 @@ class GatedChannel:
 
     @property
     def keeps_back(self) -> bool:
-        """Whether a batch waits, and none runs."""
+        """True when a batch waits, and none runs."""
         return bool(self._waiting) and not self._is_running
 
     def granted(self, _: int) -> None:
@@ -258,7 +258,7 @@ class GatedChannel:
             self._release()
         if self._report is not None:
             self._report(batches, failure)
-        self._pump()
+        self._grant()
 
     def _release(self) -> None:
         self._is_running = False

@@ -99,7 +99,7 @@ class EnsembleEngine:
         return run
 
     def snapshot(self) -> CoreSnapshot:
-        """How many requests are on their way."""
+        """The number of requests that are on their way."""
         return self._core.snapshot()
 
     def refuse_waiting(self) -> None:
@@ -264,7 +264,7 @@ class EnsembleEngine:
 
 
 def _sequence_parameters(run: EnsembleRequest, values: Sequence[object]) -> dict[str, ParameterValue]:
-    """What Triton adds to every response of an ensemble: what sequence its outputs belong to."""
+    """The parameters that Triton adds to every response of an ensemble: the sequence that its outputs belong to."""
     sequence = sequence_of(values) or run.request.sequence
     if sequence is None:
         return {"sequence_id": 0, "sequence_start": False, "sequence_end": False}

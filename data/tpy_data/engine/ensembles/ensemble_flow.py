@@ -78,8 +78,8 @@ class FlowStep:
         )
 
     def values(self, response: InferenceResponse, sequence: SequencePosition | None) -> list[Flowing | None]:
-        """What a response brings to the step's tensors; None where it has no such output. Raises InvalidArgument for parameters
-        that make no sense."""
+        """The values of a response for the step's tensors; None where it has no such output. Raises InvalidArgument for
+        parameters that make no sense."""
         sequence = _told(response.parameters, sequence) if response.parameters else sequence
         outputs = response.outputs
         if len(outputs) == 1 == len(self.outputs) and outputs[0].name == self.outputs[0]:
@@ -143,7 +143,7 @@ class EnsembleFlow:
 
 
 def sequence_of(inputs: Sequence[object]) -> SequencePosition | None:
-    """What the step that takes these belongs to, when a response said so."""
+    """The sequence that the step that takes these belongs to, when a response said so."""
     return next((value.sequence for value in inputs if isinstance(value, Flowing) and value.sequence is not None), None)
 
 
@@ -180,8 +180,8 @@ def _conversion(dims: Dims, *, made: bool, wanted: bool) -> _Convert | None:
 
 
 def _told(parameters: Mapping[str, ParameterValue], sequence: SequencePosition | None) -> SequencePosition | None:
-    """What a response says that its tensors belong to: sequence_id, sequence_start and sequence_end. Raises InvalidArgument for
-    one that cannot mean that."""
+    """The sequence that a response says its tensors belong to: sequence_id, sequence_start, sequence_end. Raises InvalidArgument
+    for one that cannot mean that."""
     if not parameters.keys() & {"sequence_id", "sequence_start", "sequence_end"}:
         return sequence
     correlation_id = parameters.get("sequence_id", 0 if sequence is None else sequence.correlation_id)

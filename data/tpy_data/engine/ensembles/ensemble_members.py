@@ -1,4 +1,4 @@
-"""Who the members of an ensemble are now, or why there are not enough of them. Pure: looks at the serving table and the store.
+"""Finds the members that an ensemble has now, or the reason why it lacks one. Pure: it reads the serving table and the store.
 
 The texts are Triton's where it has one; what they tell of a member is what the store says of it.
 """
@@ -22,7 +22,7 @@ LATEST = -1
 
 
 class Lack(enum.Enum):
-    """What stands between an ensemble and its members."""
+    """The kinds of reasons why an ensemble does not have its members."""
 
     PENDING = "a member is being loaded"
     GONE = "a member is not served"
@@ -31,7 +31,7 @@ class Lack(enum.Enum):
 
 
 class Unmet(NamedTuple):
-    """Why an ensemble cannot be served now."""
+    """The reason why an ensemble cannot be served now."""
 
     lack: Lack
     message: str
@@ -118,7 +118,7 @@ def _why_not_inside(
     table: ServingTable,
     snapshot: Snapshot,
 ) -> Unmet:
-    """Why an ensemble within this one is not served. Asked anew, because what the store says of it may be about to change."""
+    """The reason why an ensemble within this one is not served. Asked anew, because the store's view may be about to change."""
     inside = find_members(desired.config, desired.id, table, snapshot)
     if isinstance(inside, Unmet):
         lack, message = inside.lack, inside.message
@@ -135,7 +135,7 @@ def _message(reason: str) -> str:
 
 
 def _circle(start: ModelId, table: ServingTable, snapshot: Snapshot) -> str:
-    """Which ensembles need each other, when this one is among them; else ""."""
+    """Names the ensembles that need each other, when this one is among them; else ""."""
     seen: set[ModelId] = set()
     waiting = [start]
     while waiting:

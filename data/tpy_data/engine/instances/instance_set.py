@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class InstanceRecipe(NamedTuple):
-    """What every instance of a version is made from. `gate` None: nothing is rate limited."""
+    """The parts that every instance of a version is made from. `gate` None: nothing is rate limited."""
 
     model: LoadedModel
     samples: Sequence[WarmupSample]
@@ -75,7 +75,7 @@ class SupervisedInstance:
 
     @property
     def closing(self) -> bool:
-        """Whether it takes no more batches, and closes after the one that it may be running."""
+        """True when it takes no more batches, and closes after the one that it may be running."""
         return self._stopping.is_set()
 
     async def start(self) -> None:
@@ -246,11 +246,11 @@ class InstanceSet:
         self._starting: Sequence[SupervisedInstance] = ()
 
     def alive(self) -> bool:
-        """Whether any instance takes batches. Passive instances never do."""
+        """True when any instance takes batches. Passive instances never do."""
         return any(member.alive for member in self._members if not member.placed.passive)
 
     def beyond_help(self) -> bool:
-        """Whether none takes batches, and none of them could be started again so far."""
+        """True when none takes batches, and none of them could be started again so far."""
         active = [member for member in self._members if not member.placed.passive]
         return bool(active) and all(member.beyond_help for member in active)
 
@@ -260,7 +260,7 @@ class InstanceSet:
         return [instance for instance in there if isinstance(instance, ChecksReadiness) and instance.has_readiness_check]
 
     def reason(self) -> str:
-        """Why none is alive: what the one that failed last in order said."""
+        """The reason why none is alive: that of the last one in order that failed."""
         return next((member.reason for member in reversed(self._members) if member.reason), "")
 
     async def resize(self, wanted: Iterable[PlacedInstance]) -> None:

@@ -25,7 +25,7 @@ class _Asking:
         self.done = trio.Event()
 
     def took_too_long(self) -> bool:
-        """Whether the answer is no more than that there was none in time."""
+        """True when the answer is no more than that there was none in time."""
         return self.answer is False and trio.current_time() - self.began_s >= READINESS_CHECK_S_MAX
 
 
@@ -37,7 +37,7 @@ class ReadinessChecks:
         self._asking: _Asking | None = None
 
     async def ask(self) -> bool:
-        """Whether all are ready; false also when one has not said so in time."""
+        """True when all are ready; false also when one has not said so in time."""
         waited = False
         while (running := self._asking) is not None:
             await running.done.wait()

@@ -41,7 +41,7 @@ class InitialStates:
         }
 
     def __bool__(self) -> bool:
-        """Whether the model has implicit state at all."""
+        """True when the model has implicit state at all."""
         return bool(self._values)
 
     def begin(self) -> SequenceState:

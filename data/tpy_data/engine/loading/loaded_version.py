@@ -40,7 +40,7 @@ Log = Callable[[str, str], None]
 
 
 class Backends(Protocol):
-    """Where backends come from (`tpy_data.registry.BackendRegistry`). Any thread."""
+    """The source of backends (`tpy_data.registry.BackendRegistry`). Any thread."""
 
     def get(self, name: str) -> Backend:
         """Raises TpyError for a backend that is not there or cannot be made."""

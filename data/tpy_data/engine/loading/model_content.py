@@ -1,4 +1,4 @@
-"""What a model version is, whoever serves it: a digest of its configuration and files."""
+"""The identity of a model version, the same on every server: a digest of its configuration and files."""
 
 from __future__ import annotations
 

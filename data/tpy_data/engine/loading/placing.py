@@ -14,7 +14,7 @@ from tpy.config.model_config import InstanceKind, RateLimiter
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What instances find here: the device ids of GPUs, the policies of --host-policy by name, and the shares (0 to 1) of
+    """The devices of this machine: the ids of GPUs, the policies of --host-policy by name, and the shares (0 to 1) of
     --model-load-gpu-limit by device."""
 
     gpus: tuple[int, ...] = ()

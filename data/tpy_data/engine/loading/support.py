@@ -1,4 +1,4 @@
-"""What of a configuration this data plane does not do, and what it takes without doing anything. Pure."""
+"""The fields of a configuration that this data plane refuses, and those that it takes without effect. Pure."""
 
 from __future__ import annotations
 

@@ -82,12 +82,12 @@ class Batch:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether its only request has ended."""
+        """True when its only request has ended."""
         return len(self.tickets) == 1 and self.tickets[0].abandoned
 
     @property
     def took_ns(self) -> int:
-        """How long the instance was at it, once it is over: at least 1, but 0 for one that was not executed."""
+        """The time that the instance took for it, once it is over: at least 1, but 0 for one that was not executed."""
         return max(1, self.times.end_ns - self.times.start_ns) if self.is_executed else 0
 
     def execution(self) -> Execution:
@@ -105,5 +105,5 @@ class Batch:
 
 
 def failed_to_process(instance_name: str, error: BaseException) -> str:
-    """What a request is answered whose batch raised this."""
+    """The error text for a request whose batch raised this."""
     return f"Failed to process the request(s) for model '{instance_name}', message: {exception_text(error)}"

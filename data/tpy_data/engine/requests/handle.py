@@ -9,7 +9,7 @@ from tpy.services import RequestHandle
 from tpy_data.schedulers.core.rate_limiter import Resource
 
 Resources = Mapping[Resource, int]
-"""How many of what."""
+"""The count of each resource."""
 
 NO_RESOURCES: Resources = {}
 
@@ -38,7 +38,7 @@ class WaitingRequest(NamedTuple):
 
     @property
     def is_held_up(self) -> bool:
-        """Whether it waits for an instance or resources, or somebody else waits for it."""
+        """True when it waits for an instance or resources, or somebody else waits for it."""
         return self.queued or self.is_leader or bool(self.needs)
 
 
@@ -55,5 +55,5 @@ class EngineHandle(RequestHandle, Protocol):
         ...
 
     def times(self, now_ns: int) -> Execution | None:
-        """How long it has been executed so far; None: not at all."""
+        """The times of its execution so far; None: there was none."""
         ...

@@ -30,7 +30,7 @@ class ModelEngine(Protocol):
         ...
 
     def snapshot(self) -> CoreSnapshot:
-        """How many requests wait and run now."""
+        """The numbers of requests that wait and run now."""
         ...
 
     def refuse_waiting(self) -> None:

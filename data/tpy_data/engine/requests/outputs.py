@@ -14,7 +14,7 @@ from tpy_data.engine.admission.shapes import Reshape
 
 
 def flaw_of(result: object) -> str | None:
-    """What breaks the contract in a backend's result, None for nothing. On the Trio thread it would take the server down."""
+    """The breach of contract in a backend's result, None for none. On the Trio thread it would take the server down."""
     if type(result) is not ExecutionResult:
         return None if type(result) is AnswerLater else f"a result of type {type(result).__name__}"
     if result.error is not None:

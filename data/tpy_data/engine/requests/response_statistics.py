@@ -9,7 +9,7 @@ from tpy.messages import Duration, ResponseStatistics
 
 
 class Kind(enum.IntEnum):
-    """What a response was."""
+    """The kinds of responses."""
 
     SUCCESS = 0
     FAIL = 1

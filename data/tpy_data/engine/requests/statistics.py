@@ -17,7 +17,7 @@ from tpy_data.schedulers.core.contract import Outcome, Ticket
 
 
 class Failure(enum.Enum):
-    """Why a request that was accepted failed."""
+    """The kinds of reasons why a request that was accepted failed."""
 
     REJECTED = "rejected"
     """Its deadline passed first."""

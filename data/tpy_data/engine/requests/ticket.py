@@ -27,7 +27,7 @@ class ResourceGate(Protocol):
         ...
 
     def keeps_back(self, number: int) -> bool:
-        """Whether a batch that this instance was given waits for resources."""
+        """True when a batch that this instance was given waits for resources."""
         ...
 
 
@@ -41,7 +41,7 @@ class TicketOwner(Protocol):
 
     @property
     def instance_count(self) -> int:
-        """How many instances take its work."""
+        """The number of instances that take its work."""
         ...
 
     @property
@@ -122,7 +122,7 @@ class RequestTicket(Ticket):
         return None
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more."""
+        """True when nobody waits for the answer any more."""
         return self.abandoned
 
     # EngineHandle

@@ -125,7 +125,7 @@ class SequencePeers:
             await self._over.wait()
 
     def live(self) -> bool:
-        """Whether a sequence lives."""
+        """True when a sequence lives."""
         return any(len(holder.sequences) for holders in self._holders.values() for holder in holders)
 
 

@@ -53,12 +53,12 @@ class Sequences:
         return len(self._live)
 
     def __contains__(self, correlation_id: int | str) -> bool:
-        """Whether the sequence lives here."""
+        """True when the sequence lives here."""
         return correlation_id in self._live
 
     @property
     def hold_up_drain(self) -> bool:
-        """Whether a sequence lives whose next request may come."""
+        """True when a sequence lives whose next request may come."""
         return bool(self._live) and not self.let_go
 
     def elsewhere(self, request: InferenceRequest) -> SequenceHolder | None:

@@ -1,1 +1,1 @@
-"""Which version answers for a name, and the inference service over it."""
+"""The serving table, which knows the version that answers to a name, and the inference service over it."""

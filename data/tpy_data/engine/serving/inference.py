@@ -60,11 +60,11 @@ class EngineInference:
         return tuple(number for number, served in model.versions.items() if served.ready)
 
     async def check_ready(self, model_name: str, version: int | None = None) -> bool:
-        """Whether a version that is served says itself that it is ready. Raises as `resolve`."""
+        """True when a version that is served says itself that it is ready. Raises as `resolve`."""
         return await self._find(model_name, version).check_ready()
 
     def _resolve_for_sequences(self, model_name: str, version: int | None) -> LiveSequencesOnly:
-        """What only requests of live sequences can use: they go on wherever their sequence is."""
+        """A model that only requests of live sequences can use: they go on wherever their sequence is."""
         sequences = self._table.sequences
         try:
             description = self._find(model_name, version).served_copy.description
@@ -84,7 +84,7 @@ class EngineInference:
         raise self._why_not(model_name, version)
 
     def _why_not(self, model_name: str, version: int | None) -> TpyError:
-        """Why there is no such version to serve, in Triton's words."""
+        """The error when there is no such version to serve, in Triton's words."""
         self._require_known(model_name)
         about = f"Request for unknown model: '{echo(model_name)}'"
         observed = [each for key, each in self._store.snapshot().observed.items() if key.model.name == model_name]

@@ -69,7 +69,7 @@ class ServingTable:
         """The versions that were switched in, the last HAVE_SERVED_REMEMBERED_MAX: a model that was removed is known as one
         without versions."""
         self.sequences = SequencePeers()
-        """Where live sequences are, whatever is switched in."""
+        """The live sequences, whatever is switched in."""
         self._watchers: dict[str, list[Callable[[], None]]] = {}
 
     def watch(self, names: Iterable[str], changed: Callable[[], None]) -> None:

@@ -135,7 +135,7 @@ class VersionEngine:
 
     @property
     def instance_count(self) -> int:
-        """How many instances take its work."""
+        """The number of instances that take its work."""
         return len(self._slots)
 
     def recall(self) -> None:
@@ -168,7 +168,7 @@ class VersionEngine:
         self._driver.retire_instance(number)
 
     def snapshot(self) -> CoreSnapshot:
-        """How many requests wait and run now."""
+        """The numbers of requests that wait and run now."""
         return self._driver.snapshot()
 
     def refuse_waiting(self) -> None:

@@ -82,11 +82,11 @@ class BatchForming:
         return self._delay_ns > 0 or self._marked == 0 or rows < self._preferred_max
 
     def due_ns(self) -> int | None:
-        """When what was seen is sent even if nothing else arrives; None: nothing was seen."""
+        """The time at which the tickets seen are sent even if nothing else arrives; None: none was seen."""
         return self._oldest_ns + self._delay_ns if self.tickets else None
 
     def ready_count(self, now_ns: int) -> int:
-        """How many of `tickets` to send now; 0: wait."""
+        """The number of `tickets` to send now; 0: wait."""
         delay_over = self._delay_ns > 0 and now_ns - self._oldest_ns >= self._delay_ns
         if self._marked and not delay_over:
             return self._marked

@@ -1,4 +1,4 @@
-"""What every scheduler core does.
+"""The contract of scheduler cores.
 
 A core decides which requests run together, where and when, and who is told no. It never performs anything: decisions are
 actions that the driver takes out after each verb and performs. Every accepted ticket ends in exactly one of: `Refuse`,
@@ -17,7 +17,7 @@ from tpy.messages import SequencePosition
 
 
 class Outcome(enum.Enum):
-    """Why a ticket was refused after it had been accepted."""
+    """The reasons why a ticket is refused after it was accepted."""
 
     TIMED_OUT = "Request timeout expired"
     """Its deadline passed: in the queue (then it never runs) or executing (then its answer is dropped)."""
@@ -34,7 +34,7 @@ class Outcome(enum.Enum):
 
 
 class SequenceEnd(enum.Enum):
-    """Why a sequence is over."""
+    """The reasons why a sequence is over."""
 
     ENDED = "ended"
     """Its END was executed; with iterative sequences, a request of it was not rescheduled."""
@@ -53,7 +53,7 @@ class SequenceEnd(enum.Enum):
 
 
 class Phase(enum.Enum):
-    """Where a ticket is. Written by its core only."""
+    """The states of a ticket. Written by its core only."""
 
     QUEUED = "queued"
     EXECUTING = "executing"
@@ -233,7 +233,7 @@ class SchedulerCore(Protocol):
         ...
 
     def next_deadline_ns(self) -> int | None:
-        """When `advance` must be called at the latest; None: not needed."""
+        """The time at which `advance` must be called at the latest; None: not needed."""
         ...
 
     def advance(self, now_ns: int) -> None:

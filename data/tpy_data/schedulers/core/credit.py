@@ -8,7 +8,7 @@ from tpy.limits import PREFETCHED_BATCHES_MAX, QUICK_BATCHES_MAX, QUICK_BATCHES_
 
 
 class _Round:
-    """What an instance has executed since it held nothing: how many batches, and for how long."""
+    """The work of an instance since it held nothing: the number of batches, and their time."""
 
     __slots__ = ("batches", "busy_ns")
 
@@ -55,15 +55,15 @@ class CreditPolicy:
 
     @property
     def has_slow(self) -> bool:
-        """Whether there is an instance of a slow model."""
+        """True when there is an instance of a slow model."""
         return bool(self._slow)
 
     def prefetches(self, instance: int, members: int) -> bool:
-        """Whether it is the only instance, of a slow model."""
+        """True when it is the only instance, of a slow model."""
         return members == 1 and instance in self._slow
 
     def room(self, instance: int, *, held: int, waiting: int, members: int) -> int:
-        """How many of the `waiting` batches to give to an instance that holds so many."""
+        """The number of `waiting` batches to give to an instance that holds so many."""
         if self.prefetches(instance, members):
             return min(waiting, max(PREFETCHED_BATCHES_MAX - held, 0))
         return 0 if held else min(self._length[instance], -(-waiting // members))

@@ -61,7 +61,7 @@ class Deadlines:
             self.soonest_ns = self._heap[0][0] if self._heap else NEVER
 
     def first_ns(self) -> int | None:
-        """When the next ticket is due; None: none waits."""
+        """The time at which the next ticket is due; None: none waits."""
         heap = self._heap
         while heap:
             at_ns, order = heap[0]

@@ -21,7 +21,7 @@ from tpy_data.schedulers.core.contract import (
 )
 from tpy_data.schedulers.core.credit import CreditPolicy
 from tpy_data.schedulers.core.deadlines import NEVER, Deadlines
-from tpy_data.schedulers.core.instances import InstancePool
+from tpy_data.schedulers.core.instance_pool import InstancePool
 
 _arrival = attrgetter("arrival")
 
@@ -170,7 +170,7 @@ class DefaultCore:
                 self._actions.append(Refuse(ticket, Outcome.STOPPING))
 
     def wants_instance(self, now_ns: int) -> bool:
-        """Whether one more idle instance would be given work now."""
+        """True when one more idle instance would be given work now."""
         return bool(self._waiting)
 
     def take_idle(self) -> list[int]:
@@ -294,7 +294,7 @@ class DefaultCore:
         self._actions.append(Dispatch(instance, batches))
 
     def _revoke_prefetched(self) -> None:
-        """Who is there, or whether to go on, is about to change: an only instance gives back what it has not started."""
+        """Has an only instance give back the batches that it has not started: another one comes, it goes, or the core stops."""
         if self._pool.members == 1:
             for instance in self._pool.busy():
                 if self._credit.prefetches(instance, 1):

@@ -11,7 +11,7 @@ from tpy_data.schedulers.core.batch_forming import BatchForming
 from tpy_data.schedulers.core.contract import Action, CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Retired, Ticket
 from tpy_data.schedulers.core.deadlines import NEVER, Deadlines
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
-from tpy_data.schedulers.core.instances import InstancePool
+from tpy_data.schedulers.core.instance_pool import InstancePool
 from tpy_data.schedulers.core.overlap import OverlapRule
 from tpy_data.schedulers.core.priority_queue import PriorityQueue, QueueLevel
 from tpy_data.schedulers.core.start_delay import NO_START_DELAY, StartDelay
@@ -181,7 +181,7 @@ class DynamicCore:
         self._release()
 
     def wants_instance(self, now_ns: int) -> bool:
-        """Whether one more idle instance would be given a batch now. If not yet, `next_deadline_ns` says when."""
+        """True when one more idle instance would be given a batch now. If not yet, `next_deadline_ns` says when."""
         if self._queue.count <= self._held_back_max:
             return False
         if not self._forming.looked:
@@ -274,7 +274,7 @@ class DynamicCore:
 
     @staticmethod
     def _expires_ns(ticket: Ticket, level: QueueLevel) -> int | None:
-        """When the ticket's time in the queue is over."""
+        """The end of the ticket's time in the queue."""
         queue_timeout_ns = level.rules.queue_timeout_ns(ticket.timeout_ns)
         return ticket.ready_ns + queue_timeout_ns if queue_timeout_ns > 0 else None
 

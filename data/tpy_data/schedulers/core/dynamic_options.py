@@ -20,7 +20,7 @@ class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
     queue_size_max: int = 0
 
     def queue_timeout_ns(self, timeout_ns: int) -> int:
-        """How long a request with this timeout of its own may wait unexpired, 0 = for ever.
+        """The time that a request with this timeout of its own may wait unexpired, 0 = for ever.
 
         A request can only shorten the default, so without a default its own timeout changes nothing here.
         """
@@ -30,7 +30,7 @@ class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DynamicOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the dynamic core needs to know.
+    """The options of the dynamic core.
 
     * `batch_size_max`: rows in a batch, >= 1.
     * `preferred`: sizes in rows at which a batch is sent without waiting longer; not empty.
@@ -79,7 +79,7 @@ def dynamic_options(config: ModelConfig) -> DynamicOptions:
 
 
 def batcher_options(batching: DynamicBatching | StrategyOldest, batch_size_max: int) -> DynamicOptions:
-    """What dynamic batching and the strategy oldest have in common: how batches are formed, and in which order they answer."""
+    """The options that dynamic batching and the strategy oldest share: the forming of batches, and the order of answers."""
     preferred = frozenset(batching.preferred_batch_size) or frozenset({batch_size_max})
     takes_what_waits = preferred == {batch_size_max} and batching.max_queue_delay_microseconds == 0
     return DynamicOptions(

@@ -26,7 +26,7 @@ from tpy_data.schedulers.core.ensemble_graph import EnsemblePlan
 
 
 class End(enum.Enum):
-    """Why a request ends with an error."""
+    """The reasons why a request ends with an error."""
 
     FAILED = "a step failed"
     DEADLOCK = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made"
@@ -168,7 +168,7 @@ class EnsembleCore:
         self._actions: list[Action] = []
         self._stopped = False
         self.overdue = 0
-        """How many steps began although their place was not free."""
+        """The number of steps that began although their place was not free."""
 
     def submit(self, run: EnsembleRun, plan: EnsemblePlan, inputs: Sequence[object], now_ns: int) -> None:
         """Accept a request. `inputs` are the values of the graph's inputs, in its order, None for an optional one that was not
@@ -271,7 +271,7 @@ class EnsembleCore:
         return answer
 
     def next_deadline_ns(self) -> int | None:
-        """When `advance` must be called at the latest; None: not needed."""
+        """The time at which `advance` must be called at the latest; None: not needed."""
         if not self._inflight_max:
             return self._deadlines.first_ns()
         times = [next(iter(waiting)).waits_since_ns + ENSEMBLE_STEP_WAIT_NS_MAX for waiting in self._waiting if waiting]
@@ -349,7 +349,7 @@ class EnsembleCore:
         return frame.values[tensor] if uses else frame.values.pop(tensor)
 
     def _close_if_idle(self, frame: Frame) -> None:
-        """When nothing goes on in a frame it is over, whether it led to an answer or not."""
+        """Ends a frame in which nothing goes on, with or without an answer."""
         producer = frame.producer
         if not frame.active and producer is not None:
             producer.frames_open -= 1
@@ -377,7 +377,7 @@ class EnsembleCore:
             self._regulate(step)
 
     def _leave_queue(self, step: StepRun) -> bool:
-        """Whether the step waited for its place; it does no more."""
+        """Takes the step out of those that wait for their place. Returns whether it was there."""
         waiting = self._waiting[step.step]
         if step not in waiting:
             return False
@@ -443,7 +443,7 @@ class EnsembleCore:
         self._actions.append(Deliver(run))
 
     def _settle(self, run: EnsembleRun) -> None:
-        """When no step is left, the request's last answer is the last."""
+        """Ends the request with its last answer when no step is left."""
         if run.steps or run.phase is Phase.ENDED or (run.answers and run.answers[-1].final):
             return
         if run.failed:

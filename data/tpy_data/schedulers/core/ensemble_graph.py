@@ -18,8 +18,8 @@ class GraphStep(NamedTuple):
 
 
 class EnsemblePlan(NamedTuple):
-    """What of a graph one request needs. `readers` are, by tensor, the needed steps that wait for it; `uses`, by tensor, how
-    often it is taken before nobody needs it any more; `outputs` are the requested ones."""
+    """The part of a graph that one request needs. `readers` are, by tensor, the needed steps that wait for it; `uses`, by tensor,
+    how often it is taken before nobody needs it any more; `outputs` are the requested ones."""
 
     graph: EnsembleGraph
     outputs: tuple[int, ...]
@@ -45,7 +45,7 @@ class EnsembleGraph:
         self._whole = self._make_plan(self.outputs)
 
     def plan(self, requested: Collection[int] = ()) -> EnsemblePlan:
-        """What is needed for these outputs; for all when there are none."""
+        """The plan for these outputs; for all when there are none."""
         if not requested:
             return self._whole
         key = frozenset(requested)

@@ -1,4 +1,4 @@
-"""Which core a model's configuration asks for."""
+"""Makes the core that a model's configuration asks for."""
 
 from __future__ import annotations
 

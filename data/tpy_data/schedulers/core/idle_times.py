@@ -25,7 +25,7 @@ class IdleTimes:
         self._since_ns.pop(line, None)
 
     def first_ns(self) -> int | None:
-        """When the next line's time is over; None: none is idle."""
+        """The end of the next line's time; None: none is idle."""
         for since_ns in self._since_ns.values():
             return since_ns + self._idle_ns_max
         return None

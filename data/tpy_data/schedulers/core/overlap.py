@@ -1,9 +1,9 @@
 """OverlapRule: when an only instance should leave a part of what waits for its next batch.
 
-The clients of a busy model fall into step. All of them wait for one batch; while that computes, the server has nothing to do;
+The clients of a busy model become a convoy: all of them wait for one batch; while that computes, the server has nothing to do;
 then the answers go out and the next requests come in, while the instance executes the few that happen to be there. Two batches in
 turn, each of half the requests, let both work at the same time, and cost the time that a batch takes whatever it holds once more.
-So the rule watches for the step, and what it costs, and halves only where that is clearly less. What half a batch costs is not
+So the rule watches for the convoy, and what it costs, and halves only where that is clearly less. What half a batch costs is not
 known before it was tried, so the first that are halved are a trial.
 """
 
@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 import msgspec
 
-from tpy.limits import OVERLAP_BATCHES_MAX, OVERLAP_REQUESTS_MIN, OVERLAP_STEPS_MIN, OVERLAP_TRIAL_BATCHES
+from tpy.limits import OVERLAP_BATCHES_MAX, OVERLAP_CONVOYS_MIN, OVERLAP_REQUESTS_MIN, OVERLAP_TRIAL_BATCHES
 
 _LONG_GAP = 4
 """So many large batches long a gap may be: in a longer one the instance waits for clients rather than for the server."""
@@ -21,13 +21,13 @@ _LONG_GAP = 4
 
 class OverlapTerms(msgspec.Struct, frozen=True, kw_only=True):
     """* `requests_min`: a batch of fewer requests is not worth looking at.
-    * `steps_min`: how often in a row the step must be seen.
+    * `convoys_min`: how often in a row the convoy must be seen.
     * `batches_max`: so many batches are halved, or not after a trial that failed, before the rule looks again.
     * `trial_batches`: of so many that are halved the quickest says whether to go on.
     """
 
     requests_min: int = OVERLAP_REQUESTS_MIN
-    steps_min: int = OVERLAP_STEPS_MIN
+    convoys_min: int = OVERLAP_CONVOYS_MIN
     batches_max: int = OVERLAP_BATCHES_MAX
     trial_batches: int = OVERLAP_TRIAL_BATCHES
 
@@ -47,16 +47,16 @@ class _Gap:
         self.since_ns = since_ns
 
     def is_too_long(self, now_ns: int) -> bool:
-        """Whether it is rather the clients' than the server's."""
+        """True when it is rather the clients' than the server's."""
         return now_ns - self.since_ns > _LONG_GAP * self.large_ns
 
     def is_worth_it(self, now_ns: int) -> bool:
-        """Whether it is the server's, and clearly longer than what it costs to have none."""
+        """True when it is the server's, and clearly longer than what it costs to have none."""
         return 0 < 2 * self.short_ns < now_ns - self.since_ns and not self.is_too_long(now_ns)
 
 
 class _Part(Enum):
-    """How much of what waits goes."""
+    """The part of the waiting requests that goes."""
 
     HALF = auto()
     ONE = auto()
@@ -93,7 +93,7 @@ class _Halving:
             self.batches_left = self._terms.batches_max
 
     def _fails_with(self, count: int, took_ns: int) -> bool:
-        """Whether this is the last batch of the trial, and halving does not pay."""
+        """True when this is the last batch of the trial, and halving does not pay."""
         if took_ns == 0 or 4 * count < self._gap.large:
             return False
         self._took_ns.append(took_ns)
@@ -115,18 +115,18 @@ class OverlapRule:
     Half is of what was open (waited or was executed) at the end of one of the last two batches, which is when most is.
     """
 
-    __slots__ = ("_gap", "_halving", "_open", "_open_before", "_steps", "_terms")
+    __slots__ = ("_convoys", "_gap", "_halving", "_open", "_open_before", "_terms")
 
     def __init__(self, terms: OverlapTerms) -> None:
         self._terms = terms
         self._open = 0
         self._open_before = 0
-        self._steps = 0
+        self._convoys = 0
         self._gap: _Gap | None = None
         self._halving: _Halving | None = None
 
     def share_of(self, count: int) -> int:
-        """How many of `count` requests, which could go together now, the instance should take."""
+        """The number of `count` requests, which could go together now, that the instance should take."""
         part = _Part.ALL if self._halving is None else self._halving.part
         if part is not _Part.HALF:
             return count if part is _Part.ALL else 1
@@ -141,10 +141,10 @@ class OverlapRule:
             if halving.batches_left == 0:
                 self._halving = None
         elif gap is not None and 2 * count >= gap.large:
-            self._steps = self._steps + 1 if gap.is_worth_it(now_ns) else 0
+            self._convoys = self._convoys + 1 if gap.is_worth_it(now_ns) else 0
             self._gap = None
-            if self._steps >= self._terms.steps_min:
-                self._steps = 0
+            if self._convoys >= self._terms.convoys_min:
+                self._convoys = 0
                 self._halving = _Halving(gap, now_ns - gap.since_ns, self._terms)
 
     def ended(self, count: int, waiting: int, took_ns: int, now_ns: int) -> None:
@@ -156,7 +156,7 @@ class OverlapRule:
         gap = self._gap
         if gap is not None and gap.is_too_long(now_ns):
             gap = self._gap = None
-            self._steps = 0
+            self._convoys = 0
         if gap is not None:
             if took_ns > 0 and (took_ns < gap.short_ns or gap.short_ns == 0):
                 gap.short_ns = took_ns

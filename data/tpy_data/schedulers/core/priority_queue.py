@@ -24,7 +24,7 @@ class QueueLevel:
 
     @property
     def full(self) -> bool:
-        """Whether the level takes no further ticket."""
+        """True when the level takes no further ticket."""
         limit = self.rules.queue_size_max
         return limit > 0 and len(self.waiting) + len(self.delayed) >= limit
 

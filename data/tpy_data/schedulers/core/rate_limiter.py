@@ -28,20 +28,20 @@ Resource = tuple[str, int | None]
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """What an instance needs to run: a count per resource. `priority` >= 1."""
+    """The demand of an instance that runs: a count per resource. `priority` >= 1."""
 
     resources: Mapping[Resource, int] = {}
     priority: int = 1
 
 
 class Supply(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator says that there is, by resource name and device (None: any device). For a resource of the machine the
+    """The operator's counts, by resource name and device (None: any device). For a resource of the machine the
     device says nothing. Empty: there is of each resource what the most demanding instance needs."""
 
     counts: Mapping[tuple[str, int | None], int] = {}
 
     def of(self, resource: Resource) -> int:
-        """How much there is of a resource; 0 for one that is not named."""
+        """The amount of a resource; 0 for one that is not named."""
         name, device = resource
         if device is None:
             return max((count for (given, _), count in self.counts.items() if given == name), default=0)
@@ -165,8 +165,8 @@ class RateLimiterCore:
             del known.instances[instance]
 
     def take_grants(self) -> list[Grant]:
-        """Who may run now, and holds its resources from now on. At most one instance of each group: whether it wants another one
-        shows when that one has its work."""
+        """The instances that may run now, and hold their resources from now on. At most one instance of each group: whether it
+        wants another one shows when that one has its work."""
         waiting = [
             member
             for group in self._groups.values()
@@ -218,11 +218,11 @@ class RateLimiterCore:
     # State
 
     def used(self) -> dict[Resource, int]:
-        """What is held now."""
+        """The resources that are held now."""
         return dict(self._used)
 
     def supply(self) -> dict[Resource, int]:
-        """What there is of each resource that an instance needs."""
+        """The amount of each resource that an instance needs."""
         supply: dict[Resource, int] = {}
         for group in self._groups.values():
             for demand in group.declared:

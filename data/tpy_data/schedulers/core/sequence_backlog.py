@@ -57,7 +57,7 @@ class SequenceBacklog:
         return list(self._lines)
 
     def first_ns(self) -> int | None:
-        """When the next line's time is over; None: no request of a line here has a timeout."""
+        """The end of the next line's time; None: no request of a line here has a timeout."""
         return self._timeouts.first_ns()
 
     def pop_due(self, now_ns: int) -> SequenceLine | None:

@@ -16,7 +16,7 @@ class SlotBatch(NamedTuple):
 
 
 class SlotBatcher(Protocol):
-    """What the strategies differ in. It is given the next ticket of each sequence, so at most one for each slot."""
+    """The part in which the strategies differ. It is given the next ticket of each sequence, so at most one for each slot."""
 
     def offer(self, ticket: Ticket, slot: int, now_ns: int) -> None:
         """This is the next ticket of the sequence in the slot, and its predecessors are over."""

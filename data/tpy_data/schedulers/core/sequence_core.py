@@ -164,7 +164,7 @@ class SequenceCore:
         self._dispatch(now_ns)
 
     def reschedule(self, ticket: Ticket, now_ns: int) -> None:
-        """When its execution is over the ticket is the next of its sequence again, without flags. Its deadline stays."""
+        """Makes the ticket the next of its sequence again when its execution is over, without flags. Its deadline stays."""
         self.advance(now_ns)
         if ticket.phase is not Phase.ENDED:
             invariant(ticket.phase is Phase.EXECUTING, "a ticket was given back that is not executing")
@@ -334,7 +334,7 @@ class SequenceCore:
                 self._delayed[number] = due_ns
 
     def _holds_back(self, delay: StartDelay) -> bool:
-        """Whether too little waits to begin at all."""
+        """True when too little waits to begin at all."""
         in_slots = sum(1 for m in self._instances.values() for line in m.lines.values() for _ in line.tickets())
         if in_slots < delay.queued or self._queued - in_slots < delay.backlogged:
             return True
@@ -354,7 +354,7 @@ class SequenceCore:
         self._actions.append(Dispatch(member.number, (tickets,), slots=places))
 
     def _waits_again(self, ticket: Ticket, *, lost: bool, now_ns: int) -> bool:
-        """Whether the model gave the ticket back; then it waits again, or is refused if it can never run."""
+        """Has a ticket that the model gave back wait again, or refuses it if it can never run. Returns whether it did."""
         if ticket not in self._given_back:
             return False
         self._given_back.remove(ticket)

@@ -63,7 +63,7 @@ class DirectBatcher:
         """Nothing follows from it."""
 
     def due_ns(self) -> int | None:
-        """When the oldest has waited long enough."""
+        """The time at which the oldest has waited long enough."""
         oldest = self._oldest_ticket()
         return None if oldest is None else oldest.ready_ns + self._delay_ns
 

@@ -25,7 +25,7 @@ class SequenceIds:
         self._made_up = 0
 
     def position(self, ticket: Ticket) -> SequencePosition:
-        """Where the ticket stands in its sequence; in an iterative one it may leave that to us.
+        """The position of the ticket in its sequence; in an iterative one it may leave that to us.
 
         Raises InvalidArgument for one that is in no sequence, or in one that has not begun, or that has more rows than one;
         Unavailable for one whose sequence was lost."""

@@ -10,7 +10,7 @@ from tpy_data.schedulers.core.sequence_line import SequenceLine
 
 
 class SequenceInstance:
-    """What it holds and what it runs.
+    """The sequences that it holds and the batch that it runs.
 
     * `lines`: by slot.
     * `running`: the batch that it was given; empty: it is idle.

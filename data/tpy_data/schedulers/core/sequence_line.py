@@ -64,14 +64,14 @@ class SequenceLine:
         return last if last is not None and last.closed is None else None
 
     def over(self, sequence: QueuedSequence) -> bool:
-        """Whether nothing of the sequence is left and nothing more comes."""
+        """True when nothing of the sequence is left and nothing more comes."""
         if sequence.closed is None or sequence.waiting:
             return False
         return self.executing is None or self.executing.live is not sequence
 
     @property
     def idle(self) -> bool:
-        """Whether no request of it waits or runs."""
+        """True when no request of it waits or runs."""
         return self.executing is None and self.first() is None
 
     def tickets(self) -> Iterator[Ticket]:

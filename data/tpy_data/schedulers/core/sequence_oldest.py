@@ -65,5 +65,5 @@ class OldestBatcher:
             self._overlap.ended(count, len(self._queue), took_ns, now_ns)
 
     def due_ns(self) -> int | None:
-        """When the oldest has waited long enough for company."""
+        """The time at which the oldest has waited long enough for company."""
         return self._forming.due_ns()

@@ -15,7 +15,7 @@ from tpy_data.schedulers.core.dynamic_options import DynamicOptions, batcher_opt
 
 
 class DirectOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How batches of the strategy direct are formed.
+    """The forming of batches with the strategy direct.
 
     A batch waits, at most `queue_delay_ns_max` since the oldest request was there, until `ready_min` slots have a request.
     """
@@ -25,7 +25,7 @@ class DirectOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SequenceOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a core of sequences needs to know.
+    """The options of a core of sequences.
 
     * `model_name`: for the texts of errors.
     * `slots`: sequences that an instance holds at the same time, >= 1.

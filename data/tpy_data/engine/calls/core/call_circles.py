@@ -25,7 +25,7 @@ class CallingBatch(NamedTuple):
     name: str
     model: Hashable
     instances: int
-    """How many instances take work of the model's queue."""
+    """The number of instances that take work of the model's queue."""
     requests: frozenset[int]
     calls: Sequence[WaitingRequest]
     instance: int | None = None

@@ -27,7 +27,7 @@ from tpy.state import DesiredModel, DesiredVersion, ObservedKey
 
 
 class Phase(enum.Enum):
-    """Where a copy of a version is. Those above FAILED have a task."""
+    """The states of a copy of a version. Those above FAILED have a task."""
 
     LOADING = "loading"
     SERVING = "serving"
@@ -79,7 +79,7 @@ Action = Load | Resize | Unload | Forget
 
 
 def plan(desired: Mapping[ModelId, DesiredModel], running: Iterable[Running]) -> list[Action]:
-    """What to do now, in order."""
+    """The actions to take now, in order."""
     there: dict[ModelId, dict[ObservedKey, Running]] = {}
     for copy in running:
         there.setdefault(copy.key.model, {})[copy.key] = copy
@@ -136,7 +136,7 @@ def _may_go(
 
 
 def _is_outlived(key: ObservedKey, wanted: Container[ObservedKey], there: Mapping[ObservedKey, Running]) -> bool:
-    """Whether another copy of the same version is there that is not forgotten with this one."""
+    """True when another copy of the same version is there that is not forgotten with this one."""
     return any(
         other in wanted
         or copy.phase not in (Phase.FAILED, Phase.UNLOADED)

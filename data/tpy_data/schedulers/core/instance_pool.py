@@ -45,12 +45,12 @@ class InstancePool:
 
     @property
     def members(self) -> int:
-        """How many there are, without those that leave."""
+        """The number of instances, without those that leave."""
         return len(self.idle) + len(self._held) - len(self._leaving)
 
     @property
     def has_only_one(self) -> bool:
-        """Whether there is a single instance, and it stays."""
+        """True when there is a single instance, and it stays."""
         return len(self.idle) + len(self._held) == 1 and not self._leaving
 
     def busy(self) -> list[int]:
@@ -58,11 +58,11 @@ class InstancePool:
         return [instance for instance in self._held if instance not in self._leaving]
 
     def held(self, instance: int) -> int:
-        """How many batches it holds."""
+        """The number of batches that it holds."""
         return len(self._held.get(instance, ()))
 
     def tickets(self) -> list[Ticket]:
-        """What all of them hold."""
+        """The tickets that all of them hold."""
         return [ticket for held in self._held.values() for batch in held for ticket in batch]
 
     def give(self, instance: int, batches: Sequence[Sequence[Ticket]]) -> None:
@@ -92,7 +92,7 @@ class InstancePool:
         return batches
 
     def prefetched(self) -> int:
-        """How many tickets that have not ended are held behind another batch."""
+        """The number of tickets that have not ended and are held behind another batch."""
         return sum(
             ticket.phase is Phase.EXECUTING
             for held in self._held.values()
