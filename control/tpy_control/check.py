@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from tpy.config import ConfigError, Judge, ModelConfig, Problem, Severity, check_members, check_text, normalise, parse_pbtxt
+from tpy.config import ConfigError, ExtraCheck, ModelConfig, Problem, Severity, check_members, check_text, normalise, parse_pbtxt
 from tpy.errors import InvalidArgument
 from tpy_control.core.agents import mismatches, required_md5s
 from tpy_control.core.candidate import DUPLICATE_TEXT, components_of, select_versions
@@ -43,10 +43,10 @@ def check_repository(
     model_config_name: str = "",
     auto_complete: bool = True,
     namespacing: bool = False,
-    judge: Judge = lambda config: (),
+    extra_check: ExtraCheck = lambda config: (),
 ) -> list[ModelCheck]:
-    """Check every model of the repositories; one entry per model directory, sorted. Blocks: reads files. `judge` knows what the
-    data plane would refuse.
+    """Check every model of the repositories; one entry per model directory, sorted. Blocks: reads files. `extra_check` knows
+    what the data plane would refuse.
 
     Raises Unavailable for a repository that cannot be read. Options mean what they mean for the server.
     """
@@ -63,7 +63,7 @@ def check_repository(
             name=one.scan.location.name,
             repository=one.scan.location.repository,
             problems=(
-                *_problems(disk, one, names, auto_complete=auto_complete, duplicate=not namespacing, judge=judge),
+                *_problems(disk, one, names, auto_complete=auto_complete, duplicate=not namespacing, extra_check=extra_check),
                 *_check_members(one, names, configs),
             ),
         )
@@ -81,7 +81,7 @@ def _read(scan: ModelScan) -> _Scanned:
 
 
 def _problems(
-    disk: DiskRepositories, one: _Scanned, names: Counter[str], *, auto_complete: bool, duplicate: bool, judge: Judge
+    disk: DiskRepositories, one: _Scanned, names: Counter[str], *, auto_complete: bool, duplicate: bool, extra_check: ExtraCheck
 ) -> list[Problem]:
     scan, path = one.scan, one.path
     name = scan.location.name
@@ -101,7 +101,7 @@ def _problems(
         version_files=scan.first_version_names,
         other_files=scan.other_names,
         complete=not auto_complete,
-        judge=judge,
+        extra_check=extra_check,
     )
     if scan.config_text is None:  # there is no file that could have lines
         found = [msgspec.structs.replace(problem, path=str(scan.directory), line=0, column=0) for problem in found]

@@ -20,7 +20,7 @@ class Kind(enum.Enum):
     """Repeatable; in the environment variable, values are separated by `Flag.separator`."""
 
 
-class Standing(enum.Enum):
+class Support(enum.Enum):
     """The effect of a flag."""
 
     HONOURED = "honoured"
@@ -47,7 +47,7 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
     default: Value
     help: str
-    standing: Standing = Standing.HONOURED
+    support: Support = Support.HONOURED
     why: str = ""
     choices: Sequence[str] = ()
     minimum: int | None = None
@@ -85,7 +85,7 @@ def kind_of(default: Value, choices: Sequence[str]) -> Kind:
 
 
 class _Rest(TypedDict, total=False):
-    standing: Standing
+    support: Support
     why: str
     minimum: int
     maximum: int

@@ -22,7 +22,7 @@ from tpy.config.model_config import (
     TransactionPolicy,
 )
 from tpy.errors import ErrorCode, Unsupported
-from tpy.flag import Standing
+from tpy.flag import Support
 from tpy.frontends.grpc.status import GRPC_STATUS
 from tpy.frontends.http.app import create_app
 from tpy.frontends.http.codec.status import HTTP_STATUS
@@ -161,9 +161,9 @@ def test_a_field_is_said_to_be_missing_as_long_as_it_is(field: str) -> None:
 def test_flags_are_said_to_be_missing_as_long_as_they_are() -> None:
     named = {name.removeprefix("--") for name in _not_there_yet() if name.startswith("--")}
     assert named <= set(FLAG_BY_NAME)
-    assert not {name for name in named if FLAG_BY_NAME[name].standing is Standing.HONOURED}, "out of date"
-    served = FLAG_BY_NAME["grpc-port"].standing is Standing.HONOURED
+    assert not {name for name in named if FLAG_BY_NAME[name].support is Support.HONOURED}, "out of date"
+    served = FLAG_BY_NAME["grpc-port"].support is Support.HONOURED
     assert served != ("grpc-port" in named), "gRPC: README.md and docs/reference/compatibility.md are out of date"
     groups = ("gRPC", "SageMaker", "Vertex AI")  # as a whole
-    refused = {flag.name for flag in FLAGS if flag.standing is Standing.REFUSED and flag.group not in groups}
+    refused = {flag.name for flag in FLAGS if flag.support is Support.REFUSED and flag.group not in groups}
     assert refused <= named

@@ -13,13 +13,13 @@ from tpy.cli.flags import FLAG_BY_NAME, FLAGS
 from tpy.cli.parsing import UsageError, collect, parse_value
 from tpy.cli.reference import page
 from tpy.cli.serve_options import server_options
-from tpy.flag import Flag, Kind, Standing
+from tpy.flag import Flag, Kind, Support
 
 
 def test_names_are_unique_and_reasons_are_given() -> None:
     names = [name for flag in FLAGS for name in (flag.name, *flag.aliases)]
     assert len(names) == len(set(names))
-    assert all(flag.why for flag in FLAGS if flag.standing is not Standing.HONOURED)
+    assert all(flag.why for flag in FLAGS if flag.support is not Support.HONOURED)
     assert len({flag.environment for flag in FLAGS}) == len(FLAGS)
 
 
@@ -183,8 +183,8 @@ def test_every_flag_that_is_not_honoured_is_listed_as_a_difference() -> None:
     text = (Path(__file__).parents[2] / "docs/reference/compatibility.md").read_text()
     ignored, _, refused = text.partition("Accepted, with a warning")[2].partition("Refused by name")
     refused = refused.partition("\n\n")[0]
-    assert [flag.name for flag in FLAGS if flag.standing is Standing.IGNORED and f"`--{flag.name}`" not in ignored] == []
-    assert [flag.name for flag in FLAGS if flag.standing is Standing.REFUSED and f"`--{flag.name}`" not in refused] == []
+    assert [flag.name for flag in FLAGS if flag.support is Support.IGNORED and f"`--{flag.name}`" not in ignored] == []
+    assert [flag.name for flag in FLAGS if flag.support is Support.REFUSED and f"`--{flag.name}`" not in refused] == []
 
 
 def test_the_command_is_installed_under_tritons_name() -> None:

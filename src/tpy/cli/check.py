@@ -28,7 +28,7 @@ def report(
     )
     backends = {backend.name for backend in registry.available()}
 
-    def judge(config: ModelConfig) -> Iterable[Objection]:
+    def extra_check(config: ModelConfig) -> Iterable[Objection]:
         for field in unsupported(config):
             yield Objection(field, f"'{_leaf(field)}' is not supported by this server")
         for field in without_effect(config):
@@ -43,7 +43,7 @@ def report(
         model_config_name=model_config_name,
         auto_complete=auto_complete,
         namespacing=namespacing,
-        judge=judge,
+        extra_check=extra_check,
     )
     sound = all(check.ok for check in checks)
     return (_json(checks) if as_json else _text(checks)), sound

@@ -1,6 +1,6 @@
 """The flags of `tpy serve`: one table, from which parser, help, environment variables and the reference page are made.
 
-Spellings and defaults are Triton's. Every flag of Triton's is known and has a standing:
+Spellings and defaults are Triton's. Every flag of Triton's is known and has a support:
 
 * HONOURED: does what Triton's does.
 * IGNORED: has no meaning here (a thread pool that we do not have, say): accepted, and a warning says so.
@@ -11,7 +11,7 @@ Spellings and defaults are Triton's. Every flag of Triton's is known and has a s
 from __future__ import annotations
 
 from tpy import limits
-from tpy.flag import INT64_MAX, Flag, Standing
+from tpy.flag import INT64_MAX, Flag, Support
 from tpy.flag import new_flag as _flag
 from tpy.frontends.table import frontends
 
@@ -130,7 +130,7 @@ FLAGS: tuple[Flag, ...] = (
         True,
         "Direct copies between GPUs.",
         why="onnxruntime decides how devices exchange memory",
-        standing=Standing.IGNORED,
+        support=Support.IGNORED,
     ),
     *(flag for frontend in frontends().values() for flag in frontend.flags),
     # Metrics
@@ -141,7 +141,7 @@ FLAGS: tuple[Flag, ...] = (
         True,
         "Include GPUs.",
         why="this version reads no GPU counters",
-        standing=Standing.IGNORED,
+        support=Support.IGNORED,
         harmless=lambda text: True,  # it is only ever given to switch it off
     ),
     _flag("Metrics", "metrics-interval-ms", 2000, "Milliseconds between samples of the machine.", minimum=1),
@@ -153,16 +153,14 @@ FLAGS: tuple[Flag, ...] = (
         metavar="NAME=VALUE",
     ),
     # SageMaker and Vertex AI
-    _flag("SageMaker", "allow-sagemaker", False, "Serve SageMaker's protocol.", why=_NOT_YET, standing=Standing.REFUSED),
-    _flag("SageMaker", "sagemaker-port", 8080, "Port.", why=_NOT_YET, standing=Standing.IGNORED),
-    _flag("SageMaker", "sagemaker-safe-port-range", "", "Ports.", why=_NOT_YET, standing=Standing.IGNORED),
-    _flag("SageMaker", "sagemaker-thread-count", 8, "Threads.", why=_NOT_YET, standing=Standing.IGNORED),
-    _flag("Vertex AI", "allow-vertex-ai", False, "Serve Vertex AI's protocol.", why=_NOT_YET, standing=Standing.REFUSED),
-    _flag("Vertex AI", "vertex-ai-port", 8080, "Port.", why=_NOT_YET, standing=Standing.IGNORED),
-    _flag("Vertex AI", "vertex-ai-thread-count", 8, "Threads.", why=_NOT_YET, standing=Standing.IGNORED),
-    _flag(
-        "Vertex AI", "vertex-ai-default-model", "", "Model of requests that name none.", why=_NOT_YET, standing=Standing.IGNORED
-    ),
+    _flag("SageMaker", "allow-sagemaker", False, "Serve SageMaker's protocol.", why=_NOT_YET, support=Support.REFUSED),
+    _flag("SageMaker", "sagemaker-port", 8080, "Port.", why=_NOT_YET, support=Support.IGNORED),
+    _flag("SageMaker", "sagemaker-safe-port-range", "", "Ports.", why=_NOT_YET, support=Support.IGNORED),
+    _flag("SageMaker", "sagemaker-thread-count", 8, "Threads.", why=_NOT_YET, support=Support.IGNORED),
+    _flag("Vertex AI", "allow-vertex-ai", False, "Serve Vertex AI's protocol.", why=_NOT_YET, support=Support.REFUSED),
+    _flag("Vertex AI", "vertex-ai-port", 8080, "Port.", why=_NOT_YET, support=Support.IGNORED),
+    _flag("Vertex AI", "vertex-ai-thread-count", 8, "Threads.", why=_NOT_YET, support=Support.IGNORED),
+    _flag("Vertex AI", "vertex-ai-default-model", "", "Model of requests that name none.", why=_NOT_YET, support=Support.IGNORED),
     # Tracing
     _flag(
         "Tracing",
@@ -170,23 +168,23 @@ FLAGS: tuple[Flag, ...] = (
         (),
         "Trace settings; taken, with a warning, as long as there is no level but OFF.",
         why=_NOT_YET,
-        standing=Standing.REFUSED,
+        support=Support.REFUSED,
         harmless=_traces_nothing,
         metavar="[MODE,]KEY=VALUE",
     ),
-    _flag("Tracing", "trace-file", "", "Deprecated trace setting.", why=_NOT_YET, standing=Standing.IGNORED),
+    _flag("Tracing", "trace-file", "", "Deprecated trace setting.", why=_NOT_YET, support=Support.IGNORED),
     _flag(
         "Tracing",
         "trace-level",
         "OFF",
         "Deprecated trace setting.",
         why=_NOT_YET,
-        standing=Standing.REFUSED,
+        support=Support.REFUSED,
         harmless=lambda text: text.upper() in {"OFF", "FALSE"},
     ),
-    _flag("Tracing", "trace-rate", 1000, "Deprecated trace setting.", why=_NOT_YET, standing=Standing.IGNORED),
-    _flag("Tracing", "trace-count", -1, "Deprecated trace setting.", why=_NOT_YET, standing=Standing.IGNORED),
-    _flag("Tracing", "trace-log-frequency", 0, "Deprecated trace setting.", why=_NOT_YET, standing=Standing.IGNORED),
+    _flag("Tracing", "trace-rate", 1000, "Deprecated trace setting.", why=_NOT_YET, support=Support.IGNORED),
+    _flag("Tracing", "trace-count", -1, "Deprecated trace setting.", why=_NOT_YET, support=Support.IGNORED),
+    _flag("Tracing", "trace-log-frequency", 0, "Deprecated trace setting.", why=_NOT_YET, support=Support.IGNORED),
     # Backends
     _flag(
         "Backends",
@@ -208,7 +206,7 @@ FLAGS: tuple[Flag, ...] = (
         "/opt/tritonserver/repoagents",
         "Folder of repository agents.",
         why="agents are part of tpy, shared libraries are not loaded",
-        standing=Standing.IGNORED,
+        support=Support.IGNORED,
     ),
     # Response cache, rate limiter
     _flag(
@@ -224,7 +222,7 @@ FLAGS: tuple[Flag, ...] = (
         "/opt/tritonserver/caches",
         "Folder of caches.",
         why="the caches local and redis are part of tpy, shared libraries are not loaded",
-        standing=Standing.IGNORED,
+        support=Support.IGNORED,
     ),
     _flag(
         "Response cache",
@@ -264,7 +262,7 @@ FLAGS: tuple[Flag, ...] = (
         "Pinned memory.",
         maximum=INT64_MAX,
         why="onnxruntime manages pinned memory itself",
-        standing=Standing.IGNORED,
+        support=Support.IGNORED,
     ),
     _flag(
         "Memory",
@@ -272,7 +270,7 @@ FLAGS: tuple[Flag, ...] = (
         (),
         "GPU memory pools.",
         why="onnxruntime manages GPU memory itself",
-        standing=Standing.IGNORED,
+        support=Support.IGNORED,
     ),
     _flag(
         "Memory",
@@ -280,7 +278,7 @@ FLAGS: tuple[Flag, ...] = (
         (),
         "GPU addresses.",
         why="onnxruntime manages GPU memory itself",
-        standing=Standing.IGNORED,
+        support=Support.IGNORED,
     ),
     _flag(
         "Memory",
@@ -295,7 +293,7 @@ FLAGS: tuple[Flag, ...] = (
         0,
         "Copy threads.",
         why="inputs are gathered by the instance's thread",
-        standing=Standing.IGNORED,
+        support=Support.IGNORED,
     ),
     _flag(
         "Memory",
@@ -312,7 +310,7 @@ FLAGS: tuple[Flag, ...] = (
         "Share of a GPU's memory (0 to 1): an instance that leaves it fuller is refused.",
         metavar="DEVICE:FRACTION",
     ),
-    _flag("Memory", "allow-client-shm", False, "Shared memory with clients.", why=_NOT_YET, standing=Standing.REFUSED),
+    _flag("Memory", "allow-client-shm", False, "Shared memory with clients.", why=_NOT_YET, support=Support.REFUSED),
 )
 """Every flag, in the order of the help and of the reference page."""
 

@@ -10,7 +10,7 @@ import click
 
 from tpy.cli.flags import FLAG_BY_NAME, FLAGS
 from tpy.echo import echo
-from tpy.flag import Flag, Kind, Standing, Value
+from tpy.flag import Flag, Kind, Support, Value
 
 _TRUE = frozenset({"true", "1", "on", "t", "yes"})
 _FALSE = frozenset({"false", "0", "off", "f", "no"})
@@ -87,9 +87,9 @@ def collect(given: Mapping[str, Sequence[str]], environment: Mapping[str, str]) 
         if not texts or value == flag.default:
             continue
         harmless = all(map(flag.harmless, texts))
-        if flag.standing is Standing.REFUSED and not harmless:
+        if flag.support is Support.REFUSED and not harmless:
             raise UsageError(f"--{flag.name} is not supported: {flag.why}")
-        if flag.standing is Standing.REFUSED or (flag.standing is Standing.IGNORED and not harmless):
+        if flag.support is Support.REFUSED or (flag.support is Support.IGNORED and not harmless):
             warnings.append(f"--{flag.name} has no effect: {flag.why}")
     return values, warnings
 
@@ -167,8 +167,8 @@ def metavar(flag: Flag) -> str:
 def help_text(flag: Flag) -> str:
     """Help with default, environment variable, and what is done of it."""
     default = "" if flag.default in ((), "") else f" Default: {default_text(flag)}."
-    why = {Standing.IGNORED: f" Accepted, no effect: {flag.why}.", Standing.REFUSED: f" Refused unless default: {flag.why}."}
-    return f"{flag.help}{default}{why.get(flag.standing, '')} [{flag.environment}]"
+    why = {Support.IGNORED: f" Accepted, no effect: {flag.why}.", Support.REFUSED: f" Refused unless default: {flag.why}."}
+    return f"{flag.help}{default}{why.get(flag.support, '')} [{flag.environment}]"
 
 
 def default_text(flag: Flag) -> str:

@@ -9,7 +9,7 @@ import click
 from tpy.cli.flags import FLAGS
 from tpy.cli.main import cli
 from tpy.cli.parsing import default_text, metavar
-from tpy.flag import Flag, Standing
+from tpy.flag import Flag, Support
 
 _CONTEXT = click.Context(cli)
 
@@ -58,9 +58,9 @@ def _row(flag: Flag) -> str:
     shown = f"`{default}`" if default else ""
     kind = metavar(flag).replace("|", "\\|")
     about = flag.help
-    if flag.standing is Standing.IGNORED:
+    if flag.support is Support.IGNORED:
         about += f" **Accepted, no effect:** {flag.why}."
-    elif flag.standing is Standing.REFUSED:
+    elif flag.support is Support.REFUSED:
         about += f" **Refused unless default:** {flag.why}."
     return f"| {names} `{kind}` | {shown} | `{flag.environment}` | {about} |\n"
 

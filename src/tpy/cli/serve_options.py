@@ -17,7 +17,7 @@ from tpy.cli.parsing import UsageError
 from tpy.cli.rate_options import rate_limit_supply
 from tpy.config import RequestTimeout
 from tpy.errors import InvalidArgument, TpyError
-from tpy.flag import Flag, Standing, Value, read_values
+from tpy.flag import Flag, Support, Value, read_values
 from tpy.frontends.table import frontends
 from tpy.frontends.transport import ListenOptions
 from tpy.messages import LogSettings
@@ -134,7 +134,7 @@ def _start_delay(environment: Mapping[str, str]) -> tuple[StartDelay, list[str]]
 
 
 def _worth_showing(flag: Flag) -> bool:
-    return flag.standing is Standing.HONOURED
+    return flag.support is Support.HONOURED
 
 
 def _shown(flag: Flag, value: Value) -> str:

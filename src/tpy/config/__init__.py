@@ -8,7 +8,7 @@ looks at a device or imports a backend: their facts are arguments. The way of a 
     -> describe, to_json                                                                  frontends
 """
 
-from tpy.config.check import Judge, Objection, check_text
+from tpy.config.check import ExtraCheck, Objection, check_text
 from tpy.config.describe import describe
 from tpy.config.difference import only_instances_differ
 from tpy.config.instance_groups import instance_names, normalise_instance_groups
@@ -25,7 +25,7 @@ from tpy.config.wire import from_message, to_message
 __all__ = [
     "NO_SOURCE",
     "ConfigError",
-    "Judge",
+    "ExtraCheck",
     "Location",
     "ModelConfig",
     "Objection",

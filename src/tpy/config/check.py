@@ -22,7 +22,7 @@ class Objection(NamedTuple):
     expected: str = ""
 
 
-Judge = Callable[[ModelConfig], Iterable[Objection]]
+ExtraCheck = Callable[[ModelConfig], Iterable[Objection]]
 """Says what a server would object to in a resolved and normalised configuration."""
 
 
@@ -43,13 +43,13 @@ def check_text(
     version_files: Collection[str] | None,
     other_files: Collection[str] = (),
     complete: bool = False,
-    judge: Judge = _no_objection,
+    extra_check: ExtraCheck = _no_objection,
 ) -> list[Problem]:
     """Parse, resolve, normalise and validate one config.pbtxt; all problems in the order of the file.
 
     `path` names the file in problems; `directory_name`, `version_files` and `other_files` are as for `resolve`. `complete` says
-    that no backend will fill anything in (--strict-model-config), so that every tensor must have its type and dims. `judge` knows
-    the server that is to load the model.
+    that no backend will fill anything in (--strict-model-config), so that every tensor must have its type and dims.
+    `extra_check` knows the server that is to load the model.
     """
     try:
         parsed = parse_pbtxt(text, path=path)
@@ -69,7 +69,7 @@ def check_text(
         parsed.source.problem(
             _said_in(objection.field, parsed.config), objection.message, expected=objection.expected, severity=objection.severity
         )
-        for objection in judge(config)
+        for objection in extra_check(config)
         if objection.field not in known
     )
     if any(problem.field == "backend" for problem in problems):

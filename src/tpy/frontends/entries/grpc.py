@@ -12,7 +12,7 @@ import trio
 
 from tpy import limits
 from tpy.errors import InvalidArgument
-from tpy.flag import INT_MAX, PORT_MAX, Flag, Standing, Value, new_flag, read_values
+from tpy.flag import INT_MAX, PORT_MAX, Flag, Support, Value, new_flag, read_values
 
 if TYPE_CHECKING:
     from tpy.clock import Clock
@@ -46,12 +46,12 @@ _FLAGS: tuple[Flag, ...] = (
         2,
         "gRPC threads.",
         why="one event loop serves all calls",
-        standing=Standing.IGNORED,
+        support=Support.IGNORED,
         minimum=2,
         maximum=128,
     ),
     new_flag(
-        "gRPC", "grpc-infer-allocation-pool-size", 8, "Pooled messages.", why="messages are not pooled", standing=Standing.IGNORED
+        "gRPC", "grpc-infer-allocation-pool-size", 8, "Pooled messages.", why="messages are not pooled", support=Support.IGNORED
     ),
     new_flag(
         "gRPC",
@@ -60,7 +60,7 @@ _FLAGS: tuple[Flag, ...] = (
         "Pooled responses.",
         minimum=1,
         why="messages are not pooled",
-        standing=Standing.IGNORED,
+        support=Support.IGNORED,
     ),
     new_flag("gRPC", "grpc-use-ssl", False, "Serve gRPC over TLS; needs certificate and key."),
     new_flag("gRPC", "grpc-use-ssl-mutual", False, "Also demand a certificate from clients; needs the certificate authority."),

@@ -10,7 +10,7 @@ import msgspec
 import trio
 
 from tpy import limits
-from tpy.flag import INT64_MAX, PORT_MAX, Flag, Standing, Value, new_flag, read_values
+from tpy.flag import INT64_MAX, PORT_MAX, Flag, Support, Value, new_flag, read_values
 
 if TYPE_CHECKING:
     from tpy.clock import Clock
@@ -37,7 +37,7 @@ _FLAGS: tuple[Flag, ...] = (
         "HTTP threads.",
         why="one event loop serves all connections",
         minimum=1,
-        standing=Standing.IGNORED,
+        support=Support.IGNORED,
     ),
     new_flag(
         "HTTP",
