@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 import trio
@@ -10,6 +11,9 @@ import trio.testing
 
 from tpy.clock import SystemClock
 from tpy.frontends.http.connection import Http1Connection
+from tpy.frontends.http.message import HttpReply
+from tpy.frontends.http.port import HttpPort
+from tpy.frontends.http.replies import ReplyLine
 from tpy.frontends.http.serving import create_port
 from tpy.frontends.transport import StreamWire
 
@@ -77,14 +81,23 @@ async def test_a_request_may_take_as_long_as_it_takes(autojump_clock: trio.testi
         assert len(services.repository.loads) == 1
 
 
-async def test_a_reader_that_takes_nothing_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
-    services = FakeServices()
-    port = create_port(options(write_timeout_s=30), services, SystemClock())
+@contextlib.asynccontextmanager
+async def unread(
+    services: FakeServices, write_timeout_s: float
+) -> AsyncIterator[tuple[HttpPort, Http1Connection, trio.abc.Stream]]:
+    """A connection whose client has sent one request and takes nothing. The block is left when the connection is over."""
+    port = create_port(options(write_timeout_s=write_timeout_s), services, SystemClock())
     ours, theirs = trio.testing.lockstep_stream_pair()
     connection = Http1Connection(port, StreamWire(theirs), client=None, server=None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.run)
         await ours.send_all(infer(1))
+        yield port, connection, ours
+
+
+async def test_a_reader_that_takes_nothing_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+    services = FakeServices()
+    async with unread(services, write_timeout_s=30):
         began = trio.current_time()
         services.inference.immediate = False
         await trio.testing.wait_all_tasks_blocked()
@@ -93,12 +106,7 @@ async def test_a_reader_that_takes_nothing_is_given_up(autojump_clock: trio.test
 
 
 async def test_a_reader_that_takes_nothing_does_not_hold_up_the_stop(autojump_clock: trio.testing.MockClock) -> None:
-    port = create_port(options(write_timeout_s=300), FakeServices(), SystemClock())
-    ours, theirs = trio.testing.lockstep_stream_pair()
-    connection = Http1Connection(port, StreamWire(theirs), client=None, server=None)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(connection.run)
-        await ours.send_all(infer(1))
+    async with unread(FakeServices(), write_timeout_s=300) as (_, connection, _):
         await trio.sleep(50)
         began = trio.current_time()
         connection.begin_drain()
@@ -107,12 +115,7 @@ async def test_a_reader_that_takes_nothing_does_not_hold_up_the_stop(autojump_cl
 
 async def test_a_reader_that_has_its_answer_in_the_making_is_not_idle(autojump_clock: trio.testing.MockClock) -> None:
     """It was answered before the stop, and takes what waits for it slowly, but in time."""
-    port = create_port(options(write_timeout_s=300), FakeServices(), SystemClock())
-    ours, theirs = trio.testing.lockstep_stream_pair()
-    connection = Http1Connection(port, StreamWire(theirs), client=None, server=None)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(connection.run)
-        await ours.send_all(infer(1))
+    async with unread(FakeServices(), write_timeout_s=300) as (port, _, ours):
         await trio.sleep(50)
         port.begin_drain()
         await trio.sleep(4)
@@ -140,3 +143,73 @@ async def test_the_requests_of_a_slow_reader_are_not_read() -> None:
             for _ in range(wanted):
                 assert (await client.answer()).status == 200
         assert len(services.inference.submitted) == wanted
+
+
+async def test_a_connection_accepted_in_the_moment_of_a_stop_ends_soon(mock_clock: trio.testing.MockClock) -> None:
+    port = create_port(options(), FakeServices(), SystemClock())
+    port.begin_drain()
+    ours, theirs = trio.testing.memory_stream_pair()
+    began_s = trio.current_time()
+    await Http1Connection(port, StreamWire(theirs), client=None, server=None).run()
+    assert trio.current_time() - began_s <= 1
+    assert await ours.receive_some() == b""
+
+
+class _Trickle(StreamWire):
+    """Takes `rate` bytes a second."""
+
+    def __init__(self, rate: int) -> None:
+        super().__init__(trio.testing.memory_stream_pair()[0])
+        self._rate = rate
+
+    async def send_some(self, pieces: Sequence[bytes | memoryview]) -> int:
+        await trio.sleep(1)
+        return min(self._rate, len(pieces[0]))
+
+
+async def _seconds_until_over(rate: int, size: int, *, stop_after_s: float = 1e9) -> tuple[float, bool]:
+    """Returns the seconds that an answer is being written, and True if it was given up."""
+    failed = []
+    over = trio.Event()
+    async with trio.open_nursery() as nursery:
+
+        def give_up() -> None:
+            failed.append(True)
+            over.set()
+
+        line = ReplyLine(
+            _Trickle(rate),
+            write_timeout_s=60,
+            spawn=lambda work: nursery.start_soon(work),
+            progressed=lambda: None if line.blocked else over.set(),
+            failed=give_up,
+        )
+        place = line.reserve(version="1.1", keep_alive=True, head_only=False, bytes_held=0)
+        began_s = trio.current_time()
+        line.fill(place, HttpReply(parts=(bytes(size),), content_length=size))
+        with trio.move_on_after(stop_after_s):
+            await over.wait()
+        if not over.is_set():
+            line.begin_stop()
+            await over.wait()
+        took_s = trio.current_time() - began_s
+        nursery.cancel_scope.cancel()
+    return took_s, bool(failed)
+
+
+async def test_a_slow_reader_gets_its_answer(mock_clock: trio.testing.MockClock) -> None:
+    took_s, failed = await _seconds_until_over(rate=5000, size=2_000_000)
+    assert not failed
+    assert 395 < took_s < 410
+
+
+async def test_a_reader_of_a_byte_at_a_time_is_given_up(mock_clock: trio.testing.MockClock) -> None:
+    took_s, failed = await _seconds_until_over(rate=1, size=4096)
+    assert failed
+    assert 60 < took_s < 63
+
+
+async def test_a_stop_waits_for_a_slow_reader_as_long_as_its_bytes_may_take(mock_clock: trio.testing.MockClock) -> None:
+    took_s, failed = await _seconds_until_over(rate=1, size=40960, stop_after_s=10)
+    assert failed
+    assert 24 < took_s < 27
