@@ -71,7 +71,7 @@ check: $(SETUP) ## formatting, lint, types, import directions, generated files, 
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python -m tpy.cli.reference | diff - docs/reference/command-line.md
-	$(BIN)/python -m pytest tests/unit/test_words.py tests/mutation/test_mutants.py
+	$(BIN)/python -m pytest tests/unit/test_words.py tests/tools/test_tests.py tests/mutation/test_mutants.py
 
 format: $(SETUP) ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .

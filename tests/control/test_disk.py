@@ -208,7 +208,7 @@ async def test_links_into_the_kernels_file_systems_are_refused_by_name(tmp_path:
 
 async def test_what_is_too_deep_or_too_much_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_model(tmp_path, "deep")
-    with nested(tmp_path / "deep" / "1", 1500):
+    with nested(tmp_path / "deep" / "1", 1_100):
         deep = await scan_of(tmp_path, "deep")
     assert deep is not None
     assert deep.error.endswith(f"d/d' is more than {limits.MODEL_DEPTH_MAX} folders deep")

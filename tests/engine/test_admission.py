@@ -417,7 +417,7 @@ def test_what_is_taken_is_what_the_naive_rules_allow(of: ModelConfig, tensors: l
 
 def test_a_request_with_very_many_inputs_is_refused_in_linear_time() -> None:
     one = t("IN", 1, 2)
-    names = [f"I{number}" for number in range(200_000)]  # quadratic time would be minutes
+    names = [f"I{number}" for number in range(30_000)]  # quadratic time would be half a minute
     request = InferenceRequest(model_name="b8", inputs=tuple(Tensor(name, F, one.array) for name in names), received_ns=0)
-    with pytest.raises(InvalidArgument, match="expected 1 inputs but got 200000 inputs"):
+    with pytest.raises(InvalidArgument, match="expected 1 inputs but got 30000 inputs"):
         Admission(B8).admit(request)

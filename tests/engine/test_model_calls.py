@@ -224,7 +224,7 @@ async def test_a_call_to_the_only_instance_of_its_own_slow_model_is_refused(
         answered = RecordingSink()
         handle = submit_to(running.plane.inference, request(value=4), answered)
         assert isinstance(handle, LoggedRequest) is verbose
-        ticket = handle._handle if isinstance(handle, LoggedRequest) else handle
+        ticket = handle.handle if isinstance(handle, LoggedRequest) else handle
         await trio.testing.wait_all_tasks_blocked()
         batch, sink = WaitingBatch([cast(ExecutionRequest, ticket)]), Sink()
         running.calls.infer(request(value=5), sink, streams=False, waiting=batch)

@@ -153,7 +153,7 @@ class DynamicMachine(SchedulerMachine):
 
 
 machine_settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=25, stateful_step_count=40, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestDefaultCore = DefaultMachine.TestCase
 TestDefaultCore.settings = machine_settings

@@ -155,7 +155,7 @@ class OldestMachine(SequenceMachine):
 
 
 machine_settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=25, stateful_step_count=40, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestDirectSequences = DirectMachine.TestCase
 TestDirectSequences.settings = machine_settings

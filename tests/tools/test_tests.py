@@ -3,80 +3,89 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ASSERTING = re.compile(r"assert_\w+|raises|RaisesGroup|warns|fail|fail_after")
+ASSERTING = frozenset({"raises", "RaisesGroup", "warns", "fail", "fail_after"})
 """Calls that make a test fail, or bound its time."""
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-
-@functools.cache
-def trees() -> dict[str, ast.Module]:
+def sources() -> dict[str, str]:
     files = (file for folder in ("tests", "fuzz") for file in (ROOT / folder).rglob("*.py"))
-    return {str(file.relative_to(ROOT)): ast.parse(file.read_text(encoding="utf-8")) for file in sorted(files)}
+    return {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in sorted(files)}
 
 
-@functools.cache
-def functions(tree: ast.Module) -> list[Function]:
-    return [node for node in ast.walk(tree) if isinstance(node, Function)]
+class Function:
+    """A function of the tests, with the names that it uses. `fails`: it can fail its test by itself."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.used: set[str] = set()
+        self.fails = False
 
 
-@functools.cache
-def calls(function: Function) -> set[str]:
-    """The last names of all that a function calls or passes on."""
-    nodes = [node for statement in function.body for node in ast.walk(statement)]
-    return {
-        node.attr if isinstance(node, ast.Attribute) else node.id for node in nodes if isinstance(node, ast.Attribute | ast.Name)
-    }
+class Module:
+    """The functions of one file, and the names that it imports."""
+
+    def __init__(self, source: str) -> None:
+        self.functions: list[Function] = []
+        self.imported: set[str] = set()
+        self._visit(ast.parse(source), ())
+
+    def _visit(self, node: ast.AST, around: tuple[Function, ...]) -> None:
+        """One walk through the tree; `around` are the functions that a node is in."""
+        for child in ast.iter_child_nodes(node):
+            inside = around
+            match child:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    self.functions.append(Function(name))
+                    inside = (*around, self.functions[-1])
+                case ast.ImportFrom(names=names):
+                    self.imported.update(name.name for name in names)
+                case ast.Name(id=name) | ast.Attribute(attr=name):
+                    for function in around:
+                        function.used.add(name)
+                        function.fails |= name in ASSERTING or name.startswith("assert_")
+                case ast.Assert() | ast.Raise():
+                    for function in around:
+                        function.fails = True
+            self._visit(child, inside)
 
 
-@functools.cache
-def asserts(function: Function) -> bool:
-    """True if the function itself can fail its test."""
-    return any(isinstance(node, ast.Assert | ast.Raise) for node in ast.walk(function)) or any(
-        ASSERTING.fullmatch(name) for name in calls(function)
-    )
-
-
-def imported(tree: ast.Module) -> set[str]:
-    return {name.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names}
-
-
-def asserting_helpers(modules: dict[str, ast.Module]) -> dict[str, set[str]]:
-    """By folder, the names of functions that assert, by themselves or through others of their folder."""
+def failing_helpers(modules: dict[str, Module]) -> dict[str, set[str]]:
+    """By folder, the names of functions that can fail a test, by themselves or through others of their folder."""
     found: dict[str, set[str]] = {}
     for folder in {str(Path(file).parent) for file in modules}:
-        helpers = [each for file, tree in modules.items() if str(Path(file).parent) == folder for each in functions(tree)]
-        names = {each.name for each in helpers if asserts(each)}
-        while more := {each.name for each in helpers if calls(each) & names} - names:
+        helpers = [each for file, module in modules.items() if str(Path(file).parent) == folder for each in module.functions]
+        names = {each.name for each in helpers if each.fails}
+        while more := {each.name for each in helpers if each.used & names} - names:
             names |= more
         found[folder] = names
     return found
 
 
-def without_assertion(modules: dict[str, ast.Module]) -> list[str]:
-    helpers = asserting_helpers(modules)
+def without_assertion(sources: dict[str, str]) -> list[str]:
+    """The tests that cannot fail."""
+    modules = {file: Module(source) for file, source in sources.items()}
+    helpers = failing_helpers(modules)
     everywhere = set().union(*helpers.values())
     found = []
-    for file, tree in modules.items():
-        names = helpers[str(Path(file).parent)] | (imported(tree) & everywhere)
-        tests = (each for each in functions(tree) if each.name.startswith("test_"))
-        found += [f"{file}: {test.name}" for test in tests if not asserts(test) and not calls(test) & names]
+    for file, module in modules.items():
+        names = helpers[str(Path(file).parent)] | (module.imported & everywhere)
+        tests = (each for each in module.functions if each.name.startswith("test_"))
+        found += [f"{file}: {test.name}" for test in tests if not test.fails and not test.used & names]
     return found
 
 
 def test_every_test_can_fail() -> None:
-    assert without_assertion(trees()) == []
+    assert without_assertion(sources()) == []
 
 
 def test_a_test_that_cannot_fail_is_found() -> None:
     source = "def test_nothing():\n    helper()\n\ndef helper():\n    return 1\n"
-    assert without_assertion({"x.py": ast.parse(source)}) == ["x.py: test_nothing"]
-    assert without_assertion({"x.py": ast.parse(source.replace("return 1", "assert 1"))}) == []
+    assert without_assertion({"x.py": source}) == ["x.py: test_nothing"]
+    assert without_assertion({"x.py": source.replace("return 1", "assert 1")}) == []
 
 
 INTERNALS = re.compile(r"(?<!\bself)(?<!\bcls)(?<!super\(\))\._(?!replace\b|asdict\b|fields\b|exit\b|_|proto\b)[a-z]\w*")
@@ -110,9 +119,7 @@ def internals(file: str, source: str) -> list[str]:
 
 
 def test_tests_use_public_names() -> None:
-    files = (file for folder in ("tests", "fuzz") for file in sorted((ROOT / folder).rglob("*.py")))
-    names = {str(file.relative_to(ROOT)): file for file in files}
-    found = [line for name, file in names.items() if not name.startswith(UNDER_WAY) for line in internals(name, file.read_text())]
+    found = [line for name, text in sources().items() if not name.startswith(UNDER_WAY) for line in internals(name, text)]
     assert found == []
 
 

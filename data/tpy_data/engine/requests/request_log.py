@@ -31,13 +31,13 @@ class LoggedRequest:
         self._begun_ns = clock.now_ns()
         self._version = request.model_version
         self._responses = 0
-        self._handle: EngineHandle | None = None
+        self.handle: EngineHandle | None = None
         self._over = False
 
     def submit(self, submit: Submit) -> EngineHandle:
         """Submit the request in this way; its handle."""
         try:
-            self._handle = submit(self._request, self)
+            self.handle = submit(self._request, self)
         except TpyError as refusal:
             self._end(refusal.reason())
             raise
@@ -54,32 +54,32 @@ class LoggedRequest:
 
     def cancel(self) -> None:
         """See EngineHandle."""
-        if self._handle is not None:
-            self._handle.cancel()
+        if self.handle is not None:
+            self.handle.cancel()
         self._end("cancelled")
 
     def pause(self) -> None:
         """See EngineHandle."""
-        if self._handle is not None:
-            self._handle.pause()
+        if self.handle is not None:
+            self.handle.pause()
 
     def resume(self) -> None:
         """See EngineHandle."""
-        if self._handle is not None:
-            self._handle.resume()
+        if self.handle is not None:
+            self.handle.resume()
 
     def waiting(self) -> Iterable[WaitingRequest]:
         """See EngineHandle."""
-        return () if self._handle is None else self._handle.waiting()
+        return () if self.handle is None else self.handle.waiting()
 
     def recall(self) -> None:
         """See EngineHandle."""
-        if self._handle is not None:
-            self._handle.recall()
+        if self.handle is not None:
+            self.handle.recall()
 
     def times(self, now_ns: int) -> Execution | None:
         """See EngineHandle."""
-        return None if self._handle is None else self._handle.times(now_ns)
+        return None if self.handle is None else self.handle.times(now_ns)
 
     def _end(self, status: str) -> None:
         if self._over:
