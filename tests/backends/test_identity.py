@@ -135,7 +135,7 @@ def test_delays_are_tritons(parameters: dict[str, str], delays_ms: list[int]) ->
 @pytest.mark.parametrize(
     ("parameter", "failure"), [("fail_execute", Internal), ("fail_instance", InstanceFailure)], ids=lambda value: str(value)
 )
-def test_an_execution_fails_as_told_for_the_chosen_request(parameter: str, failure: type[Exception]) -> None:
+def test_an_execution_fails_as_configured_for_the_chosen_request(parameter: str, failure: type[Exception]) -> None:
     config = config_of(ONE, **{parameter: "told to", "fail_only_id": "7"})
     with load(config) as model:
         instance = instance_of(model)
@@ -144,7 +144,7 @@ def test_an_execution_fails_as_told_for_the_chosen_request(parameter: str, failu
         assert instance.execute(request_of(config, {"INPUT0": np.zeros(1, np.float32)}, id="8"))[0].error is None
 
 
-def test_loading_and_instances_fail_as_told() -> None:
+def test_loading_and_instances_fail_as_configured() -> None:
     with pytest.raises(Internal, match="no load"):
         load(config_of(ONE, fail_load="no load"))
     with load(config_of(ONE, fail_create_instance="no instance")) as model, pytest.raises(Internal, match="no instance"):

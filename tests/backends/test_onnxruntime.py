@@ -305,7 +305,7 @@ def test_accelerators_for_gpus_are_named_when_there_is_no_gpu_instance(backend: 
     assert ("warning", "model 'm': gpu_execution_accelerator (tensorrt) has no effect without an instance on a GPU") in logged
 
 
-def test_completion_says_which_batch_size_it_chose(tmp_path: Path) -> None:
+def test_completion_logs_its_batch_size(tmp_path: Path) -> None:
     logged: list[str] = []
     backend = create(BackendSettings(name="onnxruntime", config={"default-max-batch-size": "16"}))
     context = onnx_models.write(tmp_path, onnx_models.matmul(), BARE)

@@ -54,7 +54,7 @@ def test_an_unknown_backend_is_refused_with_what_there_is() -> None:
     assert "identity, onnxruntime, python" in text
 
 
-def test_a_typing_error_is_told_from_a_backend_that_is_not_there() -> None:
+def test_a_typing_error_differs_from_a_missing_backend() -> None:
     available = ("identity", "onnxruntime", "python")
     assert how_to_get("pyton", available) == "Did you mean 'python'?"
     for name in ("pytorch", "tensorrt", "tensorflow", "openvino", "dali"):

@@ -127,7 +127,7 @@ async def test_requests_run_while_redis_is_away_and_it_is_used_when_it_is_back(
     assert any("answers again" in record.message for record in caplog.records)
 
 
-async def test_a_redis_that_says_nothing_holds_up_nobody_for_long() -> None:
+async def test_a_silent_redis_delays_requests_by_a_bounded_time() -> None:
     listener = trio.socket.socket()
     with listener:
         await listener.bind(("127.0.0.1", 0))
@@ -144,7 +144,7 @@ async def test_a_redis_that_says_nothing_holds_up_nobody_for_long() -> None:
                     await waiter.done.wait()
 
 
-async def test_a_redis_that_drips_holds_up_nobody_for_long(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_slow_redis_delays_requests_by_a_bounded_time(caplog: pytest.LogCaptureFixture) -> None:
     """A byte each 50 ms: no read waits for long, all of them together would take 50 seconds."""
     with hostile_redis("drips") as server:
         chosen = RedisCacheOptions(host="127.0.0.1", port=server.port, socket_timeout_ms=300, connect_timeout_ms=300)

@@ -42,7 +42,7 @@ def test_answer(answers: dict[str, Exchange], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TOLD_WHY)
-def test_a_model_that_cannot_be_cached_says_why(answers: dict[str, Exchange], name: str) -> None:
+def test_a_model_that_cannot_be_cached_fails_with_the_reason(answers: dict[str, Exchange], name: str) -> None:
     assert answers[name].status == 400
     assert TOLD_WHY[name] in answers[name].json["error"]
 

@@ -52,7 +52,7 @@ def fingerprint(path: str, *, digest: str = "d", mtime_ns: int = 0, inode: int =
     return FileFingerprint(path=path, size_bytes=1, mtime_ns=mtime_ns, inode=inode, digest=digest)
 
 
-def test_a_picture_sorts_what_belongs_to_versions_and_what_to_all() -> None:
+def test_a_scan_sorts_files_of_versions_and_shared_files() -> None:
     paths = ["config.pbtxt", "configs/a.pbtxt", "labels.txt", "warmup/w", "1/model.onnx", "1/sub/x", "10/model.onnx", "old/y"]
     scan = assemble(
         ModelLocation("r", "m"),
@@ -215,7 +215,7 @@ def ready(halves: Halves, *, failed_loads: bool = True) -> bool:
     return strictly_ready(halves.snapshot(), refusals=[], failed_loads=lambda _: failed_loads)
 
 
-def test_an_ensemble_without_its_members_is_told_of_by_its_reason_alone() -> None:
+def test_an_ensemble_without_its_members_fails_with_its_reason_alone() -> None:
     halves = Halves()
     desired = halves.want({1: 1}, ensemble_scheduling=EnsembleScheduling())
     halves.see(1, 1, L, R)

@@ -40,7 +40,7 @@ async def test_lists_directories_only(tmp_path: Path) -> None:
     assert [location.name for location in found] == ["a", "b", "linked"]
 
 
-async def test_a_folder_whose_name_is_not_utf_8_is_no_model_and_told_once(
+async def test_a_folder_whose_name_is_not_utf_8_is_ignored_with_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     make_model(tmp_path, "good")
@@ -66,7 +66,7 @@ async def test_a_repository_that_is_no_folder(address: str) -> None:
         await DiskSource((Path(address),)).list_models()
 
 
-async def test_a_picture_shows_what_is_there(tmp_path: Path) -> None:
+async def test_a_scan_has_versions_files_and_configuration(tmp_path: Path) -> None:
     model = make_model(tmp_path, "m", 1, 10)
     write(model / "1" / "sub" / "data", "deep")
     write(model / "1" / "__pycache__" / "model.pyc")
@@ -92,7 +92,7 @@ async def test_a_named_configuration_and_its_fallback(tmp_path: Path) -> None:
     assert none.config_path == "config.pbtxt"
 
 
-async def test_what_is_not_there_has_no_picture(tmp_path: Path) -> None:
+async def test_a_missing_directory_has_no_scan(tmp_path: Path) -> None:
     assert await scan_of(tmp_path) is None
     write(tmp_path / "m")
     assert await scan_of(tmp_path) is None
@@ -228,7 +228,7 @@ async def test_what_is_too_deep_or_too_much_is_refused_by_name(tmp_path: Path, m
     assert links.error == f"link '{tmp_path}/links/1/10' is one too many: a model has at most 10 links to folders"
 
 
-async def test_a_look_that_is_given_up_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_scan_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(200):
         (make_model(tmp_path) / "1" / str(number)).mkdir()
     begun, ended, listed = threading.Event(), threading.Event(), []
@@ -373,7 +373,7 @@ async def test_a_renamed_directory_appears_whole(disk: Disk, tmp_path: Path) -> 
         assert disk.data.loads == [("m", 1)]
 
 
-async def test_looking_alone_finds_changes_too(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_polling_alone_finds_changes_too(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError(28, "no watches left")
 

@@ -269,7 +269,7 @@ async def test_one_unreadable_model_freezes_no_other(autojump_clock: MockClock, 
         assert world.index()[0] == ("m", 1, "READY", "")
 
 
-async def test_a_repository_that_cannot_be_read_says_nothing_about_its_models(autojump_clock: MockClock, world: World) -> None:
+async def test_an_unreadable_repository_leaves_its_models_serving(autojump_clock: MockClock, world: World) -> None:
     world.put("m", 1)
     async with world.running("poll"):
         world.source.broken_repositories.add("repo")
@@ -281,7 +281,7 @@ async def test_a_repository_that_cannot_be_read_says_nothing_about_its_models(au
         assert [row[0] for row in world.index()] == ["later", "m"]
 
 
-async def test_what_has_changed_in_a_repository_that_cannot_be_read_waits_for_the_next_look(
+async def test_changes_of_an_unreadable_repository_wait_for_the_next_poll(
     autojump_clock: MockClock, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[float] = []
@@ -340,7 +340,7 @@ async def test_a_model_in_two_repositories(autojump_clock: MockClock, world: Wor
         assert [row[0] for row in world.index()] == ["twice"]
 
 
-async def test_namespacing_tells_them_apart(autojump_clock: MockClock, world: World) -> None:
+async def test_namespacing_separates_models_of_one_name(autojump_clock: MockClock, world: World) -> None:
     world.put("twice", 1)
     world.put("twice", 2, repository="other")
     world.put("once", 1)

@@ -80,7 +80,7 @@ async def test_options_that_contradict(world: World, mode: str, load_models: tup
             pass
 
 
-async def test_a_repository_that_is_not_there_is_told_at_once(autojump_clock: MockClock, world: World) -> None:
+async def test_a_missing_repository_is_an_error_at_the_start(autojump_clock: MockClock, world: World) -> None:
     world.source.broken_repositories.add("repo")
     with pytest.RaisesGroup(pytest.RaisesExc(Unavailable, match="failed to stat file repo")):
         async with world.running("poll"):

@@ -29,7 +29,7 @@ def test_the_readme(reader: Reader, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", RUN, ids=_name)
-def test_a_page_does_what_it_says(page: Path, reader: Reader) -> None:
+def test_the_commands_of_a_page_work(page: Path, reader: Reader) -> None:
     reader.follow(page)
 
 
@@ -67,7 +67,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("room", ["tutorial", "how-to", "reference", "explanation", "adr"])
-def test_each_room_has_a_door_to_every_page(room: str) -> None:
+def test_each_folder_links_all_its_pages(room: str) -> None:
     index = (ROOT / "docs" / room / "README.md").read_text(encoding="utf-8")
     missing = [page.name for page in pages(f"docs/{room}") if page.name != "README.md" and f"]({page.name})" not in index]
     assert not missing

@@ -149,7 +149,7 @@ _REFUSED = {
 
 
 @pytest.mark.parametrize("field", _REFUSED)
-def test_a_field_is_said_to_be_missing_as_long_as_it_is(field: str) -> None:
+def test_a_field_is_documented_as_missing_while_it_is(field: str) -> None:
     refused = False
     try:
         refuse_unsupported(_REFUSED[field])
@@ -158,7 +158,7 @@ def test_a_field_is_said_to_be_missing_as_long_as_it_is(field: str) -> None:
     assert (field in _not_there_yet()) == refused, "docs/reference/compatibility.md is out of date"
 
 
-def test_flags_are_said_to_be_missing_as_long_as_they_are() -> None:
+def test_flags_are_documented_as_missing_while_they_are() -> None:
     named = {name.removeprefix("--") for name in _not_there_yet() if name.startswith("--")}
     assert named <= set(FLAG_BY_NAME)
     assert not {name for name in named if FLAG_BY_NAME[name].support is Support.HONOURED}, "out of date"

@@ -109,7 +109,7 @@ def explicit(repository: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_load_call_says_why(explicit: ServerProcess, name: str) -> None:
+def test_a_load_call_fails_with_the_reason(explicit: ServerProcess, name: str) -> None:
     with InferenceServerClient(explicit.http) as client:
         with pytest.raises(InferenceServerException) as caught:
             client.load_model(name)

@@ -143,7 +143,7 @@ def test_many_at_once_with_the_aio_client(demo_server: ServerProcess) -> None:
     assert asyncio.run(ask()) == list(KINDS.values())
 
 
-def test_tpy_demo_tells_what_files_are(demo_server: ServerProcess) -> None:
+def test_tpy_demo_classifies_files(demo_server: ServerProcess) -> None:
     host, port = demo_server.http.split(":")
     outcome = run_tpy("demo", f"--host={host}", f"--port={port}", str(PICTURES / "coffee.png"), __file__)
     assert (outcome.code, outcome.err) == (0, "")
@@ -154,7 +154,7 @@ def test_tpy_demo_tells_what_files_are(demo_server: ServerProcess) -> None:
     assert len(lines) == 5
 
 
-def test_tpy_demo_without_a_server_says_so() -> None:
+def test_tpy_demo_without_a_server_fails_with_a_message() -> None:
     outcome = run_tpy("demo", "--port=1", __file__)
     assert outcome.code == 1
     assert outcome.out == ""

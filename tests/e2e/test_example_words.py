@@ -71,7 +71,7 @@ def test_other_seeds_other_texts_and_count_is_a_limit(server: ServerProcess) -> 
     assert stream_over_http(server, TEXT="no such beginning") == []
 
 
-def test_what_is_wrong_is_said_in_the_stream(server: ServerProcess) -> None:
+def test_errors_are_sent_in_the_stream(server: ServerProcess) -> None:
     [event] = stream_over_http(server, TEXT="The", count="many")
     assert event == {"error": "invalid literal for int() with base 10: 'many'"}
     with pytest.raises(InferenceServerException, match="codec can't decode byte 0xff"):

@@ -321,7 +321,7 @@ def test_the_death_of_the_server_ends_its_frontends(tmp_path: Path) -> None:
         wait_until(lambda: not any(map(is_alive, frontends)))
 
 
-def test_what_cannot_be_served_is_said_at_the_start(tmp_path: Path) -> None:
+def test_what_cannot_be_served_is_an_error_at_the_start(tmp_path: Path) -> None:
     build(tmp_path / "models")
     missing = ("--grpc-use-ssl=true", "--grpc-server-cert=/nowhere.pem", "--grpc-server-key=/nowhere.key")
     with ServerProcess("--frontend-processes=2", *missing, repositories=[tmp_path / "models"], expect_exit=1) as server:

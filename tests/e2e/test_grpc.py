@@ -63,7 +63,7 @@ def test_models_are_polled_for(repository: Path) -> None:
             (client.unload_model if ready else client.load_model)("a")
 
 
-def test_health_tells_changes(repository: Path) -> None:
+def test_health_watch_sends_changes(repository: Path) -> None:
     for name in ("a", "b"):
         ModelFolder(repository, name).identity()
     with (

@@ -128,7 +128,7 @@ def test_one_output_of_one_version(server: ServerProcess) -> None:
         (["echo", "X=[1,2,3,4]", 'TEXT=["a", "b"]'], "HTTP 400"),
     ],
 )
-def test_what_does_not_fit_is_told(server: ServerProcess, values: list[str], told: str) -> None:
+def test_what_does_not_fit_is_reported(server: ServerProcess, values: list[str], told: str) -> None:
     outcome = infer(server, *values)
     assert (outcome.code, outcome.out) == (1, "")
     assert told in outcome.err

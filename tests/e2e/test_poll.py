@@ -122,7 +122,7 @@ def test_a_failed_update_keeps_the_old_version(model: ModelFolder, client: Infer
     assert rows(client, model.name) == [("1", "READY", "")]
 
 
-def test_a_broken_configuration_is_told_and_mended(model: ModelFolder, client: InferenceServerClient) -> None:
+def test_a_broken_configuration_is_reported_and_repaired(model: ModelFolder, client: InferenceServerClient) -> None:
     model.config("max_batch_size: [\n").affine(1, 5)
     (row,) = wait_until(lambda: [row for row in rows(client, model.name) if row[2]])
     assert row[:2] == ("", "UNAVAILABLE")

@@ -298,7 +298,7 @@ def test_a_verbose_log_has_a_line_for_each_request(repository: Path) -> None:
         assert server.log.count("status: OK") == 1
 
 
-def test_a_port_in_use_is_said_in_tritons_words(repository: Path, tmp_path: Path) -> None:
+def test_a_port_in_use_is_an_error_in_tritons_words(repository: Path, tmp_path: Path) -> None:
     file = tmp_path / "log"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -170,7 +170,7 @@ def test_a_lone_ragged_request(client: InferenceServerClient) -> None:
     assert ask(client, "sums", X=numbers(1, 4))["SUMS"].tolist() == [[6]]
 
 
-def test_what_has_no_effect_is_told_and_metric_tags_are_shown(server: ServerProcess) -> None:
+def test_settings_without_effect_are_warnings_and_metric_tags_are_shown(server: ServerProcess) -> None:
     server.wait_log("model 'lists' sets fields that have no effect here: batch_input")
     assert "model 'sums' sets fields" not in server.log
     with urllib.request.urlopen(f"http://{server.metrics}/metrics") as page:

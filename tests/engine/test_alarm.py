@@ -42,7 +42,7 @@ async def test_the_earliest_deadline_wakes_and_is_forgotten(autojump_clock: Mock
         nursery.cancel_scope.cancel()
 
 
-async def test_the_time_it_tells_is_never_before_the_deadline(autojump_clock: MockClock) -> None:
+async def test_the_returned_time_is_never_before_the_deadline(autojump_clock: MockClock) -> None:
     alarm = Alarm(TrioClock(trio.lowlevel.current_clock()))
     for deadline_ns in (1, 333_333_333, 1_000_000_007, 3_141_592_653_589):
         alarm.bring_forward(deadline_ns)

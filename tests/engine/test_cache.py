@@ -257,7 +257,7 @@ async def test_large_requests_are_hashed_elsewhere(autojump_clock: MockClock, mo
             r.submit(InferenceRequest(model_name="m", inputs=(tensor(large, 1),)))
 
 
-async def test_what_is_larger_than_the_cache_is_not_kept_and_told_once(
+async def test_a_response_larger_than_the_cache_is_not_kept_and_logged_once(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with rig(backend=Counting(), cache=LocalCacheOptions(size_bytes=100)) as r:
@@ -295,7 +295,7 @@ async def test_unloading_waits_for_who_waits(autojump_clock: MockClock) -> None:
         assert [sink.response.error is None for sink in sinks] == [False, True, True]
 
 
-async def test_without_the_flag_a_model_is_not_cached_and_says_so(
+async def test_without_the_flag_a_model_is_not_cached_with_a_warning(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with rig(backend=Counting()) as r:

@@ -203,7 +203,7 @@ async def test_the_instance_is_free_when_execute_returned(autojump_clock: object
         assert statistics(served).inference.success.count == 3
 
 
-async def test_cancel_tells_the_model_and_drops_what_it_sends(autojump_clock: object) -> None:
+async def test_cancel_notifies_the_model_and_drops_its_responses(autojump_clock: object) -> None:
     later = Later()
     ended: list[str] = []
     async with rig(backend=decoupled_backend(later)) as served:

@@ -228,7 +228,7 @@ async def test_the_end_of_the_server_finishes_what_is_on_its_way(autojump_clock:
     assert len(stream.errors) == 1
 
 
-async def test_an_ensemble_that_is_gone_is_not_told_of_its_members(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unloaded_ensemble_is_not_notified_of_its_members(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[EnsembleRuntime] = []
     reconsider = EnsembleRuntime.reconsider
 
@@ -251,7 +251,7 @@ async def test_an_ensemble_that_is_gone_is_not_told_of_its_members(monkeypatch: 
         assert not told
 
 
-async def test_only_what_was_loaded_is_said_to_be_unloaded(caplog: pytest.LogCaptureFixture) -> None:
+async def test_only_loaded_ensembles_are_logged_as_unloaded(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with rig(backend=MembersBackend()) as r:
         await serve_all(r, config("a"), config("b"), CHAIN)

@@ -166,7 +166,7 @@ async def test_max_inflight_requests_bounds_each_step(autojump_clock: MockClock)
         assert most <= 1, "of two in flight one runs"
 
 
-async def test_cancelling_tells_the_member() -> None:
+async def test_cancelling_notifies_the_member() -> None:
     requests: list[ExecutionRequest] = []
     backend = MembersBackend({"many": requests.append})
     async with rig(backend=backend) as r:

@@ -67,7 +67,7 @@ async def test_only_what_was_asked_for_runs() -> None:
         assert sorted(name for name, _ in backend.seen[1:]) == ["a", "b", "c"]
 
 
-async def test_what_the_caller_said_goes_for_every_step() -> None:
+async def test_the_parameters_of_a_request_apply_to_every_step() -> None:
     backend = MembersBackend()
     async with rig(backend=backend) as r:
         await serve_all(r, config("a"), config("b"), CHAIN)
@@ -80,7 +80,7 @@ async def test_what_the_caller_said_goes_for_every_step() -> None:
         assert stream.responses[0].parameters == {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
 
 
-async def test_a_step_says_what_sequence_goes_on() -> None:
+async def test_a_step_continues_its_sequence() -> None:
     def answer(request: ExecutionRequest) -> ExecutionResult:
         return ExecutionResult(same(request).outputs, None, {"sequence_id": 9, "sequence_end": True, "other": 1})
 
@@ -107,7 +107,7 @@ async def test_a_step_that_fails_ends_the_request_with_its_code() -> None:
         assert counted.failures.other == 2
 
 
-async def test_steps_that_have_begun_finish_before_the_error_is_told(autojump_clock: MockClock) -> None:
+async def test_started_steps_finish_before_the_error_is_delivered(autojump_clock: MockClock) -> None:
     backend = MembersBackend({"a": lambda request: ExecutionResult(error=Internal("broke"))})
     both = ensemble("e", step("a", "IN", "OUT"), step("slow", "IN", "Y"), output=outputs("OUT", "Y"))
     async with rig(backend=backend, latency_ms=lambda worker: 50 if worker.startswith("slow") else 5) as r:
@@ -304,7 +304,7 @@ async def test_many_steps_that_answer_at_once_do_not_pile_up_on_the_stack() -> N
         assert stream.values == [1]
 
 
-async def test_what_contradicts_the_ensemble_is_refused_at_the_door() -> None:
+async def test_what_contradicts_the_ensemble_is_refused_on_arrival() -> None:
     async with rig(backend=MembersBackend()) as r:
         await serve_all(r, config("a"), config("b"), CHAIN)
         with pytest.raises(InvalidArgument, match="unexpected shape for input 'IN' for model 'e'"):

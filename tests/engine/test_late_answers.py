@@ -76,7 +76,7 @@ async def test_a_batch_may_answer_some_at_once(autojump_clock: object) -> None:
         assert values(await sinks[1].wait()) == [3, 3]
 
 
-async def test_a_cancelled_one_tells_the_model_and_its_answer_is_dropped(autojump_clock: object) -> None:
+async def test_cancelling_notifies_the_model_and_drops_its_response(autojump_clock: object) -> None:
     later = Later()
     async with rig(backend=ScriptedBackend(later)) as served:
         await served.serve(config())
@@ -95,7 +95,7 @@ async def test_a_cancelled_one_tells_the_model_and_its_answer_is_dropped(autojum
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
-async def test_one_that_ends_while_it_is_executed_tells_the_model_too(autojump_clock: object, how: str) -> None:
+async def test_an_end_during_execution_notifies_the_model_too(autojump_clock: object, how: str) -> None:
     later = Later()
     async with rig(backend=ScriptedBackend(later), latency_ms=100) as served:
         await served.serve(config())

@@ -82,7 +82,7 @@ def ragged() -> ModelInput:
         ),
     ],
 )
-async def test_what_cannot_be_served_says_why(
+async def test_a_failed_load_has_its_reason_in_the_store(
     autojump_clock: MockClock, loop_guard: LoopGuard, changes: dict[str, Any], reason: str
 ) -> None:
     async with rig() as r:

@@ -173,7 +173,7 @@ class CheckedCall:
         self.checks += 1
 
 
-async def test_calls_that_batches_wait_for_are_looked_at_now_and_then(autojump_clock: trio.testing.MockClock) -> None:
+async def test_calls_that_batches_wait_for_are_checked_periodically(autojump_clock: trio.testing.MockClock) -> None:
     async with rig() as running, trio.open_nursery() as nursery:
         calls = EngineCalls(running.plane.inference)
         nursery.start_soon(calls.run)

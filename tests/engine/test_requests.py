@@ -96,7 +96,7 @@ async def test_by_default_a_timeout_belongs_to_the_queue_that_allows_it(autojump
 
 
 @pytest.mark.parametrize(("flag", "parameter"), [(RequestTimeout.QUEUE, "enforce"), (RequestTimeout.ENFORCE, "queue")])
-async def test_a_model_says_for_itself_what_timeouts_are(
+async def test_a_model_parameter_sets_the_meaning_of_timeouts(
     autojump_clock: MockClock, loop_guard: LoopGuard, flag: RequestTimeout, parameter: str
 ) -> None:
     async with rig(latency_ms=1000, request_timeout=flag) as r:

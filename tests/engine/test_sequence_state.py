@@ -55,7 +55,7 @@ async def test_a_failed_execution_leaves_the_state_as_it_was(autojump_clock: Moc
         assert values(await r.submit(of(1, 1, end=True)).wait()) == [2, 2]
 
 
-async def test_states_begin_as_their_files_say(autojump_clock: MockClock, tmp_path: Path) -> None:
+async def test_states_begin_with_the_content_of_their_files(autojump_clock: MockClock, tmp_path: Path) -> None:
     folder = tmp_path / "initial_state"
     folder.mkdir()
     (folder / "numbers").write_bytes(np.array([7, 8], np.float32).tobytes() + b"more")

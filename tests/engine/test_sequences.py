@@ -62,7 +62,7 @@ async def test_requests_that_are_in_no_sequence_are_refused_in_tritons_words(aut
         assert not r.backend.batches
 
 
-async def test_controls_say_where_a_request_stands(autojump_clock: MockClock) -> None:
+async def test_control_tensors_mark_the_position_of_a_request(autojump_clock: MockClock) -> None:
     async with rig(backend=sequence_backend()) as r:
         await r.serve(sequence_config())
         for sent in (of(7, 1, start=True), of(7, 2), of(7, 3, end=True), of(8, 4, start=True, end=True)):
@@ -259,7 +259,7 @@ async def test_a_sequence_keeps_its_instance_until_it_ends_when_there_are_to_be_
         assert len(r.backend.instances) == 1
 
 
-async def test_warmup_begins_a_sequence_unless_its_sample_says_otherwise(autojump_clock: MockClock) -> None:
+async def test_warmup_begins_a_sequence_unless_its_sample_overrides_it(autojump_clock: MockClock) -> None:
     zero = WarmupInput(data_type=DataType.FP32, dims=(2,), zero_data=True)
     end = WarmupInput(data_type=DataType.FP32, dims=(1,), random_data=True)
     samples = (

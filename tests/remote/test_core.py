@@ -121,7 +121,7 @@ def test_every_datatype_and_any_layout_survives(datatype: DataType) -> None:
         m.WireTensor("A", DataType.FP32, (1,), block=m.Block(0, 8)),
     ],
 )
-def test_tensors_that_are_not_what_they_say_are_refused(tensor: m.WireTensor) -> None:
+def test_tensors_that_contradict_their_description_are_refused(tensor: m.WireTensor) -> None:
     message = m.Submit(1, 7, "m", None, "", (tensor,), (), {}, None, 0, 0, None, 0)
     with pytest.raises(ProtocolError, match="tensor 'A'"):
         request_of(message, lambda offset, size: np.zeros(size, np.uint8))

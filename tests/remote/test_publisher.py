@@ -63,7 +63,7 @@ class Engine:
         return list(self.rows)
 
 
-async def test_a_change_is_told_when_all_that_serve_have_seen_it() -> None:
+async def test_a_change_is_complete_when_all_that_serve_have_seen_it() -> None:
     engine = Engine()
     publisher = Publisher(engine.fakes)
     await publisher.refresh()

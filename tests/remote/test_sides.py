@@ -85,7 +85,7 @@ async def test_tensors_of_any_size_go_there_and_back(count: int) -> None:
         assert not response.outputs[0].array.flags.writeable
 
 
-async def test_shared_memory_is_free_again_when_nobody_looks_at_it() -> None:
+async def test_shared_memory_is_free_again_after_its_last_view() -> None:
     async with both_sides() as sides:
         sink = Sink()
         for _ in range(3):
@@ -134,7 +134,7 @@ async def test_a_response_that_has_no_form_is_an_error_and_leaves_nothing() -> N
         assert sides.session.shared_bytes == 0
 
 
-async def test_a_refusal_at_the_door_arrives_as_one() -> None:
+async def test_a_refusal_on_arrival_arrives_as_one() -> None:
     async with both_sides() as sides:
         sides.fakes.inference.raises = Unavailable("Exceeds maximum queue size")
         sink = Sink()
@@ -146,7 +146,7 @@ async def test_a_refusal_at_the_door_arrives_as_one() -> None:
         assert sides.engine.pending_requests == sides.session.open_requests == 0
 
 
-async def test_a_bug_at_the_door_is_told_as_one(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_on_arrival_is_logged_and_answered(caplog: pytest.LogCaptureFixture) -> None:
     async with both_sides() as sides:
         sides.fakes.inference.raises = RuntimeError("a secret")
         sink = Sink()

@@ -205,7 +205,7 @@ def test_at_a_stop_what_a_quick_instance_holds_is_executed_and_what_comes_back_i
     assert play.actions() == [Refuse(second, Outcome.STOPPING), Respond((first,))]
 
 
-def test_a_driver_that_reports_too_much_is_told() -> None:
+def test_a_driver_that_reports_too_much_raises() -> None:
     play, _ = quick(2)
     with pytest.raises(InvariantViolation, match="over with 3 batches and holds 2"):
         play.core.done(0, 1, [1, 1, 1])

@@ -169,7 +169,7 @@ def test_stop_refuses_what_waits_and_whatever_comes_later() -> None:
     assert core.take_actions() == [Respond((running,))]
 
 
-def test_a_driver_that_breaks_the_contract_is_told() -> None:
+def test_a_driver_that_breaks_the_contract_raises() -> None:
     core = core_with_instances(0)
     with pytest.raises(InvariantViolation, match="added twice"):
         core.add_instance(0, 1)

@@ -179,7 +179,7 @@ async def test_a_performer_that_raises_does_not_stop_the_driver(autojump_clock: 
     assert notebook.begun()[-1] == ["retired", 2]
 
 
-async def test_deadlines_are_told_when_they_come_and_time_never_goes_back(autojump_clock: MockClock) -> None:
+async def test_the_core_advances_at_deadlines_and_time_never_goes_back(autojump_clock: MockClock) -> None:
     core, notebook, driver = driven()
     async with trio.open_nursery() as nursery:
         core.deadline_ns = 5_000_000_000

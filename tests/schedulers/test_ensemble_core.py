@@ -68,7 +68,7 @@ def test_a_plan_knows_how_often_each_tensor_is_taken() -> None:
     assert graph.plan([1]).uses == (1, 1, 0)
 
 
-def test_one_that_can_go_no_further_says_so() -> None:
+def test_an_ensemble_that_can_go_no_further_fails() -> None:
     """Configurations that were checked cannot come to this; a member that changes its nature under an ensemble could."""
     graph = EnsembleGraph([GraphStep((0, 1), (2,))], inputs=[0], outputs=[2], tensor_count=3)
     core = EnsembleCore(1)

@@ -23,7 +23,7 @@ def test_every_promise_holds(seed: int) -> None:
     assert report.counts["stopped in time"] + report.counts["stopped at the exit time-out"] == 1
 
 
-def test_the_same_seed_tells_the_same_story_in_every_process() -> None:
+def test_the_same_seed_gives_the_same_run_in_every_process() -> None:
     journals = []
     for hash_seed in ("1", "2"):
         command = [sys.executable, "-m", "tests.simulation", "--first", "3", "--seeds", "2", "--journal"]
@@ -35,7 +35,7 @@ def test_the_same_seed_tells_the_same_story_in_every_process() -> None:
     assert journals[0].count("\n") > 100
 
 
-def test_different_seeds_tell_different_stories() -> None:
+def test_different_seeds_give_different_runs() -> None:
     assert simulate(1).digest != simulate(2).digest
 
 

@@ -58,7 +58,7 @@ def test_what_has_no_effect_is_a_warning(tmp_path: Path) -> None:
     assert sound
 
 
-def test_what_validation_has_said_is_not_said_again(tmp_path: Path) -> None:
+def test_problems_of_the_validation_are_not_repeated(tmp_path: Path) -> None:
     parameter = 'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value { string_value: "x" } }\n'
     lines, sound = checked(tmp_path, 'backend: "identity"\n' + parameter + TENSORS)
     assert len(lines) == 1

@@ -15,13 +15,13 @@ def test_ordinary_texts_stay_as_they_are() -> None:
     assert request_prefix("7") == "[request id: 7] "
 
 
-def test_long_texts_are_cut_and_say_so() -> None:
+def test_long_texts_are_cut_with_a_mark() -> None:
     text = echo("x" * (limits.ECHO_CHARACTERS_MAX + 5))
     assert text == "x" * limits.ECHO_CHARACTERS_MAX + "... (5 more characters)"
     assert request_prefix("x" * 5000).endswith("... (3976 more characters)] ")
 
 
-def test_long_lists_are_cut_and_say_so() -> None:
+def test_long_lists_are_cut_with_a_mark() -> None:
     text = echo_list("xxxx" for _ in range(30_000))
     shown = limits.ECHO_LIST_CHARACTERS_MAX // 4
     assert text == ",".join(["xxxx"] * shown) + f", ... and {30_000 - shown} more"

@@ -65,7 +65,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     return fake
 
 
-def test_what_the_driver_says(driver: FakeDriver) -> None:
+def test_queries_of_the_driver(driver: FakeDriver) -> None:
     assert gpus.compute_capability(1) == (9, 0)
     assert gpus.memory(1) == gpus.DeviceMemory(used=50 * GIB, total=80 * GIB)
     assert (driver.retained, driver.pushed) == (0, 0)

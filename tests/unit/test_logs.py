@@ -102,7 +102,7 @@ def test_levels_are_switched_one_by_one(controller: LogController, stream: io.St
     assert "verbose three" not in text
 
 
-def test_a_full_disk_is_told_once_and_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_reported_once_and_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     controller = LogController(LogSettings(log_file="/dev/full"))
     controller.install()
     LOG.info("one")

@@ -117,7 +117,7 @@ async def test_watch_merges_changes_into_the_newest() -> None:
     await watch.aclose()
 
 
-def test_what_is_not_said_is_nothing_special() -> None:
+def test_defaults_of_an_observed_version() -> None:
     version = ObservedVersion(key=KEY, state=ModelState.LOADING)
     assert (version.reason, version.since_ns, version.config_revision) == ("", 0, 0)
     assert (version.applied_error, version.refused_revision) == ("", 0)

@@ -100,7 +100,7 @@ def test_what_is_no_configuration(text: str) -> None:
         parse_json(text)
 
 
-def test_all_problems_are_said() -> None:
+def test_all_problems_are_reported() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_json('{"nme": 1, "input": [{"dims": ["x"]}], "dynamic_batching": {"priority_queue_policy": {"y": {}}}}')
     assert [problem.field for problem in caught.value.problems] == [

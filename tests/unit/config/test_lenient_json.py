@@ -73,6 +73,6 @@ def test_values_of_fields_as_protobuf_takes_them() -> None:
     )
 
 
-def test_broken_json_is_told_by_its_first_fault() -> None:
+def test_broken_json_is_reported_by_its_first_error() -> None:
     with pytest.raises(ConfigError, match=r"not JSON: Expecting ',' delimiter: line 1 column 21"):
         parse_json('{"max_batch_size":1 "name": "m"}')

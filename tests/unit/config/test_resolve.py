@@ -53,7 +53,7 @@ def test_the_backend_that_is_meant(
     assert resolve(resolved, directory_name="m", version_files=files) == resolved
 
 
-def test_a_file_where_a_folder_is_meant_tells_nothing() -> None:
+def test_a_file_in_place_of_a_folder_resolves_nothing() -> None:
     with pytest.raises(ConfigError, match="Could not determine backend"):
         resolve(ModelConfig(), directory_name="m", version_files=("model.savedmodel", "model.plan/", "model.pt/"))
 

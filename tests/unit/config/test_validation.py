@@ -35,7 +35,7 @@ def test_a_good_configuration_has_no_problem() -> None:
     assert check(f'backend: "python" max_batch_size: 4 {IO} dynamic_batching {{ }}') == []
 
 
-def test_all_problems_are_said_in_the_order_of_the_file() -> None:
+def test_all_problems_are_reported_in_the_order_of_the_file() -> None:
     problems = check(
         """name: "other"
 backend: "python"
@@ -74,7 +74,7 @@ def test_what_a_backend_may_complete_is_not_missed() -> None:
     assert len(messages(check(wrong, complete=False))) == 1
 
 
-def test_a_model_whose_backend_cannot_be_told() -> None:
+def test_a_model_whose_backend_cannot_be_resolved() -> None:
     expected = (
         "Invalid model name: Could not determine backend for model 'm' with no backend in model configuration. "
         "Expected model name of the form 'model.<backend_name>'."
