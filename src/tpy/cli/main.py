@@ -169,6 +169,47 @@ def demo(file: tuple[Path, ...], host: str, port: int) -> None:
 
 
 @cli.command()
+@click.argument("name")
+@click.option(
+    "--from", "source", required=True, metavar="FILE", type=click.Path(path_type=Path), help="The trained model, or a model.py."
+)
+@click.option(
+    "--repository",
+    default="models",
+    show_default=True,
+    metavar="DIRECTORY",
+    type=click.Path(path_type=Path),
+    help="Where the folder is made; it is made, too.",
+)
+@click.option("--as", "form", type=click.Choice(["onnx", "python", "torchscript"]), help="What to serve it as.")
+@click.option(
+    "--env",
+    "environment",
+    metavar="DIRECTORY",
+    type=click.Path(path_type=Path),
+    help="Virtual environment that the model was made in: it is converted there, and a model.py runs there.",
+)
+@click.option(
+    "--input", "inputs", multiple=True, metavar="NAME:TYPE:SIZES", help="An input of one row, where the file does not say it."
+)
+def init(name: str, source: Path, repository: Path, form: str | None, environment: Path | None, inputs: tuple[str, ...]) -> None:
+    """Make a model folder of a trained model: ONNX (.onnx), scikit-learn (.joblib, .pkl), PyTorch (.pt), XGBoost (.ubj, .xgb),
+    LightGBM (.txt, .lgb), Keras (.keras), or a model.py. Loading a pickle runs code that is in it: only files that you trust."""
+    from tpy.cli.init import InitRequest, create
+    from tpy.cli.init.sources import Form, parse_input
+
+    request = InitRequest(
+        name=name,
+        source=source,
+        repository=repository,
+        form=None if form is None else Form(form),
+        inputs=[parse_input(text) for text in inputs],
+        environment=environment,
+    )
+    click.echo("\n".join(create(request)))
+
+
+@cli.command()
 @click.argument("model")
 @click.argument("value", nargs=-1)
 @click.option("--output", multiple=True, metavar="NAME", help="Ask for this output only. Repeat it for several.")

@@ -1,0 +1,302 @@
+"""Converts a trained model to what the server reads. Run as a script by the interpreter of the environment that the model was
+made in, which need not have tpy: `python convert.py TASK` with a task as JSON; the last line that it prints is the result.
+
+A task has `action` (a name in ACTIONS), `source`, `target`, and `inputs`: name, type and sizes of a row of each input, where the
+model does not say. A result has `facts`, or `error` with what to do, or `missing`: packages to install.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_BATCH = "batch"
+_NUMPY_NAMES = {"FP16": "float16", "FP32": "float32", "FP64": "float64", "BOOL": "bool"}
+
+
+class Missing(Exception):
+    """Packages are not installed in this environment."""
+
+    def __init__(self, *packages: str) -> None:
+        super().__init__(*packages)
+        self.packages = packages
+
+
+class Unusable(Exception):
+    """The file is not a model that can be converted. `str()` says why, and what to do."""
+
+
+class Input(NamedTuple):
+    """An input as the command line describes it: the sizes are those of one row, -1 for any."""
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+
+
+class Task(NamedTuple):
+    """One conversion."""
+
+    source: Path
+    target: Path
+    inputs: tuple[Input, ...]
+
+
+def describe_pickle(task: Task) -> dict[str, Any]:
+    """The features and labels of a model with `predict`, for a Python model that calls it."""
+    model = _unpickled(task.source)
+    if not hasattr(model, "predict"):
+        raise Unusable(f"it holds a {type(model).__name__}, which has no predict; write a model.py and use --from model.py")
+    import numpy as np
+
+    count: Any = getattr(model, "n_features_in_", None)
+    trials: list[tuple[str, Any]] = [("TEXT", np.array(["text"]))]
+    if count is not None:
+        trials.insert(0, ("X", np.zeros((1, int(count)), np.float32)))
+    errors = []
+    for name, row in trials:
+        try:
+            label = np.asarray(model.predict(row))
+            probabilities = np.asarray(model.predict_proba(row)) if hasattr(model, "predict_proba") else None
+        except Exception as error:
+            errors.append(f"{type(error).__name__}: {error}".splitlines()[0])
+            continue
+        return {
+            "input": name,
+            "features": None if name == "TEXT" else int(count),
+            "label": "TYPE_STRING" if label.dtype.kind in "OUS" else "TYPE_INT64" if label.dtype.kind in "iub" else "TYPE_FP64",
+            "labels": list(label.shape[1:]) or [1],
+            "probabilities": None if probabilities is None else list(probabilities.shape[1:]),
+        }
+    raise Unusable(
+        f"its predict takes neither rows of numbers nor texts ({'; '.join(errors)}); write a model.py, --from model.py"
+    )
+
+
+def pickle_to_onnx(task: Task) -> dict[str, Any]:
+    """Scikit-learn, and what XGBoost and LightGBM offer in its form."""
+    model = _unpickled(task.source)
+    family = type(model).__module__.partition(".")[0]
+    if family in ("xgboost", "lightgbm"):
+        return _trees_to_onnx(family, model, task.target)
+    skl2onnx = _imported("skl2onnx", "skl2onnx")
+    types = _imported("skl2onnx.common.data_types", "skl2onnx")
+    count = getattr(model, "n_features_in_", None)
+    if task.inputs:
+        initial = [(each.name, _onnx_type(types, each)) for each in task.inputs]
+    elif count is None:
+        initial = [("TEXT", types.StringTensorType([None, 1]))]
+    else:
+        initial = [("X", types.FloatTensorType([None, int(count)]))]
+    # Without it the probabilities of a classifier are a list of dictionaries, which no tensor can hold.
+    options = {id(model): {"zipmap": False}} if hasattr(model, "predict_proba") else None
+    try:
+        converted = skl2onnx.convert_sklearn(model, initial_types=initial, options=options)
+    except Exception as error:
+        said = str(error).strip() or type(error).__name__
+        raise Unusable(f"skl2onnx cannot convert it: {said.splitlines()[0]}; --as python serves it as it is") from error
+    task.target.write_bytes(converted.SerializeToString())
+    return {"by": f"skl2onnx {skl2onnx.__version__}, zipmap off"}
+
+
+def xgboost_to_onnx(task: Task) -> dict[str, Any]:
+    """A file of XGBoost's own."""
+    xgboost = _imported("xgboost", "xgboost")
+    booster = xgboost.Booster()
+    booster.load_model(str(task.source))
+    return _trees_to_onnx("xgboost", booster, task.target)
+
+
+def lightgbm_to_onnx(task: Task) -> dict[str, Any]:
+    """A file of LightGBM's own."""
+    lightgbm = _imported("lightgbm", "lightgbm")
+    return _trees_to_onnx("lightgbm", lightgbm.Booster(model_file=str(task.source)), task.target)
+
+
+def _trees_to_onnx(family: str, model: Any, target: Path) -> dict[str, Any]:
+    onnxmltools = _imported("onnxmltools", "onnxmltools")
+    types = _imported("onnxmltools.convert.common.data_types", "onnxmltools")
+    counts = (getattr(model, name, None) for name in ("n_features_in_", "num_features", "num_feature"))
+    found = next(count for count in counts if count is not None)
+    count = int(found() if callable(found) else found)
+    convert = onnxmltools.convert_xgboost if family == "xgboost" else onnxmltools.convert_lightgbm
+    extra = {"zipmap": False} if "zipmap" in inspect.signature(convert).parameters or family == "lightgbm" else {}
+    converted = convert(model, initial_types=[("X", types.FloatTensorType([None, count]))], **extra)
+    for output in converted.graph.output:  # LightGBM's label says that it has one row
+        output.type.tensor_type.shape.dim[0].dim_param = _BATCH
+    target.write_bytes(converted.SerializeToString())
+    return {"by": f"onnxmltools {onnxmltools.__version__}"}
+
+
+def keras_to_onnx(task: Task) -> dict[str, Any]:
+    """A file of Keras 3."""
+    keras = _imported("keras", "keras")
+    _imported("tf2onnx", "tf2onnx")
+    model = keras.models.load_model(task.source)
+    model.export(str(task.target), format="onnx", verbose=False)
+    return {"by": f"keras {keras.__version__}"}
+
+
+def torch_to_onnx(task: Task) -> dict[str, Any]:
+    """A module of PyTorch, scripted or not."""
+    torch = _imported("torch", "torch")
+    module = _torch_module(torch, task.source)
+    examples = _torch_examples(torch, task.inputs)
+    # Of two rows: the exporter takes a size of 1 for a constant.
+    names = [each.name for each in task.inputs]
+    axes = {name: {0: _BATCH} for name in names}
+    scripted = isinstance(module, torch.jit.ScriptModule)
+    if not scripted:
+        _imported("onnxscript", "onnxscript")
+    with torch.no_grad():
+        results = module(*examples)
+    count = len(results) if isinstance(results, tuple | list) else 1
+    outputs = ["Y"] if count == 1 else [f"Y{at}" for at in range(count)]
+    axes |= {name: {0: _BATCH} for name in outputs} if scripted else {}
+    extra: dict[str, Any] = {"dynamic_axes": axes, "dynamo": False}
+    if not scripted:
+        extra = {"dynamic_shapes": tuple({0: torch.export.Dim.DYNAMIC} for _ in names), "dynamo": True, "external_data": False}
+        extra["verbose"] = False
+    try:
+        torch.onnx.export(module, examples, str(task.target), input_names=names, output_names=outputs, **extra)
+    except Exception as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise Unusable(f"torch.onnx.export cannot convert it: {said}; --as torchscript keeps it in PyTorch") from error
+    return {"by": f"torch.onnx.export of PyTorch {torch.__version__}"}
+
+
+def torch_to_torchscript(task: Task) -> dict[str, Any]:
+    """TorchScript as it is; another module is traced."""
+    torch = _imported("torch", "torch")
+    module = _torch_module(torch, task.source)
+    examples = _torch_examples(torch, task.inputs)
+    with torch.no_grad():
+        results = module(*examples)
+        if isinstance(module, torch.jit.ScriptModule):
+            task.target.write_bytes(task.source.read_bytes())
+            how = "copied as it is"
+        else:
+            torch.jit.trace(module, examples).save(str(task.target))
+            how = "traced"
+    tensors = results if isinstance(results, tuple | list) else [results]
+    return {
+        "by": f"PyTorch {torch.__version__}, {how}",
+        "outputs": [{"datatype": str(each.dtype).removeprefix("torch."), "dims": list(each.shape[1:])} for each in tensors],
+    }
+
+
+def _torch_module(torch: Any, source: Path) -> Any:
+    try:
+        return torch.jit.load(str(source), map_location="cpu").eval()
+    except RuntimeError:
+        pass  # no TorchScript
+    sys.path.insert(0, str(source.resolve().parent))  # a pickled module needs its class
+    try:
+        module = torch.load(str(source), map_location="cpu", weights_only=False)
+    except (AttributeError, ModuleNotFoundError) as error:
+        raise Unusable(
+            f"its class cannot be imported ({error}); save it with torch.jit.script(model).save('model.pt'), or put the file "
+            "that defines the class beside it"
+        ) from error
+    if not isinstance(module, torch.nn.Module):
+        raise Unusable(
+            f"it holds {type(module).__name__}, not a network: weights alone, perhaps. Make the network, load them into it, and "
+            "save it whole: torch.jit.script(model).save('model.pt')"
+        )
+    return module.eval()
+
+
+def _torch_examples(torch: Any, inputs: tuple[Input, ...]) -> tuple[Any, ...]:
+    if not inputs:
+        raise Unusable(
+            "PyTorch's files do not say what they take: name each input with --input NAME:TYPE:SIZES of one row, such as "
+            "--input X:FP32:3,224,224"
+        )
+    types = {"FP16": "float16", "FP32": "float32", "FP64": "float64", "BOOL": "bool"}
+    return tuple(
+        torch.ones(
+            (2, *(16 if size < 0 else size for size in each.dims)),
+            dtype=getattr(torch, types.get(each.datatype, each.datatype.lower())),
+        )
+        for each in inputs
+    )
+
+
+def _onnx_type(types: Any, given: Input) -> Any:
+    kinds = {
+        "BYTES": types.StringTensorType,
+        "FP32": types.FloatTensorType,
+        "FP64": types.DoubleTensorType,
+        "INT64": types.Int64TensorType,
+        "INT32": types.Int32TensorType,
+        "BOOL": types.BooleanTensorType,
+    }
+    if given.datatype not in kinds:
+        raise Unusable(f"input {given.name}: skl2onnx takes {', '.join(kinds)}, not {given.datatype}")
+    return kinds[given.datatype]([None, *(None if size < 0 else size for size in given.dims)])
+
+
+def _unpickled(source: Path) -> Any:
+    sys.path.insert(0, str(source.resolve().parent))
+    try:
+        import joblib  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    except ImportError:
+        joblib = None
+    try:
+        if joblib is not None:
+            return joblib.load(source)
+        import pickle
+
+        with source.open("rb") as stream:
+            return pickle.load(stream)
+    except ModuleNotFoundError as error:
+        package = {"sklearn": "scikit-learn"}.get(error.name or "", error.name or "joblib").partition(".")[0]
+        raise Missing(*(["joblib"] if joblib is None and package != "scikit-learn" else []), package) from error
+    except Exception as error:
+        if joblib is None:
+            raise Missing("joblib") from error
+        raise Unusable(f"it cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _imported(module: str, package: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and module.startswith(error.name):
+            raise Missing(package) from error
+        raise Missing(package, error.name or package) from error
+
+
+ACTIONS: dict[str, Callable[[Task], dict[str, Any]]] = {
+    "describe-pickle": describe_pickle,
+    "pickle-to-onnx": pickle_to_onnx,
+    "xgboost-to-onnx": xgboost_to_onnx,
+    "lightgbm-to-onnx": lightgbm_to_onnx,
+    "keras-to-onnx": keras_to_onnx,
+    "torch-to-onnx": torch_to_onnx,
+    "torch-to-torchscript": torch_to_torchscript,
+}
+
+
+def run(text: str) -> dict[str, Any]:
+    """The result of a task."""
+    given = json.loads(text)
+    inputs = tuple(Input(name, datatype, tuple(dims)) for name, datatype, dims in given["inputs"])
+    try:
+        return {"facts": ACTIONS[given["action"]](Task(Path(given["source"]), Path(given["target"]), inputs))}
+    except Missing as missing:
+        return {"missing": list(missing.packages)}
+    except Unusable as error:
+        return {"error": str(error)}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+if __name__ == "__main__":
+    print("\n" + json.dumps(run(sys.argv[1])))

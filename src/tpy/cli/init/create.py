@@ -1,0 +1,163 @@
+"""Makes the folder: in a temporary place beside it, so that nobody serves half of it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tpy.backend import ModelContext
+from tpy.cli.init.convert import Input
+from tpy.cli.init.folder import (
+    ENVIRONMENT,
+    as_json,
+    config_text,
+    model_py,
+    pickle_tensors,
+    sample_request,
+    sample_values,
+    torch_tensors,
+)
+from tpy.cli.init.sources import Form, choose, converted, forms_of, interpreter_of
+from tpy.cli.parsing import UsageError
+from tpy.config import ModelConfig
+from tpy.config.model_config import ModelParameter
+from tpy.errors import TpyError
+from tpy_data.registry import BackendRegistry
+
+_BATCH_SIZE = 64
+"""Written where the model takes batches: the 4 of auto-completion is refused too soon."""
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
+_BACKENDS = {"model.onnx": "onnxruntime", "model.py": "python", "model.pt": "pytorch"}
+
+
+class InitRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of the command. `form` None: what the file is best made into. `environment` is the virtual environment that
+    the model was made in; it is converted there, and a Python model runs there."""
+
+    name: str
+    source: Path
+    repository: Path
+    form: Form | None = None
+    inputs: Sequence[Input] = ()
+    environment: Path | None = None
+
+
+class _Made(msgspec.Struct, frozen=True, kw_only=True):
+    """A version folder's files, with what was done for each, and the configuration as far as it is known."""
+
+    done: dict[str, str]
+    config: ModelConfig
+
+
+def create(request: InitRequest) -> list[str]:
+    """Make the folder; lines that say what was done. Raises UsageError."""
+    folder = request.repository / request.name
+    if not _NAME.fullmatch(request.name):
+        raise UsageError(f"'{request.name}' is no name of a model; expected letters, digits, '_', '-' and '.'")
+    if folder.exists():
+        raise UsageError(f"{folder} is there already; choose another name, or remove it")
+    if not request.source.is_file():
+        raise UsageError(f"--from {request.source}: no such file")
+    request.repository.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tpy-init-", dir=request.repository) as scratch:
+        building = Path(scratch) / request.name
+        (building / "1").mkdir(parents=True)
+        made = _make(request, building)
+        config = _completed(made.config, building, forms_of(request.source) - {choose(request.source, request.form)[0]})
+        (building / "config.pbtxt").write_text(config_text(config), encoding="utf-8")
+        if config.input:
+            (building / "request.json").write_text(as_json(sample_request(config)) + "\n", encoding="utf-8")
+        building.rename(folder)
+    return [*_told(folder, made, config), *_next_steps(folder, config)]
+
+
+def _make(request: InitRequest, building: Path) -> _Made:
+    form, way = choose(request.source, request.form)
+    target = building / "1" / way.filename
+    config = ModelConfig(name=request.name, backend=_BACKENDS[way.filename], default_model_filename=way.filename)
+    environment = None if request.environment is None else request.environment.absolute()
+    interpreter_of(environment)
+    if environment is not None and form is Form.PYTHON:
+        config = msgspec.structs.replace(config, parameters={ENVIRONMENT: ModelParameter(string_value=str(environment))})
+    if way.action == "describe-pickle":
+        facts = converted(way.action, request.source, target, request.inputs, environment)
+        copied = shutil.copy2(request.source, target.parent / request.source.name)
+        target.write_text(model_py(facts, request.source.name), encoding="utf-8")
+        given, outputs = pickle_tensors(facts)
+        config = msgspec.structs.replace(config, max_batch_size=_BATCH_SIZE, input=given, output=outputs)
+        done = {
+            "1/model.py": "calls its predict; change it as you like",
+            f"1/{Path(copied).name}": f"copied from {request.source}",
+        }
+        return _Made(done=done, config=config)
+    if way.action:
+        facts = converted(way.action, request.source, target, request.inputs, environment)
+        if form is Form.TORCHSCRIPT:
+            given, outputs = torch_tensors(request.inputs, facts)
+            config = msgspec.structs.replace(config, max_batch_size=_BATCH_SIZE, input=given, output=outputs)
+        return _Made(done={f"1/{way.filename}": f"made of {request.source} by {facts['by']}"}, config=config)
+    shutil.copy2(request.source, target)
+    done = {f"1/{way.filename}": f"copied from {request.source}"}
+    if form is Form.ONNX:
+        for data in request.source.parent.glob(f"{request.source.name}?data"):  # weights beside a large model, named inside it
+            shutil.copy2(data, target.parent / data.name)
+            done[f"1/{data.name}"] = f"copied from {data}"
+        return _Made(done=done, config=config)
+    return _Made(done=done, config=config)
+
+
+def _completed(config: ModelConfig, building: Path, forms: Collection[Form]) -> ModelConfig:
+    """The configuration with inputs and outputs, where the backend can tell them from the model. Raises UsageError for a model
+    that it cannot read; `forms` are those that its file can be made into."""
+    if config.input:
+        return config
+    registry = BackendRegistry()
+    try:
+        context = ModelContext(
+            name=config.name,
+            version=1,
+            generation=1,
+            config=config,
+            model_directory=building,
+            version_directory=building / "1",
+        )
+        found = registry.get(config.backend).auto_complete(context)
+    except TpyError as error:
+        other = "; --as python serves it as it is" if Form.PYTHON in forms else ""
+        raise UsageError(f"the {config.backend} backend cannot read the model: {error.message.splitlines()[0]}{other}") from error
+    finally:
+        registry.close()
+    batches = found.max_batch_size > 0 and config.backend == "onnxruntime"
+    return msgspec.structs.replace(found, max_batch_size=_BATCH_SIZE) if batches else found
+
+
+def _told(folder: Path, made: _Made, config: ModelConfig) -> list[str]:
+    names = ", ".join(tensor.name for tensor in config.input) or "none yet"
+    results = ", ".join(tensor.name for tensor in config.output) or "none yet"
+    rows = {f"{folder}/{file}": done for file, done in made.done.items()}
+    rows[f"{folder}/config.pbtxt"] = f"inputs: {names}; outputs: {results}"
+    if config.input:
+        rows[f"{folder}/request.json"] = "a test request"
+    width = max(map(len, rows))
+    return [f"{path:<{width}}  {done}" for path, done in rows.items()]
+
+
+def _next_steps(folder: Path, config: ModelConfig) -> list[str]:
+    repository = folder.parent
+    lines = []
+    if not config.input:
+        lines.append(f"next:   write the inputs and outputs into {folder}/config.pbtxt")
+    lines.append(f"serve:  tpy serve {repository}")
+    values = sample_values(config)
+    if values is not None:
+        words = " ".join(f"'{name}={value if isinstance(value, str) else as_json(value)}'" for name, value in values.items())
+        lines.append(f"ask:    tpy infer {config.name} {words}")
+    elif config.input:
+        lines.append(f"ask:    tpy infer {config.name} {folder}/request.json")
+    return lines

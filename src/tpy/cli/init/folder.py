@@ -1,0 +1,187 @@
+"""The texts of a model folder: config.pbtxt with comments, a model.py around a pickled model, a request to try it with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import orjson
+
+from tpy.cli.init.convert import Input
+from tpy.config import ModelConfig
+from tpy.config.model_config import ModelInput, ModelOutput
+from tpy.messages import DataType
+from tpy.messages.datatypes import BY_WORD
+
+_ELEMENTS_SHOWN_MAX = 16
+_VARIABLE_SIZE = 1
+"""Put into the test request where a size is open."""
+
+ENVIRONMENT = "EXECUTION_ENV_PATH"
+_FOR_ANY = "# Sizes are those of one row; -1 is any size."
+
+_MODEL_PY = '''"""Serves {filename}, which lies beside this file: {name} -> label{and_probabilities}. Change it as you like."""
+
+from pathlib import Path
+
+import joblib
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.model = joblib.load(Path(__file__).with_name("{filename}"))
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        rows = pb_utils.get_input_tensor_by_name(request, "{name}").as_numpy(){decode}
+        label = self.model.predict(rows){encode}
+        outputs = [pb_utils.Tensor("label", label.reshape(len(rows), {labels}))]{probabilities}
+        return pb_utils.InferenceResponse(outputs)
+'''
+
+
+def model_py(facts: Mapping[str, object], filename: str) -> str:
+    """A Python model that calls `predict`, for what convert.py found out about it."""
+    text = facts["input"] == "TEXT"
+    labels = facts["labels"]
+    assert isinstance(labels, list)
+    kind = {"TYPE_STRING": ".astype(str).astype(object)", "TYPE_INT64": ".astype(np.int64)"}.get(str(facts["label"]), "")
+    probabilities = (
+        '\n        outputs.append(pb_utils.Tensor("probabilities", self.model.predict_proba(rows).astype(np.float32)))'
+    )
+    return _MODEL_PY.format(
+        filename=filename,
+        name=facts["input"],
+        and_probabilities="" if facts["probabilities"] is None else " and probabilities",
+        decode="\n        rows = [text.decode() for text in rows[:, 0]]" if text else "",
+        encode=kind or ".astype(np.float64)",
+        labels=", ".join(map(str, labels)),
+        probabilities="" if facts["probabilities"] is None else probabilities,
+    )
+
+
+def pickle_tensors(facts: Mapping[str, object]) -> tuple[tuple[ModelInput, ...], tuple[ModelOutput, ...]]:
+    """The tensors of that Python model."""
+    features, labels, probabilities = facts["features"], facts["labels"], facts["probabilities"]
+    given = (
+        ModelInput(name="X", data_type=DataType.FP32, dims=(features,))
+        if isinstance(features, int)
+        else ModelInput(name="TEXT", data_type=DataType.BYTES, dims=(1,))
+    )
+    label_type = {"TYPE_STRING": DataType.BYTES, "TYPE_INT64": DataType.INT64}.get(str(facts["label"]), DataType.FP64)
+    outputs = [ModelOutput(name="label", data_type=label_type, dims=_sizes(labels))]
+    if probabilities is not None:
+        outputs.append(ModelOutput(name="probabilities", data_type=DataType.FP32, dims=_sizes(probabilities)))
+    return (given,), tuple(outputs)
+
+
+def torch_tensors(inputs: Sequence[Input], facts: Mapping[str, object]) -> tuple[tuple[ModelInput, ...], tuple[ModelOutput, ...]]:
+    """The tensors of a TorchScript model, with the names that say their place in `forward`."""
+    words = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "bool": "BOOL", "bfloat16": "BF16"}
+    found = facts["outputs"]
+    assert isinstance(found, list)
+    given = tuple(
+        ModelInput(
+            name=f"{each.name}__{at}" if "__" not in each.name else each.name, data_type=BY_WORD[each.datatype], dims=each.dims
+        )
+        for at, each in enumerate(inputs)
+    )
+    outputs = tuple(
+        ModelOutput(
+            name=f"OUTPUT__{at}",
+            data_type=BY_WORD[words.get(each["datatype"], each["datatype"].upper())],
+            dims=_sizes(each["dims"]),
+        )
+        for at, each in enumerate(found)
+    )
+    return given, outputs
+
+
+def _sizes(sizes: object) -> tuple[int, ...]:
+    assert isinstance(sizes, list)
+    return tuple(int(size) for size in sizes)
+
+
+def config_text(config: ModelConfig) -> str:
+    """config.pbtxt, each part with a line that says what it is for."""
+    lines = [
+        f"# {config.name}: what clients send and get, and how it is run. tpy and Triton read this file.",
+        f'backend: "{config.backend}"',
+        "",
+    ]
+    if config.max_batch_size > 0:
+        lines += [
+            "# Requests may have up to so many rows, and rows of several requests are run together.",
+            f"max_batch_size: {config.max_batch_size}",
+            "dynamic_batching { }",
+        ]
+    else:
+        lines += ["# Sizes below are those of a whole request: the model has no first dimension for rows.", "max_batch_size: 0"]
+    lines += ["", _FOR_ANY if config.max_batch_size > 0 else "# -1 is any size.", *_tensors("input", config.input)]
+    lines += _tensors("output", config.output)
+    lines += ["", "# Copies of the model that run at the same time.", "instance_group [ { count: 1 kind: KIND_CPU } ]"]
+    if environment := config.parameter(ENVIRONMENT):
+        lines += [
+            "",
+            "# The virtual environment in which model.py runs.",
+            f'parameters {{ key: "{ENVIRONMENT}" value {{ string_value: {json.dumps(environment)} }} }}',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _tensors(kind: str, tensors: Sequence[ModelInput | ModelOutput]) -> list[str]:
+    if not tensors:
+        return [f'# {kind} [ {{ name: "X" data_type: TYPE_FP32 dims: [ 4 ] }} ]  # to be written: model.py does not say it']
+    rows = [_tensor(tensor) for tensor in tensors]
+    return [f"{kind} [", ",\n".join(rows), "]"]
+
+
+def _tensor(tensor: ModelInput | ModelOutput) -> str:
+    parts = [
+        f"name: {json.dumps(tensor.name)}",
+        f"data_type: {tensor.data_type.config_name}",
+        f"dims: [ {', '.join(map(str, tensor.dims))} ]",
+    ]
+    if tensor.reshape is not None:
+        parts.append(f"reshape {{ shape: [{', '.join(map(str, tensor.reshape.shape))}] }}")
+    return f"  {{ {' '.join(parts)} }}"
+
+
+def sample_request(config: ModelConfig) -> dict[str, object]:
+    """A request of one row, as for POST /v2/models/NAME/infer."""
+    batch = (1,) if config.max_batch_size > 0 else ()
+    inputs = []
+    for tensor in config.input:
+        shape = [*batch, *(_VARIABLE_SIZE if size < 0 else size for size in tensor.dims)]
+        inputs.append(
+            {"name": tensor.name, "datatype": tensor.data_type.value, "shape": shape, "data": _sample(tensor.data_type, shape)}
+        )
+    return {"inputs": inputs}
+
+
+def _sample(datatype: DataType, shape: Sequence[int]) -> list[object]:
+    count = int(np.prod(shape))
+    value: object = "text" if datatype is DataType.BYTES else True if datatype is DataType.BOOL else 1
+    return [float(value) if isinstance(value, int) and datatype.value.startswith(("FP", "BF")) else value] * count
+
+
+def sample_values(config: ModelConfig) -> dict[str, object] | None:
+    """Names and values of one row, for the command line; None where they would be long."""
+    values: dict[str, object] = {}
+    total = 0
+    for tensor in config.input:
+        shape = [_VARIABLE_SIZE if size < 0 else size for size in tensor.dims]
+        data = _sample(tensor.data_type, shape)
+        total += len(data)
+        values[tensor.name] = data[0] if shape == [1] and tensor.data_type is DataType.BYTES else data
+    return values if values and total <= _ELEMENTS_SHOWN_MAX else None
+
+
+def as_json(document: object) -> str:
+    """One line of JSON."""
+    return orjson.dumps(document).decode()

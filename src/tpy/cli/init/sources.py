@@ -1,0 +1,137 @@
+"""A table of the files that can be made into models, and the call of their environment."""
+
+from __future__ import annotations
+
+import enum
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import orjson
+
+from tpy.cli.init.convert import Input
+from tpy.cli.parsing import UsageError
+from tpy.config.model_files import advice_for_file
+from tpy.messages.datatypes import BY_WORD
+
+_CONVERT = Path(__file__).with_name("convert.py")
+
+
+class Form(enum.Enum):
+    """The form that is served: --as."""
+
+    ONNX = "onnx"
+    PYTHON = "python"
+    TORCHSCRIPT = "torchscript"
+
+
+class Way(NamedTuple):
+    """From a file to a form: the action of convert.py that makes it, "" where the file is copied; `filename` is the result's."""
+
+    action: str
+    filename: str
+
+
+_PICKLE = {Form.ONNX: Way("pickle-to-onnx", "model.onnx"), Form.PYTHON: Way("describe-pickle", "model.py")}
+_TORCH = {Form.TORCHSCRIPT: Way("torch-to-torchscript", "model.pt"), Form.ONNX: Way("torch-to-onnx", "model.onnx")}
+_XGBOOST = {Form.ONNX: Way("xgboost-to-onnx", "model.onnx")}
+_LIGHTGBM = {Form.ONNX: Way("lightgbm-to-onnx", "model.onnx")}
+_KERAS = {Form.ONNX: Way("keras-to-onnx", "model.onnx")}
+
+WAYS: Mapping[str, Mapping[Form, Way]] = {
+    ".onnx": {Form.ONNX: Way("", "model.onnx")},
+    ".py": {Form.PYTHON: Way("", "model.py")},
+    ".joblib": _PICKLE,
+    ".pkl": _PICKLE,
+    ".pickle": _PICKLE,
+    ".pt": _TORCH,
+    ".pth": _TORCH,
+    ".xgb": _XGBOOST,
+    ".ubj": _XGBOOST,
+    ".bst": _XGBOOST,
+    ".json": _XGBOOST,
+    ".lgb": _LIGHTGBM,
+    ".txt": _LIGHTGBM,
+    ".keras": _KERAS,
+    ".h5": _KERAS,
+}
+"""By suffix; the first form of each is what is made where none is asked for."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The answer of convert.py."""
+
+    facts: dict[str, object] = {}
+    error: str = ""
+    missing: Sequence[str] = ()
+
+
+def choose(source: Path, form: Form | None) -> tuple[Form, Way]:
+    """The form to make of a file, and how. Raises UsageError."""
+    ways = WAYS.get(source.suffix.lower())
+    if ways is None:
+        raise UsageError(f"{advice_for_file(source.name, folder=str(source.parent))}; tpy init reads {', '.join(WAYS)}")
+    chosen = form or next(iter(ways))
+    if chosen not in ways:
+        raise UsageError(f"--as {chosen.value}: of {source.name} can be made: {', '.join(each.value for each in ways)}")
+    return chosen, ways[chosen]
+
+
+def forms_of(source: Path) -> set[Form]:
+    """The forms that can be made of a file."""
+    return set(WAYS.get(source.suffix.lower(), {}))
+
+
+def parse_input(text: str) -> Input:
+    """--input NAME:TYPE:SIZES, the sizes being those of one row. Raises UsageError."""
+    parts = text.split(":")
+    expected = "expected NAME:TYPE:SIZES of one row, such as X:FP32:3,224,224"
+    if len(parts) != 3 or not parts[0]:
+        raise UsageError(f"--input {text}: {expected}")
+    name, datatype, sizes = parts
+    if datatype not in BY_WORD:
+        raise UsageError(f"--input {text}: unknown type '{datatype}'; {expected}, with a type of {', '.join(BY_WORD)}")
+    try:
+        dims = tuple(int(size) for size in sizes.split(",")) if sizes else ()
+    except ValueError:
+        raise UsageError(f"--input {text}: sizes are whole numbers, -1 for any; {expected}") from None
+    return Input(name, datatype, dims)
+
+
+def interpreter_of(environment: Path | None) -> Path:
+    """The Python of a virtual environment; this one without any. Raises UsageError."""
+    if environment is None:
+        return Path(sys.executable)
+    for name in ("python3", "python"):
+        if (environment / "bin" / name).exists():
+            return environment / "bin" / name
+    raise UsageError(f"--env {environment}: no virtual environment: it has no bin/python3")
+
+
+def converted(action: str, source: Path, target: Path, inputs: Sequence[Input], environment: Path | None) -> dict[str, object]:
+    """Run convert.py; what it found out. Raises UsageError."""
+    task = {
+        "action": action,
+        "source": str(source.resolve()),
+        "target": str(target.resolve()),
+        "inputs": [list(each) for each in inputs],
+    }
+    python = interpreter_of(environment)
+    command: list[str | Path] = [python, "-W", "ignore", _CONVERT, orjson.dumps(task).decode()]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    try:
+        result = msgspec.json.decode(lines[-1] if lines else "", type=Result)
+    except msgspec.DecodeError:
+        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise UsageError(f"{source}: the conversion failed: {said[-1]}") from None
+    if result.missing:
+        packages = " ".join(result.missing)
+        elsewhere = "" if environment else "; or name the virtual environment that the model was made in: --env DIRECTORY"
+        raise UsageError(f"{source}: this needs {packages}: {python} -m pip install {packages}{elsewhere}")
+    if result.error:
+        raise UsageError(f"{source}: {result.error}")
+    return result.facts

@@ -1,0 +1,177 @@
+"""`tpy init`: a trained model becomes a folder that is served as it is.
+
+Models of other frameworks are converted by a Python that has them: that of TPY_TRAINING_ENV, or of the environment that
+`make first-hour` leaves behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tpy.cli.init.convert import run as convert
+from tpy.cli.init.sources import WAYS, Form
+
+from .repositories import AFFINE_CONFIG, ModelFolder
+from .server import ServerProcess, run_tpy
+from .test_serve_target import MODEL_PY, ask
+
+ROOT = Path(__file__).parents[2]
+TRAINING = Path(os.environ.get("TPY_TRAINING_ENV", ROOT / ".first-hour" / "training"))
+
+TRAIN = """
+import joblib, numpy as np, sys
+from sklearn.datasets import load_iris
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+data = load_iris()
+joblib.dump(RandomForestClassifier(10, random_state=0).fit(data.data, data.target_names[data.target]), "iris.joblib")
+joblib.dump(RandomForestRegressor(3, random_state=0).fit(data.data, data.target), "regression.joblib")
+joblib.dump(make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(["good film", "bad film"], [1, 0]), "text.joblib")
+joblib.dump({"no": "model"}, "nothing.joblib")
+"""
+
+
+def made(folder: Path, *arguments: str) -> list[str]:
+    """The lines that `tpy init` prints, with the repository `folder / "models"`."""
+    outcome = run_tpy("init", *arguments, "--repository", str(folder / "models"))
+    assert (outcome.code, outcome.err) == (0, "")
+    return outcome.out.replace(str(folder), "").splitlines()
+
+
+def refused(folder: Path, *arguments: str) -> str:
+    outcome = run_tpy("init", *arguments, "--repository", str(folder / "models"))
+    assert (outcome.code, outcome.out) == (1, "")
+    assert len(outcome.err.splitlines()) == 1, outcome.err
+    left = [path for path in (folder / "models").glob("*") if path.name != "there"]
+    assert not left, "half a folder was left behind"
+    return outcome.err
+
+
+def test_an_onnx_file(repository: Path, tmp_path: Path) -> None:
+    ModelFolder(repository, "affine").config(AFFINE_CONFIG).affine(1, 2)
+    file = repository / "affine" / "1" / "model.onnx"
+    lines = made(tmp_path, "mine", "--from", str(file))
+    assert [line.split()[0] for line in lines] == [
+        "/models/mine/1/model.onnx",
+        "/models/mine/config.pbtxt",
+        "/models/mine/request.json",
+        "serve:",
+        "ask:",
+    ]
+    assert lines[-2] == "serve:  tpy serve /models"
+    with ServerProcess(str(tmp_path / "models")) as server:
+        request = json.loads((tmp_path / "models" / "mine" / "request.json").read_text())
+        assert ask(server, "/v2/models/mine/infer", request)[0] == 200
+        words = lines[-1].split(maxsplit=4)[4].strip("'")
+        assert run_tpy("infer", "--port", server.http.rpartition(":")[2], "mine", words).code == 0
+    assert run_tpy("check", str(tmp_path / "models")).out == "2 models checked, 0 with errors\n"
+
+
+def test_a_python_file(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(MODEL_PY.replace("FORMULA", "x"))
+    assert made(tmp_path, "mine", "--from", str(file))[1].split(maxsplit=1)[1] == "inputs: X; outputs: Y"
+    config = (tmp_path / "models" / "mine" / "config.pbtxt").read_text()
+    assert 'input [\n  { name: "X" data_type: TYPE_FP32 dims: [ 1 ] }\n]' in config
+
+
+def test_a_python_file_that_says_nothing_of_its_tensors(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text("class TritonPythonModel:\n    def execute(self, requests):\n        return []\n")
+    lines = made(tmp_path, "mine", "--from", str(file))
+    assert lines[-2:] == ["next:   write the inputs and outputs into /models/mine/config.pbtxt", "serve:  tpy serve /models"]
+    assert "# to be written: model.py does not say it" in (tmp_path / "models" / "mine" / "config.pbtxt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "arguments", "told"),
+    [
+        ("a/b", "m.onnx", [], "'a/b' is no name of a model"),
+        ("there", "m.onnx", [], "there is there already; choose another name, or remove it"),
+        ("mine", "m.onnx", [], "the onnxruntime backend cannot read the model: onnx runtime error 7"),
+        (
+            "mine",
+            "m.safetensors",
+            [],
+            "m.safetensors is weights without their network, which no backend serves; export the network",
+        ),
+        ("mine", "m.onnx", ["--as", "python"], "--as python: of m.onnx can be made: onnx"),
+        ("mine", "m.joblib", ["--env", "/nosuch"], "--env /nosuch: no virtual environment: it has no bin/python3"),
+        (
+            "mine",
+            "m.pt",
+            ["--input", "X:FLOAT:3"],
+            "--input X:FLOAT:3: unknown type 'FLOAT'; expected NAME:TYPE:SIZES of one row",
+        ),
+        ("mine", "m.pt", ["--input", "X:FP32:a"], "sizes are whole numbers, -1 for any"),
+        ("mine", "m.pt", ["--input", "X"], "--input X: expected NAME:TYPE:SIZES of one row, such as X:FP32:3,224,224"),
+    ],
+)
+def test_what_cannot_be_made_is_told(tmp_path: Path, name: str, file: str, arguments: list[str], told: str) -> None:
+    (tmp_path / "models" / "there").mkdir(parents=True)
+    (tmp_path / file).write_bytes(b"no model")
+    assert told in refused(tmp_path, name, "--from", str(tmp_path / file), *arguments)
+
+
+@pytest.mark.parametrize(
+    ("file", "package"),
+    [("m.joblib", "joblib"), ("m.pt", "torch"), ("m.keras", "keras"), ("m.ubj", "xgboost"), ("m.lgb", "lightgbm")],
+)
+def test_packages_that_are_missing_are_named(tmp_path: Path, file: str, package: str) -> None:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    (tmp_path / file).write_bytes(b"\x80no pickle")
+    told = refused(tmp_path, "mine", "--from", str(tmp_path / file), "--env", str(tmp_path / "bare"))
+    assert f"this needs {package}: {tmp_path}/bare/bin/python3 -m pip install {package}" in told
+
+
+def test_every_way_has_its_action() -> None:
+    actions = {way.action for ways in WAYS.values() for way in ways.values()}
+    for action in actions - {""}:
+        document = {"action": action, "source": "/nosuch/file", "target": "/nosuch/target", "inputs": []}
+        assert set(convert(json.dumps(document))) & {"error", "missing"}, action
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with models of scikit-learn."""
+    if not (TRAINING / "bin" / "python").exists():
+        pytest.skip(f"no {TRAINING}: make first-hour makes it, with scikit-learn and skl2onnx")
+    folder = tmp_path_factory.mktemp("trained")
+    subprocess.run([TRAINING / "bin" / "python", "-c", TRAIN], cwd=folder, check=True)
+    return folder
+
+
+@pytest.mark.parametrize("form", [Form.ONNX, Form.PYTHON])
+@pytest.mark.parametrize("model", ["iris", "regression"])
+def test_scikit_learn(trained: Path, tmp_path: Path, model: str, form: Form) -> None:
+    made(tmp_path, model, "--from", str(trained / f"{model}.joblib"), "--env", str(TRAINING), "--as", form.value)
+    with ServerProcess(str(tmp_path / "models")) as server:
+        status, text = ask(server, f"/v2/models/{model}/generate", {"X": [5.1, 3.5, 1.4, 0.2]})
+        assert status == 200, text
+        document = json.loads(text)
+        if model == "iris":
+            assert document["label"] == "setosa"
+            assert np.allclose(document["probabilities"], [1, 0, 0], atol=1e-5)
+        else:
+            label = document.get("label", document.get("variable"))
+            assert abs(label) < 0.1
+        rows = {"name": "X", "datatype": "FP32", "shape": [40, 4], "data": [1.0] * 160}
+        assert ask(server, f"/v2/models/{model}/infer", {"inputs": [rows]})[0] == 200, "batches are larger than 4"
+
+
+def test_texts_and_what_is_no_model(trained: Path, tmp_path: Path) -> None:
+    assert "which has no predict" in refused(
+        tmp_path, "no", "--from", str(trained / "nothing.joblib"), "--env", str(TRAINING), "--as", "python"
+    )
+    made(tmp_path, "text", "--from", str(trained / "text.joblib"), "--env", str(TRAINING), "--as", "python")
+    with ServerProcess(str(tmp_path / "models")) as server:
+        assert json.loads(ask(server, "/v2/models/text/generate", {"TEXT": "a good film"})[1])["label"] == 1
