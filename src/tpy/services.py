@@ -9,7 +9,7 @@ that the frontend answers as INTERNAL).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -23,8 +23,11 @@ from tpy.messages import (
     LogSettings,
     ModelDescription,
     ModelStatistics,
+    RegionKind,
+    Registration,
     ServerMetadata,
 )
+from tpy.regions import Region
 
 
 class ResponseSink(Protocol):
@@ -181,10 +184,26 @@ class DiagnosticsService(Protocol):
 
 
 class SharedMemoryService(Protocol):
-    """Client shared memory. Disabled unless --allow-client-shm; then every call raises Unsupported."""
+    """Shared memory with clients. Texts are Triton's."""
+
+    @property
+    def regions(self) -> Mapping[str, Region]:
+        """What is registered now, by name. A region that is unregistered stays usable for whoever refers to it."""
+        ...
 
     def require_enabled(self) -> None:
-        """Raise Unsupported unless client shared memory is on."""
+        """Raise Unsupported unless clients may register regions (--allow-client-shm)."""
+        ...
+
+    async def register(self, registration: Registration) -> None:
+        """Register a region; when this returns, every frontend knows it. Raises Unsupported as `require_enabled`, AlreadyExists
+        for a name that is taken, InvalidArgument for a range outside the segment, Internal for a segment that cannot be opened,
+        Unavailable when there are too many."""
+        ...
+
+    async def unregister(self, kind: RegionKind, name: str = "") -> None:
+        """Forget the region of this kind, or all of them (""). A name without region succeeds. Raises Unsupported as
+        `require_enabled`."""
         ...
 
 

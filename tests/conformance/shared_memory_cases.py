@@ -419,7 +419,9 @@ def _grpc_infers() -> Iterator[GrpcCase]:
     yield _call("infer into what is larger", _request([_GRPC_IN], [("OUTPUT0", _region("out", 64))]))
     yield _call("infer into what is smaller", _request([_GRPC_IN], [("OUTPUT0", _region("out", 15))]))
     yield _call("infer into no bytes", _request([_GRPC_IN], [("OUTPUT0", _region("out", 0))]))
-    yield _call("infer an empty output", _request([_tensor(NO_VALUES, shape=(1, 0))], [("OUTPUT0", _region("out", 8))], raw=[b""]))
+    yield _call(
+        "infer an empty output", _request([_tensor(NO_VALUES, shape=(1, 0))], [("OUTPUT0", _region("out", 8))], raw=[b""])
+    )
     contents = _tensor(_region("in", 16))
     contents.contents.fp32_contents.extend([1, 2, 3, 4])
     yield _call("infer input and contents", _request([contents]))

@@ -17,7 +17,7 @@ from tests.simulation.backend import BACKEND, SimulatedBackend
 from tests.simulation.journal import Journal
 from tests.simulation.network import ClientStream, ServerWire, connection
 from tests.simulation.witness import Witness
-from tpy.assembly.diagnostics import Diagnostics, NoSharedMemory
+from tpy.assembly.diagnostics import Diagnostics
 from tpy.assembly.readiness import ReadinessSignal
 from tpy.frontends.grpc import GrpcOptions, GrpcServiceOptions, create_handlers
 from tpy.frontends.grpc.transport.connection import run_connection
@@ -27,6 +27,7 @@ from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.serving import create_port
 from tpy.messages import LogSettings
+from tpy.regions import RegionRegistry
 from tpy.services import Services
 from tpy.state import ModelStateStore
 from tpy.telemetry.logs import LogController
@@ -278,7 +279,7 @@ class World:
                             diagnostics=Diagnostics(
                                 self.data, LogController(LogSettings(), stream=io.StringIO()), server_id="simulated"
                             ),
-                            shared_memory=NoSharedMemory(),
+                            shared_memory=RegionRegistry(),
                             readiness=readiness,
                         )
                         async with self._ports(services, clock):

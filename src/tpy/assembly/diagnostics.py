@@ -1,11 +1,10 @@
-"""The services that belong to no plane: statistics and settings, and shared memory with clients (which is off)."""
+"""The services that belong to no plane: statistics and settings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tpy import __version__
-from tpy.errors import Unsupported
 from tpy.messages import LogSettings, ModelStatistics, ServerMetadata
 from tpy.telemetry.logs import LogController
 from tpy_data.engine import DataPlane
@@ -17,12 +16,14 @@ EXTENSIONS = (
     "model_repository(unload_dependents)",
     "schedule_policy",
     "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
     "binary_tensor_data",
     "parameters",
     "statistics",
     "logging",
 )
-"""The protocol extensions that this server has: Triton's, without shared memory and trace."""
+"""The protocol extensions that this server has: Triton's, without trace. As Triton's they depend neither on flags nor on a GPU."""
 
 
 class Diagnostics:
@@ -48,11 +49,3 @@ class Diagnostics:
     async def update_log_settings(self, settings: LogSettings) -> None:
         """See DiagnosticsService."""
         self._logs.update(settings)
-
-
-class NoSharedMemory:
-    """Implements tpy.services.SharedMemoryService for a server that offers none."""
-
-    def require_enabled(self) -> None:
-        """Always raises, with Triton's text for a server without --allow-client-shm."""
-        raise Unsupported("Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.")

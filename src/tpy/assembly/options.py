@@ -47,8 +47,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     not be in the engine are served by `frontend_processes` processes of their own, 0: by this one; `cache` None: no response
     cache; `rate_limit` None: no rate limiter; `start_delay` holds schedulers back, for tests. `shown` are the rows of the
     start-up table of options; `warnings` are logged once at start; `host_policies` bind instances to cores, by name; `gpu_limits`
-    say, by device, to which share a GPU may be full when an instance has been made, `compute_capability_min` which GPUs are used.
-    """
+    say, by device, to which share a GPU may be full when an instance has been made, `compute_capability_min` which GPUs are used;
+    `allow_client_shm`: clients may register shared memory."""
 
     control: ControlOptions
     server_id: str = "triton"
@@ -69,4 +69,5 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     warnings: tuple[str, ...] = ()
     host_policies: Mapping[str, HostPolicy] = msgspec.field(default_factory=dict)
     gpu_limits: Mapping[int, float] = msgspec.field(default_factory=dict)
+    allow_client_shm: bool = False
     compute_capability_min: float = 6.0

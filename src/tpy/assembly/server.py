@@ -24,7 +24,7 @@ from functools import partial
 import trio
 
 from tpy.assembly.announcement import failures, log_tables, started
-from tpy.assembly.diagnostics import Diagnostics, NoSharedMemory
+from tpy.assembly.diagnostics import Diagnostics
 from tpy.assembly.frontends import Ports, open_ports
 from tpy.assembly.metrics_page import MetricsPage
 from tpy.assembly.options import BackendOptions, ServerOptions
@@ -33,6 +33,7 @@ from tpy.assembly.repository import Repository
 from tpy.clock import Clock, SystemClock
 from tpy.frontends.transport import BoundAddress
 from tpy.limits import ANSWERS_STOP_S, SEQUENCES_STOP_RESERVE_S
+from tpy.regions import RegionRegistry
 from tpy.services import Services
 from tpy.state import ModelStateStore
 from tpy.telemetry.logs import LogController
@@ -107,7 +108,7 @@ async def run_server(
                         inference=data.inference,
                         repository=Repository(control, data),
                         diagnostics=Diagnostics(data, logs, server_id=options.server_id),
-                        shared_memory=NoSharedMemory(),
+                        shared_memory=RegionRegistry(enabled=options.allow_client_shm),
                         readiness=readiness,
                         deliveries=data.deliveries,
                         metrics=metrics,

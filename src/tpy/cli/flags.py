@@ -310,7 +310,13 @@ FLAGS: tuple[Flag, ...] = (
         "Share of a GPU's memory (0 to 1): an instance that leaves it fuller is refused.",
         metavar="DEVICE:FRACTION",
     ),
-    _flag("Memory", "allow-client-shm", False, "Shared memory with clients.", why=_NOT_YET, support=Support.REFUSED),
+    _flag(
+        "Memory",
+        "allow-client-shm",
+        False,
+        "Clients may register shared memory of the system, and send and get tensors in it. They can then have the server read "
+        "and write every segment that it may open.",
+    ),
 )
 """Every flag, in the order of the help and of the reference page."""
 

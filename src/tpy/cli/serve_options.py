@@ -67,6 +67,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     rate_limit_resource: tuple[str, ...]
     host_policy: tuple[str, ...]
     model_load_gpu_limit: tuple[str, ...]
+    allow_client_shm: bool
     min_supported_compute_capability: str
 
 
@@ -114,6 +115,7 @@ def server_options(
         start_delay=start_delay,
         host_policies=_host_policies(v),
         gpu_limits=_gpu_limits(v),
+        allow_client_shm=v.allow_client_shm,
         compute_capability_min=_compute_capability_min(v),
     )
 

@@ -30,16 +30,20 @@ def read_binary(
             raise InvalidArgument(broken.text(tensor=tensor, model=model, prefix=prefix)) from None
     expected = count * datatype.itemsize
     if len(data) != expected:
-        raise InvalidArgument(
-            f"{prefix}input byte size mismatch for input '{echo(tensor)}' for model '{model}'. Expected {expected}, "
-            f"got {len(data)}"
-        )
+        raise byte_size_mismatch(expected, len(data), tensor=tensor, model=model, prefix=prefix)
     array: np.ndarray[Any, Any] = np.frombuffer(data, datatype.numpy)
     if datatype is DataType.BOOL and count:
         octets = array.view(np.uint8)
         if octets.max() > 1:
             array = octets != 0
     return shaped(array, shape, tensor)
+
+
+def byte_size_mismatch(expected: int, got: int, *, tensor: str, model: str, prefix: str) -> InvalidArgument:
+    """The refusal of an input whose data is not as long as its shape needs."""
+    return InvalidArgument(
+        f"{prefix}input byte size mismatch for input '{echo(tensor)}' for model '{model}'. Expected {expected}, got {got}"
+    )
 
 
 def write_binary(array: np.ndarray[Any, Any], datatype: DataType) -> bytes | memoryview:

@@ -51,6 +51,25 @@ ACCEPT_PAUSE_S: Final = 0.1
 ACCEPT_WARNING_PAUSE_S: Final = 60.0
 """Between two log lines about such a port."""
 
+REGIONS_MAX: Final = 4096
+"""Shared memory regions that clients may have registered. Each is an open file, so where the system allows few of those it is
+REGIONS_OPEN_FILES_SHARE of them, that connections find some, too."""
+
+REGIONS_OPEN_FILES_SHARE: Final = 0.25
+
+REGION_NAME_CHARACTERS_MAX: Final = 1024
+"""Characters of a region's name, which every status shows."""
+
+REGION_COPIES_BYTES_MAX: Final = 4096 * MIB
+"""Tensors of requests that were copied out of regions and are not forgotten yet, of a process: a request of a hundred bytes may
+name a tensor of any size. Twice the largest tensor that gRPC carries."""
+
+REGION_INLINE_BYTES_MAX: Final = MIB
+"""A tensor up to this size is copied out of a region, or into it, on the loop (a tenth of a millisecond), else in a thread."""
+
+REGION_INLINE_STRING_BYTES_MAX: Final = 64 * KIB
+"""The same of BYTES tensors, whose elements become objects one by one (a millisecond)."""
+
 OPEN_FILES_WANTED: Final = 65_536
 """Open files that `tpy serve` asks the system for, as far as its hard limit goes: each connection is one, and the usual soft
 limit of 1,024 is for programs that use select(2)."""

@@ -14,6 +14,7 @@ from tpy.messages.inference import (
 from tpy.messages.models import ModelDescription, TensorDescription
 from tpy.messages.repository import IndexEntry, LoadRequest, ModelState
 from tpy.messages.server import LogSettings, ServerMetadata
+from tpy.messages.shared_memory import CudaRegistration, RegionKind, Registration, SystemRegistration
 from tpy.messages.statistics import (
     BatchStatistics,
     CacheStatistics,
@@ -30,6 +31,7 @@ __all__ = [
     "FINAL_ONLY",
     "BatchStatistics",
     "CacheStatistics",
+    "CudaRegistration",
     "DataType",
     "Duration",
     "FailureCounts",
@@ -44,9 +46,12 @@ __all__ = [
     "ModelState",
     "ModelStatistics",
     "ParameterValue",
+    "RegionKind",
+    "Registration",
     "ResponseStatistics",
     "SequencePosition",
     "ServerMetadata",
+    "SystemRegistration",
     "Tensor",
     "TensorDescription",
 ]

@@ -189,6 +189,12 @@ class FrontendSession:
             case m.Unload(model_name=name, unload_dependents=unload_dependents):
                 await services.repository.unload(name, unload_dependents=unload_dependents)
                 await publisher.tell()
+            case m.RegisterSystem(registration=registration) | m.RegisterCuda(registration=registration):
+                await services.shared_memory.register(registration)
+                await publisher.tell()
+            case m.Unregister(kind=kind, name=name):
+                await services.shared_memory.unregister(kind, name)
+                await publisher.tell()
             case m.UpdateLog(settings=settings):
                 await services.diagnostics.update_log_settings(settings)
                 await publisher.tell()

@@ -53,6 +53,8 @@ class EngineLink:
     def __init__(self, link: Link, configuration: m.Configure, replica: Replica, own: OwnMemory, peer: PeerMemory) -> None:
         self.configuration = configuration
         self.replica = replica
+        self.regions = RegionReplicas()
+        self.regions.update(replica.regions)
         self.stop_asked = trio.Event()
         self.on_log_settings: Callable[[LogSettings], None] | None = None
         """Called when the settings of the log have changed."""
@@ -164,6 +166,7 @@ class EngineLink:
     def _update(self, update: ReplicaUpdate) -> None:
         log = self.replica.server.log
         self.replica.update(update)
+        self.regions.update(update.regions)
         self._link.send(m.Seen(update.server.revision))
         if update.server.log != log and self.on_log_settings is not None:
             self.on_log_settings(update.server.log)

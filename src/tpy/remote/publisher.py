@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import groupby
@@ -12,9 +13,19 @@ import trio
 from tpy.errors import ErrorCode, TpyError
 from tpy.limits import REMOTE_SEEN_S_MAX
 from tpy.messages import IndexEntry
+from tpy.regions import Region
 from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.messages import encode
-from tpy.remote.core.replica import ANY_NAME, ANY_VERSION, ModelEntry, RemoteError, ReplicaUpdate, ServerState, VersionEntry
+from tpy.remote.core.replica import (
+    ANY_NAME,
+    ANY_VERSION,
+    ModelEntry,
+    RegionEntry,
+    RemoteError,
+    ReplicaUpdate,
+    ServerState,
+    VersionEntry,
+)
 from tpy.remote.published_copies import PublishedCopies
 from tpy.services import Services
 
@@ -62,6 +73,7 @@ class Publisher:
         self._services = services
         self._entries: dict[str, ModelEntry] = {}
         self._rows: dict[str, list[IndexEntry]] = {}
+        self._regions: dict[str, Region] = {}
         self._server: ServerState | None = None
         self.revision = 0
         """Of the newest update."""
@@ -156,12 +168,13 @@ class Publisher:
                 del self._entries[name]
             else:
                 self._entries[name] = entry
+        regions = self._changed_regions()
         state = self._state()
-        if not changed and state == self._server:
+        if not changed and not regions and state == self._server:
             return
         self.revision += 1
         self._server = self._state()
-        frame = encode(ReplicaUpdate(self._server, changed))
+        frame = encode(ReplicaUpdate(self._server, changed, regions))
         for subscription in tuple(self._subscriptions):
             subscription.send(frame)
         for copy in now:
@@ -172,6 +185,15 @@ class Publisher:
             self._let_go(self.revision)
         elif before - now and self._nursery is not None:
             self._nursery.start_soon(self._let_go_when_seen, self.revision)
+
+    def _changed_regions(self) -> dict[str, RegionEntry | None]:
+        """What differs from what was said of regions."""
+        before, self._regions = self._regions, dict(self._services.shared_memory.regions)
+        changed: dict[str, RegionEntry | None] = {name: None for name in before if name not in self._regions}
+        for name, region in self._regions.items():
+            if before.get(name) is not region:
+                changed[name] = _region_entry(region)
+        return changed
 
     async def _let_go_when_seen(self, revision: int) -> None:
         await self._wait_seen(revision)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tpy.config import ModelConfig
 from tpy.messages import (
@@ -10,8 +10,12 @@ from tpy.messages import (
     LoadRequest,
     LogSettings,
     ModelStatistics,
+    RegionKind,
+    Registration,
     ServerMetadata,
+    SystemRegistration,
 )
+from tpy.regions import Region
 from tpy.remote.core import messages as m
 from tpy.remote.frontend_side import EngineLink, RemoteModel
 from tpy.services import Services
@@ -106,9 +110,19 @@ class RemoteSharedMemory:
 
     def __init__(self, engine: EngineLink) -> None:
         self._engine = engine
+        self.regions: Mapping[str, Region] = engine.regions.opened
 
     def require_enabled(self) -> None:
         """See SharedMemoryService."""
         refusal = self._engine.replica.server.shared_memory
         if refusal is not None:
             raise refusal.error("", None)
+
+    async def register(self, registration: Registration) -> None:
+        """See SharedMemoryService."""
+        question = m.RegisterSystem if isinstance(registration, SystemRegistration) else m.RegisterCuda
+        await self._engine.ask(question(registration), type(None))  # type: ignore[arg-type]  # each has its own kind
+
+    async def unregister(self, kind: RegionKind, name: str = "") -> None:
+        """See SharedMemoryService."""
+        await self._engine.ask(m.Unregister(kind, name), type(None))

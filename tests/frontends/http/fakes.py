@@ -9,7 +9,7 @@ import numpy as np
 import trio
 
 from tpy.config import ModelConfig
-from tpy.errors import InvalidArgument, NotFound, TpyError, Unsupported
+from tpy.errors import InvalidArgument, NotFound, TpyError
 from tpy.messages import (
     DataType,
     IndexEntry,
@@ -25,6 +25,7 @@ from tpy.messages import (
     TensorDescription,
 )
 from tpy.messages.statistics import BatchStatistics, Duration, InferenceStatistics, MemoryUsage
+from tpy.regions import RegionRegistry
 from tpy.services import RequestHandle, ResponseSink, Services
 
 
@@ -229,11 +230,6 @@ class FakeDiagnostics:
         self.settings = settings
 
 
-class FakeSharedMemory:
-    def require_enabled(self) -> None:
-        raise Unsupported("Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.")
-
-
 class FakeServices(Services):
     """All four, with their own types."""
 
@@ -241,12 +237,12 @@ class FakeServices(Services):
     repository: FakeRepository
     diagnostics: FakeDiagnostics
 
-    def __init__(self) -> None:
+    def __init__(self, *, shared_memory: bool = False) -> None:
         super().__init__(
             inference=FakeInference(),
             repository=FakeRepository(),
             diagnostics=FakeDiagnostics(),
-            shared_memory=FakeSharedMemory(),
+            shared_memory=RegionRegistry(enabled=shared_memory),
         )
 
 

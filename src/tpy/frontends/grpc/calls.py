@@ -13,6 +13,7 @@ from tpy.errors import Internal, TpyError
 from tpy.frontends.grpc.access import MetadataPolicy
 from tpy.frontends.grpc.status import GRPC_STATUS
 from tpy.frontends.grpc.transport import DEADLINE_TEXT, CallContext
+from tpy.frontends.shared_memory import TensorResolver
 from tpy.services import Services
 
 _log = logging.getLogger(__name__)
@@ -40,6 +41,9 @@ class CallParts:
         self.nursery = nursery
         self.stop = stop
         self.threads = trio.CapacityLimiter(limits.GRPC_CODEC_THREADS_MAX)
+        regions = services.shared_memory.regions
+        self.tensors = TensorResolver(regions)
+        self.tensors_inline = TensorResolver(regions, inline=True)
 
 
 def fail_call(call: CallContext, error: TpyError) -> None:

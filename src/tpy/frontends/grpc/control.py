@@ -15,8 +15,18 @@ from tpy.errors import InvalidArgument, NotFound, Unsupported
 from tpy.frontends.grpc.codec import parse_version
 from tpy.frontends.threads import run_in_thread
 from tpy.frontends.trace_settings import TRACE_DEFAULTS, TRACE_NUMBERS, require_unchanged
-from tpy.messages import IndexEntry, LoadRequest, LogSettings, ModelStatistics, TensorDescription
+from tpy.messages import (
+    CudaRegistration,
+    IndexEntry,
+    LoadRequest,
+    LogSettings,
+    ModelStatistics,
+    RegionKind,
+    SystemRegistration,
+    TensorDescription,
+)
 from tpy.messages.statistics import Duration
+from tpy.regions import registered
 from tpy.services import Services
 
 Entry = TypeVar("Entry")
@@ -155,36 +165,50 @@ class ControlService(pb.GrpcInferenceServiceBase):
             settings={name: pb.TraceSettingResponseSettingValue(value=[text]) for name, text in TRACE_DEFAULTS.items()}
         )
 
-    # Shared memory: no region can be registered, so there is none
+    # Shared memory
 
     async def system_shared_memory_status(
         self, message: pb.SystemSharedMemoryStatusRequest
     ) -> pb.SystemSharedMemoryStatusResponse:
-        _refuse_region("system", message.name)
-        return pb.SystemSharedMemoryStatusResponse()
+        regions = registered(self._services.shared_memory.regions, RegionKind.SYSTEM, message.name)
+        shown = pb.SystemSharedMemoryStatusResponseRegionStatus
+        return pb.SystemSharedMemoryStatusResponse(
+            regions={one.name: shown(name=one.name, key=one.key, offset=one.offset, byte_size=one.byte_size) for one in regions}
+        )
 
     async def system_shared_memory_register(
         self, message: pb.SystemSharedMemoryRegisterRequest
     ) -> pb.SystemSharedMemoryRegisterResponse:
-        raise self._no_shared_memory()
+        asked = SystemRegistration(name=message.name, key=message.key, offset=message.offset, byte_size=message.byte_size)
+        await self._services.shared_memory.register(asked)
+        return pb.SystemSharedMemoryRegisterResponse()
 
     async def system_shared_memory_unregister(
         self, message: pb.SystemSharedMemoryUnregisterRequest
     ) -> pb.SystemSharedMemoryUnregisterResponse:
+        await self._services.shared_memory.unregister(RegionKind.SYSTEM, message.name)
         return pb.SystemSharedMemoryUnregisterResponse()
 
     async def cuda_shared_memory_status(self, message: pb.CudaSharedMemoryStatusRequest) -> pb.CudaSharedMemoryStatusResponse:
-        _refuse_region("cuda", message.name)
-        return pb.CudaSharedMemoryStatusResponse()
+        regions = registered(self._services.shared_memory.regions, RegionKind.CUDA, message.name)
+        shown = pb.CudaSharedMemoryStatusResponseRegionStatus
+        return pb.CudaSharedMemoryStatusResponse(
+            regions={one.name: shown(name=one.name, byte_size=one.byte_size) for one in regions}
+        )
 
     async def cuda_shared_memory_register(
         self, message: pb.CudaSharedMemoryRegisterRequest
     ) -> pb.CudaSharedMemoryRegisterResponse:
-        raise self._no_shared_memory()
+        asked = CudaRegistration(
+            name=message.name, raw_handle=message.raw_handle, device_id=message.device_id, byte_size=message.byte_size
+        )
+        await self._services.shared_memory.register(asked)
+        return pb.CudaSharedMemoryRegisterResponse()
 
     async def cuda_shared_memory_unregister(
         self, message: pb.CudaSharedMemoryUnregisterRequest
     ) -> pb.CudaSharedMemoryUnregisterResponse:
+        await self._services.shared_memory.unregister(RegionKind.CUDA, message.name)
         return pb.CudaSharedMemoryUnregisterResponse()
 
     async def _each(self, convert: Callable[[Entry], Shown], entries: Sequence[Entry]) -> list[Shown]:
@@ -192,10 +216,6 @@ class ControlService(pb.GrpcInferenceServiceBase):
         if len(entries) <= limits.GRPC_INLINE_ENTRIES_MAX:
             return [convert(entry) for entry in entries]
         return await run_in_thread(lambda: [convert(entry) for entry in entries], limiter=self._threads)
-
-    def _no_shared_memory(self) -> Unsupported:
-        self._services.shared_memory.require_enabled()
-        return Unsupported("client shared memory is not supported over gRPC by this server")
 
 
 def _tensor(tensor: TensorDescription) -> pb.ModelMetadataResponseTensorMetadata:
@@ -255,11 +275,6 @@ def _index_entry(entry: IndexEntry) -> pb.RepositoryIndexResponseModelIndex:
         state="" if entry.state is None else entry.state.value,
         reason=entry.reason,
     )
-
-
-def _refuse_region(kind: str, region: str) -> None:
-    if region:
-        raise NotFound(f"Unable to find {kind} shared memory region: '{echo(region)}'")
 
 
 def _refuse_repository(repository: str) -> None:

@@ -15,6 +15,7 @@ from tpy.errors import InvariantViolation, TpyError, Unsupported
 from tpy.frontends.grpc import codec
 from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_inference, unexpected_error
 from tpy.frontends.grpc.transport import UnaryCall
+from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
 from tpy.services import RequestHandle, ResolvedModel, held
@@ -54,7 +55,12 @@ class _UnaryInfer:
                 self._start(lambda: self._begin_in_threads(parsed, message))
                 return
             model, version = self._admit(parsed)
-            self._submit(model, *self._decode(parsed, model.description, version))
+            try:
+                decoded = self._decode(parsed, model.description, version, self._parts.tensors_inline)
+            except LongCopy:
+                self._start(lambda: self._begin_in_threads(parsed, message))
+                return
+            self._submit(model, *decoded)
         except TpyError as error:
             self._fail(error)
         except Exception:
@@ -84,7 +90,9 @@ class _UnaryInfer:
         self._description = model.description
         return model, version
 
-    def _decode(self, parsed: codec.ParsedRequest, description: ModelDescription, version: int | None) -> codec.Decoded:
+    def _decode(
+        self, parsed: codec.ParsedRequest, description: ModelDescription, version: int | None, tensors: TensorResolver
+    ) -> codec.Decoded:
         call, parts = self._call, self._parts
         return codec.decode_request(
             parsed,
@@ -93,6 +101,7 @@ class _UnaryInfer:
             received_ns=parts.clock.now_ns(),
             deadline_ns=call.deadline_ns,
             forwarded=parts.policy.forwarded(call.metadata),
+            tensors=tensors,
         )
 
     def _submit(self, model: ResolvedModel, request: InferenceRequest, plan: codec.OutputPlan) -> None:
@@ -108,7 +117,7 @@ class _UnaryInfer:
             parsed = await run_in_thread(codec.parse_request, message, limiter=threads)
         model, version = self._admit(parsed)
         with held(model):
-            decoded = await run_in_thread(self._decode, parsed, model.description, version, limiter=threads)
+            decoded = await run_in_thread(self._decode, parsed, model.description, version, self._parts.tensors, limiter=threads)
             if not self._cancelled:
                 self._submit(model, *decoded)
 

@@ -19,6 +19,7 @@ However the call ends, leaving the nursery cancels the requests that are still u
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 
 import trio
 
@@ -27,6 +28,7 @@ from tpy.errors import Internal, InvariantViolation, TpyError, Unavailable
 from tpy.frontends.grpc import codec
 from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_call, fail_inference, unexpected_error
 from tpy.frontends.grpc.transport import Metadata, StreamCall
+from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
 from tpy.services import RequestHandle, ResolvedModel, held
@@ -262,7 +264,7 @@ class _InferStream:
         description = turn.description = model.description
         forwarded = parts.policy.forwarded(call.metadata)
 
-        def decode() -> codec.Decoded:
+        def decode(tensors: TensorResolver) -> codec.Decoded:
             return codec.decode_request(
                 parsed,
                 description=description,
@@ -270,14 +272,16 @@ class _InferStream:
                 received_ns=parts.clock.now_ns(),
                 deadline_ns=call.deadline_ns,
                 forwarded=forwarded,
+                tensors=tensors,
             )
 
-        if codec.is_heavy(parsed, size):
-            with held(model):
-                decoded = await run_in_thread(decode, limiter=parts.threads)
-                self._hand_over(turn, model, *decoded)
-        else:
-            self._hand_over(turn, model, *decode())
+        if not codec.is_heavy(parsed, size):
+            with suppress(LongCopy):
+                self._hand_over(turn, model, *decode(parts.tensors_inline))
+                return
+        with held(model):
+            decoded = await run_in_thread(decode, parts.tensors, limiter=parts.threads)
+            self._hand_over(turn, model, *decoded)
 
     def _hand_over(self, turn: _Turn, model: ResolvedModel, request: InferenceRequest, plan: codec.OutputPlan) -> None:
         turn.plan = plan

@@ -20,6 +20,8 @@ from tpy.frontends.http.generate import EventBody, GenerateApi, StreamReply
 from tpy.frontends.http.infer import InferEndpoint, is_disguised, unexpected_error_reply
 from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply, fields_of, refusal_reply
 from tpy.frontends.http.quart_bridge import BODY
+from tpy.frontends.http.shared_memory import RegionsApi
+from tpy.messages import RegionKind
 
 Handler = Callable[Concatenate[HttpRequest, ...], Awaitable[HttpReply | StreamReply]]
 
@@ -66,12 +68,12 @@ def create_app(endpoint: InferEndpoint) -> QuartTrio:
     routes.add("logging", "/v2/logging", GET=control.log_settings, POST=control.update_log_settings)
     for prefix in ("/v2", model):
         routes.add("trace", f"{prefix}/trace/setting", GET=control.trace_settings, POST=control.update_trace_settings)
-    for kind, regions in (("/v2/systemsharedmemory", control.system_regions), ("/v2/cudasharedmemory", control.cuda_regions)):
-        routes.add("shared-memory", f"{kind}/status", GET=regions)
-        routes.add("shared-memory", f"{kind}/region/<region>/status", GET=regions)
-        routes.add("shared-memory", f"{kind}/region/<region>/register", POST=control.register_region)
-        routes.add("shared-memory", f"{kind}/region/<region>/unregister", POST=control.unregister_regions)
-        routes.add("shared-memory", f"{kind}/unregister", POST=control.unregister_regions)
+    for kind in RegionKind:
+        regions = RegionsApi(endpoint.services.shared_memory, kind)
+        for prefix in (f"/v2/{kind.value}sharedmemory", f"/v2/{kind.value}sharedmemory/region/<region>"):
+            routes.add("shared-memory", f"{prefix}/status", GET=regions.status)
+            routes.add("shared-memory", f"{prefix}/register", POST=regions.register)
+            routes.add("shared-memory", f"{prefix}/unregister", POST=regions.unregister)
     return app
 
 

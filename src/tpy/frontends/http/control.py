@@ -140,21 +140,6 @@ class ControlApi:
         require_unchanged(_trace_updates(await self._document(request.body, required=True)))
         return _trace_settings()
 
-    # Shared memory: no region can be registered, so there is none
-
-    async def system_regions(self, request: HttpRequest, *, region: str = "") -> HttpReply:
-        return _no_regions("system", region)
-
-    async def cuda_regions(self, request: HttpRequest, *, region: str = "") -> HttpReply:
-        return _no_regions("cuda", region)
-
-    async def unregister_regions(self, request: HttpRequest, *, region: str = "") -> HttpReply:
-        return _DONE
-
-    async def register_region(self, request: HttpRequest, *, region: str) -> HttpReply:
-        self._services.shared_memory.require_enabled()
-        raise Unsupported("client shared memory is not supported over HTTP by this server")
-
     # Parts
 
     def _log_settings(self) -> HttpReply:
@@ -273,12 +258,6 @@ def _trace_updates(document: Json) -> dict[str, tuple[str, ...]]:
             raise InvalidArgument(NON_STRING)
         updates[name] = tuple(value)
     return updates
-
-
-def _no_regions(kind: str, region: str) -> HttpReply:
-    if region:
-        raise NotFound(f"Unable to find {kind} shared memory region: '{echo(region)}'")
-    return _json([])
 
 
 def _refuse_repository(repository: str) -> None:

@@ -25,6 +25,7 @@ from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http import codec
 from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, error_reply
+from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelDescription
 from tpy.services import RequestHandle, ResolvedModel, Services
@@ -85,6 +86,9 @@ class InferEndpoint:
         self.max_input_size = max_input_size
         self.bodies = ByteBudget(max(limits.REQUEST_BODIES_BYTES_MAX, max_input_size))
         self.threads = trio.CapacityLimiter(limits.HTTP_CODEC_THREADS_MAX)
+        regions = services.shared_memory.regions
+        self.tensors = TensorResolver(regions)
+        self.tensors_inline = TensorResolver(regions, inline=True)
 
     def call(self, request: HttpRequest, model: str, version: str | None, *, answered: Callable[[InferCall], None]) -> InferCall:
         """A call that has not begun. `answered` is called once, from within `begin_nowait`, `finish` or later, unless the call
@@ -140,7 +144,12 @@ class InferCall:
         elements = 0
         for output in response.outputs:
             choice = plan.choice(output.name)
-            if choice.classification:
+            if choice.region is not None:
+                if output.datatype is DataType.BYTES:
+                    elements += output.array.size
+                elif output.array.nbytes > limits.REGION_INLINE_BYTES_MAX:
+                    return True
+            elif choice.classification:
                 elements += _CLASS_COST * output.array.size
             elif not choice.binary or output.datatype is DataType.BYTES:
                 elements += output.array.size
@@ -159,7 +168,13 @@ class InferCall:
                 model.hold()
                 self._held = model
                 return False
-            self._submit(model, *self._decode(model.description))
+            try:
+                decoded = self._decode(model.description, self._endpoint.tensors_inline)
+            except LongCopy:
+                model.hold()
+                self._held = model
+                return False
+            self._submit(model, *decoded)
         except TpyError as error:
             self._refuse(error_reply(error))
         except _Refused as refused:
@@ -174,7 +189,7 @@ class InferCall:
         if model is None:
             raise InvariantViolation("an inference call that is not held was to be finished")
         try:
-            decoded = await run_in_thread(self._decode, model.description, limiter=self._endpoint.threads)
+            decoded = await run_in_thread(self._decode, model.description, self._endpoint.tensors, limiter=self._endpoint.threads)
             if not self._cancelled:
                 self._submit(model, *decoded)
         except TpyError as error:
@@ -245,7 +260,7 @@ class InferCall:
         # Elements of BYTES become objects one by one.
         return size > limits.HTTP_INLINE_BYTES_MAX and any(tensor.datatype is DataType.BYTES for tensor in description.inputs)
 
-    def _decode(self, description: ModelDescription) -> tuple[InferenceRequest, codec.OutputPlan]:
+    def _decode(self, description: ModelDescription, tensors: TensorResolver) -> tuple[InferenceRequest, codec.OutputPlan]:
         request = self._request
         fields = request.fields
         body = self._plain_body(request) if b"content-encoding" in fields else request.body
@@ -257,6 +272,7 @@ class InferCall:
             version=None if self._version is None else parse_version(self._version),
             received_ns=request.received_ns,
             forwarded=self._endpoint.policy.forwarded(request.headers),
+            tensors=tensors,
         )
         request.body = b""  # from here on the tensors alone keep the body alive
         return decoded

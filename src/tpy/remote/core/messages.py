@@ -13,7 +13,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from tpy.errors import ERROR_OF_CODE, ErrorCode, TpyError
-from tpy.messages import DataType, LoadRequest, LogSettings, ModelDescription, ParameterValue
+from tpy.messages import (
+    CudaRegistration,
+    DataType,
+    LoadRequest,
+    LogSettings,
+    ModelDescription,
+    ParameterValue,
+    RegionKind,
+    SystemRegistration,
+)
 from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.framing import frame
 from tpy.remote.core.replica import ReplicaUpdate
@@ -157,7 +166,26 @@ class UpdateLog(msgspec.Struct, frozen=True, array_like=True, tag=6):
     settings: LogSettings
 
 
-Question = ModelReady | Index | Load | Unload | Statistics | UpdateLog
+class RegisterSystem(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """SharedMemoryService.register; answered with None."""
+
+    registration: SystemRegistration
+
+
+class RegisterCuda(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """The same for memory of a GPU."""
+
+    registration: CudaRegistration
+
+
+class Unregister(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """SharedMemoryService.unregister; answered with None."""
+
+    kind: RegionKind
+    name: str
+
+
+Question = ModelReady | Index | Load | Unload | Statistics | UpdateLog | RegisterSystem | RegisterCuda | Unregister
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):

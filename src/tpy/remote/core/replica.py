@@ -13,6 +13,7 @@ import msgspec
 from tpy.config import ModelConfig
 from tpy.errors import ERROR_OF_CODE, ErrorCode, TpyError
 from tpy.messages import LogSettings, ModelDescription, ServerMetadata
+from tpy.regions import RegionFacts
 
 ANY_NAME = "\0"
 """Stands for a model's name: no model can have it."""
@@ -67,11 +68,22 @@ class ServerState(msgspec.Struct, frozen=True, array_like=True):
     unknown: RemoteError
 
 
+class RegionEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A registered region. Its segment is the one that the process `pid` has open as `descriptor`: the name may be gone, or be that
+    of another by now."""
+
+    facts: RegionFacts
+    pid: int
+    descriptor: int
+    identity: tuple[int, int]
+
+
 class ReplicaUpdate(msgspec.Struct, frozen=True, array_like=True):
-    """A change of the replica: entries by name, None for a name that is unknown now."""
+    """A change of the replica: models and regions by name, None for a name that is unknown now."""
 
     server: ServerState
     models: Mapping[str, ModelEntry | None]
+    regions: Mapping[str, RegionEntry | None] = {}
 
 
 class Replica:
@@ -80,6 +92,7 @@ class Replica:
     def __init__(self, first: ReplicaUpdate) -> None:
         self.server = first.server
         self._models: dict[str, ModelEntry] = {}
+        self.regions: dict[str, RegionEntry] = {}
         self.update(first)
 
     def update(self, update: ReplicaUpdate) -> None:
@@ -90,6 +103,11 @@ class Replica:
                 self._models.pop(name, None)
             else:
                 self._models[name] = entry
+        for name, region in update.regions.items():
+            if region is None:
+                self.regions.pop(name, None)
+            else:
+                self.regions[name] = region
 
     def resolve(self, model_name: str, version: int | None) -> VersionEntry:
         """As InferenceService.resolve."""

@@ -6,12 +6,16 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tpy.frontends.shared_memory import RegionRange
+
 
 class OutputPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """`class_counts`: outputs that are wanted as their best classes, and how many of them. `empty_final`: whether the end of a
+    """`class_counts`: outputs that are wanted as their best classes, and how many of them. `regions`: outputs that are written
+    there and do not travel in the message. `empty_final`: whether the end of a
     decoupled request is to be told by a message of its own (`triton_enable_empty_final_response`)."""
 
     class_counts: Mapping[str, int] = msgspec.field(default_factory=dict)
+    regions: Mapping[str, RegionRange] = msgspec.field(default_factory=dict)
     empty_final: bool = False
 
 

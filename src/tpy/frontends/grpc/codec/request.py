@@ -14,8 +14,9 @@ from tpy.frontends.bytes_tensor import ELEMENT_BYTES_MIN
 from tpy.frontends.grpc.codec.contents import read_contents
 from tpy.frontends.grpc.codec.parameters import NONE, read_parameters
 from tpy.frontends.grpc.codec.plan import NO_PLAN, OutputPlan
+from tpy.frontends.grpc.codec.regions import region_of
 from tpy.frontends.grpc.codec.wire import ParsedRequest
-from tpy.frontends.shared_memory import refuse_shared_memory
+from tpy.frontends.shared_memory import NO_REGIONS, RegionRange, TensorResolver, read_region
 from tpy.limits import TENSOR_DIMS_MAX
 from tpy.messages import DataType, InferenceRequest, ModelDescription, ParameterValue, Tensor
 from tpy.messages.datatypes import BY_WORD
@@ -77,21 +78,23 @@ def decode_request(
     received_ns: int,
     deadline_ns: int | None,
     forwarded: Mapping[str, ParameterValue] | None = None,
+    tensors: TensorResolver = NO_REGIONS,
 ) -> Decoded:
     """The request and how to answer it. Raw tensors become views, which keep the message's bytes alive.
 
     `version` is what `parse_version` made of the request's. `forwarded` are parameters made from metadata; they join the caller's
-    own and win over them. Raises InvalidArgument, or Unsupported for shared memory; nothing else, whatever the message.
+    own and win over them. `tensors` finds those that are not in the message. Raises InvalidArgument; for tensors that are not in
+    the message also what TensorResolver and RegionRange.load raise; nothing else, whatever the message.
     """
     head = parsed.head
     parameters = read_parameters(head.parameters) if len(head.parameters) else NONE
-    inputs = _read_inputs(parsed, description)
+    inputs = _read_inputs(parsed, description, tensors)
     requested: tuple[str, ...] = ()
     plan = NO_PLAN
     if len(head.outputs):
-        requested, class_counts = _read_outputs(head.outputs, request_prefix(head.id))
-        if class_counts:
-            plan = OutputPlan(class_counts=class_counts, empty_final=parameters.empty_final)
+        requested, class_counts, regions = _read_outputs(head.outputs, request_prefix(head.id), tensors)
+        if class_counts or regions:
+            plan = OutputPlan(class_counts=class_counts, regions=regions, empty_final=parameters.empty_final)
     if parameters.empty_final and not plan.empty_final:
         plan = OutputPlan(empty_final=True)
     request = InferenceRequest(
@@ -110,7 +113,7 @@ def decode_request(
     return request, plan
 
 
-def _read_inputs(parsed: ParsedRequest, description: ModelDescription) -> tuple[Tensor, ...]:
+def _read_inputs(parsed: ParsedRequest, description: ModelDescription, resolver: TensorResolver) -> tuple[Tensor, ...]:
     head, raws, contents = parsed
     model = head.model_name
     prefix = request_prefix(head.id)
@@ -121,8 +124,7 @@ def _read_inputs(parsed: ParsedRequest, description: ModelDescription) -> tuple[
         name = item.name
         if name in tensors:
             raise InvalidArgument(f"{prefix}input '{echo(name)}' already exists in request")
-        if len(item.parameters) and "shared_memory_region" in item.parameters:
-            refuse_shared_memory()
+        region = region_of(item.parameters, name, resolver) if len(item.parameters) else None
         datatype = BY_WORD.get(item.datatype, DataType.INVALID)
         dimensions = len(item.shape)
         shape = tuple(item.shape) if dimensions <= TENSOR_DIMS_MAX else tuple(item.shape[:_SHOWN_DIMS])
@@ -130,7 +132,15 @@ def _read_inputs(parsed: ParsedRequest, description: ModelDescription) -> tuple[
             _refuse_shape(name, shape, f"has {dimensions} dimensions, at most {TENSOR_DIMS_MAX} are supported")
         if shape and min(shape) < 0 and element_count(shape) >= 0:  # an odd number of negative sizes fails by the byte size
             _refuse_shape(name, shape, "contains one or more invalid dimensions")
-        if item.HasField("contents"):
+        if region is not None:
+            if item.HasField("contents"):
+                raise InvalidArgument(
+                    f"unexpected 'content' provided when using shared memory for input tensor '{echo(name)}' for model '{model}'"
+                )
+            if datatype is DataType.INVALID:
+                _refuse_datatype(name, description, prefix)
+            array = read_region(region, datatype, shape, tensor=name, model=model, prefix=prefix)
+        elif item.HasField("contents"):
             if raw_count:
                 raise InvalidArgument(
                     f"contents field must not be specified when using raw_input_contents for '{echo(name)}' for model '{model}'"
@@ -148,10 +158,13 @@ def _read_inputs(parsed: ParsedRequest, description: ModelDescription) -> tuple[
     return tuple(tensors.values())
 
 
-def _read_outputs(outputs: Any, prefix: str) -> tuple[tuple[str, ...], dict[str, int]]:
-    """The names of the requested outputs and what is wanted as classes."""
+def _read_outputs(
+    outputs: Any, prefix: str, tensors: TensorResolver
+) -> tuple[tuple[str, ...], dict[str, int], dict[str, RegionRange]]:
+    """The names of the requested outputs, what is wanted as classes, and what in regions."""
     names: dict[str, None] = {}
     class_counts: dict[str, int] = {}
+    regions: dict[str, RegionRange] = {}
     for item in outputs:
         if item.name in names:
             raise InvalidArgument(f"{prefix}output '{echo(item.name)}' already exists in request")
@@ -159,18 +172,19 @@ def _read_outputs(outputs: Any, prefix: str) -> tuple[tuple[str, ...], dict[str,
         parameters = item.parameters
         if not len(parameters):
             continue
-        if "shared_memory_region" in parameters:
-            if "classification" in parameters:
-                raise InvalidArgument("output can't set both 'shared_memory_region' and 'classification'")
-            refuse_shared_memory()
+        region = region_of(parameters, item.name, tensors)
+        if region is not None:
+            regions[item.name] = region
         if "classification" in parameters:
             parameter = parameters["classification"]
             if parameter.WhichOneof("parameter_choice") != "int64_param":
                 raise InvalidArgument("invalid value type for 'classification' parameter, expected int64_param")
             if parameter.int64_param <= 0:
                 raise InvalidArgument("invalid value for 'classification' parameter, expected >= 0")
+            if region is not None:
+                raise InvalidArgument("output can't set both 'shared_memory_region' and 'classification'")
             class_counts[item.name] = parameter.int64_param
-    return tuple(names), class_counts
+    return tuple(names), class_counts, regions
 
 
 def _refuse_datatype(name: str, description: ModelDescription, prefix: str) -> NoReturn:

@@ -14,7 +14,7 @@ from tpy.frontends.binary_tensor import write_binary
 from tpy.frontends.classification import classify
 from tpy.frontends.grpc.codec.plan import OutputPlan
 from tpy.frontends.grpc.codec.wire import RESPONSE_CLASS, STREAM_RESPONSE_CLASS, infer_response, raw_output
-from tpy.limits import GRPC_INLINE_ELEMENTS_MAX, GRPC_JOINED_BYTES_MAX, GRPC_MESSAGE_BYTES_MAX
+from tpy.limits import GRPC_INLINE_ELEMENTS_MAX, GRPC_JOINED_BYTES_MAX, GRPC_MESSAGE_BYTES_MAX, REGION_INLINE_BYTES_MAX
 from tpy.messages import DataType, InferenceResponse, ModelDescription, ParameterValue, Tensor
 
 Pieces = list[bytes | memoryview]
@@ -28,6 +28,8 @@ def is_large(response: InferenceResponse, plan: OutputPlan) -> bool:
     for output in response.outputs:
         counted = output.datatype is DataType.BYTES or output.name in plan.class_counts
         if counted and output.array.size > GRPC_INLINE_ELEMENTS_MAX:
+            return True
+        if plan.regions and output.array.nbytes > REGION_INLINE_BYTES_MAX and output.name in plan.regions:
             return True
     return False
 
@@ -84,7 +86,7 @@ def _encode(
         if class_count:
             tensor = _classified(tensor, class_count, response.described_by or description)
         message.outputs.add(name=tensor.name, datatype=tensor.datatype.value, shape=tensor.array.shape)
-        before, blob = raw_output(_blob(tensor))
+        before, blob = raw_output(_stored(tensor, plan) if plan.regions else _blob(tensor))
         blobs += before, blob
         size += len(before) + len(blob)
     head = _serialised(message)
@@ -94,6 +96,16 @@ def _encode(
     if size <= GRPC_JOINED_BYTES_MAX:
         return [b"".join((head, *blobs))], size
     return [head, *blobs], size
+
+
+def _stored(tensor: Tensor, plan: OutputPlan) -> bytes | memoryview:
+    """What is left to send of an output, when some are written into regions."""
+    region = plan.regions.get(tensor.name)
+    if region is None:
+        return _blob(tensor)
+    if tensor.array.size:
+        region.store(tensor)
+    return b""
 
 
 def _blob(tensor: Tensor) -> bytes | memoryview:

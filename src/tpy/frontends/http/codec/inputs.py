@@ -20,7 +20,8 @@ from tpy.frontends.http.codec.document import (
     string_member,
 )
 from tpy.frontends.http.codec.json_data import read_json_data
-from tpy.frontends.shared_memory import refuse_shared_memory
+from tpy.frontends.http.codec.regions import region_of
+from tpy.frontends.shared_memory import TensorResolver, read_region
 from tpy.limits import TENSOR_DIMS_MAX
 from tpy.messages import DataType, ModelDescription, Tensor
 from tpy.messages.datatypes import BY_WORD
@@ -29,23 +30,30 @@ from tpy.messages.datatypes import BY_WORD
 class InputReader:
     """Reads the inputs of one request; blobs are taken from `body` in the order of the inputs, from `blobs_at` on."""
 
-    __slots__ = ("_blob_at", "_body", "_described", "_model", "_request_id")
+    __slots__ = ("_blob_at", "_body", "_described", "_model", "_request_id", "_tensors")
 
     def __init__(
-        self, body: bytes | bytearray | memoryview, *, blobs_at: int, description: ModelDescription, request_id: str
+        self,
+        body: bytes | bytearray | memoryview,
+        *,
+        blobs_at: int,
+        description: ModelDescription,
+        request_id: str,
+        tensors: TensorResolver,
     ) -> None:
         self._body = body
         self._blob_at = blobs_at
         self._model = description.name
         self._described = description.input_by_name
         self._request_id = request_id
+        self._tensors = tensors
 
     def read(self, inputs: list[object]) -> tuple[Tensor, ...]:
         """All inputs in their order. Raises InvalidArgument, also for bytes that no input claims."""
         tensors: list[Tensor] = []
         names = set()
         for item in inputs:
-            has_data, blob_size = _source(item)
+            has_data, blob_size, region = _source(item)
             name = string_member(item, "name")
             datatype = BY_WORD.get(string_member(item, "datatype"))
             shape = _read_shape(item)
@@ -54,6 +62,8 @@ class InputReader:
             names.add(name)
             if has_data:
                 array = self._read_data(item, name, datatype, shape)
+            elif region is not None:
+                array = self._read_region(region, name, datatype, shape)
             else:
                 array = self._read_blob(blob_size, name, datatype, shape)
             tensors.append(Tensor(name, datatype or DataType.INVALID, array))
@@ -99,6 +109,13 @@ class InputReader:
             prefix=self._prefix,
         )
 
+    def _read_region(
+        self, parameters: dict[str, object], name: str, datatype: DataType | None, shape: tuple[int, ...]
+    ) -> np.ndarray[Any, Any]:
+        found = region_of(parameters, self._tensors)
+        known = self._known(name, datatype)
+        return read_region(found, known, shape, tensor=name, model=self._model, prefix=self._prefix)
+
     def _known(self, name: str, datatype: DataType | None) -> DataType:
         if datatype is None:
             described = self._described.get(name)
@@ -111,9 +128,9 @@ class InputReader:
         return datatype
 
 
-def _source(item: object) -> tuple[bool, object]:
-    """Whether the input has JSON data, else its `binary_data_size`. Raises InvalidArgument unless it has exactly one source
-    , Unsupported when that is shared memory."""
+def _source(item: object) -> tuple[bool, object, dict[str, object] | None]:
+    """Whether the input has JSON data, else its `binary_data_size`, or the parameters that name its region. Raises
+    InvalidArgument unless it has exactly one source."""
     if type(item) is not dict:
         _refuse_sources([])
     has_data = "data" in item
@@ -121,15 +138,15 @@ def _source(item: object) -> tuple[bool, object]:
     if type(parameters) is not dict or not parameters:
         if not has_data:
             _refuse_sources([])
-        return True, None
+        return True, None, None
     has_blob = "binary_data_size" in parameters
     has_region = "shared_memory_region" in parameters
     if has_data + has_blob + has_region != 1:
         given = (("data", has_data), ("binary_data_size", has_blob), ("shared_memory_region", has_region))
         _refuse_sources([field for field, present in given if present])
     if has_region:
-        refuse_shared_memory()
-    return has_data, parameters.get("binary_data_size")
+        return False, None, parameters
+    return has_data, parameters.get("binary_data_size"), None
 
 
 def _refuse_sources(given: list[str]) -> NoReturn:

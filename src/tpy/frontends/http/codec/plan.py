@@ -6,12 +6,16 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tpy.frontends.shared_memory import RegionRange
+
 
 class OutputChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller asked of one output: as a blob or as JSON, as a tensor or (`classification` > 0) as its best classes."""
+    """What the caller asked of one output: as a blob or as JSON, as a tensor or (`classification` > 0) as its best classes. With
+    `region` it is written there, and the answer has only its name, datatype and shape."""
 
     binary: bool = False
     classification: int = 0
+    region: RegionRange | None = None
 
 
 class OutputPlan(msgspec.Struct, frozen=True, kw_only=True):

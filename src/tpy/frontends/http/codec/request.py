@@ -22,7 +22,8 @@ from tpy.frontends.http.codec.parameters import NONE, read_parameters
 from tpy.frontends.http.codec.pieces import LongString
 from tpy.frontends.http.codec.plan import BINARY, BINARY_PLAN, JSON, JSON_PLAN, OutputChoice, OutputPlan
 from tpy.frontends.http.codec.raw import read_raw_input
-from tpy.frontends.shared_memory import refuse_shared_memory
+from tpy.frontends.http.codec.regions import region_of
+from tpy.frontends.shared_memory import NO_REGIONS, TensorResolver
 from tpy.messages import InferenceRequest, ModelDescription, ParameterValue
 
 _INT32_MAX = 2**31 - 1
@@ -60,15 +61,17 @@ def parse_infer(
     version: int | None,
     received_ns: int,
     forwarded: Mapping[str, ParameterValue] | None = None,
+    tensors: TensorResolver = NO_REGIONS,
 ) -> tuple[InferenceRequest, OutputPlan]:
     """The request in `body` and how to answer it.
 
     `body` is decompressed and belongs to the request from now on: binary tensors are views over it (a memoryview must be of
     single bytes). `header_length` is what `parse_header_length` gave: None means JSON only, 0 a raw binary request, else the
     length of the JSON part in bytes; an empty body is a raw request, too. `version` is the one of the URL. `forwarded` are
-    parameters made from headers; they join the caller's own and win over them.
+    parameters made from headers; they join the caller's own and win over them. `tensors` finds those that are not in `body`.
 
-    Raises InvalidArgument, or Unsupported for shared memory; nothing else, whatever the bytes.
+    Raises InvalidArgument; for tensors that are not in `body` also what TensorResolver and RegionRange.load raise; nothing else,
+    whatever the bytes.
     """
     if header_length is None:
         header_length = len(body)
@@ -89,12 +92,12 @@ def parse_infer(
     if type(request_id) is not str:
         refuse("id", NON_STRING)
     parameters = read_parameters(members["parameters"]) if "parameters" in members else NONE
-    reader = InputReader(body, blobs_at=header_length, description=description, request_id=request_id)
+    reader = InputReader(body, blobs_at=header_length, description=description, request_id=request_id, tensors=tensors)
     inputs = reader.read(array_member(members, "inputs"))
     plan = BINARY_PLAN if parameters.binary_output else JSON_PLAN
     requested: tuple[str, ...] = ()
     if "outputs" in members:
-        choices = _read_outputs(array_member(members, "outputs"), request_id)
+        choices = _read_outputs(array_member(members, "outputs"), request_id, tensors)
         if choices:
             requested = tuple(choices)
             plan = OutputPlan(choices=choices, default=plan.default)
@@ -113,12 +116,12 @@ def parse_infer(
     return request, plan
 
 
-def _read_outputs(outputs: list[object], request_id: str) -> dict[str, OutputChoice]:
+def _read_outputs(outputs: list[object], request_id: str, tensors: TensorResolver) -> dict[str, OutputChoice]:
     """What is asked of each requested output, in the order of the request."""
     choices: dict[str, OutputChoice] = {}
     for item in outputs:
         parameters = item.get("parameters") if type(item) is dict else None
-        choice = _read_choice(parameters) if type(parameters) is dict and parameters else JSON
+        choice = _read_choice(parameters, tensors) if type(parameters) is dict and parameters else JSON
         name = string_member(item, "name")
         if name in choices:
             raise InvalidArgument(f"{request_prefix(request_id)}output '{echo(name)}' already exists in request")
@@ -126,7 +129,7 @@ def _read_outputs(outputs: list[object], request_id: str) -> dict[str, OutputCho
     return choices
 
 
-def _read_choice(parameters: dict[str, object]) -> OutputChoice:
+def _read_choice(parameters: dict[str, object], tensors: TensorResolver) -> OutputChoice:
     """The choice in an output's own parameters. Without `binary_data` there it is JSON, whatever the request says for all."""
     binary = parameters.get("binary_data", False)
     if "shared_memory_region" in parameters:
@@ -136,7 +139,7 @@ def _read_choice(parameters: dict[str, object]) -> OutputChoice:
             raise InvalidArgument(f"Unable to set 'binary_data': {NON_BOOLEAN}")
         if binary:
             raise InvalidArgument("Output can't set both 'shared_memory_region' and 'binary_data'")
-        refuse_shared_memory()
+        return OutputChoice(region=region_of(parameters, tensors))
     classification = parameters.get("classification", 0)
     if not is_unsigned(classification):
         raise InvalidArgument(f"Unable to set 'classification': {NON_UNSIGNED}")

@@ -61,7 +61,9 @@ def encode_infer(response: InferenceResponse, plan: OutputPlan, description: Mod
             "datatype": tensor.datatype.value,
             "shape": tensor.array.shape,
         }
-        if choice.binary:
+        if choice.region is not None:
+            choice.region.store(tensor)
+        elif choice.binary:
             blob = write_binary(tensor.array, tensor.datatype)
             entry["parameters"] = {"binary_data_size": len(blob)}
             if len(blob):

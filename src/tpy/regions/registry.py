@@ -1,0 +1,140 @@
+"""The regions of one server."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NoReturn
+
+from tpy.echo import echo
+from tpy.errors import AlreadyExists, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
+from tpy.limits import REGION_NAME_CHARACTERS_MAX, REGIONS_MAX, REGIONS_OPEN_FILES_SHARE
+from tpy.messages import CudaRegistration, RegionKind, Registration, SystemRegistration
+from tpy.regions.copies import RegionCopies
+from tpy.regions.region import Region, RegionFacts
+from tpy.regions.segments import RESERVED_PREFIX, open_segment
+
+DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class RegionRegistry:
+    """Implements tpy.services.SharedMemoryService: the one owner of what clients registered. Texts and codes are Triton's."""
+
+    def __init__(self, *, enabled: bool = True) -> None:
+        self._enabled = enabled
+        self._copies = RegionCopies()
+        self._regions: dict[str, Region] = {}
+        self.regions: Mapping[str, Region] = MappingProxyType(self._regions)
+
+    def require_enabled(self) -> None:
+        """See SharedMemoryService."""
+        if not self._enabled:
+            raise Unsupported(DISABLED)
+
+    async def register(self, registration: Registration) -> None:
+        """See SharedMemoryService."""
+        self.require_enabled()
+        self._require_name(registration)
+        match registration:
+            case SystemRegistration():
+                self._register_system(registration)
+            case CudaRegistration():
+                self._require_new(registration.name)
+                # What a Triton says that has no GPU: the handle cannot be opened.
+                raise InvalidArgument("failed to register shared memory region: invalid args")
+
+    async def unregister(self, kind: RegionKind, name: str = "") -> None:
+        """See SharedMemoryService."""
+        self.require_enabled()
+        for found in [name] if name else list(self._regions):
+            region = self._regions.get(found)
+            if region is not None and region.facts.kind is kind:
+                del self._regions[found]
+
+    def _register_system(self, asked: SystemRegistration) -> None:
+        _require_foreign(asked)
+        self._require_new(asked.name)
+        most = _regions_max()
+        if len(self._regions) >= most:
+            raise Unavailable(f"{len(self._regions)} shared memory regions are registered, at most {most} are accepted")
+        descriptor = _open(asked.key)
+        try:
+            _require_range(asked, os.fstat(descriptor).st_size)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        facts = RegionFacts(
+            name=asked.name, kind=RegionKind.SYSTEM, key=asked.key, offset=asked.offset, byte_size=asked.byte_size
+        )
+        self._regions[asked.name] = Region(facts, descriptor, self._copies)
+
+    def _require_name(self, asked: Registration) -> None:
+        if not asked.name:
+            kind = RegionKind.SYSTEM if isinstance(asked, SystemRegistration) else RegionKind.CUDA
+            raise InvalidArgument(f"'region name' is necessary to register {kind.value} shared memory region")
+        if len(asked.name) > REGION_NAME_CHARACTERS_MAX:
+            raise InvalidArgument(
+                f"the name of a shared memory region has {len(asked.name)} characters, at most {REGION_NAME_CHARACTERS_MAX} are "
+                "accepted"
+            )
+
+    def _require_new(self, name: str) -> None:
+        if name in self._regions:
+            raise AlreadyExists(f"shared memory region '{echo(name)}' already in manager")
+
+
+def registered(regions: Mapping[str, Region], kind: RegionKind, name: str = "") -> list[RegionFacts]:
+    """Returns what a status shows: the region `name`, or all of this kind, by name. Raises NotFound without such a
+    region."""
+    if not name:
+        return [region.facts for _, region in sorted(regions.items()) if region.facts.kind is kind]
+    region = regions.get(name)
+    if region is None:
+        raise NotFound(f"Unable to find {kind.value} shared memory region: '{echo(name)}'")
+    if region.facts.kind is not kind:
+        words = {RegionKind.SYSTEM: "system", RegionKind.CUDA: "CUDA"}
+        raise NotFound(
+            f"The region named '{echo(name)}' is registered as {words[region.facts.kind]} shared memory, not {words[kind]} "
+            "shared memory"
+        )
+    return [region.facts]
+
+
+def _regions_max() -> int:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return REGIONS_MAX if files == resource.RLIM_INFINITY else min(REGIONS_MAX, int(files * REGIONS_OPEN_FILES_SHARE))
+
+
+def _require_foreign(asked: SystemRegistration) -> None:
+    """Raise InvalidArgument for a key that is a server's own, or none."""
+    name = asked.key.lstrip("/")
+    if not name:
+        raise InvalidArgument(f"cannot register shared memory region '{echo(asked.name)}' - invalid shm key '{echo(asked.key)}'")
+    if name.startswith(RESERVED_PREFIX):
+        raise InvalidArgument(
+            f"cannot register shared memory region '{echo(asked.name)}' with key '{echo(asked.key)}' as the key contains the "
+            f"reserved prefix '{RESERVED_PREFIX}'"
+        )
+
+
+def _open(key: str) -> int:
+    try:
+        return open_segment(key)
+    except (OSError, ValueError):
+        raise Internal(f"Unable to open shared memory region: '{echo(key)}'") from None
+
+
+def _require_range(asked: SystemRegistration, segment_bytes: int) -> None:
+    """Raise InvalidArgument unless the range lies within the segment and could be mapped, as Triton does."""
+    if asked.offset + asked.byte_size > segment_bytes:
+        _refuse(asked, "invalid args")
+    if not asked.byte_size or asked.offset % _PAGE_BYTES:
+        _refuse(asked, "unable to process address spaceInvalid argument")
+
+
+def _refuse(asked: SystemRegistration, problem: str) -> NoReturn:
+    raise InvalidArgument(f"failed to register shared memory region '{echo(asked.name)}': {problem}")
