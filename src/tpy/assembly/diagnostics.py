@@ -23,7 +23,7 @@ EXTENSIONS = (
     "statistics",
     "logging",
 )
-"""The protocol extensions that this server has: Triton's, without trace. As Triton's they depend neither on flags nor on a GPU."""
+"""The protocol extensions that this server has: Triton's, without trace. As there, no flag and no GPU changes them."""
 
 
 class Diagnostics:

@@ -14,7 +14,7 @@ from tpy.messages.inference import (
 from tpy.messages.models import ModelDescription, TensorDescription
 from tpy.messages.repository import IndexEntry, LoadRequest, ModelState
 from tpy.messages.server import LogSettings, ServerMetadata
-from tpy.messages.shared_memory import CudaRegistration, RegionKind, Registration, SystemRegistration
+from tpy.messages.shared_memory import CudaRegistration, RegionFacts, RegionKind, Registration, SystemRegistration
 from tpy.messages.statistics import (
     BatchStatistics,
     CacheStatistics,
@@ -46,6 +46,7 @@ __all__ = [
     "ModelState",
     "ModelStatistics",
     "ParameterValue",
+    "RegionFacts",
     "RegionKind",
     "Registration",
     "ResponseStatistics",

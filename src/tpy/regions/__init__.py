@@ -10,8 +10,8 @@ raises then ends a process. Copies by system calls fail with an error instead. W
 """
 
 from tpy.regions.copies import RegionCopies
-from tpy.regions.region import Region, RegionFacts
+from tpy.regions.region import Region
 from tpy.regions.registry import DISABLED, RegionRegistry, registered
 from tpy.regions.segments import reopen_segment
 
-__all__ = ["DISABLED", "Region", "RegionCopies", "RegionFacts", "RegionRegistry", "registered", "reopen_segment"]
+__all__ = ["DISABLED", "Region", "RegionCopies", "RegionRegistry", "registered", "reopen_segment"]

@@ -11,9 +11,9 @@ from typing import NoReturn
 from tpy.echo import echo
 from tpy.errors import AlreadyExists, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
 from tpy.limits import REGION_NAME_CHARACTERS_MAX, REGIONS_MAX, REGIONS_OPEN_FILES_SHARE
-from tpy.messages import CudaRegistration, RegionKind, Registration, SystemRegistration
+from tpy.messages import CudaRegistration, RegionFacts, RegionKind, Registration, SystemRegistration
 from tpy.regions.copies import RegionCopies
-from tpy.regions.region import Region, RegionFacts
+from tpy.regions.region import Region
 from tpy.regions.segments import RESERVED_PREFIX, open_segment
 
 DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."

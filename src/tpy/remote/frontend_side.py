@@ -26,6 +26,7 @@ from tpy.remote.core.replica import Replica, ReplicaUpdate, VersionEntry
 from tpy.remote.core.tensors import response_of, submit_of
 from tpy.remote.link import Link
 from tpy.remote.memory import OwnMemory, PeerMemory
+from tpy.remote.regions import RegionReplicas
 from tpy.remote.wire import GONE, Wire
 from tpy.services import RequestHandle, ResponseSink
 

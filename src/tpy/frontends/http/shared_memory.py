@@ -14,8 +14,8 @@ from tpy.frontends.http.codec.document import NON_STRING, NON_UNSIGNED, is_heavy
 from tpy.frontends.http.codec.pieces import LongString
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, json_reply
 from tpy.limits import HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX
-from tpy.messages import CudaRegistration, RegionKind, Registration, SystemRegistration
-from tpy.regions import RegionFacts, registered
+from tpy.messages import CudaRegistration, RegionFacts, RegionKind, Registration, SystemRegistration
+from tpy.regions import registered
 from tpy.services import SharedMemoryService
 
 _CUDA_HANDLE_BYTES: Final = 64

@@ -12,8 +12,7 @@ import msgspec
 
 from tpy.config import ModelConfig
 from tpy.errors import ERROR_OF_CODE, ErrorCode, TpyError
-from tpy.messages import LogSettings, ModelDescription, ServerMetadata
-from tpy.regions import RegionFacts
+from tpy.messages import LogSettings, ModelDescription, RegionFacts, ServerMetadata
 
 ANY_NAME = "\0"
 """Stands for a model's name: no model can have it."""
@@ -69,8 +68,8 @@ class ServerState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RegionEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A registered region. Its segment is the one that the process `pid` has open as `descriptor`: the name may be gone, or be that
-    of another by now."""
+    """A registered region. Its segment is the one that the process `pid` has open as `descriptor`: the name may be gone, or be
+    that of another by now."""
 
     facts: RegionFacts
     pid: int
