@@ -41,7 +41,7 @@ def _deviation(name: str) -> GrpcDeviation | None:
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, GrpcAnswer]]:
     repository = tmp_path_factory.mktemp("repository")
     build(repository)
-    with ServerProcess("--model-control-mode=explicit", repositories=[repository]) as server:
+    with ServerProcess("--model-control-mode=explicit", "--allow-client-shm=true", repositories=[repository]) as server:
         yield record(server.grpc, CASES)
 
 
@@ -71,7 +71,7 @@ def test_a_failed_load_takes_no_server_out_of_its_load_balancer(answers: dict[st
 def test_server_metadata_names_what_is_offered(answers: dict[str, GrpcAnswer]) -> None:
     (ours,), (triton,) = answers["server metadata"].responses, RECORDED["server metadata"].responses
     assert ours["name"] == "triton"
-    assert set(triton["extensions"]) - set(ours["extensions"]) == {"system_shared_memory", "cuda_shared_memory", "trace"}
+    assert set(triton["extensions"]) - set(ours["extensions"]) == {"trace"}
 
 
 def _states(answer: GrpcAnswer) -> dict[tuple[str, str], str]:

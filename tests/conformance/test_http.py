@@ -26,7 +26,7 @@ SPECIAL = {"GET /v2", "GET /v2/health/ready", "stats of failing", "index", "inde
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Answer]]:
     repository = tmp_path_factory.mktemp("repository")
     build(repository)
-    with ServerProcess("--model-control-mode=explicit", repositories=[repository]) as server:
+    with ServerProcess("--model-control-mode=explicit", "--allow-client-shm=true", repositories=[repository]) as server:
         yield record(server.http)
 
 
@@ -62,7 +62,7 @@ def test_server_metadata_names_what_is_offered(answers: dict[str, Answer]) -> No
     ours, triton = answers["GET /v2"].json, RECORDED["GET /v2"].json
     assert ours["name"] == "triton"
     missing = set(triton["extensions"]) - set(ours["extensions"])
-    assert missing == {"system_shared_memory", "cuda_shared_memory", "trace"}
+    assert missing == {"trace"}
     assert set(ours["extensions"]) <= set(triton["extensions"])
 
 

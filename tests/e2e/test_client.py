@@ -287,12 +287,12 @@ def test_trace_settings_are_shown(client: InferenceServerClient) -> None:
 
 
 def test_shared_memory_is_off(client: InferenceServerClient) -> None:
-    client.unregister_system_shared_memory("r")
-    client.unregister_cuda_shared_memory()
     assert client.get_system_shared_memory_status() == client.get_cuda_shared_memory_status() == []
     calls = [
         lambda: client.register_system_shared_memory("r", "/key", 64),
         lambda: client.register_cuda_shared_memory("r", b"handle", 0, 64),
+        lambda: client.unregister_system_shared_memory("r"),
+        lambda: client.unregister_cuda_shared_memory(),
     ]
     for call in calls:
         with pytest.raises(InferenceServerException) as caught:
@@ -300,7 +300,7 @@ def test_shared_memory_is_off(client: InferenceServerClient) -> None:
         assert (caught.value.status(), caught.value.message()) == ("501", SHM_DISABLED)
     tensor = InferInput("INPUT", [1, 3], "FP32")
     tensor.set_shared_memory("r", 12)
-    with pytest.raises(InferenceServerException, match="Client shared memory is disabled"):
+    with pytest.raises(InferenceServerException, match="Unable to find shared memory region: 'r'"):
         client.infer("affine", [tensor])
 
 

@@ -195,10 +195,10 @@ def test_the_command_is_installed_under_tritons_name() -> None:
 def test_a_flag_without_effect_warns_and_one_not_offered_is_refused() -> None:
     _, warnings = collect({"http_thread_count": ["3"]}, {})
     assert warnings == ["--http-thread-count has no effect: one event loop serves all connections"]
-    with pytest.raises(UsageError, match="--allow-client-shm is not supported"):
-        collect({"allow_client_shm": ["true"]}, {})
-    values, warnings = collect({"allow_client_shm": ["false"]}, {})
-    assert values["allow_client_shm"] is False
+    with pytest.raises(UsageError, match="--allow-sagemaker is not supported"):
+        collect({"allow_sagemaker": ["true"]}, {})
+    values, warnings = collect({"allow_sagemaker": ["false"]}, {})
+    assert values["allow_sagemaker"] is False
     assert not warnings
 
 

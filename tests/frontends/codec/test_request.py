@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpy.errors import ErrorCode, InvalidArgument, Unsupported
+from tpy.errors import ErrorCode, InvalidArgument, NotFound, Unsupported
 from tpy.frontends.http.codec import parse_header_length, parse_infer
 from tpy.frontends.http.codec.document import load_document
 from tpy.frontends.http.codec.generate import parse_generate
@@ -152,14 +152,14 @@ def test_large_shapes_allocate_nothing() -> None:
 
 
 @pytest.mark.parametrize("where", ["inputs", "outputs"])
-def test_shared_memory_is_refused(where: str) -> None:
+def test_a_region_that_nobody_registered_is_refused(where: str) -> None:
     region = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
     document: dict[str, Any] = item([1.0])
     if where == "inputs":
         document["inputs"] = [{"name": "IN0", "datatype": "FP32", "shape": [2], "parameters": region}]
     else:
         document["outputs"] = [{"name": "OUT0", "parameters": region}]
-    with pytest.raises(Unsupported, match="Client shared memory is disabled"):
+    with pytest.raises(NotFound, match=r"^Unable to find shared memory region: 'r'$"):
         parse(document)
 
 

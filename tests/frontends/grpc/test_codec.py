@@ -270,15 +270,15 @@ def test_a_wrong_classification_is_refused(field: str, value: object, text: str)
     assert refusal(message) == text
 
 
-def test_shared_memory_is_refused() -> None:
-    text = "^Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.$"
+def test_a_region_that_nobody_registered_is_refused() -> None:
     for of_input in (True, False):
         message = request(FP32)
         holder = message.inputs[0] if of_input else message.outputs.add(name="OUTPUT0")
         if not of_input:
             message.raw_input_contents.append(bytes(16))
         holder.parameters["shared_memory_region"].string_param = "r"
-        with pytest.raises(Unsupported, match=text):
+        holder.parameters["shared_memory_byte_size"].int64_param = 8
+        with pytest.raises(NotFound, match=r"^Unable to find shared memory region: 'r'$"):
             decode(message)
 
 

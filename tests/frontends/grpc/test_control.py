@@ -206,6 +206,8 @@ NO_SHARED_MEMORY = "Client shared memory is disabled. Start the server with '--a
             for request in (
                 pb.SystemSharedMemoryRegisterRequest(name="r", key="k", byte_size=1),
                 pb.CudaSharedMemoryRegisterRequest(name="r"),
+                pb.SystemSharedMemoryUnregisterRequest(),
+                pb.CudaSharedMemoryUnregisterRequest(name="r"),
             )
         ),
     ],

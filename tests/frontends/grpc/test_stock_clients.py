@@ -83,11 +83,11 @@ async def test_tritonclient_controls() -> None:
             assert not client.is_model_ready("x")
             assert not client.get_system_shared_memory_status().regions
             assert not client.get_cuda_shared_memory_status().regions
-            client.unregister_system_shared_memory()
-            client.unregister_cuda_shared_memory("r")
             for forbidden in (
                 lambda: client.register_system_shared_memory("r", "/k", 8),
                 lambda: client.register_cuda_shared_memory("r", b"", 0, 8),
+                lambda: client.unregister_system_shared_memory(),
+                lambda: client.unregister_cuda_shared_memory("r"),
                 lambda: client.update_trace_settings(settings={"trace_rate": "1"}),
             ):
                 with pytest.raises(InferenceServerException) as caught:

@@ -203,8 +203,9 @@ EXCHANGES: list[tuple[bytes, int, object]] = [
                 404,
                 {"error": f"Unable to find {kind} shared memory region: 'r'"},
             ),
-            (post(f"/v2/{kind}sharedmemory/unregister", ""), 200, None),
-            (post(f"/v2/{kind}sharedmemory/region/r/unregister", ""), 200, None),
+            (post(f"/v2/{kind}sharedmemory/register", ""), 501, NO_SHM),
+            (post(f"/v2/{kind}sharedmemory/unregister", ""), 501, NO_SHM),
+            (post(f"/v2/{kind}sharedmemory/region/r/unregister", ""), 501, NO_SHM),
         )
     ),
     (
