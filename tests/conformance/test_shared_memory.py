@@ -26,8 +26,12 @@ RECORDED = {
 }
 
 NO_KEY = r"cannot register shared memory region 'bad' - invalid shm key '/?'"
-OWN_KEY = r"cannot register shared memory region '\w+' with key '/*triton_\w+' as the key contains the reserved prefix 'triton_\w+_'"
-TOO_SMALL = r"shared memory size specified with the request for output 'OUTPUT0' \(0 bytes\) should be at least 16 bytes to hold.*"
+OWN_KEY = (
+    r"cannot register shared memory region '\w+' with key '/*triton_\w+' as the key contains the reserved prefix 'triton_\w+_'"
+)
+TOO_SMALL = (
+    r"shared memory size specified with the request for output 'OUTPUT0' \(0 bytes\) should be at least 16 bytes to hold.*"
+)
 MISMATCH = r"\[request id: <id_unknown>\] input byte size mismatch for input 'INPUT0' for model 'ident'. Expected 16, got 0"
 INVALID_ARGS = "failed to register shared memory region 'bad': invalid args"
 
@@ -45,8 +49,7 @@ NEWER: dict[str, tuple[object, str]] = {
     "http: infer input of no size": (400, MISMATCH),
     "http: infer input of offset and size that overflow": (
         400,
-        r"Integer overflow detected: byte_size \(18446744073709551608\) \+ offset \(16\) exceeds maximum value "
-        r"\(18446744073709551615\) for region 'in'",
+        r"Integer overflow detected: byte_size \(\d+\) \+ offset \(16\) exceeds maximum value \(\d+\) for region 'in'",
     ),
     "grpc: register nothing": ("INVALID_ARGUMENT", NO_KEY),
     "grpc: register no key": ("INVALID_ARGUMENT", NO_KEY),
@@ -143,7 +146,7 @@ def test_frontend_processes_answer_the_same(folder: Path, protocol: str) -> None
 
 
 def test_a_key_can_be_registered_under_two_names(folder: Path) -> None:
-    """2.51 opens the segment whose descriptor it had closed: it refuses, or maps another one."""
+    """2.51 uses a descriptor that it had closed. It also adds a region's offset twice, and reads what lies behind its map."""
     assert _ours(folder, "http")["register a key again"].answer["status"] == 200
     page = _ours(folder, "http")["infer of the second page"]
     assert page.output == _ours(folder, "http")["infer in and out"].output

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import trio
 
 from tpy import limits
 from tpy.errors import AlreadyExists, Internal, InvalidArgument, NotFound, TpyError, Unavailable, Unsupported
@@ -100,7 +101,7 @@ async def test_files_are_counted(make: Make) -> None:
         with pytest.raises(InvalidArgument):
             await register(registry, paths[0], **bad)
     assert open_files() == before + len(paths)
-    assert paths[0].name not in Path("/proc/self/maps").read_text()
+    assert paths[0].name not in await trio.Path("/proc/self/maps").read_text()
     await registry.unregister(RegionKind.CUDA)
     assert len(registry.regions) == 8
     await registry.unregister(RegionKind.SYSTEM)
@@ -234,7 +235,9 @@ def test_copies_are_bounded_until_they_are_forgotten() -> None:
     copies = RegionCopies(capacity=100)
     first = copies.allocate(60)
     rows = first.view(np.float32).reshape(3, 5)[1:]
-    with pytest.raises(Unavailable, match="holds 60 bytes of tensors from shared memory regions, at most 100 .* room for 41 more"):
+    with pytest.raises(
+        Unavailable, match=r"holds 60 bytes of tensors from shared memory regions, at most 100 .* room for 41 more"
+    ):
         copies.allocate(41)
     second = copies.allocate(40)
     del first

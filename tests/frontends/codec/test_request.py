@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpy.errors import ErrorCode, InvalidArgument, NotFound, Unsupported
+from tpy.errors import ErrorCode, InvalidArgument, NotFound
 from tpy.frontends.http.codec import parse_header_length, parse_infer
 from tpy.frontends.http.codec.document import load_document
 from tpy.frontends.http.codec.generate import parse_generate
