@@ -151,7 +151,8 @@ class Publisher:
     def subscribed(self, subscriber: Subscriber, begin: Callable[[], None]) -> Iterator[Subscription]:
         """For the length of the block `subscriber` gets every update; the block begins with all that is known. `begin` is called
         when the subscriber has confirmed it. To be entered after a first `refresh`."""
-        first = ReplicaUpdate(self._server or self._state(), dict(self._entries))
+        regions = {name: _region_entry(region) for name, region in self._regions.items()}
+        first = ReplicaUpdate(self._server or self._state(), dict(self._entries), regions)
         subscription = Subscription(self, first, subscriber, begin)
         self._subscriptions.add(subscription)
         try:
@@ -275,3 +276,7 @@ def _result_of(question: Callable[[], T]) -> T | RemoteError:
 
 def _unexpected(name: str) -> RemoteError:
     return RemoteError(ErrorCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
+
+
+def _region_entry(region: Region) -> RegionEntry:
+    return RegionEntry(region.facts, os.getpid(), region.descriptor, region.identity)
