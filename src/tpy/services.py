@@ -188,7 +188,7 @@ class SharedMemoryService(Protocol):
 
     @property
     def regions(self) -> Mapping[str, Region]:
-        """What is registered now, by name. A region that is unregistered stays usable for whoever refers to it."""
+        """The registered regions, by name. A region that is unregistered stays usable for whoever refers to it."""
         ...
 
     def require_enabled(self) -> None:

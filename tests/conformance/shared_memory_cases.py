@@ -63,7 +63,7 @@ class Segments:
         self._path("out").write_bytes(bytes(OUTPUT_BYTES))
 
     def output(self) -> bytes:
-        """What is in the output's segment."""
+        """The bytes of the output's segment."""
         return self._path("out").read_bytes()
 
     def remove(self) -> None:

@@ -74,7 +74,7 @@ class Served:
         return [pid, *(each for each in children if b"tpy.frontend_process" in Path(f"/proc/{each}/cmdline").read_bytes())]
 
     def open_segments(self) -> list[int]:
-        """How many client segments each of them has open."""
+        """The number of client segments that each of them has open."""
         return [sum(PREFIX in _target(found) for found in Path(f"/proc/{pid}/fd").iterdir()) for pid in self.pids()]
 
 

@@ -22,7 +22,7 @@ from tpy.messages import DataType, Tensor
 from tpy.regions import Region
 
 _SIZE_MAX = 2**64 - 1
-"""What Triton's offsets and sizes can be; negative ones of gRPC wrap around."""
+"""The largest of Triton's offsets and sizes; negative ones of gRPC wrap around."""
 
 
 class LongCopy(Exception):
@@ -87,7 +87,7 @@ class TensorResolver:
 
 
 NO_REGIONS = TensorResolver({})
-"""Where nothing is registered."""
+"""The resolver of a server without regions."""
 
 
 def read_region(

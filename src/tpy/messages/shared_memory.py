@@ -8,7 +8,7 @@ import msgspec
 
 
 class RegionKind(enum.Enum):
-    """Where a region is; the value is Triton's word in texts."""
+    """The memory that a region is in; the value is Triton's word in texts."""
 
     SYSTEM = "system"
     CUDA = "cuda"
@@ -36,7 +36,7 @@ Registration = SystemRegistration | CudaRegistration
 
 
 class RegionFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What was registered. `offset` and `byte_size` are the range within the segment `key`."""
+    """The facts of a registered region. `offset` and `byte_size` are the range within the segment `key`."""
 
     name: str
     kind: RegionKind

@@ -9,7 +9,7 @@ import stat
 _FOLDER = "/dev/shm/"
 
 RESERVED_PREFIX = "triton_python_backend_shm_region_"
-"""How the keys of Triton's own segments begin. A client that could register those could write into the server's memory
+"""The beginning of the keys of Triton's own segments. A client that could register those could write into the server's memory
 (CVE-2025-23320 and what came with it). This server's own segments have no names."""
 
 

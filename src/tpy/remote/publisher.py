@@ -188,7 +188,7 @@ class Publisher:
             self._nursery.start_soon(self._let_go_when_seen, self.revision)
 
     def _changed_regions(self) -> dict[str, RegionEntry | None]:
-        """What differs from what was said of regions."""
+        """Returns the regions that differ from those of the last update."""
         before, self._regions = self._regions, dict(self._services.shared_memory.regions)
         changed: dict[str, RegionEntry | None] = {name: None for name in before if name not in self._regions}
         for name, region in self._regions.items():
