@@ -12,8 +12,8 @@ _REGION, _OFFSET, _SIZE = "shared_memory_region", "shared_memory_offset", "share
 
 
 def region_of(parameters: Any, tensor: str, tensors: TensorResolver) -> RegionRange | None:
-    """Returns the range that `shared_memory_region` and its fellows name, None without them. Raises InvalidArgument for a wrong type and for one
-    without the other, and as TensorResolver."""
+    """Returns the range that `shared_memory_region` and its fellows name, None without them. Raises InvalidArgument for a wrong
+    type and for one without the other, and as TensorResolver."""
     name = _value(parameters, _REGION, "string_param", tensor)
     offset = _value(parameters, _OFFSET, "int64_param", tensor)
     size = _value(parameters, _SIZE, "int64_param", tensor)

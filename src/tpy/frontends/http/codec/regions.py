@@ -8,7 +8,8 @@ from tpy.frontends.shared_memory import RegionRange, TensorResolver
 
 
 def region_of(parameters: dict[str, object], tensors: TensorResolver) -> RegionRange:
-    """Returns the range that `shared_memory_region` and its fellows name. Raises InvalidArgument for a wrong type, and as TensorResolver."""
+    """Returns the range that `shared_memory_region` and its fellows name. Raises InvalidArgument for a wrong type, and as
+    TensorResolver."""
     name = parameters["shared_memory_region"]
     if type(name) is LongString:
         name = name.decode()
