@@ -2,8 +2,7 @@
 
 Rules: the peer's bytes go into `receive`; what is done with the connection is done through the other methods, and every one
 may leave output, which is taken with `take_output`. Methods that name a stream do nothing when it is no more: an event that says
-so may still be unread. DATA is passed on as it arrives, whatever the size of its frame; all other frames are small, and kept
-until they are whole.
+so may still be unread. The bytes become frames in frame_reader.py.
 
 A rule broken for one stream resets that stream; a rule broken for the connection ends it with a GOAWAY. What costs us and gives
 nothing is on budgets (budget.py): frames that carry nothing here, streams that are reset in stream_table.py.
@@ -22,13 +21,9 @@ from tpy.frontends.grpc.transport.core import codes
 from tpy.frontends.grpc.transport.core.answers import Fields
 from tpy.frontends.grpc.transport.core.codes import ConnectionFault, Http2Code
 from tpy.frontends.grpc.transport.core.events import ConnectionEnded, DataArrived, Event, RequestBegan, StreamEnded
-from tpy.frontends.grpc.transport.core.frames import (
-    SETTINGS_ACK,
-    goaway_frame,
-    ping_frame,
-    read_frame_header,
-)
-from tpy.frontends.grpc.transport.core.header_assembly import HeaderAssembly, HeaderBlock
+from tpy.frontends.grpc.transport.core.frame_reader import ANY_NUMBER, FrameReader
+from tpy.frontends.grpc.transport.core.frames import SETTINGS_ACK, goaway_frame, ping_frame
+from tpy.frontends.grpc.transport.core.header_assembly import HeaderBlock
 from tpy.frontends.grpc.transport.core.header_blocks import HeaderReader
 from tpy.frontends.grpc.transport.core.header_rules import MalformedHeaders, check_fields
 from tpy.frontends.grpc.transport.core.outbound import Outbound, Piece
@@ -37,19 +32,6 @@ from tpy.frontends.grpc.transport.core.request_head import RequestHead, parse_re
 from tpy.frontends.grpc.transport.core.rules import Http2Rules
 from tpy.frontends.grpc.transport.core.stream_table import StreamTable
 from tpy.frontends.grpc.transport.core.streams import Stream
-from tpy.units import KIB
-
-_SMALL_FRAME_BYTES_MAX = 16 * KIB
-"""Frames other than DATA and header blocks: GOAWAY may carry a text."""
-
-_HEADERS_OVERHEAD_BYTES = 6 + 255
-"""Priority, pad length and padding of a HEADERS frame."""
-
-_ANY_NUMBER = 2**62
-_BYTES_PER_FRAME = 16
-"""A header block counts as one more frame for each so many bytes: decoding it takes as long."""
-_SETTINGS_FRAMES = 16
-"""What SETTINGS count as: each of the streams may be touched."""
 
 _DRAIN_PING = b"draining"
 _KEEPALIVE_PING = b"tpy-live"
@@ -65,28 +47,16 @@ class Http2Server:
         self._out = Outbound()
         self._streams = StreamTable(self._out, rules.streams_max, (rules.stream_window, rules.connection_window), now_ns)
         self._out.on_answered = self._streams.answered
-        self._assembly = HeaderAssembly(block_bytes_max)
-        self._reader: HeaderReader[RequestHead] = HeaderReader(
+        self._headers: HeaderReader[RequestHead] = HeaderReader(
             partial(parse_request_head, header_bytes_max=rules.header_bytes_max), list_bytes_max=block_bytes_max
         )
-        self._header_frame_bytes_max = block_bytes_max + _HEADERS_OVERHEAD_BYTES
+        self._frames = FrameReader(self, frame_bytes_max=rules.frame_bytes_max, block_bytes_max=block_bytes_max)
         self._idle_frames = Budget(limits.GRPC_IDLE_FRAMES_BURST_MAX, limits.GRPC_IDLE_FRAMES_PER_S_MAX, now_ns)
         self._earned_at = 0
         self._ping_guard = PingGuard(rules.pings)
         self._events: list[Event] = []
         self._stream_id_max = codes.STREAM_ID_MAX
         """Streams beyond it are refused: what the last GOAWAY said."""
-        # Where in the bytes we are
-        self._kept = b""
-        self._unread: tuple[bytes, int] | None = None
-        """Bytes, and where in them the next frame begins."""
-        self._frames_left = _ANY_NUMBER
-        self._greeted = False
-        self._settings_seen = False
-        self._payload_left = 0
-        self._padding_left = 0
-        self._payload_stream: Stream | None = None
-        self._payload_ends = False
         self.is_settled = False
         """The peer has acknowledged our settings."""
         self.is_closed = False
@@ -189,118 +159,43 @@ class Http2Server:
     @property
     def has_input(self) -> bool:
         """Whether frames have arrived that are still to be read, by `receive` without further bytes."""
-        return self._unread is not None and not self.is_closed
+        return self._frames.has_input and not self.is_closed
 
-    def receive(self, data: bytes, now_ns: int, frames_max: int = _ANY_NUMBER) -> list[Event]:
+    def receive(self, data: bytes, now_ns: int, frames_max: int = ANY_NUMBER) -> list[Event]:
         """Bytes of the peer have arrived; what the first `frames_max` frames mean, where large ones that are not DATA count as
         several. While there is more (`has_input`), no further bytes may be given."""
         self._now_ns = now_ns
         events = self._events = []
         if self.is_closed:
             return events
-        self._frames_left = frames_max
         try:
             if self._out.is_overdue:
                 raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, "too many answers are not taken")
-            if self._unread is not None:
-                (whole, at), self._unread = self._unread, None
-                self._read(whole, at)
-            else:
-                self._read(self._kept + data if self._kept else data)
+            self._frames.read(data, frames_max)
         except ConnectionFault as fault:
             self.close(fault.code, fault.text)
             events.append(ConnectionEnded(code=fault.code, text=fault.text))
         return events
 
-    def _read(self, data: bytes, at: int = 0) -> None:
-        self._kept = b""
-        if not self._greeted:
-            if not self._read_preface(data):
-                self._kept = data
-                return
-            at = len(codes.PREFACE)
-        view = memoryview(data)
-        end = len(data)
-        while at < end:
-            if self._payload_left or self._padding_left:
-                at = self._read_payload(view, at, end)
-                continue
-            if end - at < codes.FRAME_HEADER_BYTES:
-                break
-            if self._frames_left <= 0:
-                self._unread = data, at
-                return
-            high, low, kind, flags, stream_id = read_frame_header(data, at)
-            length = high << 8 | low
-            stream_id &= codes.STREAM_ID_MAX
-            begin = at + codes.FRAME_HEADER_BYTES
-            if length > _SMALL_FRAME_BYTES_MAX:
-                self._check_long(kind, length)
-            if kind != codes.CONTINUATION and self._assembly.stream_id:
-                raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "a header block was interrupted")
-            if not self._settings_seen and (kind != codes.SETTINGS or flags & codes.ACK):
-                raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "the first frame must be SETTINGS")
-            self._frames_left -= 1
-            if kind == codes.DATA:
-                padding = 0
-                if flags & codes.PADDED:
-                    if begin == end and length:
-                        break
-                    padding = 1 + (data[begin] if length else 0)
-                    begin += 1
-                at = begin
-                self._begin_data(stream_id, flags, length, padding)
-            elif kind > codes.CONTINUATION:
-                at = begin
-                self._spend_idle_frame("unknown frames")
-                self._padding_left = length
-            elif end - begin < length:
-                break
-            else:
-                at = begin + length
-                self._frames_left -= _SETTINGS_FRAMES if kind == codes.SETTINGS else length // _BYTES_PER_FRAME
-                self._HANDLERS[kind](self, flags, stream_id, data[begin:at])
-        if at < end:
-            self._kept = data[at:]
+    # Frames (FrameHandler)
 
-    def _read_preface(self, data: bytes) -> bool:
-        """Whether it is here whole."""
-        if not codes.PREFACE.startswith(data[: len(codes.PREFACE)]):
-            raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "the client does not begin as HTTP/2 does")
-        self._greeted = len(data) >= len(codes.PREFACE)
-        return self._greeted
+    def on_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        self._HANDLERS[kind](self, flags, stream_id, payload)
 
-    def _check_long(self, kind: int, length: int) -> None:
-        if length > self._rules.frame_bytes_max:
-            raise ConnectionFault(Http2Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
-        if kind == codes.DATA or kind > codes.CONTINUATION:
-            return
-        if kind not in (codes.HEADERS, codes.CONTINUATION) or length > self._header_frame_bytes_max:
-            raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, f"a frame of type {kind} with {length} bytes")
+    def on_unknown_frame(self) -> None:
+        self._spend_idle_frame("unknown frames")
 
-    # DATA
+    def on_empty_data(self) -> None:
+        self._spend_idle_frame("empty DATA frames")
 
-    def _begin_data(self, stream_id: int, flags: int, length: int, padding: int) -> None:
-        """The header of a DATA frame has arrived; `padding` with its length byte, which is read already."""
-        if padding > length:
-            raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "more padding than frame")
+    def begin_data(self, stream_id: int, length: int, padding: int) -> Stream | None:
         self._streams.take_connection_window(length)
         stream = self._stream_for_data(stream_id, length)
         if stream is None:
             self._streams.credit_ignored(length)
-            self._padding_left = length - 1 if padding else length
-            return
-        self._payload_left = length - padding
-        self._payload_stream = stream
-        self._payload_ends = bool(flags & codes.END_STREAM)
-        if padding:
-            self._padding_left = padding - 1
+        elif padding:
             self._streams.credit(stream_id, padding)
-        if not self._payload_left:
-            if self._payload_ends:
-                self._deliver(stream, memoryview(b""), ended=True)
-            else:
-                self._spend_idle_frame("empty DATA frames")
+        return stream
 
     def _stream_for_data(self, stream_id: int, length: int) -> Stream | None:
         """The stream that takes the data; None: it is to be ignored."""
@@ -322,19 +217,9 @@ class Http2Server:
             return None
         return stream
 
-    def _read_payload(self, view: memoryview, at: int, end: int) -> int:
-        if self._payload_left:
-            piece = view[at : min(end, at + self._payload_left)]
-            self._payload_left -= len(piece)
-            stream = self._payload_stream
-            if stream is not None and self._streams.get(stream.id) is stream:
-                self._deliver(stream, piece, ended=self._payload_ends and not self._payload_left)
-            return at + len(piece)
-        skipped = min(end - at, self._padding_left)
-        self._padding_left -= skipped
-        return at + skipped
-
-    def _deliver(self, stream: Stream, data: memoryview, *, ended: bool) -> None:
+    def on_data(self, stream: Stream, data: memoryview, *, ended: bool) -> None:
+        if self._streams.get(stream.id) is not stream:
+            return  # it was reset while the frame was under way
         missing = stream.content_missing
         if missing is not None:
             missing = stream.content_missing = missing - len(data)
@@ -347,19 +232,7 @@ class Http2Server:
 
     # Headers
 
-    def _on_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
-        block = self._assembly.begin(flags, stream_id, payload)
-        if block is not None:
-            self._on_block(block)
-
-    def _on_continuation(self, flags: int, stream_id: int, payload: bytes) -> None:
-        if stream_id != self._assembly.stream_id:
-            raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS of its stream")
-        block = self._assembly.go_on(flags, payload)
-        if block is not None:
-            self._on_block(block)
-
-    def _on_block(self, block: HeaderBlock) -> None:
+    def on_block(self, block: HeaderBlock) -> None:
         streams = self._streams
         stream_id = block.stream_id
         if stream_id <= streams.last_id:
@@ -367,7 +240,7 @@ class Http2Server:
             return
         streams.last_id = stream_id
         try:
-            head = self._reader.request(block.data)
+            head = self._headers.request(block.data)
         except MalformedHeaders:
             streams.spend_reset(self._now_ns)
             streams.refuse(stream_id, Http2Code.PROTOCOL_ERROR)
@@ -379,10 +252,10 @@ class Http2Server:
         stream = streams.open(stream_id, head.content_length)
         self._events.append(RequestBegan(stream_id=stream_id, head=head))
         if block.ended:
-            self._deliver(stream, memoryview(b""), ended=True)
+            self.on_data(stream, memoryview(b""), ended=True)
 
     def _on_trailers(self, block: HeaderBlock) -> None:
-        headers = self._reader.decode(block.data)
+        headers = self._headers.decode(block.data)
         stream = self._streams.get(block.stream_id)
         if stream is None:
             if not self._streams.was_dropped(block.stream_id):
@@ -398,7 +271,7 @@ class Http2Server:
             except MalformedHeaders:
                 self._fail(stream, Http2Code.PROTOCOL_ERROR)
                 return
-            self._deliver(stream, memoryview(b""), ended=True)
+            self.on_data(stream, memoryview(b""), ended=True)
 
     # Frames of the connection and of the state of streams
 
@@ -438,7 +311,6 @@ class Http2Server:
             raise ConnectionFault(Http2Code.FRAME_SIZE_ERROR, f"SETTINGS of {len(payload)} bytes")
         if len(payload) > 6 * limits.GRPC_SETTINGS_MAX:
             raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, f"SETTINGS of {len(payload)} bytes")
-        self._settings_seen = True
         pairs = list(struct.iter_unpack(">HI", payload))
         last = {name: index for index, (name, _) in enumerate(pairs)}
         streams = self._streams.all()
@@ -494,7 +366,6 @@ class Http2Server:
             self._fail(stream, Http2Code.FLOW_CONTROL_ERROR)
 
     _HANDLERS: ClassVar[dict[int, Callable[[Http2Server, int, int, bytes], None]]] = {
-        codes.HEADERS: _on_headers,
         codes.PRIORITY: _on_priority,
         codes.RST_STREAM: _on_rst_stream,
         codes.SETTINGS: _on_settings,
@@ -502,7 +373,6 @@ class Http2Server:
         codes.PING: _on_ping,
         codes.GOAWAY: _on_goaway,
         codes.WINDOW_UPDATE: _on_window_update,
-        codes.CONTINUATION: _on_continuation,
     }
 
     def _fail(self, stream: Stream, code: Http2Code) -> None:

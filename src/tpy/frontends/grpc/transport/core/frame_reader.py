@@ -1,0 +1,205 @@
+"""FrameReader: the bytes of a peer as frames.
+
+Header blocks and small frames are kept until they are whole. DATA is passed on as it arrives, whatever the size of its frame.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tpy.frontends.grpc.transport.core import codes
+from tpy.frontends.grpc.transport.core.codes import ConnectionFault, Http2Code
+from tpy.frontends.grpc.transport.core.frames import read_frame_header
+from tpy.frontends.grpc.transport.core.header_assembly import HeaderAssembly, HeaderBlock
+from tpy.frontends.grpc.transport.core.streams import Stream
+from tpy.units import KIB
+
+_SMALL_FRAME_BYTES_MAX = 16 * KIB
+"""Frames other than DATA and header blocks: GOAWAY may carry a text."""
+
+_HEADERS_OVERHEAD_BYTES = 6 + 255
+"""Priority, pad length and padding of a HEADERS frame."""
+
+ANY_NUMBER = 2**62
+_BYTES_PER_FRAME = 16
+"""A header block counts as one more frame for each so many bytes: decoding it takes as long."""
+_SETTINGS_FRAMES = 16
+"""What SETTINGS count as: each of the streams may be touched."""
+
+
+class FrameHandler(Protocol):
+    """Takes the frames. Every method may raise ConnectionFault."""
+
+    def on_block(self, block: HeaderBlock) -> None:
+        """A whole header block has arrived."""
+        ...
+
+    def on_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        """A frame other than HEADERS, CONTINUATION and DATA has arrived whole."""
+        ...
+
+    def on_unknown_frame(self) -> None:
+        """A frame of an unknown type begins; it is passed over."""
+        ...
+
+    def begin_data(self, stream_id: int, length: int, padding: int) -> Stream | None:
+        """A DATA frame of `length` bytes begins, `padding` of them with their length byte. Returns the stream that takes it, or
+        None when it is passed over."""
+        ...
+
+    def on_data(self, stream: Stream, data: memoryview, *, ended: bool) -> None:
+        """Bytes of such a frame, without padding."""
+        ...
+
+    def on_empty_data(self) -> None:
+        """A DATA frame without bytes, which does not end its stream."""
+        ...
+
+
+class FrameReader:
+    """One connection's, from its preface on."""
+
+    def __init__(self, handler: FrameHandler, *, frame_bytes_max: int, block_bytes_max: int) -> None:
+        self._handler = handler
+        self._frame_bytes_max = frame_bytes_max
+        self._header_frame_bytes_max = block_bytes_max + _HEADERS_OVERHEAD_BYTES
+        self._assembly = HeaderAssembly(block_bytes_max)
+        self._kept = b""
+        self._unread: tuple[bytes, int] | None = None
+        """Bytes, and where in them the next frame begins."""
+        self._frames_left = ANY_NUMBER
+        self._greeted = False
+        self._settings_seen = False
+        self._payload_left = 0
+        self._padding_left = 0
+        self._payload_stream: Stream | None = None
+        self._payload_ends = False
+
+    @property
+    def has_input(self) -> bool:
+        """Whether frames have arrived that are still to be read, by `read` without further bytes."""
+        return self._unread is not None
+
+    def read(self, data: bytes, frames_max: int) -> None:
+        """Bytes have arrived: hand on the first `frames_max` frames, where large ones that are not DATA count as several. While
+        there is more (`has_input`), no further bytes may be given. Raises ConnectionFault."""
+        self._frames_left = frames_max
+        if self._unread is not None:
+            (whole, at), self._unread = self._unread, None
+            self._read(whole, at)
+        else:
+            self._read(self._kept + data if self._kept else data)
+
+    def _read(self, data: bytes, at: int = 0) -> None:
+        self._kept = b""
+        if not self._greeted:
+            if not self._read_preface(data):
+                self._kept = data
+                return
+            at = len(codes.PREFACE)
+        view = memoryview(data)
+        end = len(data)
+        while at < end:
+            if self._payload_left or self._padding_left:
+                at = self._read_payload(view, at, end)
+                continue
+            if end - at < codes.FRAME_HEADER_BYTES:
+                break
+            if self._frames_left <= 0:
+                self._unread = data, at
+                return
+            high, low, kind, flags, stream_id = read_frame_header(data, at)
+            length = high << 8 | low
+            stream_id &= codes.STREAM_ID_MAX
+            begin = at + codes.FRAME_HEADER_BYTES
+            if length > _SMALL_FRAME_BYTES_MAX:
+                self._check_long(kind, length)
+            if kind != codes.CONTINUATION and self._assembly.stream_id:
+                raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "a header block was interrupted")
+            if not self._settings_seen and (kind != codes.SETTINGS or flags & codes.ACK):
+                raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "the first frame must be SETTINGS")
+            self._frames_left -= 1
+            if kind == codes.DATA:
+                padding = 0
+                if flags & codes.PADDED:
+                    if begin == end and length:
+                        break
+                    padding = 1 + (data[begin] if length else 0)
+                    begin += 1
+                at = begin
+                self._begin_data(stream_id, flags, length, padding)
+            elif kind > codes.CONTINUATION:
+                at = begin
+                self._handler.on_unknown_frame()
+                self._padding_left = length
+            elif end - begin < length:
+                break
+            else:
+                at = begin + length
+                self._frames_left -= _SETTINGS_FRAMES if kind == codes.SETTINGS else length // _BYTES_PER_FRAME
+                self._on_whole(kind, flags, stream_id, data[begin:at])
+        if at < end:
+            self._kept = data[at:]
+
+    def _read_preface(self, data: bytes) -> bool:
+        """Returns whether it is here whole."""
+        if not codes.PREFACE.startswith(data[: len(codes.PREFACE)]):
+            raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "the client does not begin as HTTP/2 does")
+        self._greeted = len(data) >= len(codes.PREFACE)
+        return self._greeted
+
+    def _check_long(self, kind: int, length: int) -> None:
+        if length > self._frame_bytes_max:
+            raise ConnectionFault(Http2Code.FRAME_SIZE_ERROR, f"a frame of {length} bytes")
+        if kind == codes.DATA or kind > codes.CONTINUATION:
+            return
+        if kind not in (codes.HEADERS, codes.CONTINUATION) or length > self._header_frame_bytes_max:
+            raise ConnectionFault(Http2Code.ENHANCE_YOUR_CALM, f"a frame of type {kind} with {length} bytes")
+
+    def _on_whole(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:
+        """A frame other than DATA has arrived."""
+        if kind == codes.HEADERS:
+            block = self._assembly.begin(flags, stream_id, payload)
+        elif kind == codes.CONTINUATION:
+            if stream_id != self._assembly.stream_id:
+                raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "CONTINUATION without HEADERS of its stream")
+            block = self._assembly.go_on(flags, payload)
+        else:
+            self._settings_seen = True
+            self._handler.on_frame(kind, flags, stream_id, payload)
+            return
+        if block is not None:
+            self._handler.on_block(block)
+
+    # DATA
+
+    def _begin_data(self, stream_id: int, flags: int, length: int, padding: int) -> None:
+        """The header of a DATA frame has arrived; `padding` with its length byte, which is read already."""
+        if padding > length:
+            raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "more padding than frame")
+        stream = self._handler.begin_data(stream_id, length, padding)
+        if stream is None:
+            self._padding_left = length - 1 if padding else length
+            return
+        self._payload_left = length - padding
+        self._payload_stream = stream
+        self._payload_ends = bool(flags & codes.END_STREAM)
+        if padding:
+            self._padding_left = padding - 1
+        if not self._payload_left:
+            if self._payload_ends:
+                self._handler.on_data(stream, memoryview(b""), ended=True)
+            else:
+                self._handler.on_empty_data()
+
+    def _read_payload(self, view: memoryview, at: int, end: int) -> int:
+        if self._payload_left:
+            piece = view[at : min(end, at + self._payload_left)]
+            self._payload_left -= len(piece)
+            stream = self._payload_stream
+            if stream is not None:
+                self._handler.on_data(stream, piece, ended=self._payload_ends and not self._payload_left)
+            return at + len(piece)
+        skipped = min(end - at, self._padding_left)
+        self._padding_left -= skipped
+        return at + skipped
