@@ -72,7 +72,7 @@ async def _serve(connection: socket.socket, own: int, peer: int) -> None:
         try:
             logs = LogController(engine.configuration.log)
         except OSError as error:
-            engine.say_failed(Unavailable(f"--log-file: cannot write '{engine.configuration.log.log_file}': {error.strerror}"))
+            engine.send_failed(Unavailable(f"--log-file: cannot write '{engine.configuration.log.log_file}': {error.strerror}"))
             return
         logs.install()
         engine.on_log_settings = logs.apply
@@ -92,9 +92,9 @@ async def _serve_ports(options: FrontendOptions, engine: EngineLink) -> None:
                 decoded = msgspec.msgpack.decode(port.options, type=frontend.options_type)
                 serve = partial(frontend.serve, decoded, services, clock)
                 await ports.start(partial(serve, stop=stop, inherited=_sockets(port.sockets)))
-            engine.say_ready()
+            engine.send_ready()
     except* TpyError as group:
-        engine.say_failed(_first(group))
+        engine.send_failed(_first(group))
 
 
 def _sockets(descriptors: Sequence[int]) -> list[socket.socket]:

@@ -143,7 +143,7 @@ async def in_a_frontend_process(inference: object) -> AsyncIterator[tuple[Servic
         assert isinstance(services, FakeServices)
         services.repository.rows = [IndexEntry(name="m", version=1, state=ModelState.READY)]
         async with both_sides(services) as sides:
-            yield sides.services, sides.publisher.tell
+            yield sides.services, sides.publisher.publish
 
 
 async def serve(r: Rig, directory: Path, labels: str, **changes: object) -> None:

@@ -32,7 +32,7 @@ async def test_a_copy_is_let_go_when_its_successor_has_been_seen() -> None:
         holds = sides.fakes.inference.holds
         before = update(sides)
         assert holds[before.copy] == 1
-        await sides.publisher.tell()
+        await sides.publisher.publish()
         await trio.testing.wait_all_tasks_blocked()
         after = sides.services.inference.resolve("m")
         assert before.copy != after.copy
@@ -57,7 +57,7 @@ async def test_a_copy_that_a_frontend_process_holds_takes_its_requests_until_it_
         before = update(sides)
         before.hold()
         before.hold()
-        await sides.publisher.tell()
+        await sides.publisher.publish()
         await trio.testing.wait_all_tasks_blocked()
         assert holds[before.copy] == 2
         sink = ask(before)
@@ -77,7 +77,7 @@ async def test_the_end_of_a_frontend_process_ends_what_it_holds() -> None:
     async with both_sides() as sides:
         before = update(sides)
         before.hold()
-        await sides.publisher.tell()
+        await sides.publisher.publish()
     assert not any(sides.fakes.inference.holds.values())
 
 
@@ -103,7 +103,7 @@ async def test_a_process_that_takes_no_notice_is_not_waited_for(autojump_clock: 
         with sides.publisher.subscribed(lambda update: None, lambda: None) as silent:
             silent.take_seen(sides.publisher.revision)  # it serves, and says nothing more
             began = trio.current_time()
-            await sides.publisher.tell()
+            await sides.publisher.publish()
             await trio.testing.wait_all_tasks_blocked()
             assert trio.current_time() - began == REMOTE_SEEN_S_MAX
             assert fakes.inference.holds[before.copy] == 0

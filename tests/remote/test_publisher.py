@@ -76,7 +76,7 @@ async def test_a_change_is_complete_when_all_that_serve_have_seen_it() -> None:
         async with trio.open_nursery() as nursery:
 
             async def tell() -> None:
-                await publisher.tell()
+                await publisher.publish()
                 told.set()
 
             engine.add("a")
@@ -98,7 +98,7 @@ async def test_a_process_that_ends_is_not_waited_for() -> None:
             with frontend(publisher) as one:
                 one.read()
                 engine.add("a")
-                nursery.start_soon(publisher.tell)
+                nursery.start_soon(publisher.publish)
                 await trio.testing.wait_all_tasks_blocked()
 
 
@@ -111,7 +111,7 @@ async def test_a_process_that_takes_no_notice_is_waited_for_once(autojump_clock:
         for name, waited_s in (("a", REMOTE_SEEN_S_MAX), ("b", 0)):
             engine.add(name)
             began = trio.current_time()
-            await publisher.tell()
+            await publisher.publish()
             assert trio.current_time() - began == waited_s
         stuck.read()
         assert not stuck.subscription.late

@@ -34,10 +34,10 @@ _ENGINE_PORTS_STOP_S = 1.0
 
 
 class Ports(NamedTuple):
-    """The ports that are served, by name. `tell` waits until all of them answer by what the engine serves now."""
+    """The ports that are served, by name. `publish` waits until all of them answer by what the engine serves now."""
 
     addresses: dict[str, BoundAddress]
-    tell: Callable[[], Awaitable[None]]
+    publish: Callable[[], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -107,9 +107,9 @@ async def _in_processes(
         )
         async with trio.open_nursery() as nursery:
             run = partial(run_frontend_processes, options.frontend_processes, command, services, stop=stop, give_up=give_up)
-            tell = await nursery.start(run)
+            publish = await nursery.start(run)
             nursery.start_soon(_close_at_stop, [each for sockets, _ in bound.values() for each in sockets], stop)
-            yield Ports({frontends()[name].name: address for name, (_, address) in bound.items()}, tell)
+            yield Ports({frontends()[name].name: address for name, (_, address) in bound.items()}, publish)
     finally:
         for sockets, address in bound.values():
             close(sockets, address)

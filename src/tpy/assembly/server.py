@@ -178,7 +178,7 @@ async def _serve(
 ) -> None:
     """Say where the ports are, and serve until the stop is asked."""
     async with _unless(stop.asked):
-        await ports.tell()
+        await ports.publish()
         for name, address in ports.addresses.items():
             _log.info("%s", started(name, address))
             if not logs.reaches_terminal:

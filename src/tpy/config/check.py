@@ -30,7 +30,7 @@ def _no_objection(config: ModelConfig) -> Iterable[Objection]:
     return ()
 
 
-def _said_in(field: str, config: ModelConfig) -> str:
+def _source_of(field: str, config: ModelConfig) -> str:
     """The field that said what was resolved to `field`: most backends are told by the platform."""
     return "platform" if field == "backend" and not config.backend and config.platform else field
 
@@ -67,7 +67,10 @@ def check_text(
     known = {problem.field for problem in errors_of(found)}
     found.extend(
         parsed.source.problem(
-            _said_in(objection.field, parsed.config), objection.message, expected=objection.expected, severity=objection.severity
+            _source_of(objection.field, parsed.config),
+            objection.message,
+            expected=objection.expected,
+            severity=objection.severity,
         )
         for objection in extra_check(config)
         if objection.field not in known

@@ -185,19 +185,19 @@ class FrontendSession:
                 try:
                     await services.repository.load(load)
                 finally:
-                    await publisher.tell()
+                    await publisher.publish()
             case m.Unload(model_name=name, unload_dependents=unload_dependents):
                 await services.repository.unload(name, unload_dependents=unload_dependents)
-                await publisher.tell()
+                await publisher.publish()
             case m.RegisterSystem(registration=registration) | m.RegisterCuda(registration=registration):
                 await services.shared_memory.register(registration)
-                await publisher.tell()
+                await publisher.publish()
             case m.Unregister(kind=kind, name=name):
                 await services.shared_memory.unregister(kind, name)
-                await publisher.tell()
+                await publisher.publish()
             case m.UpdateLog(settings=settings):
                 await services.diagnostics.update_log_settings(settings)
-                await publisher.tell()
+                await publisher.publish()
         return None
 
     async def _index(self, *, ready_only: bool) -> Sequence[IndexEntry]:

@@ -77,11 +77,11 @@ class EngineLink:
         """Bytes of this process's shared memory that are taken."""
         return self._own.taken_bytes
 
-    def say_ready(self) -> None:
+    def send_ready(self) -> None:
         """The ports are served."""
         self._link.send(m.Ready())
 
-    def say_failed(self, error: TpyError) -> None:
+    def send_failed(self, error: TpyError) -> None:
         """They cannot be."""
         self._link.send(m.Failed(m.Failure.of(error)))
 

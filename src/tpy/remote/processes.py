@@ -83,7 +83,7 @@ async def run_frontend_processes(
             for slot in slots:
                 keepers.start_soon(slot.keep)
             await _wait_began(slots, give_up)
-            task_status.started(publisher.tell)
+            task_status.started(publisher.publish)
         publishing.cancel_scope.cancel()
 
 

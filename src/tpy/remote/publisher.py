@@ -110,7 +110,7 @@ class Publisher:
         """Publish what has changed."""
         self.take_rows(await self._services.repository.index())
 
-    async def tell(self) -> None:
+    async def publish(self) -> None:
         """Publish what has changed. When this returns, every frontend process answers by it, but for one that takes no notice for
         REMOTE_SEEN_S_MAX."""
         await self.refresh()

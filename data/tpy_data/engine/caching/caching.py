@@ -37,7 +37,7 @@ def with_cache(engine: ModelEngine, key: ObservedKey, loaded: LoadedVersion, acc
     """The engine itself, or behind the response cache when there is one and the model asks for it."""
     if not _wanted(loaded.config) or access is None or (access.cache.shared and not loaded.content):
         if access is None:
-            _tell_without_effect(key, loaded.config)
+            _warn_without_effect(key, loaded.config)
         return engine
     # Where others share the cache, what counts is what the model is; else which load of it this is.
     identity = loaded.content if access.cache.shared else str(key.generation)
@@ -57,7 +57,7 @@ def ensemble_with_cache(
     counts until they change next, and only in this run of the server."""
     if not _wanted(config) or access is None:
         if access is None:
-            _tell_without_effect(key, config)
+            _warn_without_effect(key, config)
         return engine
     return _cached(
         engine, key, config, access, identity=f"{access.token}#{key.generation}.{change}", owner=f"{_owner(key)}.{change}"
@@ -77,7 +77,7 @@ def _cached(
     return CachedEngine(engine, config, key.version, access=access, key=request_key, owner=owner)
 
 
-def _tell_without_effect(key: ObservedKey, config: ModelConfig) -> None:
+def _warn_without_effect(key: ObservedKey, config: ModelConfig) -> None:
     if _wanted(config):
         context = {"model": str(key.model), "version": key.version}
         _log.warning("response_cache has no effect: the server was started without --cache-config", extra={"context": context})

@@ -223,7 +223,7 @@ class EnsembleEngine:
             try:
                 made = self._flow.outputs(run.plan.outputs, answer.values)
                 if len(made) < len(run.plan.outputs):
-                    self._tell_missing(run, made)
+                    self._log_missing(run, made)
                 outputs = self._outputs.select(made, ())
             except Internal as fault:
                 error = fault
@@ -233,7 +233,7 @@ class EnsembleEngine:
             self._count(run, answer, error)
         self._responder.respond(run.sink, run.request.id, outputs, parameters, error=error, final=answer.final)
 
-    def _tell_missing(self, run: EnsembleRequest, made: Sequence[Tensor]) -> None:
+    def _log_missing(self, run: EnsembleRequest, made: Sequence[Tensor]) -> None:
         """In Triton's words, at its level; the answer lacks what no member made."""
         names = {tensor.name for tensor in made}
         for number in run.plan.outputs:

@@ -80,7 +80,7 @@ class FlowStep:
     def values(self, response: InferenceResponse, sequence: SequencePosition | None) -> list[Flowing | None]:
         """The values of a response for the step's tensors; None where it has no such output. Raises InvalidArgument for
         parameters that make no sense."""
-        sequence = _told(response.parameters, sequence) if response.parameters else sequence
+        sequence = _sequence_of(response.parameters, sequence) if response.parameters else sequence
         outputs = response.outputs
         if len(outputs) == 1 == len(self.outputs) and outputs[0].name == self.outputs[0]:
             return [Flowing(outputs[0], sequence)]
@@ -179,7 +179,7 @@ def _conversion(dims: Dims, *, made: bool, wanted: bool) -> _Convert | None:
     return add_batch if wanted else take_off_batch
 
 
-def _told(parameters: Mapping[str, ParameterValue], sequence: SequencePosition | None) -> SequencePosition | None:
+def _sequence_of(parameters: Mapping[str, ParameterValue], sequence: SequencePosition | None) -> SequencePosition | None:
     """The sequence that a response says its tensors belong to: sequence_id, sequence_start, sequence_end. Raises InvalidArgument
     for one that cannot mean that."""
     if not parameters.keys() & {"sequence_id", "sequence_start", "sequence_end"}:

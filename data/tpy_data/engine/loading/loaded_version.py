@@ -113,7 +113,7 @@ class Loader:
         refuse_unsupported(config)
         refuse_beyond(config, backend.capabilities)
         instances = self._scheduled(config)
-        self._tell_without_effect(config, backend.capabilities)
+        self._warn_without_effect(config, backend.capabilities)
         labels = read_labels(config, desired.directory)
         states = InitialStates(config, desired.directory)
         samples = make_samples(config, desired.directory, states)
@@ -166,7 +166,7 @@ class Loader:
             raise InvalidArgument(f"every instance group of model '{config.name}' is passive: nothing would run its requests")
         return placed
 
-    def _tell_without_effect(self, config: ModelConfig, capabilities: BackendCapabilities) -> None:
+    def _warn_without_effect(self, config: ModelConfig, capabilities: BackendCapabilities) -> None:
         fields = without_effect(config, capabilities)
         if fields:
             self._log("warning", f"model '{config.name}' sets fields that have no effect here: {', '.join(fields)}")

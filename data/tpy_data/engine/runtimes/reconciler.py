@@ -36,7 +36,7 @@ class Reconciler:
             for version in self._versions.values():
                 if version.phase in (Phase.LOADING, Phase.WAITING):
                     version.reconsider()
-            self._tell_loaded()
+            self._log_loaded()
 
     def close(self) -> None:
         """Desire nothing any more: load nothing, wait for no load under way, and unload everything at once."""
@@ -78,7 +78,7 @@ class Reconciler:
             del self._versions[action.key]
             self._shared.writer.forget(action.key)
 
-    def _tell_loaded(self) -> None:
+    def _log_loaded(self) -> None:
         """Log how the load of a model went when all the versions that it began to load have settled, in Triton's words."""
         loading = [version for version in self._versions.values() if version.phase is Phase.LOADING]
         for version in loading:

@@ -160,7 +160,7 @@ class VersionRuntime(Runtime):
         failure: TpyError = Unavailable("the server ends")
         with self._loading:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._tell_slow_load)
+                nursery.start_soon(self._log_slow_load)
                 try:
                     return await call(self._shared.loaders, load, release=_unload)
                 except TpyError as error:
@@ -169,7 +169,7 @@ class VersionRuntime(Runtime):
                     nursery.cancel_scope.cancel()
         raise failure
 
-    async def _tell_slow_load(self) -> None:
+    async def _log_slow_load(self) -> None:
         waited_s = LOAD_SLOW_S
         while True:
             await trio.sleep(waited_s)
