@@ -74,7 +74,7 @@ def create(request: InitRequest) -> list[str]:
         if config.input:
             (building / "request.json").write_text(as_json(sample_request(config)) + "\n", encoding="utf-8")
         building.rename(folder)
-    return [*_told(folder, made, config), *_next_steps(folder, config)]
+    return [*_summary(folder, made, config), *_next_steps(folder, config)]
 
 
 def _make(request: InitRequest, building: Path) -> _Made:
@@ -137,7 +137,7 @@ def _completed(config: ModelConfig, building: Path, forms: Collection[Form]) -> 
     return msgspec.structs.replace(found, max_batch_size=_BATCH_SIZE) if batches else found
 
 
-def _told(folder: Path, made: _Made, config: ModelConfig) -> list[str]:
+def _summary(folder: Path, made: _Made, config: ModelConfig) -> list[str]:
     names = ", ".join(tensor.name for tensor in config.input) or "none yet"
     results = ", ".join(tensor.name for tensor in config.output) or "none yet"
     rows = {f"{folder}/{file}": done for file, done in made.done.items()}
