@@ -13,7 +13,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu serve demo test test-changed attack check format bench bench-quick bench-growth simulate chaos leaks interop fuzz fuzz-smoke mutants docs clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu serve demo test test-changed attack check format bench bench-quick bench-growth simulate chaos first-hour leaks interop fuzz fuzz-smoke mutants docs clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -103,6 +103,11 @@ chaos: $(SETUP) ## faults for real: kill workers, fill disks, break files under 
 
 attack: $(SETUP) ## hostile input and faults against a running server, and what others feel of each: under 5 minutes
 	$(BIN)/python -m tests.attack
+
+MINUTES ?= 5
+
+first-hour: ## a newcomer's way, in a fresh clone: what the README says up to an own model, how long it takes: make first-hour MINUTES=10
+	$(PYTHON) -m tests.first_hour --minutes $(MINUTES)
 
 leaks: $(SETUP) ## 200,000 requests and what is left of them
 	$(BIN)/python -m tests.leaks

@@ -35,7 +35,8 @@ class Reader:
         self._server: ServerProcess | None = None
         self._log_seen = 0
         for name, real in (("docs", ROOT / "docs"), ("tests", ROOT / "tests"), (".venv", Path(sys.prefix))):
-            (home / name).symlink_to(real)
+            if not (home / name).exists():
+                (home / name).symlink_to(real)
         monkeypatch.chdir(home)
         monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
@@ -48,7 +49,7 @@ class Reader:
         try:
             for block, following in zip_longest(todo, todo[1:]):
                 try:
-                    self._do(block, following.text if following is not None and "prints" in following.notes else None)
+                    self.do(block, following.text if following is not None and "prints" in following.notes else None)
                 except AssertionError as problem:
                     problems.append(f"{page.relative_to(ROOT)}:{block.line}: {problem}")
         finally:
@@ -64,8 +65,8 @@ class Reader:
             code = server.stop(signal.SIGINT)
             assert code == 0, f"the server ended with {code}:\n{server.log}"
 
-    def _do(self, block: Block, shown: str | None) -> None:
-        """Do one block; `shown` is what the page says that it prints, if it says so."""
+    def do(self, block: Block, shown: str | None) -> None:
+        """Do one block; `shown` is what the page says that it prints, if it says so. Raises AssertionError."""
         notes = block.notes
         if "write" in notes:
             target = self._home / notes["write"]
@@ -122,10 +123,10 @@ class Reader:
         while words and "=" in words[0]:
             name, _, value = words.pop(0).partition("=")
             self._monkeypatch.setenv(name, value)
-        if words[:2] != ["tpy", "serve"]:
+        if [word.removeprefix(".venv/bin/") for word in words[:1]] != ["tpy"] or words[1:2] not in (["serve"], ["dev"]):
             return False
         self.stop()
-        server = ServerProcess(*words[2:])
+        server = ServerProcess(*words[2:], program=("-m", "tpy", words[1]))
         try:
             self._server = server.__enter__()
         except (RuntimeError, TimeoutError) as problem:
@@ -170,7 +171,8 @@ class Reader:
         for shown, real in self._addresses():
             text = text.replace(shown, real)
         if self._server is not None:
-            text = text.replace("tpy demo ", f"tpy demo --port {self._server.http.rpartition(':')[2]} ")
+            for command in ("demo", "infer"):
+                text = text.replace(f"tpy {command} ", f"tpy {command} --port {self._server.http.rpartition(':')[2]} ")
         return text
 
     def _unchanged(self, text: str) -> str:

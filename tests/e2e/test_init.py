@@ -23,7 +23,7 @@ from .server import ServerProcess, run_tpy
 from .test_serve_target import MODEL_PY, ask
 
 ROOT = Path(__file__).parents[2]
-TRAINING = Path(os.environ.get("TPY_TRAINING_ENV", ROOT / ".first-hour" / "training"))
+TRAINING = Path(os.environ.get("TPY_TRAINING_ENV", ROOT / ".first-hour" / "clone" / "training"))
 
 TRAIN = """
 import joblib, numpy as np, sys
