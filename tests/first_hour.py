@@ -1,8 +1,8 @@
 """The first hour of a newcomer: a fresh clone, a fresh environment, and what the README says up to an own model that answers.
 
-`python -m tests.first_hour` clones what is committed here to .first-hour/clone, sets it up with `make`, and has the rest done there,
-by the Python that was set up. It prints each command with the seconds that it took, and fails where something is not as the page
-says, or all together takes longer than it may.
+`python -m tests.first_hour` clones what is committed here to .first-hour/clone, sets it up with `make`, and has the rest done
+there, by the Python that was set up. It prints each command with the seconds that it took, and fails where something is not as
+the page says, or all together takes longer than it may.
 """
 
 from __future__ import annotations

@@ -131,7 +131,8 @@ class Reader:
             self._server = server.__enter__()
         except (RuntimeError, TimeoutError) as problem:
             raise AssertionError(f"$ {text}\n{problem}") from None
-        _compare(text, f"...\n{shown}\n...", self._unchanged(self._server.log))
+        if shown:
+            _compare(text, f"...\n{shown}\n...", self._unchanged(self._server.log))
         return True
 
     def _make(self, target: str) -> str:

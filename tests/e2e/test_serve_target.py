@@ -40,7 +40,7 @@ def test_what_is_served(repository: Path, given: str) -> None:
     ModelFolder(repository, "affine").config(AFFINE_CONFIG).affine(1, 2)
     if given == "renamed.onnx":
         (repository / given).write_bytes((repository / "affine" / "1" / "model.onnx").read_bytes())
-    name = {"affine/1": "1", "affine/1/model.onnx": "1", "renamed.onnx": "renamed"}.get(given, "affine")
+    name = "renamed" if given == "renamed.onnx" else "affine"
     with ServerProcess(str(repository / given)) as server:
         assert ask(server, f"/v2/models/{name}/ready")[0] == 200, server.log
         assert (" is taken for " in server.log) == bool(given)

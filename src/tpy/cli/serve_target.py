@@ -112,7 +112,9 @@ def _file(path: Path) -> _Single:
 
 
 def _name_of(folder: Path) -> str:
-    return _legal_name(folder.resolve().name)
+    """The name of the folder; of a version folder, that of the one above it."""
+    resolved = folder.resolve()
+    return _legal_name(resolved.parent.name if resolved.name.isdecimal() else resolved.name)
 
 
 def _legal_name(text: str) -> str:
