@@ -71,10 +71,7 @@ class OverrideDirectories:
 
     async def remove_unused_forever(self, store: ModelStateStore) -> None:
         """Remove directories soon after their last use; runs until cancelled."""
-        seen = -1
-        while True:
-            snapshot = await store.wait_for(functools.partial(_is_newer, seen))
-            seen = snapshot.revision
+        async for snapshot in store.watch():
             for repository in self._unused(snapshot):
                 del self._used_by[repository]
                 await _remove(repository)
@@ -104,10 +101,6 @@ def _write(directory: Path, content: Mapping[PurePosixPath, bytes]) -> None:
         file = directory / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
-
-
-def _is_newer(seen: int, snapshot: Snapshot) -> bool:
-    return snapshot.revision > seen
 
 
 def _checked(model_name: str, files: Mapping[str, bytes]) -> dict[PurePosixPath, bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 from tpy.clock import Clock
 from tpy.ids import ModelId
 from tpy.messages import LoadRequest, ModelState
-from tpy.state import ModelStateStore, ObservedKey, ObservedVersion, Snapshot
+from tpy.state import ModelStateStore, ObservedKey, ObservedVersion
 from tpy.trio_clock import TrioClock
 from tpy_control import ControlMode, ControlOptions, ControlPlane, MemorySource, run_control_plane
 from tpy_control.core.scan import ModelLocation
@@ -55,10 +54,7 @@ class FakeDataPlane:
 
     async def run(self) -> None:
         async with anyio.create_task_group() as tasks:
-            seen = -1
-            while True:
-                snapshot = await self._store.wait_for(functools.partial(_is_newer, seen))
-                seen = snapshot.revision
+            async for _ in self._store.watch():
                 self._reconcile(tasks)
 
     def state(self, key: ObservedKey) -> ModelState | None:
@@ -117,10 +113,6 @@ class FakeDataPlane:
     async def _unload(self, key: ObservedKey) -> None:
         await anyio.sleep(self.unload_seconds.get(key.model.name, 0))
         self._move(key, ModelState.UNAVAILABLE, "unloaded")
-
-
-def _is_newer(seen: int, snapshot: Snapshot) -> bool:
-    return snapshot.revision > seen
 
 
 class World:

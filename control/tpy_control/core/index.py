@@ -9,7 +9,7 @@ import msgspec
 from tpy.errors import ErrorCode, InvalidArgument, TpyError
 from tpy.ids import ModelId, Version
 from tpy.messages import IndexEntry, ModelState
-from tpy.state import UNLOADED, DesiredModel, DesiredVersion, ObservedKey, ObservedVersion, Snapshot
+from tpy.state import UNLOADED, DesiredModel, DesiredVersion, ObservedVersion, Snapshot
 from tpy_control.core.candidate import DUPLICATE_TEXT, RefusalKind, Refused, load_failure_text
 from tpy_control.core.scan import ModelLocation
 
@@ -123,8 +123,9 @@ def strictly_ready(snapshot: Snapshot, *, refusals: Iterable[Refused], failed_lo
         if observed.state is ModelState.READY:
             ready.setdefault(key.model, set()).add(key.version)
     for model, desired in snapshot.desired.items():
-        for version in desired.versions.keys() - ready.get(model, set()):
-            entry = snapshot.observed.get(ObservedKey(model, version, desired.versions[version].generation))
+        for version, entry in snapshot.observed_of(desired).items():
+            if version in ready.get(model, ()):
+                continue
             if entry is None or entry.state is not ModelState.UNAVAILABLE or entry.description is not None:
                 return False
             # An ensemble that lost a member by an unload counts as unloaded itself.
@@ -139,64 +140,53 @@ def strictly_ready(snapshot: Snapshot, *, refusals: Iterable[Refused], failed_lo
 def is_settled(snapshot: Snapshot, desired: DesiredModel) -> bool:
     """Returns True if the data plane is done with everything in `desired`: each version is READY with this configuration, or
     failed; and unless one failed, no other version answers any more."""
-    if not all(_is_settled(snapshot, desired, version) for version in desired.versions.values()):
+    observed = snapshot.observed_of(desired).values()
+    if not all(entry is not None and _has_settled(entry, desired.config_revision) for entry in observed):
         return False
     if failed_versions(snapshot, desired):
         return True
     wanted = {(version.version, version.generation) for version in desired.versions.values()}
     return not any(
-        observed.state is ModelState.READY and (key.version, key.generation) not in wanted
-        for key, observed in snapshot.observed.items()
+        entry.state is ModelState.READY and (key.version, key.generation) not in wanted
+        for key, entry in snapshot.observed.items()
         if key.model == desired.id
     )
 
 
-def _is_settled(snapshot: Snapshot, desired: DesiredModel, version: DesiredVersion) -> bool:
-    observed = snapshot.observed.get(ObservedKey(desired.id, version.version, version.generation))
-    if observed is None:
-        return False
-    if observed.state is ModelState.READY:
-        return max(observed.config_revision, observed.refused_revision) >= desired.config_revision
-    return observed.state is ModelState.UNAVAILABLE
+def _has_settled(entry: ObservedVersion, config_revision: int) -> bool:
+    if entry.state is ModelState.READY:
+        return max(entry.config_revision, entry.refused_revision) >= config_revision
+    return entry.state is ModelState.UNAVAILABLE
 
 
 def failed_versions(snapshot: Snapshot, desired: DesiredModel | None) -> dict[Version, str]:
     """The desired versions whose desired generation is UNAVAILABLE, with the reason."""
-    failed: dict[Version, str] = {}
-    for version in () if desired is None else desired.versions.values():
-        observed = snapshot.observed.get(ObservedKey(desired.id, version.version, version.generation)) if desired else None
-        if observed is not None and observed.state is ModelState.UNAVAILABLE:
-            failed[version.version] = observed.reason
-    return failed
+    observed = {} if desired is None else snapshot.observed_of(desired)
+    return {v: entry.reason for v, entry in observed.items() if entry is not None and entry.state is ModelState.UNAVAILABLE}
+
+
+def _not_applied(snapshot: Snapshot, desired: DesiredModel) -> dict[Version, str]:
+    """The versions that serve with their old instances because the desired ones could not be created, with the reason."""
+    observed = snapshot.observed_of(desired).items()
+    return {v: e.applied_error for v, e in observed if e is not None and e.state is ModelState.READY and e.applied_error}
 
 
 def is_refused(snapshot: Snapshot, desired: DesiredModel | None) -> bool:
     """Returns True if a version serves with its old instances because the desired ones could not be created."""
-    return desired is not None and any(
-        observed.state is ModelState.READY and bool(observed.applied_error)
-        for version in desired.versions.values()
-        if (observed := snapshot.observed.get(ObservedKey(desired.id, version.version, version.generation))) is not None
-    )
+    return desired is not None and bool(_not_applied(snapshot, desired))
 
 
 def load_error(snapshot: Snapshot, desired: DesiredModel) -> TpyError | None:
     """The error of a settled load, in Triton's words; None if it succeeded."""
     failures = [(version, "UNAVAILABLE", reason) for version, reason in failed_versions(snapshot, desired).items()]
-    for version in desired.versions.values():
-        observed = snapshot.observed.get(ObservedKey(desired.id, version.version, version.generation))
-        if observed is not None and observed.state is ModelState.READY and observed.applied_error:
-            failures.append((version.version, "READY", observed.applied_error))
+    failures += [(version, "READY", reason) for version, reason in _not_applied(snapshot, desired).items()]
     if not failures:
         return None
     if desired.config.ensemble_scheduling is not None:
         # Triton has no version of an ensemble that does not fit its members, and says only why.
-        return InvalidArgument(f"load failed for model '{desired.id.name}': {_message(failures[0][2])}\n")
+        message = failures[0][2].removeprefix(f"{ErrorCode.INVALID_ARG.value}: ")
+        return InvalidArgument(f"load failed for model '{desired.id.name}': {message}\n")
     return InvalidArgument(load_failure_text(desired.id, sorted(failures)))
-
-
-def _message(reason: str) -> str:
-    """A reason without the code in front."""
-    return reason.removeprefix(f"{ErrorCode.INVALID_ARG.value}: ")
 
 
 def is_served(snapshot: Snapshot, model: ModelId, version: int | None) -> bool:

@@ -89,3 +89,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     def versions_of(self, model: ModelId) -> list[ObservedVersion]:
         """The observed versions of a model, by version, then generation."""
         return sorted((o for o in self.observed.values() if o.key.model == model), key=lambda o: o.key)
+
+    def observed_of(self, desired: DesiredModel) -> dict[Version, ObservedVersion | None]:
+        """The desired generation of each desired version, as observed; None where it is not there yet."""
+        return {
+            version: self.observed.get(ObservedKey(desired.id, version, wanted.generation))
+            for version, wanted in desired.versions.items()
+        }
