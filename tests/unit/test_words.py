@@ -16,14 +16,12 @@ UNDER_WAY = (
     "src/tpy/_proto",
     "src/tpy/backend/prompt_instance.py",
     "src/tpy/backend/server_calls.py",
-    "src/tpy/frontends",
     "data/tpy_data/backends/python",
     "fuzz/python_worker",
     "tests/backends/python",
     "tests/engine/prompt_fakes.py",
     "tests/engine/test_process_channel.py",
     "tests/engine/test_thread_channel.py",
-    "tests/frontends",
 )
 
 RETIRED = frozenset({"desk", "door", "glance", "hear", "heard", "plant", "said", "say", "sight", "steady", "talk", "told"})

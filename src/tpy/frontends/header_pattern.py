@@ -27,7 +27,7 @@ class HeaderPattern:
         self._known: dict[str, bool] = {}
 
     def matches(self, name: str) -> bool:
-        """Whether the header of this name becomes a parameter."""
+        """Returns True if the header of this name becomes a parameter."""
         known = self._known.get(name)
         if known is None:
             known = self._pattern.search(name) is not None

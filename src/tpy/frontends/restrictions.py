@@ -20,7 +20,7 @@ API_CATEGORIES = (
     "trace",
     "logging",
 )
-"""What --http-restricted-api and --grpc-restricted-protocol can name."""
+"""The names that --http-restricted-api and --grpc-restricted-protocol take."""
 
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

@@ -94,7 +94,7 @@ def describe(name: str, model: dict[str, Any]) -> ModelDescription:
 
 
 def answer(exchange: Exchange, description: ModelDescription) -> Answer:
-    """What a server with this codec and an echo as its model answers."""
+    """Returns the answer of a server with this codec and an echo as its model."""
     headers = {name.lower(): value for name, value in exchange.headers.items()}
     try:
         body = bytes(exchange.request_bytes())

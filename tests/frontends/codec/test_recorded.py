@@ -45,7 +45,7 @@ OUR_ERRORS = {
     "shape too large": _SHORT,
     "classification of text": "class result not available for output due to unsupported type 'BYTES'",
 }
-"""Where we differ on purpose; docs/reference/compatibility.md says so."""
+"""Differences on purpose; docs/reference/compatibility.md says so."""
 
 
 def status_of(exchange: Exchange) -> int:

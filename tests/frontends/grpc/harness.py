@@ -26,7 +26,7 @@ class RunningPort:
         self.stop = stop
 
     async def using(self, client: Callable[[str], T]) -> T:
-        """What `client(url)` returns, run in a thread."""
+        """Returns the result of `client(url)`, run in a thread."""
         return await trio.to_thread.run_sync(client, self.url)
 
 

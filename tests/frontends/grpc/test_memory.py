@@ -1,4 +1,4 @@
-"""What a request brought is let go of at once, not when the garbage collector comes by."""
+"""The memory of a request is released at once, not when the garbage collector comes by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What request headers decide: restricted APIs and forwarded headers."""
+"""Policies on request headers: restricted APIs and forwarded headers."""
 
 from __future__ import annotations
 

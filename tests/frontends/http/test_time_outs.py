@@ -13,7 +13,7 @@ from tpy.clock import SystemClock
 from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.message import HttpReply
 from tpy.frontends.http.port import HttpPort
-from tpy.frontends.http.replies import ReplyLine
+from tpy.frontends.http.replies import ReplyQueue
 from tpy.frontends.http.serving import create_port
 from tpy.frontends.transport import StreamWire
 
@@ -177,16 +177,16 @@ async def _seconds_until_over(rate: int, size: int, *, stop_after_s: float = 1e9
             failed.append(True)
             over.set()
 
-        line = ReplyLine(
+        line = ReplyQueue(
             _Trickle(rate),
             write_timeout_s=60,
             spawn=lambda work: nursery.start_soon(work),
             progressed=lambda: None if line.blocked else over.set(),
             failed=give_up,
         )
-        place = line.reserve(version="1.1", keep_alive=True, head_only=False, bytes_held=0)
+        pending = line.reserve(version="1.1", keep_alive=True, head_only=False, bytes_held=0)
         began_s = trio.current_time()
-        line.fill(place, HttpReply(parts=(bytes(size),), content_length=size))
+        line.fill(pending, HttpReply(parts=(bytes(size),), content_length=size))
         with trio.move_on_after(stop_after_s):
             await over.wait()
         if not over.is_set():

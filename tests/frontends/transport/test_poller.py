@@ -219,7 +219,7 @@ async def test_reading_may_be_cancelled_and_called_again() -> None:
 
 @pytest.mark.parametrize("count", [3, 40])
 async def test_a_long_turn_ends_before_the_next_connection_is_read(count: int) -> None:
-    """What clients send at once keeps the loop for one piece of one of them at a time."""
+    """Bytes that clients send at once keep the loop for one piece of one of them at a time."""
     clock = Turning()
     order: list[str] = []
 

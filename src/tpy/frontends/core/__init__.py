@@ -1,1 +1,1 @@
-"""What both HTTP/2 servers need to keep peers within bounds. Sans-IO."""
+"""Budgets that keep peers within bounds, for all protocols. Sans-IO."""

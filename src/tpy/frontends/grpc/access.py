@@ -1,4 +1,4 @@
-"""What the metadata of a call decide beside the protocol: restricted protocols, and metadata that become request parameters."""
+"""Policies on the metadata of calls: restricted protocols, and metadata that become request parameters."""
 
 from __future__ import annotations
 

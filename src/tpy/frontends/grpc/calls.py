@@ -1,4 +1,4 @@
-"""What every handler needs of a call: the parts that all calls share, and how a call fails."""
+"""The parts that all calls of a gRPC port share, and the failure of a call."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ INFERENCE = "inference"
 
 
 class CallParts:
-    """What all calls of one gRPC port share. `nursery` outlives the port: tasks that serve unary calls run in it. `stop` is set
-    when the server stops; calls without an end of their own then end."""
+    """The parts that all calls of one gRPC port share. `nursery` outlives the port: tasks that serve unary calls run in it.
+    `stop` is set when the server stops; calls without an end of their own then end."""
 
     def __init__(
         self,

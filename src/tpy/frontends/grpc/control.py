@@ -57,7 +57,7 @@ APIS: Final = {
     }.items()
     for method in methods
 }
-"""Which restricted protocol each method belongs to."""
+"""The restricted protocol of each method."""
 
 _FILE_PREFIX: Final = "file:"
 _LOG_FLAGS: Final = ("log_info", "log_warning", "log_error")

@@ -19,7 +19,7 @@ from tpy.services import Services
 
 _SERVICE: Final = "/grpc.health.v1.Health/"
 APIS: Final = {f"{_SERVICE}Check": "health", f"{_SERVICE}Watch": "health"}
-"""Which restricted protocol each method belongs to."""
+"""The restricted protocol of each method."""
 
 _Status = pb.HealthCheckResponseServingStatus
 

@@ -1,4 +1,4 @@
-"""What the gRPC services are to do beside serving: frozen options. How the port is served is the transport's `GrpcOptions`."""
+"""Options of the gRPC services; those of the port are the transport's `GrpcOptions`."""
 
 from __future__ import annotations
 

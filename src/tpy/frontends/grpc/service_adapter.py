@@ -93,7 +93,7 @@ class _RequestReader:
 
 
 class _UnaryStream:
-    """What a generated unary method does with a stream: takes one message, gives one."""
+    """The stream of a generated unary method: one message each way."""
 
     def __init__(self, request: betterproto2.Message) -> None:
         self._request = request
@@ -144,7 +144,7 @@ class _UnaryMethod:
 
 
 class _CallStream:
-    """What a generated streaming method does with a stream. The requests end with the client's, or when the server stops."""
+    """The stream of a generated streaming method. The requests end with the client's, or when the server stops."""
 
     def __init__(self, call: StreamCall, reader: _RequestReader, stop: trio.Event) -> None:
         self._call = call

@@ -38,7 +38,7 @@ Pieces = list[bytes | memoryview]
 _STOPPING_TEXT = "GRPC server is shutting down and has stopped accepting new requests."
 _GRPC_ERROR_KEY = "triton_grpc_error"
 _ANSWER_BYTES = 1024
-"""What an answer that waits holds besides its tensors: some objects, and a text if it is an error."""
+"""The memory of a waiting answer besides its tensors: some objects, and a text if it is an error."""
 
 
 class StreamInferApi:
@@ -108,7 +108,7 @@ class _Turn:
 
 
 class _Answer:
-    """What is to be sent: a response, or an error, which has no response when the request was refused at the door. `pieces` are
+    """An answer to be sent: a response, or an error, without a response when the request was refused. `pieces` are
     there once it is encoded. `size` is in bytes, roughly what it will be."""
 
     __slots__ = ("error", "final", "pieces", "response", "size", "turn")
@@ -123,12 +123,12 @@ class _Answer:
 
     @property
     def is_large(self) -> bool:
-        """Whether encoding it could hold up the loop."""
+        """True if encoding it could hold up the loop."""
         return self.response is not None and self.pieces is None and codec.is_large(self.response, self.turn.plan)
 
     @property
     def is_silent(self) -> bool:
-        """Whether it is the end of a decoupled request that did not ask to be told of it."""
+        """True if it is the end of a decoupled request that did not ask to be told of it."""
         return self._is_bare_end and not self.turn.plan.empty_final
 
     @property
@@ -363,7 +363,7 @@ class _InferStream:
         return answer.encode()
 
     def _ends_call(self, answer: _Answer) -> bool:
-        """Whether the answer is an error that the client wants as the end of the call; it has ended then."""
+        """Returns True if the answer is an error that the client wants as the end of the call; it has ended then."""
         if answer.error is None or not self._errors_end_call:
             return False
         self._fail(answer.error)

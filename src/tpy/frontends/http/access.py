@@ -1,4 +1,4 @@
-"""What request headers decide beside the protocol: restricted APIs, and headers that become request parameters."""
+"""Policies on request headers: restricted APIs, and headers that become request parameters."""
 
 from __future__ import annotations
 

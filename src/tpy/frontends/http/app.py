@@ -105,7 +105,7 @@ def quart_response(app: QuartTrio, reply: HttpReply | StreamReply) -> Response:
 
 
 async def _on_http_exception(error: HTTPException) -> Response:
-    """What Quart itself refuses: unknown paths and wrong methods, without Quart's extra headers."""
+    """The answer to requests that Quart refuses: unknown paths and wrong methods, without Quart's extra headers."""
     status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR
     reply = refusal_reply(status, error.name)
     return Response(b"".join(reply.parts), status=reply.status, content_type=reply.content_type)

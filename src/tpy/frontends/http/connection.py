@@ -30,13 +30,13 @@ from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply, refu
 from tpy.frontends.http.parser import Phase, RequestParser
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.quart_bridge import QuartExchange
-from tpy.frontends.http.replies import CONTINUE, Place, ReplyLine
+from tpy.frontends.http.replies import CONTINUE, Pending, ReplyQueue
 from tpy.frontends.transport import GONE, Demand, Wire
 from tpy.units import KIB
 
 _RECEIVE_BYTES = 64 * KIB
 _LINGER_S = 5.0
-"""How long bytes of a refused request are still read, so that its sender gets to read the refusal."""
+"""The time for which bytes of a refused request are still read, so that its sender gets to read the refusal."""
 
 _PROBE_PAUSE_S_MIN = 0.002
 _PROBE_PAUSE_S_MAX = 0.25
@@ -56,7 +56,7 @@ class Http1Connection:
         self._tasks = TaskGroup()
         self._scope = trio.CancelScope()
         self._parser = RequestParser(max_input_size=port.options.max_input_size, bodies=port.bodies)
-        self._line = ReplyLine(
+        self._replies = ReplyQueue(
             wire,
             write_timeout_s=port.options.write_timeout_s,
             spawn=self._tasks.spawn,
@@ -86,7 +86,7 @@ class Http1Connection:
                     try:
                         await self._serve()
                     finally:
-                        self._line.cancel_all()
+                        self._replies.cancel_all()
                         self._scope.cancel()
         finally:
             self._parser.drop()
@@ -96,14 +96,14 @@ class Http1Connection:
 
     def begin_drain(self) -> None:
         """The server stops: close with the last answer, or when none is owed and the peer sends nothing for a moment."""
-        self._line.begin_stop()
+        self._replies.begin_stop()
         if self._parser.fatal is None and not self._parser.ended:
             self._head_timed = 0
             self._set_deadline()
 
     def _is_busy(self) -> bool:
-        """Whether an answer is owed."""
-        return bool(len(self._line) or self._parser.complete)
+        """Returns True if an answer is owed."""
+        return bool(len(self._replies) or self._parser.complete)
 
     # Reading
 
@@ -113,26 +113,26 @@ class Http1Connection:
             with trio.CancelScope(deadline=self._due_s) as self._timer:
                 await self._read()
                 break
-            if self._line.closing:
+            if self._replies.closing:
                 break
             if trio.current_time() < self._due_s:
                 continue
             self._due_s = math.inf
             if self._parser.phase is Phase.IDLE:
-                if self._line.blocked:
+                if self._replies.blocked:
                     continue
                 return
             self._parser.fatal = self._late()
             self._pump()
         if self._eof and self._is_busy():
             await self._watch_half_closed()
-        await self._line.wait_taken()
+        await self._replies.wait_taken()
         if self._parser.fatal is not None and not self._eof:
             await self._linger()
 
     async def _read(self) -> None:
         """Read until no further request can come or nothing more is to be answered. Safe to cancel and call again."""
-        if self._eof or self._line.closing:
+        if self._eof or self._replies.closing:
             return
         try:
             await self._wire.read(self)
@@ -164,7 +164,7 @@ class Http1Connection:
         return self._demand()
 
     def _demand(self) -> Demand:
-        if self._line.closing:
+        if self._replies.closing:
             self._timer.cancel()
             return Demand.PAUSE
         if self._parser.ended or self._parser.fatal is not None or not self._must_wait():
@@ -174,11 +174,11 @@ class Http1Connection:
         return Demand.PAUSE
 
     def _must_wait(self) -> bool:
-        """Whether enough is in hand: answers that the peer does not take, requests that wait, bytes that they hold."""
-        line, arrived = self._line, self._parser.complete
-        if line.blocked or len(line) + len(arrived) >= limits.HTTP_PIPELINED_REQUESTS_MAX:
+        """Returns True if enough is in hand: answers that the peer does not take, requests that wait, bytes that they hold."""
+        replies, arrived = self._replies, self._parser.complete
+        if replies.blocked or len(replies) + len(arrived) >= limits.HTTP_PIPELINED_REQUESTS_MAX:
             return True
-        held = line.bytes_held + sum(len(request.body) for request in arrived)
+        held = replies.bytes_held + sum(len(request.body) for request in arrived)
         return held >= self._options.max_input_size
 
     def _after_bytes(self) -> None:
@@ -192,10 +192,10 @@ class Http1Connection:
 
     def _pay_continue(self) -> None:
         """Ask for the body, unless an interim answer could be taken for one to an earlier request."""
-        if self._owes_continue and not len(self._line):
+        if self._owes_continue and not len(self._replies):
             self._owes_continue = False
             if not self._parser.body_received:
-                self._line.write([CONTINUE])
+                self._replies.write([CONTINUE])
 
     # Deadlines
 
@@ -239,15 +239,15 @@ class Http1Connection:
             return
         self._pumping = True
         try:
-            line, arrived, endpoint = self._line, self._parser.complete, self._port.endpoint
-            while arrived and not self._alone and not line.closing and len(line) < limits.HTTP_PIPELINED_REQUESTS_MAX:
+            replies, arrived, endpoint = self._replies, self._parser.complete, self._port.endpoint
+            while arrived and not self._alone and not replies.closing and len(replies) < limits.HTTP_PIPELINED_REQUESTS_MAX:
                 request = arrived[0]
                 inference = None if endpoint is None else match_infer(request)
                 refusal = request.refusal
-                if refusal is None and inference is None and len(line):
+                if refusal is None and inference is None and len(replies):
                     break
                 arrived.popleft()
-                place = line.reserve(
+                pending = replies.reserve(
                     version=request.version,
                     keep_alive=request.keep_alive,
                     head_only=request.method == b"HEAD",
@@ -255,22 +255,22 @@ class Http1Connection:
                 )
                 if refusal is not None:
                     self._give_back(request)
-                    line.fill(place, refusal)
+                    replies.fill(pending, refusal)
                 elif endpoint is not None and inference is not None:
-                    self._infer(place, request, endpoint, inference[1], inference[2])
+                    self._infer(pending, request, endpoint, inference[1], inference[2])
                 else:
-                    self._ask_quart(place, request)
+                    self._ask_quart(pending, request)
             if self._parser.fatal is not None and not arrived and not self._refused:
                 self._refused = True
-                place = line.reserve(version="1.1", keep_alive=False, head_only=False, bytes_held=0)
-                line.fill(place, self._parser.fatal)
+                pending = replies.reserve(version="1.1", keep_alive=False, head_only=False, bytes_held=0)
+                replies.fill(pending, self._parser.fatal)
         finally:
             self._pumping = False
 
-    def _infer(self, place: Place, request: HttpRequest, endpoint: InferEndpoint, model: str, version: str | None) -> None:
+    def _infer(self, pending: Pending, request: HttpRequest, endpoint: InferEndpoint, model: str, version: str | None) -> None:
         request.received_ns = endpoint.clock.now_ns()
-        call = endpoint.call(request, model, version, answered=partial(self._on_answer, place))
-        place.cancel = call.cancel
+        call = endpoint.call(request, model, version, answered=partial(self._on_answer, pending))
+        pending.cancel = call.cancel
         if call.begin_nowait():
             self._give_back(request)
         else:
@@ -287,17 +287,17 @@ class Http1Connection:
         self._port.bodies.give(request.held_bytes)
         request.held_bytes = 0
 
-    def _on_answer(self, place: Place, call: InferCall) -> None:
+    def _on_answer(self, pending: Pending, call: InferCall) -> None:
         if call.heavy_answer:
-            self._tasks.spawn(self._render_heavy, place, call)
+            self._tasks.spawn(self._render_heavy, pending, call)
         else:
-            self._line.fill(place, call.render())
+            self._replies.fill(pending, call.render())
 
-    async def _render_heavy(self, place: Place, call: InferCall) -> None:
-        self._line.fill(place, await call.render_in_thread())
+    async def _render_heavy(self, pending: Pending, call: InferCall) -> None:
+        self._replies.fill(pending, await call.render_in_thread())
 
-    def _ask_quart(self, place: Place, request: HttpRequest) -> None:
-        exchange = QuartExchange(self._line, place, done=self._end_alone, failed=self._scope.cancel)
+    def _ask_quart(self, pending: Pending, request: HttpRequest) -> None:
+        exchange = QuartExchange(self._replies, pending, done=self._end_alone, failed=self._scope.cancel)
         self._alone = exchange
         self._alone_request = request
         self._tasks.spawn(exchange.run, self._port, self._tasks, request, *self._addresses)
@@ -309,10 +309,10 @@ class Http1Connection:
             self._alone_request = None
 
     def _on_progress(self) -> None:
-        """An answer has gone out, or the socket takes bytes again (ReplyLine)."""
+        """An answer has gone out, or the socket takes bytes again (ReplyQueue)."""
         self._pump()
-        if self._line.closing:
-            if not self._line.blocked:
+        if self._replies.closing:
+            if not self._replies.blocked:
                 self._timer.cancel()
             return
         self._pay_continue()
@@ -329,15 +329,15 @@ class Http1Connection:
 
     async def _watch_half_closed(self) -> None:
         """The peer sends nothing more: wait until it has its answers, unless it turns out to be gone."""
-        line = self._line
+        replies = self._replies
         probed = False
         pause_s = _PROBE_PAUSE_S_MIN
-        while self._is_busy() and not line.closing:
-            if not probed and len(line) and not line.blocked and line.head_version == "1.1":
+        while self._is_busy() and not replies.closing:
+            if not probed and len(replies) and not replies.blocked and replies.head_version == "1.1":
                 probe = CONTINUE if self._alone is None else self._alone.probe()
                 if probe is not None:
                     probed = True
-                    line.write([probe])
+                    replies.write([probe])
             self._wake = trio.Event()
             with trio.move_on_after(pause_s):
                 await self._wake.wait()

@@ -35,15 +35,15 @@ _log = logging.getLogger(__name__)
 _ROUTE = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/infer")
 _VERSION_MAX = 2**63 - 1
 _CLASS_COST = 8
-"""What ordering and writing an element costs, in elements that are only written."""
+"""The cost of ordering and writing an element, in elements that are only written."""
 
 _NO_PLAN = codec.OutputPlan()
 _SUPPORTED_ENCODINGS = (("Accept-Encoding", "gzip, deflate"),)
 
 
 def is_disguised(target: bytes) -> bool:
-    """Whether a target's path is one of ours only to those who resolve `%2F` or drop a doubled slash at its beginning: a proxy
-    that guards our paths by their spelling would let it through. There is nothing at such a path."""
+    """Returns True if a target's path is one of ours only to those who resolve `%2F` or drop a doubled slash at its beginning: a
+    proxy that guards our paths by their spelling would let it through. There is nothing at such a path."""
     if b"%" not in target and not target.startswith(b"//"):
         return False
     path = target.partition(b"?")[0]
@@ -77,7 +77,7 @@ def unexpected_error_reply(path: str) -> HttpReply:
 
 
 class InferEndpoint:
-    """What all inference calls of one HTTP port share."""
+    """The state that all inference calls of one HTTP port share."""
 
     def __init__(self, *, services: Services, clock: Clock, policy: HeaderPolicy, max_input_size: int) -> None:
         self.services = services
@@ -137,7 +137,7 @@ class InferCall:
 
     @property
     def heavy_answer(self) -> bool:
-        """Whether rendering the reply could hold up the loop. To be asked when the call is answered."""
+        """True if rendering the reply could hold up the loop. To be asked when the call is answered."""
         response, plan = self._response, self._plan
         if response is None or response.error is not None:
             return False
@@ -242,7 +242,7 @@ class InferCall:
         return model
 
     def _is_heavy(self, description: ModelDescription) -> bool:
-        """Whether decoding the request could hold up the loop."""
+        """Returns True if decoding the request could hold up the loop."""
         request = self._request
         if b"content-encoding" in request.fields:
             return True  # a few bytes may be many

@@ -1,4 +1,4 @@
-"""How the HTTP frontend is to serve: frozen options."""
+"""Options of the HTTP frontend."""
 
 from __future__ import annotations
 

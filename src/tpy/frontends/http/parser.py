@@ -36,7 +36,7 @@ _LENGTH_DIGITS_MAX = 20
 
 
 class Phase(enum.Enum):
-    """Where in a request the bytes fed so far end."""
+    """The part of a request in which the bytes fed so far end."""
 
     IDLE = "between requests"
     HEAD = "in the request line or headers"
@@ -44,7 +44,7 @@ class Phase(enum.Enum):
 
 
 class _Collect(enum.Enum):
-    """What becomes of body bytes."""
+    """The treatment of body bytes."""
 
     PIECES = enum.auto()
     BUFFER = enum.auto()

@@ -12,10 +12,10 @@ from hypercorn.typing import ConnectionState
 from tpy.errors import Internal
 from tpy.frontends.http.message import HttpRequest, error_reply
 from tpy.frontends.http.port import HttpPort
-from tpy.frontends.http.replies import CONTINUE, Piece, Place, ReplyLine, connection_field, render_head
+from tpy.frontends.http.replies import CONTINUE, Pending, Piece, ReplyQueue, connection_field, render_head
 
 BODY = "tpy.body"
-"""Where the application finds the body in the state of its ASGI scope; else it comes in messages, as ASGI has it."""
+"""The key of the body in the state of the ASGI scope."""
 
 _STREAM_ID = 1
 _BUFFERED_BYTES_MAX = 64 * 1024
@@ -28,12 +28,12 @@ Address = tuple[str, int] | None
 
 
 class QuartExchange:
-    """`place` is the head of the line and stays there until the application has answered; then `done` is called. `failed` is
+    """`pending` is the head of the queue and stays there until the application has answered; then `done` is called. `failed` is
     called when the application broke off in the middle of its answer."""
 
-    def __init__(self, line: ReplyLine, place: Place, *, done: Callable[[], None], failed: Callable[[], None]) -> None:
-        self._line = line
-        self._place = place
+    def __init__(self, replies: ReplyQueue, pending: Pending, *, done: Callable[[], None], failed: Callable[[], None]) -> None:
+        self._replies = replies
+        self._pending = pending
         self._done = done
         self._failed = failed
         self._response: Response | None = None
@@ -74,8 +74,8 @@ class QuartExchange:
         await self._stream.handle(EndBody(stream_id=_STREAM_ID))
 
     def probe(self) -> bytes | None:
-        """What can be written now, and means nothing to a peer that is still there: an interim answer before the head, a comment
-        between events. None where there is no such thing."""
+        """Returns bytes that can be written now, and mean nothing to a peer that is still there: an interim answer before the
+        head, a comment between events. None where there is no such thing."""
         if not self._head_written:
             return CONTINUE
         return _COMMENT_CHUNK if self._events and not self._ended else None
@@ -104,18 +104,18 @@ class QuartExchange:
         headers = [(name.title(), value) for name, value in response.headers]
         names = {name for name, _ in headers}
         wants_close = any(name == b"Connection" and value.lower() == b"close" for name, value in headers)
-        sized = b"Content-Length" in names or self._place.head_only
-        self._chunked = not sized and self._place.version == "1.1"
+        sized = b"Content-Length" in names or self._pending.head_only
+        self._chunked = not sized and self._pending.version == "1.1"
         self._streams = not sized
         self._events = self._chunked and any(
             name == b"Content-Type" and value.startswith(b"text/event-stream") for name, value in headers
         )
-        self._close = wants_close or not (sized or self._chunked) or self._line.closes_after(self._place)
+        self._close = wants_close or not (sized or self._chunked) or self._replies.closes_after(self._pending)
         headers = [field for field in headers if field[0] != b"Connection"]
         # Bodies of unknown length come over time: each piece, and the head before the first, is written at once.
         if self._chunked:
             headers.append((b"Transfer-Encoding", b"chunked"))
-        connection = connection_field(self._place, close=self._close)
+        connection = connection_field(self._pending, close=self._close)
         self._pieces = [render_head(response.status_code, headers, connection)]
         self._response = response
 
@@ -124,13 +124,15 @@ class QuartExchange:
         self._buffered += len(data)
         if self._buffered > _BUFFERED_BYTES_MAX or self._streams:
             self._write()
-            await self._line.wait_taken()
+            await self._replies.wait_taken()
 
     def _write(self) -> None:
         pieces, self._pieces, self._buffered = self._pieces, [], 0
         self._head_written = True
         if pieces:
-            self._line.write([b"".join(pieces)] if len(pieces) > 1 and sum(map(len, pieces)) <= _BUFFERED_BYTES_MAX else pieces)
+            self._replies.write(
+                [b"".join(pieces)] if len(pieces) > 1 and sum(map(len, pieces)) <= _BUFFERED_BYTES_MAX else pieces
+            )
 
     def _end(self) -> None:
         if self._chunked:
@@ -138,12 +140,12 @@ class QuartExchange:
         self._write()
         self._ended = True
         self._done()
-        self._line.leave(self._place, close=self._close)
+        self._replies.leave(self._pending, close=self._close)
 
     def _break_off(self) -> None:
         self._ended = True
         self._done()
-        if self._head_written or self._line.stopping:
+        if self._head_written or self._replies.stopping:
             self._failed()
         else:
-            self._line.fill(self._place, error_reply(Internal("unexpected error in the server, its log has the details")))
+            self._replies.fill(self._pending, error_reply(Internal("unexpected error in the server, its log has the details")))

@@ -9,7 +9,7 @@ from tpy.frontends.http.message import HttpRequest
 
 _END = b"\r\n\r\n"
 _HEAD_BYTES_MAX = 1024
-"""What a silent connection may hold of its last request."""
+"""The bytes of its last request that a silent connection may hold."""
 
 
 class RepeatedHead:

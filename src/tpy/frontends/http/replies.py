@@ -1,7 +1,7 @@
 """The answers of one connection, written in the order of their requests.
 
-A place in the line is reserved when a request is taken up; whoever answers fills it, in any order; everything at the head of
-the line that is complete goes out at once, with one `send` per answer, on the task that filled it. Only when the socket is full
+A pending reply is queued when a request is taken up; whoever answers fills it, in any order; everything at the head of the
+queue that is complete goes out at once, with one `send` per answer, on the task that filled it. Only when the socket is full
 does a writer task take over, until it has caught up.
 """
 
@@ -30,8 +30,8 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 Piece = bytes | memoryview
 
 
-class Place:
-    """One place in the line. `cancel` is called when the connection ends before the answer is complete."""
+class Pending:
+    """A reply that is owed. `cancel` is called when the connection ends before the answer is complete."""
 
     __slots__ = ("bytes_held", "cancel", "head_only", "keep_alive", "reply", "version")
 
@@ -54,16 +54,17 @@ def render_head(status: int, headers: Sequence[tuple[bytes, bytes]], connection:
     return b"\r\n".join(lines)
 
 
-def connection_field(place: Place, *, close: bool) -> bytes | None:
-    """What the Connection header has to say: nothing where the version's default is meant."""
+def connection_field(pending: Pending, *, close: bool) -> bytes | None:
+    """Returns the value of the Connection header: none where the version's default is meant."""
     if close:
         return b"close"
-    return b"keep-alive" if place.version == "1.0" else None
+    return b"keep-alive" if pending.version == "1.0" else None
 
 
-class ReplyLine:
-    """The line of one connection. `spawn` starts a task in the connection's nursery; `progressed` is called when an answer has
-    left the line and when a full socket has taken everything again; `failed` when the connection turns out gone or stuck."""
+class ReplyQueue:
+    """The replies of one connection, in order. `spawn` starts a task in the connection's nursery; `progressed` is called when an
+    answer has left the queue and when a full socket has taken everything again; `failed` when the connection turns out gone or
+    stuck."""
 
     def __init__(
         self,
@@ -77,29 +78,29 @@ class ReplyLine:
         self.blocked = False
         """The socket is full: bytes wait for the writer task."""
         self.closing = False
-        """The last answer that this connection gets is on its way; the line is at its end."""
+        """The last answer that this connection gets is on its way; nothing is queued behind it."""
         self.stopping = False
-        """The server wants to stop: the connection closes with the last answer in the line."""
+        """The server wants to stop: the connection closes with the last answer in the queue."""
         self.bytes_held = 0
-        """Sizes of the request bodies behind the places."""
+        """Sizes of the request bodies of the pending replies."""
         self._wire = wire
         self._write_timeout_s = write_timeout_s
         self._spawn = spawn
         self._progressed = progressed
         self._failed = failed
-        self._places: deque[Place] = deque()
+        self._pending: deque[Pending] = deque()
         self._unsent: list[Piece] = []
         self._taken = trio.Event()
         self._patience = trio.CancelScope()
         self._due_s = 0.0
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._pending)
 
     @property
     def head_version(self) -> str | None:
         """The HTTP version of the request whose answer is next; None when no answer is owed."""
-        return self._places[0].version if self._places else None
+        return self._pending[0].version if self._pending else None
 
     def begin_stop(self) -> None:
         """The server stops: the last answer closes the connection, and a reader who takes nothing is given up sooner."""
@@ -109,45 +110,45 @@ class ReplyLine:
         self._due_s = min(self._due_s, now_s + self._write_timeout_s + _seconds_for(self._unsent))
         self._patience.deadline = min(self._patience.deadline, now_s + self._write_timeout_s, self._due_s)
 
-    def reserve(self, *, version: str, keep_alive: bool, head_only: bool, bytes_held: int) -> Place:
-        """The next place in the line."""
-        place = Place(version=version, keep_alive=keep_alive, head_only=head_only, bytes_held=bytes_held)
-        self._places.append(place)
+    def reserve(self, *, version: str, keep_alive: bool, head_only: bool, bytes_held: int) -> Pending:
+        """Queue the next reply."""
+        pending = Pending(version=version, keep_alive=keep_alive, head_only=head_only, bytes_held=bytes_held)
+        self._pending.append(pending)
         self.bytes_held += bytes_held
-        return place
+        return pending
 
-    def fill(self, place: Place, reply: HttpReply) -> None:
-        """Answer the request of `place`; written at once when everything before it is."""
-        place.reply = reply
-        place.cancel = None
-        if self._places and place is self._places[0]:
+    def fill(self, pending: Pending, reply: HttpReply) -> None:
+        """Complete a reply; written at once when everything before it is."""
+        pending.reply = reply
+        pending.cancel = None
+        if self._pending and pending is self._pending[0]:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is complete at the head of the line."""
+        """Write what is complete at the head of the queue."""
         left = False
-        while self._places and not self.blocked and not self.closing:
-            place = self._places[0]
-            reply = place.reply
+        while self._pending and not self.blocked and not self.closing:
+            pending = self._pending[0]
+            reply = pending.reply
             if reply is None:
                 break
-            self._leave(place)
-            self.write(self._render(place, reply))
+            self._leave(pending)
+            self.write(self._render(pending, reply))
             left = True
         if left:
             self._progressed()
 
-    def closes_after(self, place: Place) -> bool:
-        """Whether the answer of `place`, which is at the head of the line, is the connection's last."""
-        return not place.keep_alive or (self.stopping and len(self._places) <= 1)
+    def closes_after(self, pending: Pending) -> bool:
+        """Returns True if the answer at the head of the queue is the connection's last."""
+        return not pending.keep_alive or (self.stopping and len(self._pending) <= 1)
 
-    def leave(self, place: Place, *, close: bool) -> None:
-        """The answer of `place`, the head of the line, was written by other means."""
-        if not self._places:
+    def leave(self, pending: Pending, *, close: bool) -> None:
+        """The answer at the head of the queue was written by other means."""
+        if not self._pending:
             return  # the connection has ended meanwhile
-        if place is not self._places[0]:
-            raise InvariantViolation("an answer left the line before its turn")
-        self._leave(place)
+        if pending is not self._pending[0]:
+            raise InvariantViolation("an answer left the queue before its turn")
+        self._leave(pending)
         self.closing = self.closing or close
         self.flush()  # a refusal may have been filled in behind it
         self._progressed()
@@ -155,11 +156,11 @@ class ReplyLine:
     def cancel_all(self) -> None:
         """The connection is over: nobody waits for the answers."""
         self.closing = True
-        while self._places:
-            place = self._places.popleft()
-            if place.cancel is not None:
-                place.cancel()
-                place.cancel = None
+        while self._pending:
+            pending = self._pending.popleft()
+            if pending.cancel is not None:
+                pending.cancel()
+                pending.cancel = None
         self._unsent = []
         self._taken.set()
 
@@ -185,21 +186,21 @@ class ReplyLine:
         while self.blocked:
             await self._taken.wait()
 
-    def _leave(self, place: Place) -> None:
-        self._places.popleft()
-        self.bytes_held -= place.bytes_held
+    def _leave(self, pending: Pending) -> None:
+        self._pending.popleft()
+        self.bytes_held -= pending.bytes_held
 
-    def _render(self, place: Place, reply: HttpReply) -> list[Piece]:
-        close = not place.keep_alive or (self.stopping and not self._places)
+    def _render(self, pending: Pending, reply: HttpReply) -> list[Piece]:
+        close = not pending.keep_alive or (self.stopping and not self._pending)
         self.closing = close
-        connection = connection_field(place, close=close)
+        connection = connection_field(pending, close=close)
         if reply.status == 200 and connection is None and not reply.headers and reply.content_type == "application/json":
             head = _OK_JSON_HEAD % reply.content_length
         else:
             headers = [(b"Content-Type", reply.content_type.encode()), (b"Content-Length", b"%d" % reply.content_length)]
             headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers]
             head = render_head(reply.status, headers, connection)
-        if place.head_only:
+        if pending.head_only:
             return [head]
         if reply.content_length <= _JOINED_BYTES_MAX:
             return [b"".join((head, *reply.parts))]

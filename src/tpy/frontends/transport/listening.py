@@ -17,11 +17,11 @@ _BACKLOG = 1024
 """As Triton's; the kernel may allow less."""
 
 UNIX = "unix:"
-"""What stands before the path of a Unix socket in an address."""
+"""The prefix of the path of a Unix socket in an address."""
 
 
 class BoundAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a port is served: `host` and `port`, or `path` of a Unix socket."""
+    """The address of a port: `host` and `port`, or `path` of a Unix socket."""
 
     host: str = ""
     port: int = 0
@@ -68,7 +68,7 @@ async def listen(address: str, port: int, *, reuse_port: bool) -> list[socket.so
 
 
 def address_of(listening: socket.socket) -> BoundAddress:
-    """Where a listening socket listens."""
+    """Returns the address of a listening socket."""
     name = listening.getsockname()
     if listening.family == socket.AF_UNIX:
         return BoundAddress(path=name)

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Demand(enum.Enum):
-    """What a receiver wants next."""
+    """A receiver's demand for bytes."""
 
     READ = "what arrives next"
     CONTINUE = "to continue in a later turn of the loop with what has arrived"
@@ -21,7 +21,7 @@ class Receiver(Protocol):
     """Bytes to read at once."""
 
     def get_buffer(self) -> memoryview | None:
-        """Where the next bytes are to be written, at least one; None: `data_received` gets them as an object of their own."""
+        """Returns the buffer for the next bytes, at least one; None: `data_received` gets them as an object of their own."""
         ...
 
     def buffer_updated(self, count: int) -> Demand:

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class ListenOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and how a port listens. `address` is a host name, an IP address, or `unix:<path>`; `port` 0 takes a free one (ignored
+    """Options of listening. `address` is a host name, an IP address, or `unix:<path>`; `port` 0 takes a free one (ignored
     for a Unix socket). `tls` None: in the clear. `drain_timeout_s` is how long requests in flight may finish after the stop was
     asked for; in seconds of Trio's clock."""
 

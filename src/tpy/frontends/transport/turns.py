@@ -16,7 +16,7 @@ from tpy.limits import LOOP_TURN_NS_MAX, LOOP_TURN_TASKS_MAX
 
 
 class _TurnStart(trio.abc.Instrument):
-    """When the present turn of a loop began, for all ports with one clock; None while nobody looks."""
+    """The beginning of the present turn of a loop, for all ports with one clock; None while nobody looks."""
 
     def __init__(self, clock: Clock) -> None:
         self._now_ns = clock.now_ns
@@ -77,7 +77,7 @@ class LoopTurns:
 
     @property
     def is_long(self) -> bool:
-        """Whether this turn has taken long already."""
+        """True if this turn has taken long already."""
         began_ns = self._start.began_ns
         return began_ns is not None and self._clock.now_ns() - began_ns > LOOP_TURN_NS_MAX
 

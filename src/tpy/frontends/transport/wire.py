@@ -22,7 +22,7 @@ _JOINED_BYTES_MAX = 64 * KIB
 Pieces = Sequence[bytes | memoryview]
 
 GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
-"""What the methods of a Wire raise when the connection is gone."""
+"""The errors of a Wire whose connection is gone."""
 
 
 class Wire(Protocol):

@@ -34,7 +34,7 @@ def options(**changes: object) -> GrpcOptions:
 
 
 class Reply:
-    """What has arrived of a response."""
+    """A response, as far as it has arrived."""
 
     def __init__(self) -> None:
         self.headers: dict[str, str] = {}
@@ -142,7 +142,7 @@ class Client:
         return reply.messages
 
     async def read(self) -> None:
-        """What arrives next."""
+        """Read once."""
         data = await self.stream.receive_some(65536)
         self.eof = not data
         for event in self.h2.receive_data(self._less_goaways(bytes(data))):

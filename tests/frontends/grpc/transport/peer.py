@@ -136,7 +136,7 @@ class Peer:
         return [event.stream_id for event in self.events if isinstance(event, RequestBegan)]
 
     def body(self, stream_id: int) -> tuple[bytes, bool]:
-        """What has arrived of a request, and whether it has ended."""
+        """A request as far as it has arrived, and True if it has ended."""
         pieces = [event for event in self.events if isinstance(event, DataArrived) and event.stream_id == stream_id]
         return b"".join(bytes(piece.data) for piece in pieces), any(piece.ended for piece in pieces)
 

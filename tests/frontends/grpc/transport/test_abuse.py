@@ -30,7 +30,7 @@ CALM = Http2Code.ENHANCE_YOUR_CALM
 
 
 def repeat_until_ended(peer: Peer, wrong: bytes, count: int) -> int:
-    """How many of `count` the connection took before it ended."""
+    """Returns how many of `count` the connection took before it ended."""
     for number in range(count):
         if any(isinstance(event, ConnectionEnded) for event in peer.send(wrong)):
             return number
@@ -311,7 +311,7 @@ def test_settings_move_the_windows_once() -> None:
 
 
 def test_frames_are_read_some_at_a_time() -> None:
-    """What one step does is bounded, and all steps together do what one would."""
+    """One step is bounded, and all steps together do as much as one would."""
     whole, stepwise = Peer(), Peer()
     sent = [b"".join((peer.headers(1), *(data(1, b"x") for _ in range(500)), peer.request(3))) for peer in (whole, stepwise)]
     whole.send(sent[0])

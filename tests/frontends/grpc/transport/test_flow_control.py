@@ -16,7 +16,7 @@ from .peer import Peer, data, rst_stream, settings, window_update
 
 
 def sent(peer: Peer, stream_id: int) -> tuple[int, bool]:
-    """How many bytes of a response come out now, and whether its end does."""
+    """Returns the number of bytes of a response that come out now, and True if its end does."""
     frames = [part for part in peer.frames() if part.stream_id == stream_id]
     size = sum(len(part.data) for part in frames if isinstance(part, DataFrame))
     return size, any("END_STREAM" in part.flags for part in frames if isinstance(part, HeadersFrame))

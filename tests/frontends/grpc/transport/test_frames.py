@@ -1,4 +1,4 @@
-"""What we send, byte for byte: as a stock library writes it."""
+"""Our frames, byte for byte as a stock library writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine sends: responses, GOAWAY, what the peer decides about them."""
+"""Output of the machine: responses, GOAWAY, and the peer's decisions about them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What RFC 9113 says about frames and streams: each rule with what happens when it is kept and when it is broken."""
+"""RFC 9113 on frames and streams: each rule, kept and broken."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .peer import (
 )
 
 FRAME_MAX = MIB
-"""What we announce."""
+"""The settings that we announce."""
 
 
 def changed(**fields: str | None) -> list[tuple[str, str]]:

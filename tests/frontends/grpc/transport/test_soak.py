@@ -23,7 +23,7 @@ OUTSTANDING = 50
 CLIENTS = 2
 
 Counts = dict[str, int]
-"""How many unary calls ended with each status."""
+"""Numbers of unary calls by status."""
 
 
 class Shuffler:

@@ -1,4 +1,4 @@
-"""What is due when: deadlines of calls, keepalive, the life of a connection. Times are plain numbers."""
+"""Due times: deadlines of calls, keepalive, the life of a connection. Times are plain numbers."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def test_a_silent_peer_is_pinged_and_then_given_up() -> None:
 
 def test_whatever_is_heard_is_a_sign_of_life() -> None:
     keepalive = Keepalive(RULES, 0)
-    keepalive.heard(50)
+    keepalive.received(50)
     assert keepalive.next_deadline_ns() == 150
     assert advance(keepalive, 150) is KeepaliveStep.PING
-    keepalive.heard(160)
+    keepalive.received(160)
     assert advance(keepalive, 170) is KeepaliveStep.NOTHING
     assert keepalive.next_deadline_ns() == 260
 
@@ -97,7 +97,7 @@ def test_only_so_many_pings_without_data(allowed: int) -> None:
     for _ in range(5):
         now_ns = keepalive.next_deadline_ns()
         steps.append(advance(keepalive, now_ns, sent=7))
-        keepalive.heard(now_ns + 1)
+        keepalive.received(now_ns + 1)
     pings = allowed or 5
     assert steps == [KeepaliveStep.PING] * pings + [KeepaliveStep.NOTHING] * (5 - pings)
     assert advance(keepalive, now_ns + 200, sent=8) is KeepaliveStep.PING

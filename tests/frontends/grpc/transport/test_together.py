@@ -1,4 +1,4 @@
-"""What the engine answers together leaves a connection in one piece, at once."""
+"""Answers that the engine gives together leave a connection in one piece, at once."""
 
 from __future__ import annotations
 

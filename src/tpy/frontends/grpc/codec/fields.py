@@ -32,7 +32,7 @@ class TooManyFields(Exception):
 
 
 class FieldBudget:
-    """How many more fields may be looked at, in one message and in those within it."""
+    """The number of fields that may still be read, in one message and in those within it."""
 
     __slots__ = ("left",)
 

@@ -1,4 +1,4 @@
-"""How the answer to one request is to be written: decided while the request is decoded, used when its response is encoded."""
+"""The output plan of one request: decided while the request is decoded, used when its response is encoded."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ Decoded = tuple[InferenceRequest, OutputPlan]
 
 
 def is_heavy(parsed: ParsedRequest, message_bytes: int) -> bool:
-    """Whether decoding takes long: many inputs, much of typed contents, or many elements of BYTES tensors, which are looked at
-    one by one. `message_bytes` is the size of the request."""
+    """Returns True if decoding takes long: many inputs, much of typed contents, or many elements of BYTES tensors, which are
+    looked at one by one. `message_bytes` is the size of the request."""
     inputs = parsed.head.inputs
     if len(inputs) > limits.GRPC_INLINE_INPUTS_MAX:
         return True

@@ -24,7 +24,7 @@ _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
 
 def is_large(response: InferenceResponse, plan: OutputPlan) -> bool:
-    """Whether encoding takes long: many BYTES elements, or many elements to classify."""
+    """Returns True if encoding takes long: many BYTES elements, or many elements to classify."""
     for output in response.outputs:
         counted = output.datatype is DataType.BYTES or output.name in plan.class_counts
         if counted and output.array.size > GRPC_INLINE_ELEMENTS_MAX:
@@ -99,7 +99,7 @@ def _encode(
 
 
 def _stored(tensor: Tensor, plan: OutputPlan) -> bytes | memoryview:
-    """What is left to send of an output, when some are written into regions."""
+    """The bytes of an output to be sent, when some outputs are written into regions."""
     region = plan.regions.get(tensor.name)
     if region is None:
         return _blob(tensor)

@@ -169,5 +169,5 @@ def raw_output(blob: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
 
 
 def infer_response(length: int) -> bytes:
-    """What stands before the `length` bytes of a ModelInferResponse in a ModelStreamInferResponse."""
+    """Returns the prefix of the `length` bytes of a ModelInferResponse in a ModelStreamInferResponse."""
     return _INFER_RESPONSE_TAG + varint(length)

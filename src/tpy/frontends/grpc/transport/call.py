@@ -1,4 +1,4 @@
-"""What a handler sees of one call: two Protocols and the table that says who serves which path.
+"""The handler's side of a call: two Protocols, and the table of the handlers by path.
 
 Everything here happens on the Trio thread. A call ends in one of two ways: the handler answers it (`reply`, `fail`, `finish`),
 or it is cancelled, because the client reset it or went away, its deadline passed, or the server's drain deadline passed.
@@ -25,7 +25,7 @@ DEADLINE_TEXT: Final = "Deadline Exceeded"
 
 
 class CallContext(Protocol):
-    """What is known about a call when it begins."""
+    """The context of a call, known when it begins."""
 
     @property
     def path(self) -> str:
@@ -34,18 +34,19 @@ class CallContext(Protocol):
 
     @property
     def metadata(self) -> Metadata:
-        """What the client sent, less what belongs to HTTP and to gRPC itself (`grpc-timeout`, `te`, ...); with `user-agent`."""
+        """The metadata of the client, less what belongs to HTTP and to gRPC itself (`grpc-timeout`, `te`, ...); with
+        `user-agent`."""
         ...
 
     @property
     def deadline_ns(self) -> int | None:
-        """When the client gives up, on the monotonic time of the server's Clock. The transport answers DEADLINE_EXCEEDED then
+        """The client's deadline, on the monotonic time of the server's Clock. The transport answers DEADLINE_EXCEEDED then
         and cancels the call: nobody else need watch it."""
         ...
 
     @property
     def peer(self) -> str:
-        """Who calls: `ipv4:127.0.0.1:5000`, `ipv6:[::1]:5000`, `unix:`, as gRPC writes it."""
+        """The peer: `ipv4:127.0.0.1:5000`, `ipv6:[::1]:5000`, `unix:`, as gRPC writes it."""
         ...
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
@@ -111,4 +112,4 @@ class StreamHandler:
 
 
 Handlers = Mapping[str, UnaryHandler | StreamHandler]
-"""Who serves which path. A path that is not in it is answered UNIMPLEMENTED."""
+"""The handlers by path. A path that is not in it is answered UNIMPLEMENTED."""

@@ -46,7 +46,7 @@ class MessageCodec:
         self._threads = trio.CapacityLimiter(GRPC_CODEC_THREADS_MAX)
 
     def reply_encoding(self, accepted: Encoding) -> Encoding:
-        """What responses are compressed with, for a client that likes `accepted` best."""
+        """Returns the encoding of responses for a client that likes `accepted` best."""
         return "identity" if self._zlib_level is None else accepted
 
     def unpack_now(self, message: memoryview, encoding: Encoding) -> memoryview | None:

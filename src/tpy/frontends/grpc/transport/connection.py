@@ -93,7 +93,7 @@ class Connection:
         self._tasks_left = 0
         """Calls that may begin a task in this turn."""
         self._events: deque[Event] = deque()
-        """What has been read and not been looked at."""
+        """Read, and not handled yet."""
         self._exchanges: dict[int, Exchange] = {}
         self.behind: set[Waiting] = set()
         self._deadlines = DeadlineQueue()
@@ -159,7 +159,7 @@ class Connection:
     def _take(self, data: bytes) -> None:
         """One turn: of what has arrived as much as there is time for, and what is answered at once."""
         began_ns = self._port.clock.now_ns()
-        self._keepalive.heard(began_ns)
+        self._keepalive.received(began_ns)
         self._in_turn = True
         self._tasks_left = GRPC_TASKS_PER_TURN_MAX
         events = self._events
@@ -184,7 +184,7 @@ class Connection:
             self.wake()
 
     def _has_time(self, began_ns: int) -> bool:
-        """Whether what began then may go on in this turn of the loop."""
+        """Returns True if what began then may go on in this turn of the loop."""
         if self._tasks_left <= 0:
             return False
         return self._port.clock.now_ns() - began_ns < GRPC_CONNECTION_SLICE_NS_MAX or not self.turns.is_long
@@ -258,7 +258,7 @@ class Connection:
 
     @property
     def _is_over(self) -> bool:
-        """Whether nothing more will be written once the output is."""
+        """True if nothing more will be written once the output is."""
         return self.server.is_closed or self.server.is_drained
 
     def _write_now(self) -> None:

@@ -31,7 +31,7 @@ class Waiting(Protocol):
 
 
 class Link(Protocol):
-    """What an exchange uses of its connection."""
+    """The connection as an exchange sees it."""
 
     server: Http2Server
     codec: MessageCodec
@@ -145,10 +145,10 @@ class Exchange(abc.ABC):
 
     @abc.abstractmethod
     def _end_fields(self, status: Status, message: str, metadata: Metadata) -> Fields:
-        """What ends the response now. Raises ValueError for metadata that cannot be sent."""
+        """Returns the trailers that end the response now. Raises ValueError for metadata that cannot be sent."""
 
     def _may_answer(self) -> bool:
-        """Whether an answer has any effect. Raises InvariantViolation for a second one."""
+        """Returns True if an answer has any effect. Raises InvariantViolation for a second one."""
         invariant(self.state is not CallState.ANSWERED, f"the call to {self._head.path} was answered twice")
         return self.state is CallState.OPEN
 

@@ -1,4 +1,4 @@
-"""How the gRPC port is to serve: frozen options."""
+"""Options of the gRPC port."""
 
 from __future__ import annotations
 

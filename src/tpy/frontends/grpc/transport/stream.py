@@ -51,7 +51,7 @@ class StreamExchange(Exchange):
         self._reader = MessageReader(link.message_bytes_max)
         self._arrived: deque[Message] = deque()
         self._uncut: deque[memoryview | bytearray] = deque()
-        """What came behind those that have arrived. A message is some objects, however small it is; bytes are only bytes."""
+        """Bytes behind the messages that have arrived. A message is some objects, however small it is; bytes are only bytes."""
         self._debt = 0
         """Bytes that have arrived and are not credited."""
         self._taken = 0
@@ -161,7 +161,7 @@ class StreamExchange(Exchange):
             return None
 
     def _may_go_on(self) -> bool:
-        """Whether the next message may be taken in this turn of the loop."""
+        """Returns True if the next message may be taken in this turn of the loop."""
         streams = max(1, self._link.server.open_streams)
         if self._taken == 1 and streams <= GRPC_MANY_STREAMS:
             return True

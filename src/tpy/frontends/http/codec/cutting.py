@@ -31,7 +31,7 @@ def load_in_pieces(text: bytes | bytearray | memoryview, sizes: Sizes = SIZES) -
 
 
 def load_with_outline(text: bytes | bytearray | memoryview, sizes: Sizes = SIZES) -> tuple[object, bytes]:
-    """What load_in_pieces gives, and the document without what was cut out: it has the names of all members."""
+    """The result of load_in_pieces, and the document without the parts that were cut out: it has the names of all members."""
     cutter = _Cutter(memoryview(text).cast("B"), sizes)
     outline = cutter.cut()
     return _put_back(parse_json(outline, cutter.offset_of), cutter.found), outline
@@ -80,7 +80,7 @@ class _Cutter:
         self._outline = bytearray()
         self._shifts: list[_Shift] = []
         self._secret = secrets.token_hex(16)
-        """What no client can write into a document."""
+        """A mark that no client can write into a document."""
 
     def offset_of(self, outline_at: int) -> int:
         """The place in the document of one in the outline."""
@@ -150,7 +150,7 @@ class _ArrayScan:
         self._depth = 1
 
     def run(self) -> bool:
-        """Whether it was an array without objects, of which all was scanned."""
+        """Returns True if it was an array without objects, of which all was scanned."""
         size, sizes = self._cutter.size, self._cutter.sizes
         look = sizes.look
         while True:
@@ -184,14 +184,15 @@ class _ArrayScan:
         return self.at + 1 + window.rfind(b",", 0, len(window) if stop is None else stop.start())
 
     def _depth_change(self, start: int, end: int) -> int:
-        """How many more brackets open than close."""
+        """The number of brackets that open less those that close."""
         window = bytes(self._text[start:end])
         if b'"' in window and (b"[" in window or b"]" in window):
             window = _STRINGS.sub(b"", window)
         return window.count(b"[") - window.count(b"]")
 
     def _closing_bracket(self, at: int, limit: int, depth: int) -> tuple[int, bool]:
-        """Where the array ends of which `depth` brackets are open at `at`, and True; or how far it was looked for."""
+        """Returns the end of the array of which `depth` brackets are open at `at`, and True; or the end of the search, and
+        False."""
         while True:
             at = _end(_TO_BRACKET, self._text, at, limit)
             if at >= limit:

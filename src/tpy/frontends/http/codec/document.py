@@ -32,7 +32,7 @@ NON_ARRAY = "attempt to access JSON non-array as array"
 
 
 def is_heavy(text: bytes | bytearray | memoryview) -> bool:
-    """Whether reading the document could hold up the loop: it is long, or has many values."""
+    """Returns True if reading the document could hold up the loop: it is long, or has many values."""
     size = len(text)
     if size > HTTP_INLINE_JSON_BYTES_MAX:
         return True
@@ -107,5 +107,5 @@ def data_member(item: object, member: str) -> list[Any] | LongArray:
 
 
 def is_unsigned(value: object) -> bool:
-    """Whether a JSON value is an integer from 0 to 2**64 - 1; true and false are not."""
+    """Returns True if a JSON value is an integer from 0 to 2**64 - 1; true and false are not."""
     return type(value) is int and 0 <= value <= UINT64_MAX

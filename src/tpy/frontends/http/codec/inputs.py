@@ -129,7 +129,7 @@ class InputReader:
 
 
 def _source(item: object) -> tuple[bool, object, dict[str, object] | None]:
-    """Whether the input has JSON data, else its `binary_data_size`, or the parameters that name its region. Raises
+    """Returns True if the input has JSON data, else its `binary_data_size`, or the parameters that name its region. Raises
     InvalidArgument unless it has exactly one source."""
     if type(item) is not dict:
         _refuse_sources([])

@@ -80,7 +80,7 @@ def read_json_data(data: list[Any] | LongArray, datatype: DataType, count: int, 
 
 
 def count_elements(data: LongArray) -> int:
-    """How many elements there are. Raises InvalidArgument as `read_json_data`."""
+    """Returns the number of elements. Raises InvalidArgument as `read_json_data`."""
     return sum(len(_flat(piece, DataType.INVALID)) for piece in data.pieces())
 
 
@@ -230,7 +230,7 @@ def _check_count(found: int, count: int, datatype: DataType) -> None:
 
 
 def _type_problem(element: object, datatype: DataType) -> str:
-    """Why `element` is not of the JSON type that `datatype` is read from, "" if it is."""
+    """Returns the reason why `element` is not of the JSON type that `datatype` is read from, "" if it is."""
     if datatype is DataType.BOOL:
         return "" if type(element) is bool else NON_BOOLEAN
     if datatype is DataType.BYTES:

@@ -44,7 +44,8 @@ def _load(text: bytes | bytearray | memoryview) -> object:
 
 
 def _parse_with_literals(text: bytes, message: str, position: int, offset_of: Callable[[int], int] | None) -> object:
-    """What orjson refused, read by a slower parser if it only has number literals that orjson does not know."""
+    """Returns a document that orjson refused, read by a slower parser if it only has number literals that orjson does not
+    know."""
     if b"NaN" in text or b"Infinity" in text:
         try:
             document: object = json.loads(text.decode(), parse_int=_integer)

@@ -20,13 +20,13 @@ from tpy.units import KIB
 
 
 class Sizes(NamedTuple):
-    """How long is long, in bytes."""
+    """The size of a long array, in bytes."""
 
     piece: int = 128 * KIB
-    """What is parsed at once, or scanned: half a millisecond."""
+    """The bytes that are parsed at once, or scanned: half a millisecond."""
 
     look: int = KIB
-    """How far is looked into an array at first: most are short, or hold objects."""
+    """The bytes of an array that are looked at first: most are short, or hold objects."""
 
     string: int = 16 * KIB
     """Strings longer than this are cut out."""

@@ -1,4 +1,4 @@
-"""How the answer to one request is to be written: decided while the request is parsed, used when its response is encoded."""
+"""The output plan of one request: decided while the request is parsed, used when its response is encoded."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tpy.frontends.shared_memory import RegionRange
 
 
 class OutputChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller asked of one output: as a blob or as JSON, as a tensor or (`classification` > 0) as its best classes. With
-    `region` it is written there, and the answer has only its name, datatype and shape."""
+    """The form that the caller asked of one output: as a blob or as JSON, as a tensor or (`classification` > 0) as its best
+    classes. With `region` it is written there, and the answer has only its name, datatype and shape."""
 
     binary: bool = False
     classification: int = 0

@@ -15,7 +15,7 @@ _PREFIX = "[request id: <id_unknown>] "
 """A raw request has no place for an id."""
 
 _NAME = "raw_input"
-"""What Triton calls the input when its size is wrong."""
+"""Triton's name of the input when its size is wrong."""
 
 
 def read_raw_input(body: bytes | bytearray | memoryview, description: ModelDescription) -> Tensor:

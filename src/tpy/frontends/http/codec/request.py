@@ -117,7 +117,7 @@ def parse_infer(
 
 
 def _read_outputs(outputs: list[object], request_id: str, tensors: TensorResolver) -> dict[str, OutputChoice]:
-    """What is asked of each requested output, in the order of the request."""
+    """Returns the choice of each requested output, in the order of the request."""
     choices: dict[str, OutputChoice] = {}
     for item in outputs:
         parameters = item.get("parameters") if type(item) is dict else None

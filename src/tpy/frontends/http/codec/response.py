@@ -192,7 +192,7 @@ def _dump(document: object) -> bytes:
 
 
 def _holds_literals(value: object) -> bool:
-    """Whether a NaN or an infinity is somewhere in `value`."""
+    """Returns True if a NaN or an infinity is somewhere in `value`."""
     match value:
         case float():
             return not math.isfinite(value)

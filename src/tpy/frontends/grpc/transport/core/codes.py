@@ -45,7 +45,7 @@ MAX_HEADER_LIST_SIZE: Final = 6
 
 
 class Http2Code(enum.IntEnum):
-    """Why a stream or a connection ended (RFC 9113, 7)."""
+    """Error codes of a stream or connection (RFC 9113, 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1

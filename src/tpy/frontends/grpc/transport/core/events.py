@@ -1,4 +1,4 @@
-"""What the peer did, as far as the calls are concerned."""
+"""Events of a connection: the peer's actions, as far as the calls are concerned."""
 
 from __future__ import annotations
 

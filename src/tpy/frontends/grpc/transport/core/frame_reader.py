@@ -24,7 +24,7 @@ ANY_NUMBER = 2**62
 _BYTES_PER_FRAME = 16
 """A header block counts as one more frame for each so many bytes: decoding it takes as long."""
 _SETTINGS_FRAMES = 16
-"""What SETTINGS count as: each of the streams may be touched."""
+"""SETTINGS count as so many frames: each of the streams may be touched."""
 
 
 class FrameHandler(Protocol):
@@ -77,7 +77,7 @@ class FrameReader:
 
     @property
     def has_input(self) -> bool:
-        """Whether frames have arrived that are still to be read, by `read` without further bytes."""
+        """True if frames have arrived that are still to be read, by `read` without further bytes."""
         return self._unread is not None
 
     def read(self, data: bytes, frames_max: int) -> None:

@@ -20,7 +20,7 @@ class FramingFault(Exception):
 
 
 def prefix(length: int, *, compressed: bool) -> bytes:
-    """What goes before a message."""
+    """Returns the prefix of a message."""
     return (b"\1" if compressed else b"\0") + length.to_bytes(4, "big")
 
 
@@ -39,12 +39,12 @@ class MessageReader:
 
     @property
     def is_within_message(self) -> bool:
-        """Whether a message has begun that is not complete."""
+        """True if a message has begun that is not complete."""
         return self._body is not None or bool(self._prefix)
 
     @property
     def missing_bytes(self) -> int:
-        """How much of the message that has begun is still to come; 0 outside of one."""
+        """The bytes of the message that has begun that are still to come; 0 outside of one."""
         return 0 if self._body is None else self._body_length - len(self._body)
 
     def feed(self, data: memoryview) -> list[Message]:

@@ -32,7 +32,7 @@ class _CountingTable(HeaderTable):
         super().__init__()
         self.changes = 0
         self.resizes_left = 2**62
-        """How many more sizes are taken."""
+        """The number of sizes that are still taken."""
 
     def add(self, name: bytes, value: bytes) -> None:
         self.changes += 1

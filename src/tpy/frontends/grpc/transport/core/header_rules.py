@@ -1,4 +1,4 @@
-"""What HTTP/2 asks of the header fields of a request (RFC 9113, 8.2 and 8.3)."""
+"""HTTP/2's rules for the header fields of a request (RFC 9113, 8.2 and 8.3)."""
 
 from __future__ import annotations
 

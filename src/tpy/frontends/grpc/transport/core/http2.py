@@ -77,7 +77,7 @@ class Http2Server:
 
     @property
     def has_output(self) -> bool:
-        """Whether `take_output` would give something."""
+        """True if `take_output` would give something."""
         return self._out.waiting
 
     @property
@@ -93,7 +93,7 @@ class Http2Server:
     # Calls in
 
     def take_output(self) -> list[Piece]:
-        """What is to be written now, in order."""
+        """Returns the bytes to be written now, in order."""
         return self._out.take()
 
     def credit(self, stream_id: int, size: int) -> None:
@@ -158,7 +158,7 @@ class Http2Server:
 
     @property
     def has_input(self) -> bool:
-        """Whether frames have arrived that are still to be read, by `receive` without further bytes."""
+        """True if frames have arrived that are still to be read, by `receive` without further bytes."""
         return self._frames.has_input and not self.is_closed
 
     def receive(self, data: bytes, now_ns: int, frames_max: int = ANY_NUMBER) -> list[Event]:

@@ -6,7 +6,7 @@ import enum
 
 
 class LifetimeStep(enum.Enum):
-    """What is due."""
+    """A step that is due."""
 
     CLOSE_UNSETTLED = "the client did not complete the connection's set-up"
     BEGIN_GOAWAY = "the connection is old"
@@ -34,11 +34,11 @@ class Lifetime:
         self._due[LifetimeStep.FINISH_GOAWAY] = now_ns + self._goaway_ns
 
     def next_deadline_ns(self) -> int | None:
-        """When to call `advance`."""
+        """Returns the time at which to call `advance`."""
         return min(self._due.values(), default=None)
 
     def advance(self, now_ns: int) -> list[LifetimeStep]:
-        """What is due now."""
+        """Returns the steps that are due now."""
         due = [step for step, at_ns in self._due.items() if at_ns <= now_ns]
         for step in due:
             del self._due[step]

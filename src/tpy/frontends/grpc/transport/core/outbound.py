@@ -140,16 +140,16 @@ class Outbound:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether so much waits to be taken that the peer must be abusing us."""
+        """True if so much waits to be taken that the peer must be abusing us."""
         return self._size > GRPC_OVERDUE_BYTES_MAX
 
     @property
     def waiting(self) -> bool:
-        """Whether `take` would give something."""
+        """True if `take` would give something."""
         return bool(self._pieces)
 
     def take(self) -> list[Piece]:
-        """What is to be written now, in order; empty: nothing can go."""
+        """Returns the bytes to be written now, in order; empty: nothing can go."""
         pieces, self._pieces, self._size = self._pieces, [], 0
         self.pump()
         return pieces

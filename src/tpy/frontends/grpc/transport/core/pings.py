@@ -9,11 +9,11 @@ import msgspec
 from tpy.units import NS_PER_S
 
 PING_WITHOUT_CALLS_NS = 7200 * NS_PER_S
-"""How often a client may ping while it has no calls, unless that is permitted: gRPC's number."""
+"""The least interval of a client's pings while it has no calls, unless they are permitted: gRPC's number."""
 
 
 class PingRules(msgspec.Struct, frozen=True, kw_only=True):
-    """What GrpcOptions says about pings, in nanoseconds."""
+    """The ping options of GrpcOptions, in nanoseconds."""
 
     keepalive_time_ns: int
     keepalive_timeout_ns: int
@@ -24,7 +24,7 @@ class PingRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeepaliveStep(enum.Enum):
-    """What is to be done now."""
+    """The action that is due."""
 
     NOTHING = "nothing"
     PING = "ping"
@@ -36,22 +36,22 @@ class Keepalive:
 
     def __init__(self, rules: PingRules, now_ns: int) -> None:
         self._rules = rules
-        self._heard_ns = now_ns
+        self._received_ns = now_ns
         self._armed_ns = now_ns
         self._pinged_ns: int | None = None
         self._pings_without_data = 0
         self._seen_sent = 0
 
-    def heard(self, now_ns: int) -> None:
+    def received(self, now_ns: int) -> None:
         """Bytes have arrived, whatever they say."""
-        self._heard_ns = now_ns
+        self._received_ns = now_ns
         self._pinged_ns = None
 
     def next_deadline_ns(self) -> int:
-        """When to call `advance`; it moves later when something is heard."""
+        """Returns the time at which to call `advance`; it moves later when something is received."""
         if self._pinged_ns is not None:
             return self._pinged_ns + self._rules.keepalive_timeout_ns
-        return max(self._heard_ns, self._armed_ns) + self._rules.keepalive_time_ns
+        return max(self._received_ns, self._armed_ns) + self._rules.keepalive_time_ns
 
     def advance(self, now_ns: int, *, calls: bool, frames_sent: int) -> KeepaliveStep:
         """`frames_sent`: how many HEADERS and DATA frames have been sent in all. PING: a ping must be sent now."""

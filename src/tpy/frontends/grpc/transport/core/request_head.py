@@ -26,7 +26,7 @@ _NOT_METADATA = frozenset(
     {b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding", b"grpc-message-type"}
 )
 _FIELD_OVERHEAD_BYTES = 32
-"""What HTTP/2 adds for each field when it counts a header list."""
+"""HTTP/2's overhead for each field when it counts a header list."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ class Http2Rules(msgspec.Struct, frozen=True, kw_only=True):
     frame_bytes_max: int = MIB
 
     def greeting(self) -> bytes:
-        """What the server sends first."""
+        """Returns the first bytes that the server sends."""
         settings = settings_frame(
             (
                 (codes.MAX_CONCURRENT_STREAMS, self.streams_max),

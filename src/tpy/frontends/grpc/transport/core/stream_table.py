@@ -36,11 +36,11 @@ class StreamTable:
 
     @property
     def is_full(self) -> bool:
-        """Whether the peer has as many streams as it may."""
+        """True if the peer has as many streams as it may."""
         return len(self._open) >= self._streams_max
 
     def was_dropped(self, stream_id: int) -> bool:
-        """Whether we reset the stream a short time ago."""
+        """Returns True if we reset the stream a short time ago."""
         return stream_id in self._dropped
 
     def check_not_idle(self, stream_id: int, frame: str) -> None:
