@@ -7,7 +7,7 @@ from .tools import Tools
 from .trial import Trial, Version
 
 SERVERS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "usual": (("examples", "more"), ()),
+    "usual": (("examples", "more"), ("--allow-client-shm=true",)),
     "eight": (("examples",), ("--model-control-mode=explicit",)),
     "seven": (("seven",), ("--model-control-mode=explicit",)),
     "explicit": (("more",), ("--model-control-mode=explicit",)),
@@ -35,9 +35,6 @@ _ANALYZER = Version("Model Analyzer", _of_analyzer)
 _PYTRITON = Version("PyTriton's client", lambda tools: tools.version("triton", "nvidia-pytriton"))
 _TRITONY = Version("tritony", lambda tools: tools.version("tritony", "tritony"))
 _AIPERF = Version("aiperf", lambda tools: tools.version("aiperf", "aiperf"))
-
-_NO_SHM = "(?i)client shared memory is disabled"
-_NO_SHM_REASON = "shared memory with clients is switched off"
 
 TRIALS = (
     Trial("examples-infer", _CLIENT, "infer, async, asyncio, compressed; HTTP and gRPC", "usual", examples.infer),
@@ -71,8 +68,6 @@ TRIALS = (
         "system shared memory, reused objects",
         "usual",
         examples.shared_memory,
-        _NO_SHM,
-        _NO_SHM_REASON,
     ),
     Trial(
         "examples-cuda-memory",
@@ -80,7 +75,7 @@ TRIALS = (
         "CUDA shared memory",
         "usual",
         examples.cuda_memory,
-        f"{_NO_SHM}|unable to create cuda shared memory handle",
+        "unable to create cuda shared memory handle",
         "no GPU here",
     ),
     Trial("examples-control-http", _CLIENT, "simple_http_model_control", "seven", examples.control_http),
@@ -98,8 +93,6 @@ TRIALS = (
         "`--shared-memory system`",
         "usual",
         load.perf_analyzer_shared_memory,
-        _NO_SHM,
-        _NO_SHM_REASON,
     ),
     Trial(
         "perf-analyzer-trace",
