@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import msgspec
@@ -24,6 +25,7 @@ import trio
 from tpy.clock import SystemClock
 from tpy.errors import TpyError, Unavailable
 from tpy.frontends.table import frontends
+from tpy.regions import maps
 from tpy.remote import EngineGone, EngineLink, open_engine, remote_services
 from tpy.remote.wire import SocketWire
 from tpy.telemetry.logs import LogController
@@ -77,7 +79,8 @@ async def _serve(connection: socket.socket, own: int, peer: int) -> None:
         logs.install()
         engine.on_log_settings = logs.apply
         try:
-            await _serve_ports(options, engine)
+            with maps.guarded() if engine.replica.server.shared_memory is None else nullcontext():
+                await _serve_ports(options, engine)
         finally:
             logs.remove()
 

@@ -92,7 +92,7 @@ async def test_a_region_is_usable_until_the_last_user_lets_go_of_it(make: Make) 
 
 
 async def test_files_are_counted(make: Make) -> None:
-    """One of a region; none of what was refused; no maps of client's memory at all."""
+    """One of a region; none of what was refused; no maps without the guard."""
     registry, before = RegionRegistry(), open_files()
     paths = [make() for _ in range(8)]
     for number, path in enumerate(paths):

@@ -18,6 +18,7 @@ import trio
 from tpy import limits
 from tpy.assembly import ServerOptions, Stop, run_server
 from tpy.errors import TpyError
+from tpy.regions import maps
 from tpy.telemetry.logs import LogController
 from tpy_data.gpus import compute_capability
 
@@ -44,8 +45,9 @@ def serve(options: ServerOptions) -> int:
         return _complain(f"--log-file: cannot write '{options.log.log_file}': {error.strerror}")
     logs.install()
     try:
-        # Not on the loop: the first question to a GPU's driver takes a while.
-        return trio.run(_serve, options, logs, usable_gpus(options.compute_capability_min))
+        with maps.guarded() if options.allow_client_shm else contextlib.nullcontext():
+            # Not on the loop: the first question to a GPU's driver takes a while.
+            return trio.run(_serve, options, logs, usable_gpus(options.compute_capability_min))
     except BaseExceptionGroup as group:
         errors = list(_leaves(group))
         if not all(isinstance(error, TpyError) for error in errors):

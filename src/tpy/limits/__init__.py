@@ -70,6 +70,10 @@ REGION_INLINE_BYTES_MAX: Final = MIB
 REGION_INLINE_STRING_BYTES_MAX: Final = 64 * KIB
 """The same of BYTES tensors, whose elements become objects one by one (a millisecond)."""
 
+REGION_UNEXPLAINED_SIGNALS_MAX: Final = 64
+"""SIGBUS signals in a row that no copy of a region explains. One may come late, after its cause was repaired; a thread that keeps
+getting it has another cause, and the process ends as it does without regions."""
+
 OPEN_FILES_WANTED: Final = 65_536
 """Open files that `tpy serve` asks the system for, as far as its hard limit goes: each connection is one, and the usual soft
 limit of 1,024 is for programs that use select(2)."""

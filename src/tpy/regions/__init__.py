@@ -1,12 +1,13 @@
 """Shared memory that clients made and registered: tensors in it do not travel in messages.
 
 region.py       Region: a range of a segment, read and written by copies
+maps.py         large copies through a map, under a guard
 segments.py     opens a segment by the key that a client names
 copies.py       bounds the memory that copies out of regions take
 registry.py     RegionRegistry: the regions of one server, and who may register them
 
-A region is never mapped: whoever made its segment can make it shorter at any moment, and the signal (SIGBUS) that reading a map
-raises then ends a process. Copies by system calls fail with an error instead. What a model reads can also not change under it.
+Tensors are copied out of regions and into them, never used where they are: whoever made a segment can write into it or make it
+shorter at any moment. A model reads what does not change, and a segment that is gone is an error of the request that uses it.
 """
 
 from tpy.regions.copies import RegionCopies

@@ -5,18 +5,23 @@ from __future__ import annotations
 import os
 import weakref
 
+import numpy as np
+
 from tpy.echo import echo
 from tpy.errors import Internal, InvalidArgument
+from tpy.limits import REGION_INLINE_BYTES_MAX
 from tpy.messages import RegionFacts
+from tpy.regions import maps
 from tpy.regions.copies import Bytes, RegionCopies
 from tpy.regions.segments import identity_of
 
 
 class Region:
     """A registered region. Its segment stays open for as long as anyone refers to the region: a request that began with it ends
-    with it, also when it is unregistered meanwhile. Used from any thread."""
+    with it, also when it is unregistered meanwhile. Used from any thread. Small copies are system calls, large ones go through a
+    map where that is safe."""
 
-    __slots__ = ("__weakref__", "_copies", "descriptor", "facts", "identity")
+    __slots__ = ("__weakref__", "_copies", "_map", "descriptor", "facts", "identity")
 
     def __init__(self, facts: RegionFacts, descriptor: int, copies: RegionCopies) -> None:
         self.facts = facts
@@ -25,20 +30,20 @@ class Region:
         self.identity = identity_of(descriptor)
         """Of the segment, whatever its name."""
         self._copies = copies
+        self._map: maps.SegmentMap | None = None
         weakref.finalize(self, os.close, descriptor).atexit = False
 
     def read(self, offset: int, size: int) -> Bytes:
         """Returns a copy of the `size` bytes at `offset`, which lie within the region. Raises InvalidArgument when the segment
         has become too short for that, Unavailable when there are too many copies."""
         copy = self._copies.allocate(size)
-        into, at = copy.data, self.facts.offset + offset
-        done = 0
         try:
-            while done < size:
-                count = os.preadv(self.descriptor, [into[done:]], at + done)
-                if not count:
-                    raise self._too_short()
-                done += count
+            found = self._mapped(size)
+            if found is not None:
+                found.load(offset, size, copy.ctypes.data)
+                self._check(found)
+            else:
+                self._read(copy.data, self.facts.offset + offset)
         except OSError as error:
             raise self._failed("read", error) from None
         return copy
@@ -46,17 +51,49 @@ class Region:
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """Copy `data` to `offset`, where there is room for it within the region. Raises InvalidArgument when the segment has
         become too short for that."""
-        size, at = len(data), self.facts.offset + offset
-        view = memoryview(data)
-        done = 0
         try:
-            # A write would make a segment longer again that its client has made shorter.
-            if os.fstat(self.descriptor).st_size < at + size:
-                raise self._too_short()
-            while done < size:
-                done += os.pwritev(self.descriptor, [view[done:]], at + done)
+            found = self._mapped(len(data))
+            if found is not None:
+                source = np.frombuffer(data, np.uint8)
+                found.store(offset, len(data), source.ctypes.data)
+                self._check(found)
+            else:
+                self._write(memoryview(data), self.facts.offset + offset)
         except OSError as error:
             raise self._failed("written", error) from None
+
+    def _read(self, into: memoryview, at: int) -> None:
+        while into:
+            count = os.preadv(self.descriptor, [into], at)
+            if not count:
+                raise self._too_short()
+            at += count
+            into = into[count:]
+
+    def _write(self, data: memoryview, at: int) -> None:
+        # A write would make a segment longer again that its client has made shorter.
+        if os.fstat(self.descriptor).st_size < at + len(data):
+            raise self._too_short()
+        while data:
+            count = os.pwritev(self.descriptor, [data], at)
+            at += count
+            data = data[count:]
+
+    def _mapped(self, size: int) -> maps.SegmentMap | None:
+        """The map, when a copy of this size is to go through it; made by whoever needs it first."""
+        if size <= REGION_INLINE_BYTES_MAX or not maps.is_usable():
+            return None
+        found = self._map
+        if found is None or found.lost:
+            found = self._map = maps.SegmentMap(self.descriptor, self.facts.offset, self.facts.byte_size)
+        if found.is_short:
+            raise self._too_short()
+        return found
+
+    def _check(self, used: maps.SegmentMap) -> None:
+        """Raise InvalidArgument when the copy that was made was none."""
+        if used.lost:
+            raise self._too_short()
 
     def _too_short(self) -> InvalidArgument:
         return InvalidArgument(
