@@ -382,3 +382,9 @@ REPOSITORY_CALLS_WAITING_MAX: Final = 256
 
 FRONTEND_PROCESSES_MAX: Final = 64
 """More frontends than cores is never useful, and the engine's loop is full long before."""
+
+PAGE_MODELS_MAX: Final = 500
+"""Models that the page for browsers shows; /v2/models has all. Each is a line of HTML that is made on the loop."""
+
+PAGE_REASON_CHARACTERS_MAX: Final = 2_000
+"""Of the reason why a model is not there, on that page."""

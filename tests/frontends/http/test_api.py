@@ -100,7 +100,7 @@ EXCHANGES: list[tuple[bytes, int, object]] = [
     (post("/v2/models/m%2Finfer", infer_body(1)), 404, NOT_FOUND),
     (post("//v2/models/m/infer", infer_body(1)), 404, NOT_FOUND),
     (get("/v2/health/live?a=//b%2F"), 200, None),
-    (get("/"), 404, NOT_FOUND),
+    (get("/nosuch"), 404, NOT_FOUND),
     (get("/static/x"), 404, NOT_FOUND),
     (b"OPTIONS /v2 HTTP/1.1\r\nHost: t\r\n\r\n", 405, NOT_ALLOWED),
     (get("/v2"), 200, {"name": "triton", "version": "1.2.3", "extensions": ["statistics", "logging"]}),

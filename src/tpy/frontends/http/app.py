@@ -19,6 +19,7 @@ from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.generate import EventBody, GenerateApi, StreamReply
 from tpy.frontends.http.infer import InferEndpoint, is_disguised, unexpected_error_reply
 from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply, fields_of, refusal_reply
+from tpy.frontends.http.pages import PagesApi
 from tpy.frontends.http.quart_bridge import BODY
 from tpy.frontends.http.shared_memory import RegionsApi
 from tpy.messages import RegionKind
@@ -48,6 +49,11 @@ def create_app(endpoint: InferEndpoint) -> QuartTrio:
     model, any_model = "/v2/models/<model>", "/v2/models/<name:model>"
     versioned = f"{model}/versions/<digits:version>"
 
+    pages = PagesApi(endpoint.services)
+    routes.add("metadata", "/", GET=pages.start)
+    routes.add("model-repository", "/v2/models", GET=pages.models)
+    routes.add("", "/docs", GET=pages.docs)
+    routes.add("", "/openapi.json", GET=pages.openapi)
     routes.add("health", "/v2/health/live", GET=control.live)
     routes.add("health", "/v2/health/ready", GET=control.ready)
     routes.add("health", f"{any_model}/ready", GET=control.model_ready)
