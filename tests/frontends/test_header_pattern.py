@@ -43,8 +43,8 @@ def test_what_is_remembered_is_bounded() -> None:
     for number in range(4 * limits.HEADER_NAMES_REMEMBERED_MAX):
         assert pattern.matches(f"x-{number}") is (number % 10 == 7)
     assert pattern.matches("y" * 10_000 + "7")
-    assert len(pattern._known) == limits.HEADER_NAMES_REMEMBERED_MAX
-    assert all(len(name) <= limits.HEADER_NAME_REMEMBERED_CHARACTERS_MAX for name in pattern._known)
+    assert len(pattern.known) == limits.HEADER_NAMES_REMEMBERED_MAX
+    assert all(len(name) <= limits.HEADER_NAME_REMEMBERED_CHARACTERS_MAX for name in pattern.known)
 
 
 def test_a_pattern_that_backtracks_elsewhere_takes_linear_time() -> None:

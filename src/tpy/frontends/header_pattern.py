@@ -24,16 +24,17 @@ class HeaderPattern:
             why = error.args[0] if error.args else b""
             shown = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
             raise InvalidArgument(f"--{flag} is not a regular expression: {shown}") from None
-        self._known: dict[str, bool] = {}
+        self.known: dict[str, bool] = {}
+        """Names that were matched, with the result. Bounded, see `tpy.limits`."""
 
     def matches(self, name: str) -> bool:
         """Returns True if the header of this name becomes a parameter."""
-        known = self._known.get(name)
+        known = self.known.get(name)
         if known is None:
             known = self._pattern.search(name) is not None
             short = len(name) <= limits.HEADER_NAME_REMEMBERED_CHARACTERS_MAX
-            if short and len(self._known) < limits.HEADER_NAMES_REMEMBERED_MAX:
-                self._known[name] = known
+            if short and len(self.known) < limits.HEADER_NAMES_REMEMBERED_MAX:
+                self.known[name] = known
         return known
 
 

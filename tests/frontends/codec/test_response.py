@@ -85,7 +85,7 @@ def test_literals(size: int, dtype: Any) -> None:
     assert b"null" not in text
 
 
-def test_a_text_that_says_null_stays_one() -> None:
+def test_a_text_null_stays_a_text() -> None:
     array = np.array([b"null", "é".encode()], dtype=object)
     text = bytes(encode_infer(response(array, parameters={"x": float("nan")}), JSON_PLAN, MODEL).parts[0])
     document = json.loads(text)

@@ -339,9 +339,9 @@ def test_a_split_request_is_what_protobuf_reads(wired: bytes, cut: int) -> None:
         expected = pb.ModelInferRequest.FromString(wired)
     except DecodeError:
         with pytest.raises(Internal):
-            wire._parse(wire.split_request(memoryview(wired), FieldBudget(1000)))
+            wire.parse_split(wire.split_request(memoryview(wired), FieldBudget(1000)))
         return
-    parsed = wire._parse(wire.split_request(memoryview(wired), FieldBudget(1000)))
+    parsed = wire.parse_split(wire.split_request(memoryview(wired), FieldBudget(1000)))
     assert [bytes(raw) for raw in parsed.raws] == list(expected.raw_input_contents)
     parsed.head.ClearField("raw_input_contents")
     expected.ClearField("raw_input_contents")
@@ -351,7 +351,7 @@ def test_a_split_request_is_what_protobuf_reads(wired: bytes, cut: int) -> None:
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_request_or_refused(garbage: bytes) -> None:
     try:
-        parsed = wire._parse(wire.split_request(memoryview(garbage), FieldBudget(1000), 0))
+        parsed = wire.parse_split(wire.split_request(memoryview(garbage), FieldBudget(1000), 0))
         codec.decode_request(parsed, description=describe("m"), version=None, received_ns=0, deadline_ns=None)
     except TpyError:
         pass

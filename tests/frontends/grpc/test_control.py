@@ -140,7 +140,7 @@ async def test_a_cancelled_load_call_ends_its_task() -> None:
 
 
 @pytest.mark.parametrize(("error", "status"), [(Unavailable("no"), Status.UNAVAILABLE), (Internal("no"), Status.INTERNAL)])
-async def test_a_load_that_fails_says_why(error: Exception, status: Status) -> None:
+async def test_a_failed_load_is_answered_with_the_reason(error: Exception, status: Status) -> None:
     async with port() as server:
         server.services.repository.raises = error
         call = await server.call("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="m").SerializeToString())

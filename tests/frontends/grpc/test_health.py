@@ -68,7 +68,7 @@ async def test_check_of_what_is_not_there() -> None:
         assert HealthResponse.FromString(call.reply_bytes).status == NOT_SERVING
 
 
-async def test_watch_tells_changes_and_only_those() -> None:
+async def test_watch_sends_changes_only() -> None:
     async with port() as server:
         readiness = server.services.readiness = Readiness()
         calls = []
@@ -89,7 +89,7 @@ async def test_watch_tells_changes_and_only_those() -> None:
         assert not server.nursery.child_tasks
 
 
-async def test_watch_polls_when_nobody_tells_it(mock_clock: trio.testing.MockClock) -> None:
+async def test_watch_polls_without_announced_changes(mock_clock: trio.testing.MockClock) -> None:
     async with port() as server:
         call = server.open(WATCH)
         call.request(named(""))
@@ -113,7 +113,7 @@ async def test_a_cancelled_watch_that_waits_for_its_reader_leaves_nothing() -> N
         assert not server.nursery.child_tasks
 
 
-async def test_a_stop_is_told_and_ends_the_calls() -> None:
+async def test_a_shutdown_is_announced_and_ends_the_calls() -> None:
     async with port() as server:
         readiness = server.services.readiness = Readiness()
         watch, reflection = server.open(WATCH), server.open(PATH)
@@ -188,7 +188,7 @@ async def test_reflection_gives_a_file_and_what_it_needs(asked: dict[str, str]) 
         ({}, Status.INVALID_ARGUMENT),
     ],
 )
-async def test_reflection_says_what_is_not_there(asked: dict[str, object], status: Status) -> None:
+async def test_reflection_reports_missing_names(asked: dict[str, object], status: Status) -> None:
     async with port() as server:
         answer = await reflect(server, **asked)
         assert answer.error_response.error_code == status.value  # type: ignore[attr-defined]

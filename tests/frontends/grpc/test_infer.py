@@ -83,7 +83,7 @@ async def test_refusals(message: bytes, status: Status, text: str) -> None:
 
 
 @pytest.mark.parametrize(("passed", "status"), [(True, Status.DEADLINE_EXCEEDED), (False, Status.UNAVAILABLE)])
-async def test_what_times_out_with_the_call_is_told_as_its_deadline(passed: bool, status: Status) -> None:
+async def test_a_timeout_with_the_call_is_its_deadline(passed: bool, status: Status) -> None:
     async with port() as server:
         server.services.inference.immediate = False
         deadline_ns = SystemClock().now_ns() + (0 if passed else 3600 * NS_PER_S)
@@ -93,7 +93,7 @@ async def test_what_times_out_with_the_call_is_told_as_its_deadline(passed: bool
         assert call.status is status
 
 
-async def test_refusals_at_the_door_and_failures_of_models() -> None:
+async def test_refusals_on_arrival_and_failures_of_models() -> None:
     async with port() as server:
         server.services.inference.raises = Unavailable("Exceeds maximum queue size")
         call = server.begin("ModelInfer", infer_request().SerializeToString())

@@ -96,7 +96,7 @@ async def test_answers_of_decoupled_models_come_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-async def test_the_bare_end_of_a_decoupled_request_is_told_when_asked_for(asked: bool) -> None:
+async def test_the_empty_final_response_is_sent_when_asked_for(asked: bool) -> None:
     request = infer_request("flow", id="f")
     request.model_version = "1"
     if asked:

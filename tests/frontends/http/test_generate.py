@@ -90,7 +90,7 @@ async def test_a_client_that_leaves_cancels() -> None:
             assert request.cancelled
 
 
-async def test_a_client_that_has_said_all_gets_its_events() -> None:
+async def test_a_client_that_has_sent_all_gets_its_events() -> None:
     services = FakeServices()
     async with running(services) as server:
         for count, delivered in enumerate((0, 1), 1):

@@ -104,7 +104,7 @@ async def settle() -> None:
     await trio.testing.wait_all_tasks_blocked(0.005)
 
 
-async def test_bytes_arrive_in_pieces_and_the_end_is_told() -> None:
+async def test_bytes_arrive_in_pieces_with_the_end() -> None:
     async with polling() as served:
         receiver = Recorder()
         peer = served.connect(receiver)

@@ -25,7 +25,7 @@ BLOCKS = st.lists(st.tuples(st.lists(FIELD, max_size=5), st.booleans(), st.sampl
 
 
 @given(BLOCKS)
-def test_remembered_blocks_mean_what_they_say(blocks: list[tuple[list[tuple[bytes, bytes]], bool, int | None]]) -> None:
+def test_remembered_blocks_decode_to_the_same_headers(blocks: list[tuple[list[tuple[bytes, bytes]], bool, int | None]]) -> None:
     """Every block three times, from an encoder that indexes or not and resizes its table."""
     encoder = hpack.Encoder()
     reader: HeaderReader[Fields] = HeaderReader(lambda headers: headers, 65536)
@@ -61,7 +61,7 @@ def test_the_same_block_is_decoded_once() -> None:
     assert reader.request(encoder.encode(fields)) == 4
 
 
-def test_table_sizes_that_changed_twice_are_told_as_the_least_and_the_last() -> None:
+def test_table_sizes_that_changed_twice_are_sent_as_the_least_and_the_last() -> None:
     writer = HeaderWriter()
     decoder = hpack.Decoder()
     fields = ((b"grpc-status", b"0"),)
@@ -74,7 +74,7 @@ def test_table_sizes_that_changed_twice_are_told_as_the_least_and_the_last() -> 
             assert list(decoder.decode(writer.constant(fields))) == [("grpc-status", "0")]
 
 
-def test_a_table_size_is_told_once_and_not_again() -> None:
+def test_a_table_size_is_sent_once() -> None:
     writer = HeaderWriter()
     writer.limit_table(100)
     fields = ((b":status", b"200"),)
@@ -131,7 +131,7 @@ def refused(*fields: tuple[bytes, bytes], without: bytes = b"") -> Refused:
     return found
 
 
-def test_the_least_that_a_call_says() -> None:
+def test_a_call_with_required_headers_only() -> None:
     assert head() == RequestHead(path="/pkg.Service/Method")
 
 

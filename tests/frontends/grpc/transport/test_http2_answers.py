@@ -124,7 +124,7 @@ def test_finishing_the_goaway_needs_no_answer() -> None:
     assert peer.server.is_drained
 
 
-def test_closing_says_why_and_forgets_the_streams() -> None:
+def test_closing_sends_the_reason_and_forgets_the_streams() -> None:
     peer = Peer()
     peer.send(peer.request(1))
     peer.server.send_data(1, (bytes(GRPC_OUTPUT_BYTES_MAX),), GRPC_OUTPUT_BYTES_MAX)

@@ -48,7 +48,7 @@ def changed(**fields: str | None) -> list[tuple[str, str]]:
 # The beginning
 
 
-def test_the_server_speaks_first_and_says_what_it_allows() -> None:
+def test_the_server_sends_its_settings_first() -> None:
     peer = Peer(greeted=False, streams_max=7)
     first, second = peer.frames()
     assert isinstance(first, SettingsFrame)

@@ -23,7 +23,7 @@ def codes(client: Client) -> list[int]:
 # Set-up
 
 
-async def test_a_client_that_says_nothing(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_silent_client(autojump_clock: trio.testing.MockClock) -> None:
     async with in_memory(ECHO, greeted=False) as served:
         await served.ended.wait()
         assert 20 <= trio.current_time() < 23

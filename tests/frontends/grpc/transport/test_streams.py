@@ -210,7 +210,7 @@ async def test_failing_behind_messages() -> None:
         assert (reply.status, reply.text) == (10, "enough")
 
 
-async def test_the_end_is_said_once() -> None:
+async def test_the_end_is_sent_once() -> None:
     async def twice(call: StreamCall) -> None:
         call.finish([("a", "b")])
         for again in (lambda: call.finish(), lambda: call.fail(Status.OK, ""), lambda: call.send_nowait((b"",))):
@@ -329,7 +329,7 @@ async def test_a_slow_reader_holds_the_sender_back() -> None:
         assert served.connection.behind == set()
 
 
-async def test_sending_without_waiting_says_when_to_wait() -> None:
+async def test_sending_without_waiting_returns_when_to_wait() -> None:
     accepted = 0
 
     async def pour(call: StreamCall) -> None:

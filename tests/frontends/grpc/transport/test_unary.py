@@ -271,7 +271,7 @@ async def test_the_client_cancels() -> None:
         assert client.replies[ids[1]].body == b""
 
 
-async def test_a_call_that_is_already_cancelled_tells_at_once() -> None:
+async def test_a_cancelled_call_notifies_at_once() -> None:
     held = Held()
     async with in_memory({PATH: UnaryHandler(held)}) as served:
         stream_id = await served.client.ask(b"x")
@@ -285,7 +285,7 @@ async def test_a_call_that_is_already_cancelled_tells_at_once() -> None:
         assert held.cancelled == [0]
 
 
-async def test_a_bug_in_a_callback_keeps_nobody_from_being_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_in_a_callback_stops_no_other_callback(caplog: pytest.LogCaptureFixture) -> None:
     held = Held()
     async with in_memory({PATH: UnaryHandler(held)}) as served:
         for _ in range(3):

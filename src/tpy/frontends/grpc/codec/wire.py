@@ -66,19 +66,19 @@ def parse_now(message: memoryview) -> ParsedRequest | None:
     """A request, if parsing it holds up the loop for a few milliseconds at most, whatever its bytes are; None: do it in a thread.
     Raises as `parse_request`."""
     if len(message) <= limits.GRPC_WHOLE_PARSE_BYTES_MAX:
-        return _parse(SplitRequest(message, None, _NOTHING))
+        return parse_split(SplitRequest(message, None, _NOTHING))
     try:
         split = split_request(message, FieldBudget(limits.GRPC_INLINE_FIELDS_MAX))
     except TooManyFields:
         return None
-    return None if len(split.head) > limits.GRPC_INLINE_BYTES_MAX else _parse(split)
+    return None if len(split.head) > limits.GRPC_INLINE_BYTES_MAX else parse_split(split)
 
 
 def parse_request(message: memoryview) -> ParsedRequest:
     """A request of any size. Raises Internal, as Triton, for bytes that are not a ModelInferRequest, and InvalidArgument for one
     that has too many or too large fields besides its tensors."""
     if len(message) <= limits.GRPC_WHOLE_PARSE_BYTES_MAX:
-        return _parse(SplitRequest(message, None, _NOTHING))
+        return parse_split(SplitRequest(message, None, _NOTHING))
     try:
         split = split_request(message, FieldBudget(limits.GRPC_REQUEST_FIELDS_MAX))
     except TooManyFields:
@@ -101,10 +101,10 @@ def parse_request(message: memoryview) -> ParsedRequest:
                 f"the request has more than {limits.GRPC_NESTED_FIELDS_MAX} fields, at most as many are accepted: those within "
                 "inputs, outputs and parameters"
             ) from None
-    return _parse(split)
+    return parse_split(split)
 
 
-def _parse(split: SplitRequest) -> ParsedRequest:
+def parse_split(split: SplitRequest) -> ParsedRequest:
     try:
         head = REQUEST_CLASS.FromString(split.head)
     except DecodeError:

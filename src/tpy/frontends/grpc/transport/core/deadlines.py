@@ -15,6 +15,11 @@ class DeadlineQueue:
     def __len__(self) -> int:
         return len(self._live)
 
+    @property
+    def entries(self) -> int:
+        """Entries of the heap, also of calls that have ended. For tests of its bound."""
+        return len(self._heap)
+
     def add(self, stream_id: int, deadline_ns: int) -> None:
         """A call has a deadline. One for each stream."""
         self._live[stream_id] = deadline_ns
