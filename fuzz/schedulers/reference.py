@@ -72,6 +72,7 @@ class ReferenceScheduler:
         self.times_ns: dict[int, list[int]] = {}  # of the batches that it has executed since it held nothing
         self.held_since_ns: dict[int, int] = {}  # several batches that are not prefetched, and nobody asked for them
         self.able: set[int] = set()  # to prefetch
+        self.credits: dict[int, int] = {}  # the number of batches that an instance may hold at any time
         self.slow: set[int] = set()  # whose last batch took long
         self.revoking: set[int] = set()
         self.entries: list[Entry] = []  # in order of arrival
@@ -89,11 +90,12 @@ class ReferenceScheduler:
         decisions, self.decisions = self.decisions, Decisions()
         return decisions
 
-    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False) -> None:
+    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1) -> None:
         self.refuse_what_is_over(now_ns)
         self.revoke_prefetched()
         self.idle.append(instance)
         self.lengths[instance] = 1
+        self.credits[instance] = credit
         if prefetch:
             self.able.add(instance)
         self.history = []
@@ -180,7 +182,7 @@ class ReferenceScheduler:
     def forget(self, entry: Entry) -> None:
         """It has ended; if it is held behind another batch, that is not to be started."""
         self.entries.remove(entry)
-        for instance, batches in self.running.items():
+        for instance, batches in self.running.items() if self.credit else ():
             if any(entry in batch for batch in batches[1:]):
                 self.revoke(instance)
 
@@ -209,7 +211,7 @@ class ReferenceScheduler:
         self.refuse_what_is_over(now_ns)
         self.over([entry for batch in given for entry in batch], now_ns)
         self.refuse_when_stopped()
-        if self.options.overlap is not None and self.idle == [instance] and not self.running:
+        if self.options.overlap is not None and self.is_only(instance) and not self.running:
             (batch,) = given
             if not self.history or self.history[-1].over_ns is not None:
                 self.history.append(Given(len(batch)))  # it became the only one while it ran this
@@ -285,7 +287,7 @@ class ReferenceScheduler:
     def next_deadline_ns(self) -> int | None:
         times = [entry.ends_ns for entry in self.entries]
         times += [entry.expires_ns for entry in self.entries if entry.phase is Phase.QUEUED and not entry.delayed]
-        if self.idle:
+        if self.free() is not None:
             times += [entry.ready_ns + self.options.queue_delay_ns_max for entry in self.entries if entry.phase is Phase.QUEUED]
         times += [since_ns + UNREPORTED_NS_MAX for since_ns in self.held_since_ns.values()]
         return min((time for time in times if time is not None), default=None)
@@ -293,9 +295,13 @@ class ReferenceScheduler:
     def settle(self, now_ns: int, *, behind: bool = False) -> None:
         """Draw every conclusion from how things are now; `behind`: an instance may get something behind what it holds."""
         self.refuse_what_is_over(now_ns)
-        while self.idle and (batches := self.batches_for(self.idle[0]) if self.credit else self.batch_to_send(now_ns)):
-            instance = self.idle.pop(0)
-            self.times_ns[instance] = []
+        while (instance := self.free()) is not None:
+            batches = self.batches_for(instance) if self.credit else self.batch_to_send(now_ns)
+            if not batches:
+                break
+            if instance in self.idle:
+                self.idle.remove(instance)
+                self.times_ns[instance] = []
             self.give(instance, batches, now_ns)
         if behind and self.credit:
             for instance in self.running.keys() - self.leaving - self.revoking:
@@ -307,6 +313,19 @@ class ReferenceScheduler:
                 self.decisions.responded.append(entry.ticket)
             elif self.options.preserve_ordering:
                 break
+
+    def free(self) -> int | None:
+        """The instance that gets the next batch: the longest idle, or the longest busy one with credit left."""
+        room = [
+            instance
+            for instance, batches in self.running.items()
+            if not self.credit and len(batches) < self.credits[instance] and instance not in self.leaving | self.revoking
+        ]
+        return next(iter([*self.idle, *room]), None)
+
+    def is_only(self, instance: int) -> bool:
+        """Whether the instance is the only idle one, and is given one batch at a time."""
+        return self.idle == [instance] and self.credits[instance] == 1
 
     def give(self, instance: int, batches: list[list[Entry]], now_ns: int) -> None:
         self.running.setdefault(instance, []).extend(batches)
@@ -361,7 +380,12 @@ class ReferenceScheduler:
     def batch_to_send(self, now_ns: int) -> list[list[Entry]]:
         queue = self.in_queue()
         count = batch_to_send([entry.ticket for entry in queue], [entry.ready_ns for entry in queue], self.options, now_ns)
-        if self.options.overlap is not None and count > 0 and len(self.idle) == 1 and not self.running:
+        if (
+            self.options.overlap is not None
+            and count > 0
+            and self.is_only(self.idle[0] if self.idle else -1)
+            and not self.running
+        ):
             share = share_of(count, self.history, self.options.overlap)
             self.halved += share < count
             count = share

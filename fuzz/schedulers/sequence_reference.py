@@ -94,7 +94,7 @@ class SequenceReference:
 
     # verbs
 
-    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False) -> None:
+    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1) -> None:
         self.expire(now_ns)
         self.instances.append(instance)
         self.go_on(now_ns)

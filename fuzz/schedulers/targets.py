@@ -74,7 +74,7 @@ def run_history(chance: Chance, core: SchedulerCore, options: DynamicOptions) ->
     trial = Trial(core, options, credit=isinstance(core, DefaultCore), taken=chance.taken)
     alone = options.overlap is not None or (trial.credit and chance.random() < 0.3)
     for _ in range(1 if alone else chance.randrange(4)):
-        trial.add_instance(prefetch=trial.credit and chance.random() < 0.7)
+        _add_instance(chance, trial)
     for _ in chance.rounds(STEPS):
         if chance.random() < 0.5:
             trial.now_ns += chance.choice((1, 1, 1, 2, 2, 4, 4, 12, 12, UNREPORTED_NS_MAX))
@@ -86,6 +86,13 @@ def run_history(chance: Chance, core: SchedulerCore, options: DynamicOptions) ->
         trial.stop()
     trial.finish()
     return len(trial.steps)
+
+
+def _add_instance(chance: Chance, trial: Trial) -> None:
+    if trial.credit:
+        trial.add_instance(prefetch=chance.random() < 0.7)
+    else:
+        trial.add_instance(credit=chance.choice((1, 1, 2, 3)))
 
 
 def _answer_and_ask(chance: Chance, trial: Trial) -> None:
@@ -100,7 +107,7 @@ def _complete(chance: Chance, trial: Trial) -> None:
     if trial.credit:
         trial.complete(instance, *[chance.choice((0, 1, 1, 1, SLOW_NS)) for _ in range(chance.choice((1, 1, 1, 2, 4, 16)))])
     else:
-        trial.complete(instance, chance.choice(TIMES_TAKEN_NS))
+        trial.complete(instance, *[chance.choice(TIMES_TAKEN_NS) for _ in range(chance.choice((1, 1, 2)))])
 
 
 def _random_rule(chance: Chance, trial: Trial) -> None:
@@ -132,7 +139,7 @@ def _random_rule(chance: Chance, trial: Trial) -> None:
     elif rule < 0.97 and trial.members:
         trial.fail(chance.choice(trial.members))
     elif rule < 0.99:
-        trial.add_instance(prefetch=trial.credit and chance.random() < 0.7)
+        _add_instance(chance, trial)
     elif rule < 0.993:
         trial.recall()
     elif rule < 0.997:
@@ -173,7 +180,7 @@ DYNAMIC = Target(
     invariant=INVARIANT,
     run=_history_of(_dynamic),
     smoke_examples=4000,
-    rules=(*RULES, "recall", "revoked", "fail", HALVED),
+    rules=(*RULES, "recall", "revoked", "fail", HALVED, PREFETCHED),
 )
 CANARY = Target(
     name="canary",

@@ -74,17 +74,23 @@ class Trial:
         self.busy: dict[int, list[list[Ticket]]] = {}
         """The batches that each instance holds, as far as the core was not told that they are over."""
         self.members: list[int] = []
+        self.credits: dict[int, int] = {}
         self.submitted = 0
         self.instances = 0
         self.steps: list[tuple[object, ...]] = []
 
     # rules
 
-    def add_instance(self, *, prefetch: bool = False) -> None:
+    def add_instance(self, *, prefetch: bool = False, credit: int = 1) -> None:
         instance = self.instances
         self.instances += 1
         self.members.append(instance)
-        self._verb(lambda side: side.add_instance(instance, self.now_ns, prefetch=prefetch), "add_instance", (instance, prefetch))
+        self.credits[instance] = credit
+        self._verb(
+            lambda side: side.add_instance(instance, self.now_ns, prefetch=prefetch, credit=credit),
+            "add_instance",
+            (instance, prefetch, credit),
+        )
 
     def remove_instance(self, instance: int) -> None:
         self.members.remove(instance)
@@ -280,7 +286,7 @@ class Trial:
         held = len(self.busy.get(instance, ()))
         if instance not in self.members or not batches:
             raise self._violation(f"instance {instance} was given {batches}")
-        if held and held + len(batches) > PREFETCHED_BATCHES_MAX:
+        if held and held + len(batches) > (PREFETCHED_BATCHES_MAX if self.credit else self.credits[instance]):
             raise self._violation(f"instance {instance} was given {batches} behind {held} others")
         if len(batches) > (QUICK_BATCHES_MAX if self.credit else 1):
             raise self._violation(f"instance {instance} was given {len(batches)} batches")

@@ -118,7 +118,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def add_instance(self) -> None:
-        self.running.add_instance(prefetch=self.running.credit)
+        self.running.add_instance(prefetch=self.running.credit, credit=1 if self.running.credit else 2)
 
     @precondition(lambda self: self.trial and self.trial.members)
     @rule(data=st.data())

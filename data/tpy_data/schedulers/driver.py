@@ -113,9 +113,10 @@ class SchedulerDriver:
         self._core.reschedule(ticket, self._now())
         self._perform()
 
-    def add_instance(self, instance: int, *, prefetch: bool = False) -> None:
-        """A new idle instance. `prefetch`: it may hold batches that it is not to start soon."""
-        self._core.add_instance(instance, self._now(), prefetch=prefetch)
+    def add_instance(self, instance: int, *, prefetch: bool = False, credit: int = 1) -> None:
+        """A new idle instance. `prefetch`: it may hold batches that it is not to start soon; `credit`: it starts so many at a
+        time."""
+        self._core.add_instance(instance, self._now(), prefetch=prefetch, credit=credit)
         self._perform()
 
     def remove_instance(self, instance: int) -> None:

@@ -22,6 +22,7 @@ from tpy.backend.host_policy import HostPolicy, bound
 from tpy.backend.implicit_state import SequenceState, StateSpec, control_datatype, state_specs
 from tpy.backend.late_answer import AnswerLater
 from tpy.backend.model_metrics import Metric, MetricFamily, ModelMetrics
+from tpy.backend.overlapping_instance import OverlappingInstance
 from tpy.backend.prompt_instance import Outcome, PromptInstance
 from tpy.backend.ragged import BATCH_INPUT_RANKS, Batching, batching_of
 from tpy.backend.readiness import ChecksReadiness
@@ -54,6 +55,7 @@ __all__ = [
     "ModelInstance",
     "ModelMetrics",
     "Outcome",
+    "OverlappingInstance",
     "PhaseTimes",
     "PromptInstance",
     "ResponseSender",

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import trio
 
-from tpy.backend import ChecksReadiness, LoadedModel, ModelInstance, WatchedInstance
+from tpy.backend import ChecksReadiness, LoadedModel, ModelInstance, OverlappingInstance, WatchedInstance
 from tpy.backend.host_policy import bind
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import INSTANCE_CLOSE_S_MAX, WORKER_RESTART_BACKOFF_S_MAX, WORKER_RESTART_BACKOFF_S_MIN
@@ -102,8 +102,9 @@ class SupervisedInstance:
         self.alive, self.beyond_help, self.reason = True, False, ""
         if not self.placed.passive:
             channel = self._channel = self._open_channel(instance, worker)
-            failed = functools.partial(self._fail, number)
-            self._recipe.engine.add_instance(InstanceSlot(number, name, channel, worked=self._worked, failed=failed))
+            slot = InstanceSlot(number, name, channel, worked=self._worked, failed=functools.partial(self._fail, number))
+            slot.credit = instance.credit if isinstance(instance, OverlappingInstance) else 1
+            self._recipe.engine.add_instance(slot)
 
     async def supervise(self) -> None:
         """Replace the instance whenever it fails, until `stop`; then close it."""

@@ -34,9 +34,10 @@ from tpy_data.schedulers.driver import Performer, SchedulerDriver
 class InstanceSlot:
     """A running instance as the request path has it. `number` is the scheduler's, and of this instance alone: one that is started
     again gets another. `failed` is called with the reason when the instance can run nothing any more; `worked` after batches that
-    it ran without that. `held` counts the batches that it was given and that are not over."""
+    it ran without that. `held` counts the batches that it was given and that are not over, `credit` how many of them it works on
+    at a time."""
 
-    __slots__ = ("channel", "failed", "held", "name", "number", "worked")
+    __slots__ = ("channel", "credit", "failed", "held", "name", "number", "worked")
 
     def __init__(
         self, number: int, name: str, channel: InstanceChannel, *, worked: Callable[[], None], failed: Callable[[str], None]
@@ -47,6 +48,7 @@ class InstanceSlot:
         self.worked = worked
         self.failed = failed
         self.held = 0
+        self.credit = 1
 
 
 class VersionEngine:
@@ -148,7 +150,7 @@ class VersionEngine:
         self._slots[slot.number] = slot
         slot.channel.open(functools.partial(self._batches_done, slot))
         self._start(slot)
-        self._driver.add_instance(slot.number, prefetch=True)
+        self._driver.add_instance(slot.number, prefetch=True, credit=slot.credit)
 
     def remove_instance(self, number: int) -> None:
         """Give it no more work; sequences that it has are lost. A batch that it runs is still answered. No-op for one that is not

@@ -199,8 +199,10 @@ class SchedulerCore(Protocol):
     """The verbs. Instances are small integers that the driver gives out. An instance runs the batches that it holds in the order
     in which it got them."""
 
-    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False) -> None:
-        """A new idle instance. `prefetch`: while it runs one batch it may hold others, also when they take long."""
+    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1) -> None:
+        """A new idle instance. `prefetch`: while it runs one batch it may hold others, also when they take long. `credit`: the
+        number of batches that a dynamic batcher may have it hold at any time, for one that copies a batch while it computes
+        another."""
         ...
 
     def remove_instance(self, instance: int, now_ns: int) -> None:

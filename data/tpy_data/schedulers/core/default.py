@@ -64,7 +64,7 @@ class DefaultCore:
         self._revoking: set[int] = set()  # instances of which `revoked` is awaited: they get nothing behind what they hold
         self._stopped = False
 
-    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False) -> None:
+    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1) -> None:
         """A new idle instance; takes the oldest waiting tickets at once."""
         self._expire(now_ns)
         self._revoke_prefetched()

@@ -8,7 +8,18 @@ from tpy.config.model_config import TimeoutAction
 from tpy.errors import Unavailable, invariant
 from tpy_data.schedulers.core.arrival_order import ArrivalOrder
 from tpy_data.schedulers.core.batch_forming import BatchForming
-from tpy_data.schedulers.core.contract import Action, CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Retired, Ticket
+from tpy_data.schedulers.core.contract import (
+    Action,
+    CoreSnapshot,
+    Dispatch,
+    Outcome,
+    Phase,
+    Refuse,
+    Respond,
+    Retired,
+    Revoke,
+    Ticket,
+)
 from tpy_data.schedulers.core.deadlines import NEVER, Deadlines
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 from tpy_data.schedulers.core.instance_pool import InstancePool
@@ -21,7 +32,8 @@ class DynamicCore:
     """Puts whole requests together into batches, by priority, within the limits of the model's configuration.
 
     A batch is formed at the moment when an instance is idle, never ahead of time, so that it is as full and its priorities
-    and timeouts as fresh as can be.
+    and timeouts as fresh as can be. An instance with more credit than one gets its next batches while it executes, when no other
+    is idle; those that it has not started are revoked by `recall`, and when it goes.
 
     Two kinds of time limit:
     * end to end: the ticket's deadline refuses it, in the queue, while it runs, or while its answer waits for its turn.
@@ -46,6 +58,7 @@ class DynamicCore:
         "_pool",
         "_queue",
         "_queue_timeouts",
+        "_revoking",
         "_stopped",
     )
 
@@ -62,18 +75,20 @@ class DynamicCore:
         self._actions: list[Action] = []
         self._executing = 0
         self._given_back: set[Ticket] = set()
+        self._revoking: set[int] = set()  # instances of which `revoked` is awaited
         self._stopped = False
 
-    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False) -> None:
+    def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1) -> None:
         """A new idle instance."""
         self._expire(now_ns)
-        self._pool.add(instance)
+        self._pool.add(instance, credit=credit)
         self._watch_anew()
         self._dispatch(now_ns)
 
     def remove_instance(self, instance: int, now_ns: int) -> None:
-        """The instance takes no new batch."""
+        """The instance takes no new batch, and gives back those that it has not started."""
         self._expire(now_ns)
+        self._revoke(instance)
         self._pool.remove(instance)
         self._watch_anew()
         self._dispatch(now_ns)
@@ -116,9 +131,10 @@ class DynamicCore:
         self._release()
 
     def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
-        """The batch is over; those of its tickets that have not ended get their answers, now or in their turn."""
+        """Batches are over; those of their tickets that have not ended get their answers, now or in their turn."""
         self._expire(now_ns)
-        (tickets,) = self._pool.done(instance, len(times_ns))
+        batches = self._pool.done(instance, len(times_ns))
+        tickets = batches[0] if len(batches) == 1 else [ticket for batch in batches for ticket in batch]
         if self._given_back:
             self._wait_anew(tickets, now_ns)
         live = [ticket for ticket in tickets if ticket.phase is Phase.EXECUTING]
@@ -196,13 +212,17 @@ class DynamicCore:
         return self._pool.take_idle()
 
     def recall(self, now_ns: int) -> None:
-        """Nothing to take back: an instance holds one batch at a time, which it starts at once."""
-        self.advance(now_ns)
+        """Revoke every batch that is held behind another one."""
+        self._expire(now_ns)
+        for instance in self._pool.busy():
+            self._revoke(instance)
+        self._dispatch(now_ns)
 
     def revoked(self, instance: int, now_ns: int, batches: int) -> None:
-        """The batch comes back: its tickets wait again, in their old places, and with the time in the queue that they had."""
+        """Batches come back: their tickets wait again, in their old places, and with the time in the queue that they had."""
+        self._revoking.discard(instance)
         self._expire(now_ns)
-        for tickets in self._pool.revoked(instance, batches):
+        for tickets in reversed(self._pool.revoked(instance, batches) if batches else ()):
             self._return(tickets, now_ns)
         self._release()
         self._expire(now_ns)
@@ -218,7 +238,12 @@ class DynamicCore:
     def snapshot(self) -> CoreSnapshot:
         """Counts. A running ticket that was refused or cancelled is not counted any more, nor is one that has run and waits for
         its turn."""
-        return CoreSnapshot(queued=self._queue.count, executing=self._executing, idle_instances=len(self._pool.idle))
+        prefetched = self._pool.prefetched()
+        return CoreSnapshot(
+            queued=self._queue.count + prefetched,
+            executing=self._executing - prefetched,
+            idle_instances=len(self._pool.idle),
+        )
 
     def _enqueue(self, ticket: Ticket, level: QueueLevel, deadline_ns: int | None, now_ns: int) -> None:
         ticket.ready_ns = now_ns
@@ -284,9 +309,9 @@ class DynamicCore:
         self._overlap = OverlapRule(terms) if terms is not None and self._pool.has_only_one else None
 
     def _dispatch(self, now_ns: int) -> None:
-        """Send batches while an instance is idle and one is worth sending."""
+        """Send batches while an instance is free and one is worth sending."""
         queue, forming, overlap = self._queue, self._forming, self._overlap
-        while queue.count > self._held_back_max and self._pool.idle:
+        while queue.count > self._held_back_max and (instance := self._pool.next_free(self._revoking)) is not None:
             self._held_back_max = 0
             if not forming.looked:
                 forming.look(queue.in_order())
@@ -306,11 +331,15 @@ class DynamicCore:
             self._executing += count
             if overlap is not None:
                 overlap.began(count, now_ns)
-            instance = self._pool.idle[0]
             self._pool.give(instance, (tickets,))
             self._actions.append(Dispatch(instance, (tickets,)))
         if forming.looked:
             forming.reset()
+
+    def _revoke(self, instance: int) -> None:
+        if self._pool.held(instance) > 1 and instance not in self._revoking:
+            self._revoking.add(instance)
+            self._actions.append(Revoke(instance))
 
     def _refuse_waiting(self, outcome: Outcome) -> None:
         self._forming.reset()

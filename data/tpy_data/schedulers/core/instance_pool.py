@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import islice
 
 from tpy.errors import invariant
@@ -16,20 +16,24 @@ class InstancePool:
     `idle` is ordered by how long they have held nothing: the first is the one to use next, so that work spreads evenly.
     """
 
-    __slots__ = ("_held", "_leaving", "idle")
+    __slots__ = ("_credit", "_held", "_leaving", "idle")
 
     def __init__(self) -> None:
         self.idle: deque[int] = deque()
         self._held: dict[int, deque[Sequence[Ticket]]] = {}
         self._leaving: set[int] = set()
+        self._credit: dict[int, int] = {}  # of those that may hold more than one batch
 
-    def add(self, instance: int) -> None:
-        """A new idle instance."""
+    def add(self, instance: int, *, credit: int = 1) -> None:
+        """A new idle instance, which may hold so many batches."""
         invariant(instance not in self._held and instance not in self.idle, f"instance {instance} was added twice")
         self.idle.append(instance)
+        if credit > 1:
+            self._credit[instance] = credit
 
     def remove(self, instance: int) -> None:
         """The instance takes no new work; one that holds any leaves when that is over."""
+        self._credit.pop(instance, None)
         if instance in self._held:
             invariant(instance not in self._leaving, f"instance {instance} was removed twice")
             self._leaving.add(instance)
@@ -50,8 +54,18 @@ class InstancePool:
 
     @property
     def has_only_one(self) -> bool:
-        """True when there is a single instance, and it stays."""
-        return len(self.idle) + len(self._held) == 1 and not self._leaving
+        """True when there is a single instance, which stays, and holds one batch at a time."""
+        return len(self.idle) + len(self._held) == 1 and not self._leaving and not self._credit
+
+    def next_free(self, revoking: Container[int]) -> int | None:
+        """The instance to give the next batch to: an idle one, or else one whose credit is not used up and of which no batch is
+        being revoked."""
+        if self.idle:
+            return self.idle[0]
+        for instance, held in self._held.items() if self._credit else ():
+            if len(held) < self._credit.get(instance, 1) and instance not in revoking:
+                return instance
+        return None
 
     def busy(self) -> list[int]:
         """The instances that hold something and stay."""
