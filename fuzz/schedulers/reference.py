@@ -324,7 +324,7 @@ class ReferenceScheduler:
         return next(iter([*self.idle, *room]), None)
 
     def is_only(self, instance: int) -> bool:
-        """Whether the instance is the only idle one, and is given one batch at a time."""
+        """Returns True if the instance is the only idle one, and is given one batch at a time."""
         return self.idle == [instance] and self.credits[instance] == 1
 
     def give(self, instance: int, batches: list[list[Entry]], now_ns: int) -> None:
