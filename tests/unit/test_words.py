@@ -90,6 +90,25 @@ def module_text(module: str) -> str:
     return "\n".join(file.read_text(encoding="utf-8") for file in found)
 
 
+def test_the_map_of_packages_is_complete() -> None:
+    """Every package of the server is in the table of the architecture page, or a part of one that is."""
+    page = (ROOT / "docs/explanation/architecture.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(tpy[\w.]*)` \|", page, re.MULTILINE)
+    folders = {"src": "tpy", "control": "tpy_control", "data": "tpy_data"}
+    packages = {
+        ".".join(found.parent.relative_to(ROOT / folder).parts)
+        for folder, root in folders.items()
+        for found in (ROOT / folder / root).rglob("__init__.py")
+    }
+    parts = {package for package in packages if any(package.startswith(f"{each}.") for each in listed)}
+    around = {package for package in packages if any(each.startswith(f"{package}.") for each in listed)}
+    missing = packages - parts - around - set(listed)
+    assert {package for package in missing if not package.startswith("tpy._proto")} == set(), (
+        "generated code is no part of the map"
+    )
+    assert [each for each in listed if not module_text(each)] == []
+
+
 def test_the_glossary_has_words() -> None:
     words = [word for word, _ in glossary()]
     rows = (ROOT / "docs/explanation/glossary.md").read_text(encoding="utf-8").count("\n| ")

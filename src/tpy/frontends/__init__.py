@@ -1,1 +1,1 @@
-"""TBD."""
+"""The frontends: ports for clients, each an entry of one table (`tpy.frontends.table`), over one transport."""
