@@ -151,3 +151,9 @@ def test_the_guard_leaves_nothing_behind() -> None:
         assert signal.getsignal(signal.SIGBUS) is not before
         assert not maps.is_usable()
     assert signal.getsignal(signal.SIGBUS) is before
+
+
+def test_the_guard_takes_the_place_of_faulthandler() -> None:
+    code = "from tpy.regions import maps\nwith maps.guarded(): pass"
+    done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", code], timeout=60, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

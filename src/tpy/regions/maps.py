@@ -99,7 +99,7 @@ def guarded() -> Iterator[None]:
         yield
     finally:
         _main = None
-        signal.signal(signal.SIGBUS, before)
+        signal.signal(signal.SIGBUS, before or signal.SIG_DFL)  # None: not one of Python, such as faulthandler's
 
 
 def is_usable() -> bool:
