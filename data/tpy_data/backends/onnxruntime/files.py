@@ -37,16 +37,6 @@ def model_file(context: ModelContext, placement: InstancePlacement) -> Path:
     return path
 
 
-def operator_libraries(context: ModelContext) -> list[str]:
-    """Paths of `model_operations.op_library_filename`: a relative one is looked for in the model's directory first, then left to
-    the system's loader."""
-    operations = context.config.model_operations
-    return [
-        str(inside) if not Path(name).is_absolute() and (inside := context.model_directory / name).exists() else name
-        for name in (operations.op_library_filename if operations is not None else ())
-    ]
-
-
 def _found(folder: Path) -> str:
     """The files in place of the missing one, and the next step."""
     names = [f"{entry.name}/" if entry.is_dir() else entry.name for entry in folder.iterdir()] if folder.is_dir() else []

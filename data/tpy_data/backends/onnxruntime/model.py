@@ -6,13 +6,14 @@ import threading
 
 from tpy.backend import HostPolicy, InstancePlacement, ModelContext, ModelInstance, bound, state_specs
 from tpy.config.model_config import InstanceKind
-from tpy_data.backends.onnxruntime.files import model_file, operator_libraries
+from tpy_data.backends.onnxruntime.files import model_file
 from tpy_data.backends.onnxruntime.instance import OnnxInstance
 from tpy_data.backends.onnxruntime.providers import providers_for
 from tpy_data.backends.onnxruntime.session import Session, offered_providers
 from tpy_data.backends.onnxruntime.settings import BackendConfig, session_settings
 from tpy_data.backends.onnxruntime.stateful import StatefulOnnxInstance
 from tpy_data.backends.onnxruntime.validation import validate
+from tpy_data.backends.operator_libraries import operator_libraries
 
 _CPU = -1
 """In the key of the CPU's session, where GPUs have their numbers."""

@@ -10,7 +10,7 @@ from tpy.errors import InvalidArgument, Unsupported
 from tpy_data.backends.onnxruntime.packages import CPU as CPU_PACKAGE
 from tpy_data.backends.onnxruntime.packages import GPU as GPU_PACKAGE
 from tpy_data.backends.onnxruntime.packages import package_clash
-from tpy_data.backends.onnxruntime.settings import parse_boolean, parse_integer
+from tpy_data.backends.parameter_values import parse_boolean, parse_integer
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"

@@ -9,12 +9,10 @@ import msgspec
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument
 from tpy_data.backends.onnxruntime.completion import DEFAULT_MAX_BATCH_SIZE
+from tpy_data.backends.parameter_values import parse_boolean, parse_integer
 
 ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
 _SESSION_ENTRY_PREFIX = "session."
-
-_TRUE = frozenset({"true", "on", "1"})
-_FALSE = frozenset({"false", "off", "0"})
 
 
 class BackendConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,17 +86,3 @@ def session_settings(config: ModelConfig) -> SessionSettings:
 
 def _switch(config: ModelConfig, key: str) -> bool | None:
     return parse_boolean(config.parameter(key)) if key in config.parameters else None
-
-
-def parse_boolean(text: str) -> bool:
-    word = text.lower()
-    if word not in _TRUE | _FALSE:
-        raise InvalidArgument(f"failed to convert '{text}' to boolean")
-    return word in _TRUE
-
-
-def parse_integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidArgument(f"failed to convert '{text}' to integral number") from None

@@ -1,0 +1,24 @@
+"""Values of `parameters` in a configuration, which are text: Triton's booleans and whole numbers, with its words for others."""
+
+from __future__ import annotations
+
+from tpy.errors import InvalidArgument
+
+_TRUE = frozenset({"true", "on", "1"})
+_FALSE = frozenset({"false", "off", "0"})
+
+
+def parse_boolean(text: str) -> bool:
+    """Raises InvalidArgument for anything but true, on, 1, false, off and 0, in any case."""
+    word = text.lower()
+    if word not in _TRUE | _FALSE:
+        raise InvalidArgument(f"failed to convert '{text}' to boolean")
+    return word in _TRUE
+
+
+def parse_integer(text: str) -> int:
+    """Raises InvalidArgument for what is no whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidArgument(f"failed to convert '{text}' to integral number") from None

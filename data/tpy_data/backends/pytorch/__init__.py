@@ -1,0 +1,29 @@
+"""The pytorch backend: TorchScript, exported programs and AOTInductor packages in the server, `model.py` in a Python worker.
+
+The parts, in the order to read them: `archive` (of which kind a file is), `signature` (what a model takes and gives), `names`
+(which tensor of a configuration is which argument or result), `validation` and `completion` (the configuration against the
+signature), `settings` (parameters), `script`, `exported` and `package` with `call_spec` (one program for each kind of file),
+`device` (how tensors get there and back), `instance`, `model` and `backend`. `runtime` is what a worker runs for `runtime:
+"model.py"`.
+
+`torch` is imported by `backend` and what that imports, when the first model names this backend.
+"""
+
+from __future__ import annotations
+
+from tpy.backend import Backend, BackendSettings
+from tpy.errors import Unavailable
+
+__all__ = ["create"]
+
+
+def create(settings: BackendSettings) -> Backend:
+    """The entry point. Raises Unavailable when PyTorch is not installed, InvalidArgument for a bad setting."""
+    try:
+        from tpy_data.backends.pytorch.backend import PyTorchBackend
+    except ImportError as error:
+        raise Unavailable(
+            f"backend '{settings.name}' needs PyTorch, which cannot be imported ({error}); install it with tpy's extra `torch`, "
+            "or `pip install torch`"
+        ) from error
+    return PyTorchBackend(settings)

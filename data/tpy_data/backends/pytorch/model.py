@@ -1,0 +1,188 @@
+"""A loaded version: its programs, one for each instance, or one for each device where instances share their weights."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path, PurePosixPath
+
+import torch
+
+from tpy.backend import HostPolicy, InstancePlacement, ModelContext, ModelInstance, bound, state_specs
+from tpy.config.model_config import InstanceKind
+from tpy.errors import Internal, InvalidArgument, Unavailable, Unsupported
+from tpy_data.backends.operator_libraries import operator_libraries
+from tpy_data.backends.python.stateful import StatefulInstance
+from tpy_data.backends.pytorch import process_wide
+from tpy_data.backends.pytorch.archive import FileKind, file_kind
+from tpy_data.backends.pytorch.device import CudaDevice, Device, HostDevice
+from tpy_data.backends.pytorch.exported import ExportedProgram
+from tpy_data.backends.pytorch.instance import PyTorchInstance
+from tpy_data.backends.pytorch.names import input_positions, output_positions
+from tpy_data.backends.pytorch.package import PackageProgram
+from tpy_data.backends.pytorch.program import Program, load_failure
+from tpy_data.backends.pytorch.script import ScriptProgram
+from tpy_data.backends.pytorch.settings import RUNTIME, ModelSettings, model_settings, without_meaning
+from tpy_data.backends.pytorch.validation import validate_inputs, validate_outputs
+
+DEFAULT_FILENAME = "model.pt"
+PACKAGE_FILENAME = "model.pt2"
+
+_THREADS_DEFAULT = torch.get_num_threads()
+"""PyTorch's own choice, before any model has changed it."""
+
+
+class PyTorchModel:
+    """A `LoadedModel`. Modules may keep state, so each instance has a copy of its own; `ENABLE_WEIGHT_SHARING` says that they do
+    not."""
+
+    def __init__(self, context: ModelContext) -> None:
+        """Reads no program yet. Raises InvalidArgument for a wrong parameter or a file of another kind, Unavailable for none."""
+        self._context = context
+        self._settings = model_settings(context.config)
+        self._path = model_file(context)
+        self._kind = file_kind(self._path)
+        self._lock = threading.Lock()
+        self._shared: dict[torch.device | None, Program] = {}
+        self._first: Program | None = None
+
+    def prepare(self) -> None:
+        """Load the program that the first instance on the CPU will have, so that a broken model fails here. Raises TpyError."""
+        context, config = self._context, self._context.config
+        on_gpu = [group.kind is InstanceKind.KIND_GPU for group in config.instance_group]
+        process_wide.apply(config.name, self._settings, context.log)
+        ignored = without_meaning(config, self._kind, on_gpu=any(on_gpu))
+        if ignored:
+            context.log(
+                "warning", f"model '{config.name}': parameters {', '.join(ignored)} have no effect on this {self._kind.value}"
+            )
+        if not on_gpu or not all(on_gpu):
+            placement = InstancePlacement(name=context.name, kind=InstanceKind.KIND_CPU)
+            given = (each for each in context.placements if each.kind is not InstanceKind.KIND_GPU)
+            first = next(given, placement)
+            program = self.program(first)
+            self._places(program)
+            if not self._settings.weight_sharing and first.kind is InstanceKind.KIND_CPU:
+                self._first = program
+
+    def program(self, placement: InstancePlacement) -> Program:
+        """A program for an instance there. Raises TpyError."""
+        device = _device_of(placement)
+        if not self._settings.weight_sharing:
+            with self._lock:
+                first, self._first = self._first, None
+            if first is not None and device == torch.device("cpu"):
+                return first
+            return self._load(device)
+        with self._lock:
+            if device not in self._shared:
+                self._shared[device] = self._load(device)
+            return self._shared[device]
+
+    def create_instance(self, placement: InstancePlacement) -> ModelInstance:
+        """In the instance's thread. Raises TpyError."""
+        config = self._context.config
+        with bound(placement.host):
+            program = self.program(placement)
+        inputs, outputs = self._places(program)
+        instance = PyTorchInstance(
+            program,
+            self._device(placement, program),
+            config,
+            self._settings,
+            inputs=inputs,
+            outputs=outputs,
+            threads=_threads(self._settings, placement.host),
+            warn=self._warn,
+        )
+        specs = state_specs(config)
+        return StatefulInstance(instance, specs, batching=config.max_batch_size > 0) if specs else instance
+
+    def unload(self) -> None:
+        """Let go of all programs."""
+        with self._lock:
+            self._shared.clear()
+            self._first = None
+
+    def _places(self, program: Program) -> tuple[dict[str, int], dict[str, int | str]]:
+        """Where the configuration's names go. Raises InvalidArgument when it and the model do not fit."""
+        config, signature = self._context.config, program.signature
+        inputs = input_positions(config, signature, self._warn)
+        outputs = output_positions(config, signature, self._warn)
+        validate_inputs(config, signature, inputs)
+        validate_outputs(config, signature, outputs)
+        return inputs, outputs
+
+    def _load(self, device: torch.device | None) -> Program:
+        name = self._context.config.name
+        self._context.log(
+            "verbose", f"opening '{self._path}' ({self._kind.value}) for model '{name}' on {device or 'its own devices'}"
+        )
+        try:
+            for library in operator_libraries(self._context):
+                torch.ops.load_library(library)
+        except OSError as error:
+            raise load_failure(name, error) from error
+        with torch.inference_mode(self._settings.inference_mode and self._kind is FileKind.TORCH_SCRIPT):
+            if self._kind is FileKind.TORCH_SCRIPT:
+                return ScriptProgram(self._path, name, device)
+            if self._kind is FileKind.EXPORTED_PROGRAM:
+                return ExportedProgram(self._path, name, device, self._settings.compile_options)
+            return PackageProgram(self._path, name, device)
+
+    def _device(self, placement: InstancePlacement, program: Program) -> Device:
+        device = _device_of(placement)
+        if device is None or device.type == "cpu":
+            return HostDevice(copies_outputs=program.keeps_outputs)
+        return CudaDevice(device, cleans_cache=self._settings.cache_cleaning)
+
+    def _warn(self, text: str) -> None:
+        self._context.log("warning", text)
+
+
+def model_file(context: ModelContext) -> Path:
+    """The file to load: `default_model_filename`, or where that is missing and was not chosen, the other of model.pt and
+    model.pt2.
+
+    Raises Unavailable when it is missing or no file, InvalidArgument when its name leaves the version directory.
+    """
+    config = context.config
+    name = config.default_model_filename or DEFAULT_FILENAME
+    relative = PurePosixPath(name)
+    if relative.is_absolute() or ".." in relative.parts:
+        raise InvalidArgument(f"model '{config.name}': model filename '{name}' must be inside the version directory")
+    path = context.version_directory / relative
+    other = {DEFAULT_FILENAME: PACKAGE_FILENAME, PACKAGE_FILENAME: DEFAULT_FILENAME}.get(name)
+    if not path.exists() and other is not None and (context.version_directory / other).exists():
+        path = context.version_directory / other
+    if not path.exists():
+        hint = ""
+        if (context.version_directory / RUNTIME).exists():
+            hint = f'; there is a {RUNTIME}: add `runtime: "{RUNTIME}"` to the configuration to serve the class in it'
+        raise Unavailable(f"unable to find '{path}' for model instance '{config.name}'{hint}")
+    if not path.is_file():  # opening a pipe would wait for its writer
+        raise Unavailable(f"'{path}' is not a file, for model instance '{config.name}'")
+    return path
+
+
+def _device_of(placement: InstancePlacement) -> torch.device | None:
+    """None for an instance of KIND_MODEL, whose model knows best. Raises Unsupported for a GPU that PyTorch cannot use."""
+    if placement.kind is InstanceKind.KIND_MODEL:
+        return None
+    if placement.kind is InstanceKind.KIND_CPU:
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise Unsupported(
+            f"GPU instances not supported: the installed PyTorch ({torch.__version__}) finds no CUDA device; install a "
+            f"build of PyTorch for CUDA, or place the model on the CPU (instance_group with kind: KIND_CPU)"
+        )
+    if placement.device_id >= torch.cuda.device_count():
+        raise Internal(
+            f"PyTorch finds {torch.cuda.device_count()} CUDA devices, instance '{placement.name}' wants {placement.device_id}"
+        )
+    return torch.device("cuda", placement.device_id)
+
+
+def _threads(settings: ModelSettings, host: HostPolicy) -> int:
+    """Threads that share the work of one operator: as many as were asked for, else one for each core that the instance may
+    use."""
+    return settings.intraop_threads or len(host.cpu_cores) or _THREADS_DEFAULT

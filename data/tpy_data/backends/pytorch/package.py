@@ -1,0 +1,43 @@
+"""AOTInductor packages (`torch._inductor.aoti_compile_and_package`): a shared library, compiled for one kind of processor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tpy_data.backends.pytorch.call_spec import read_call_spec
+from tpy_data.backends.pytorch.program import Values, load_failure
+
+_MODEL = "model"
+"""The name under which `aoti_compile_and_package` puts a program into a package."""
+
+_CHECK = "AOTI_RUNTIME_CHECK_INPUTS"
+"""The variable that makes packages check datatypes and shapes. Without, they read behind the end of a tensor that is too
+small."""
+
+
+class PackageProgram:
+    """A `Program`. The package does not tell types and shapes; it checks those of each run."""
+
+    writes_inputs = True  # The package does not tell.
+    keeps_outputs = True  # The same.
+
+    def __init__(self, path: Path, model_name: str, device: torch.device | None) -> None:
+        """Raises Internal for what cannot be loaded: a package for another processor, operating system or version of PyTorch."""
+        os.environ.setdefault(_CHECK, "1")
+        index = -1 if device is None or device.type == "cpu" else device.index
+        try:
+            self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), _MODEL, False, 1, index)
+            inputs, outputs = self._loader.get_call_spec()
+        except Exception as error:
+            raise load_failure(model_name, error) from error
+        self.signature = read_call_spec(inputs, outputs)
+
+    def run(self, values: Values) -> Sequence[Any]:
+        """Raises what the package raises."""
+        made: Sequence[Any] = self._loader.boxed_run([values[position] for position in range(len(values))])
+        return made

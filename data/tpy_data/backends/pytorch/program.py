@@ -1,0 +1,55 @@
+"""The seam between instances and the three kinds of file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from tpy.errors import Internal
+from tpy_data.backends.pytorch.signature import Signature
+
+_OPERATOR = re.compile(r"(?:Unknown builtin op: |_OpNamespace' ')(\w+)")
+
+Values = Mapping[int, Any]
+"""Tensors, lists of strings and numbers by position; an optional input that was not given is absent. A model that takes a dict of
+tensors has it at position 0."""
+
+
+class Program(Protocol):
+    """A loaded model on one device. Where instances share one, they run it in several threads at once."""
+
+    @property
+    def signature(self) -> Signature: ...
+
+    @property
+    def writes_inputs(self) -> bool:
+        """Whether a run may write the tensors that it is given."""
+        ...
+
+    @property
+    def keeps_outputs(self) -> bool:
+        """Whether a later run may write the tensors that a run gave."""
+        ...
+
+    def run(self, values: Values) -> Sequence[Any] | Mapping[str, Any]:
+        """Results in order, or by key (`Signature.gives_dict`). Raises what the model raises."""
+        ...
+
+
+def first_line(error: BaseException) -> str:
+    """The message of an exception of PyTorch's, without the addresses of its C++ stack."""
+    text = str(error).partition("\nException raised from ")[0].strip()
+    return text or type(error).__name__
+
+
+def load_failure(model_name: str, error: Exception) -> Internal:
+    """What a program that cannot be loaded is refused with: Triton's text, and what helps where an operator is missing."""
+    text = first_line(error)
+    package = _OPERATOR.search(text)
+    if package is not None:
+        text += (
+            f"\nThe operators `{package[1]}` are not there: install the Python package that has them, or name its library in "
+            "model_operations { op_library_filename }"
+        )
+    return Internal(f"failed to load model '{model_name}': {text}")
