@@ -19,6 +19,10 @@ ALL = [
 ]
 
 
+NEEDS = {"serve-a-pytorch-model.md": ("torch", "needs PyTorch: make setup-torch")}
+"""Pages for what is installed apart: a module, and how to get it."""
+
+
 def _name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
@@ -30,6 +34,9 @@ def test_the_readme(reader: Reader, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", RUN, ids=_name)
 def test_the_commands_of_a_page_work(page: Path, reader: Reader) -> None:
+    if page.name in NEEDS:
+        module, reason = NEEDS[page.name]
+        pytest.importorskip(module, reason=reason)
     reader.follow(page)
 
 
