@@ -98,6 +98,7 @@ OF_OTHERS = {
     "core._r.seed": "Trio's seed of its random order",
     "_obj.value": "ctypes",
     "source._randbelow": "random.Random",
+    "torch._C._get_graph_executor_optimize": "PyTorch has no other way to ask",
 }
 """Underscores of other projects, for which there is no public name."""
 UNDER_WAY = (

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from packages import package_file
 
 NAMES = {"traced": "image", "exported": "image", "from_class": "image", "onnx": "INPUT"}
-"""What each model calls its input. Of its outputs each has one."""
+"""The input of each model. Each has one output."""
 
 
 def picture(name: str) -> np.ndarray:

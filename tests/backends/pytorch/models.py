@@ -129,7 +129,7 @@ class Nested(torch.nn.Module):
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Where PyTorch says that TorchScript is old, and what exporting says."""
+    """Drops warnings: TorchScript is old, says PyTorch, and exporting says more."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

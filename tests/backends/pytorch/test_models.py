@@ -1,4 +1,4 @@
-"""What models of PyTorch do when they run: state, memory, strings, numbers, dicts, sequences, failures, sharing."""
+"""Models of PyTorch at work: state, memory, strings, numbers, dicts, sequences, failures, sharing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tensor of a configuration is which argument or result: needs no PyTorch."""
+"""The tensors of a configuration, as arguments and results of the model: needs no PyTorch."""
 
 from __future__ import annotations
 

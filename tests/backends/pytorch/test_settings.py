@@ -23,15 +23,15 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make setup-torch")
 from tests.backends.pytorch import models  # noqa: E402  # imports torch
 from tests.backends.pytorch.models import Log, config, context_of, inputs, outputs, run  # noqa: E402
 from tpy_data.backends.pytorch import model as model_module  # noqa: E402
-from tpy_data.backends.pytorch import process_wide  # noqa: E402
 from tpy_data.backends.pytorch.archive import FileKind  # noqa: E402
+from tpy_data.backends.pytorch.process_wide import INTEROP_THREADS, SETTERS, ProcessSettings  # noqa: E402
 from tpy_data.backends.pytorch.settings import ModelSettings, model_settings, without_meaning  # noqa: E402
 
 ON_CPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """How a program is run."""
+    """The settings in which a program is run."""
 
     threads: int
     inference_mode: bool
@@ -212,27 +212,31 @@ class TestValues:
 
 
 class TestWholeProcess:
-    def test_the_first_model_sets_what_there_is_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_first_model_sets_what_there_is_once(self) -> None:
         set_to: list[bool] = []
-        monkeypatch.setattr(process_wide, "_set", {})
-        monkeypatch.setitem(process_wide._JIT_SETTERS, "ENABLE_JIT_PROFILING", set_to.append)
+        process = ProcessSettings({"ENABLE_JIT_PROFILING": set_to.append})
         log = Log()
         for name, value in (("a", False), ("b", False), ("c", True)):
-            process_wide.apply(name, ModelSettings(jit_switches={"ENABLE_JIT_PROFILING": value}), log)
+            process.apply(name, ModelSettings(jit_switches={"ENABLE_JIT_PROFILING": value}), log)
         assert set_to == [False]
         assert log.warnings() == [
             "model 'c': ENABLE_JIT_PROFILING True has no effect: it holds for the whole process, where model 'a' set it to False"
         ]
 
-    def test_what_pytorch_refuses_is_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_what_pytorch_refuses_is_a_warning(self) -> None:
         def refuse(count: int) -> None:
             raise RuntimeError("parallel work has started")
 
-        monkeypatch.setattr(process_wide, "_set", {})
-        monkeypatch.setattr(torch, "set_num_interop_threads", refuse)
         log = Log()
-        process_wide.apply("a", ModelSettings(interop_threads=2), log)
+        ProcessSettings({INTEROP_THREADS: refuse}).apply("a", ModelSettings(interop_threads=2), log)
         assert log.warnings() == ["model 'a': INTER_OP_THREAD_COUNT 2 has no effect: parallel work has started"]
+
+    def test_every_setting_is_taken_by_pytorch(self) -> None:
+        """With the values that it has already, or has by default."""
+        switches = {key: True for key in SETTERS if key != INTEROP_THREADS}
+        log = Log()
+        ProcessSettings().apply("a", ModelSettings(jit_switches=switches), log)
+        assert log.warnings() == []
 
 
 def test_an_instance_on_a_gpu_that_is_not_there(backend: Backend, tmp_path: Path) -> None:

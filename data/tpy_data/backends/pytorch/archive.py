@@ -10,7 +10,7 @@ from tpy.errors import InvalidArgument
 
 
 class FileKind(enum.Enum):
-    """What loads the file."""
+    """A kind of model file. The value is its name for people."""
 
     TORCH_SCRIPT = "TorchScript"
     EXPORTED_PROGRAM = "exported program"

@@ -18,7 +18,7 @@ DEFAULT_MAX_BATCH_SIZE = 4
 
 
 def is_complete(config: ModelConfig) -> bool:
-    """Whether there is nothing to fill in: at least one input and one output are listed; a partial list stays as it is."""
+    """True when there is nothing to fill in: at least one input and one output are listed; a partial list stays as it is."""
     return bool(config.input or config.batch_input) and bool(config.output)
 
 

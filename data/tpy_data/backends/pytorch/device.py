@@ -1,4 +1,4 @@
-"""How tensors get to where a program runs, and back to the host."""
+"""Moves tensors to the device of a program, and back to the host."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tpy_data.backends.pytorch.tensors import Array, to_array, to_tensor
 
 
 class Device(Protocol):
-    """Where one instance runs. Used in the instance's thread only."""
+    """The device of one instance. Used in the instance's thread only."""
 
     def entered(self) -> AbstractContextManager[Any]:
-        """What an execution is within."""
+        """Returns the context that an execution runs in."""
         ...
 
     def put(self, array: Array, *, may_be_written: bool) -> torch.Tensor:
@@ -33,7 +33,7 @@ class Device(Protocol):
         ...
 
     def failure(self, error: Exception) -> Internal:
-        """What an execution that raised fails with."""
+        """Returns the error of an execution that raised."""
         ...
 
 

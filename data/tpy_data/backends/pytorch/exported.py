@@ -61,7 +61,7 @@ def _signature(exported: Any) -> Signature:
 
 
 def _writes(exported: Any) -> bool:
-    """Whether any operator writes in place: maybe an input, or a buffer of the program's own, which may be a result too."""
+    """True when any operator writes in place: maybe an input, or a buffer of the program's own, which may be a result too."""
     effects = exported.graph_signature
     if effects.user_inputs_to_mutate or effects.buffers_to_mutate:
         return True

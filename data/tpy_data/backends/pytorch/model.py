@@ -12,13 +12,13 @@ from tpy.config.model_config import InstanceKind
 from tpy.errors import Internal, InvalidArgument, Unavailable, Unsupported
 from tpy_data.backends.operator_libraries import operator_libraries
 from tpy_data.backends.python.stateful import StatefulInstance
-from tpy_data.backends.pytorch import process_wide
 from tpy_data.backends.pytorch.archive import FileKind, file_kind
 from tpy_data.backends.pytorch.device import CudaDevice, Device, HostDevice
 from tpy_data.backends.pytorch.exported import ExportedProgram
 from tpy_data.backends.pytorch.instance import PyTorchInstance
 from tpy_data.backends.pytorch.names import input_positions, output_positions
 from tpy_data.backends.pytorch.package import PackageProgram
+from tpy_data.backends.pytorch.process_wide import PROCESS
 from tpy_data.backends.pytorch.program import Program, load_failure
 from tpy_data.backends.pytorch.script import ScriptProgram
 from tpy_data.backends.pytorch.settings import RUNTIME, ModelSettings, model_settings, without_meaning
@@ -49,7 +49,7 @@ class PyTorchModel:
         """Load the program that the first instance on the CPU will have, so that a broken model fails here. Raises TpyError."""
         context, config = self._context, self._context.config
         on_gpu = [group.kind is InstanceKind.KIND_GPU for group in config.instance_group]
-        process_wide.apply(config.name, self._settings, context.log)
+        PROCESS.apply(config.name, self._settings, context.log)
         ignored = without_meaning(config, self._kind, on_gpu=any(on_gpu))
         if ignored:
             context.log(
@@ -104,7 +104,7 @@ class PyTorchModel:
             self._first = None
 
     def _places(self, program: Program) -> tuple[dict[str, int], dict[str, int | str]]:
-        """Where the configuration's names go. Raises InvalidArgument when it and the model do not fit."""
+        """Places the names of the configuration. Raises InvalidArgument when it and the model do not fit."""
         config, signature = self._context.config, program.signature
         inputs = input_positions(config, signature, self._warn)
         outputs = output_positions(config, signature, self._warn)

@@ -1,4 +1,4 @@
-"""Which tensor of a configuration is which argument or result of the model.
+"""Matches the tensors of a configuration with the arguments and results of the model.
 
 Triton's rules. Inputs: their names are the model's argument names; or else all end in `__<position>`; or else they are taken in
 the order of the configuration. Outputs: all names end in `__<position>`, or else order. What the model knows by other names is
@@ -115,7 +115,7 @@ def _index(name: str) -> int | None:
 
 
 def _is_pair(names: Sequence[str], arguments: Collection[str]) -> bool:
-    """Whether one name is given for one argument: then there is nothing to mistake."""
+    """True for one name and one argument: then there is nothing to mistake."""
     return len(names) == len(arguments) == 1
 
 

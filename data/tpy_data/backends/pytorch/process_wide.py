@@ -4,44 +4,55 @@ so."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
 from tpy_data.backends.pytorch.settings import ModelSettings
 
 Log = Callable[[str, str], None]
+Setter = Callable[..., object]
 
-_lock = threading.Lock()
-_set: dict[str, tuple[object, str]] = {}
-"""By parameter: its value, and the model that set it."""
-
-_JIT_SETTERS = {
+INTEROP_THREADS = "INTER_OP_THREAD_COUNT"
+SETTERS: Mapping[str, Setter] = {
+    INTEROP_THREADS: torch.set_num_interop_threads,
     "ENABLE_JIT_EXECUTOR": torch._C._jit_set_profiling_executor,
     "ENABLE_JIT_PROFILING": torch._C._jit_set_profiling_mode,
     "ENABLE_TENSOR_FUSER": torch._C._jit_set_texpr_fuser_enabled,
 }
 
 
-def apply(model_name: str, settings: ModelSettings, log: Log) -> None:
-    """Set what the model asks for, unless another model has set it before. Any thread."""
-    with _lock:
+class ProcessSettings:
+    """The values that were set, and the models that set them. Any thread."""
+
+    def __init__(self, setters: Mapping[str, Setter] = SETTERS) -> None:
+        self._setters = setters
+        self._lock = threading.Lock()
+        self._set: dict[str, tuple[object, str]] = {}
+
+    def apply(self, model_name: str, settings: ModelSettings, log: Log) -> None:
+        """Set what the model asks for, unless another model has set it before."""
+        wanted: dict[str, object] = dict(settings.jit_switches)
         if settings.interop_threads > 0:
-            _once("INTER_OP_THREAD_COUNT", settings.interop_threads, model_name, torch.set_num_interop_threads, log)
-        for key, enabled in settings.jit_switches.items():
-            _once(key, enabled, model_name, _JIT_SETTERS[key], log)
+            wanted[INTEROP_THREADS] = settings.interop_threads
+        with self._lock:
+            for key, value in wanted.items():
+                problem = self._apply_one(key, value, model_name)
+                if problem:
+                    log("warning", f"model '{model_name}': {key} {value} has no effect: {problem}")
+
+    def _apply_one(self, key: str, value: object, model_name: str) -> str:
+        """Returns why the value has no effect; empty when it has."""
+        if key in self._set:
+            first, owner = self._set[key]
+            return "" if first == value else f"it holds for the whole process, where model '{owner}' set it to {first}"
+        try:
+            self._setters[key](value)
+        except RuntimeError as error:
+            return str(error)
+        self._set[key] = (value, model_name)
+        return ""
 
 
-def _once(key: str, value: object, model_name: str, set_value: Callable[..., object], log: Log) -> None:
-    if key in _set:
-        first, owner = _set[key]
-        if first != value:
-            text = f"it holds for the whole process, where model '{owner}' set it to {first}"
-            log("warning", f"model '{model_name}': {key} {value} has no effect: {text}")
-        return
-    try:
-        set_value(value)
-    except RuntimeError as error:
-        log("warning", f"model '{model_name}': {key} {value} has no effect: {error}")
-        return
-    _set[key] = (value, model_name)
+PROCESS = ProcessSettings()
+"""Those of this process."""

@@ -24,12 +24,12 @@ class Program(Protocol):
 
     @property
     def writes_inputs(self) -> bool:
-        """Whether a run may write the tensors that it is given."""
+        """True when a run may write the tensors that it is given."""
         ...
 
     @property
     def keeps_outputs(self) -> bool:
-        """Whether a later run may write the tensors that a run gave."""
+        """True when a later run may write the tensors that a run gave."""
         ...
 
     def run(self, values: Values) -> Sequence[Any] | Mapping[str, Any]:
@@ -44,7 +44,7 @@ def first_line(error: BaseException) -> str:
 
 
 def load_failure(model_name: str, error: Exception) -> Internal:
-    """What a program that cannot be loaded is refused with: Triton's text, and what helps where an operator is missing."""
+    """Returns the error of a program that cannot be loaded: Triton's text, and what helps where an operator is missing."""
     text = first_line(error)
     package = _OPERATOR.search(text)
     if package is not None:

@@ -110,7 +110,7 @@ def _results(returned: Any) -> tuple[tuple[Result, ...] | None, bool]:
 
 
 def _effects(module: Any) -> tuple[bool, bool]:
-    """Whether the module may write its inputs, and whether its results may be memory that it writes again.
+    """Returns `writes_inputs` and `keeps_outputs`.
 
     By its graph with all calls inlined; where that cannot tell, the answer is yes.
     """

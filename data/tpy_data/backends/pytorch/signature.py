@@ -1,4 +1,4 @@
-"""What a model takes and gives, as far as its file says."""
+"""The arguments and results of a model, as far as its file says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Shape = tuple[int, ...]
 
 
 class ValueKind(enum.Enum):
-    """What an argument or result is to the model. The value is the word for people."""
+    """The type of an argument or result in the model. The value is the word for people."""
 
     TENSOR = "Tensor"
     STRINGS = "List[str]"
@@ -62,13 +62,13 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_described(self) -> bool:
-        """Whether the types and shapes of all tensors are known."""
+        """True when the types and shapes of all tensors are known."""
         tensors: tuple[Argument | Result, ...] = (*self.inputs, *(self.outputs or ()))
         return self.outputs is not None and all(each.datatype is not None and each.shape is not None for each in tensors)
 
     @property
     def batches(self) -> bool:
-        """Whether the first dimension of every tensor is open."""
+        """True when the first dimension of every tensor is open."""
         tensors: tuple[Argument | Result, ...] = (*self.inputs, *(self.outputs or ()))
         return all((each.shape or ())[:1] == (VARIABLE,) for each in tensors)
 
