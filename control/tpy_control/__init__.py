@@ -6,7 +6,7 @@ implementation of tpy.services.RepositoryService). It never loads a model and ne
 Read `core/control.py` for the rule, `plane.py` for what happens when, `run.py` for the tasks.
 """
 
-from tpy_control.check import ModelCheck, check_repository
+from tpy_control.check import LoadTrial, ModelCheck, check_repository
 from tpy_control.options import ControlMode, ControlOptions
 from tpy_control.plane import StartupReport
 from tpy_control.run import run_control_plane
@@ -19,6 +19,7 @@ __all__ = [
     "ControlOptions",
     "ControlPlane",
     "DiskSource",
+    "LoadTrial",
     "MemorySource",
     "ModelCheck",
     "RepositorySource",

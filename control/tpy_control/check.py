@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from tpy.config import ConfigError, ExtraCheck, ModelConfig, Problem, Severity, check_members, check_text, normalise, parse_pbtxt
+from tpy.config import (
+    ConfigError,
+    ExtraCheck,
+    ModelConfig,
+    Problem,
+    Severity,
+    check_members,
+    check_text,
+    errors_of,
+    normalise,
+    parse_pbtxt,
+)
 from tpy.errors import InvalidArgument
+from tpy.ids import Generation, ModelId
+from tpy.state import DesiredModel, DesiredVersion
 from tpy_control.core.agents import mismatches, required_md5s
-from tpy_control.core.candidate import DUPLICATE_TEXT, components_of, select_versions
+from tpy_control.core.candidate import DUPLICATE_TEXT, Refused, components_of, interpret, select_versions
 from tpy_control.core.scan import CONFIG_FILENAME, ModelScan
 from tpy_control.sources.disk import DiskRepositories
 
@@ -29,6 +43,14 @@ class ModelCheck(msgspec.Struct, frozen=True, kw_only=True):
         return not any(problem.is_error for problem in self.problems)
 
 
+class LoadTrial(NamedTuple):
+    """The result of loading a model and letting it go again: the completed configuration, None where it did not load, and the
+    findings."""
+
+    config: ModelConfig | None
+    findings: tuple[tuple[Severity, str], ...] = ()
+
+
 class _Scanned(msgspec.Struct, frozen=True):
     """A scanned model directory; `config` is None where the configuration could not be read."""
 
@@ -44,9 +66,10 @@ def check_repository(
     auto_complete: bool = True,
     namespacing: bool = False,
     extra_check: ExtraCheck = lambda config: (),
+    try_load: Callable[[DesiredModel], LoadTrial] | None = None,
 ) -> list[ModelCheck]:
     """Check every model of the repositories; one entry per model directory, sorted. Blocks: reads files. `extra_check` knows
-    what the data plane would refuse.
+    what the data plane would refuse; `try_load` loads a model, to find out what only loading shows.
 
     Raises Unavailable for a repository that cannot be read. Options mean what they mean for the server.
     """
@@ -58,17 +81,55 @@ def check_repository(
             scanned.append(_read(scan))
     names = Counter(one.scan.location.name for one in scanned)
     configs = {one.scan.location.name: one.config for one in scanned if one.config is not None}
+    found = {
+        one.scan.location: _problems(
+            disk, one, names, auto_complete=auto_complete, duplicate=not namespacing, extra_check=extra_check
+        )
+        for one in scanned
+    }
+    if try_load is not None:
+        for one in scanned:
+            if not errors_of(found[one.scan.location]) and not _is_ensemble(one):
+                trial = _tried(one, try_load, auto_complete=auto_complete)
+                found[one.scan.location] += [
+                    Problem(path=str(one.scan.directory), message=text, severity=severity) for severity, text in trial.findings
+                ]
+                if trial.config is not None:
+                    configs[one.scan.location.name] = trial.config
     return [
         ModelCheck(
             name=one.scan.location.name,
             repository=one.scan.location.repository,
-            problems=(
-                *_problems(disk, one, names, auto_complete=auto_complete, duplicate=not namespacing, extra_check=extra_check),
-                *_check_members(one, names, configs),
-            ),
+            problems=(*found[one.scan.location], *_check_members(one, names, configs, must=try_load is not None)),
         )
         for one in scanned
     ]
+
+
+def _is_ensemble(one: _Scanned) -> bool:
+    return one.config is not None and one.config.ensemble_scheduling is not None
+
+
+def _tried(one: _Scanned, try_load: Callable[[DesiredModel], LoadTrial], *, auto_complete: bool) -> LoadTrial:
+    """The trial of a model whose configuration is sound."""
+    model = ModelId(one.scan.location.name)
+    candidate = interpret(one.scan, model, auto_complete=auto_complete)
+    if isinstance(candidate, Refused):
+        return LoadTrial(None, ((Severity.ERROR, candidate.message),))
+    versions = {
+        version: DesiredVersion(version=version, generation=Generation(1), directory=scan.directory)
+        for version, scan in candidate.versions.items()
+    }
+    return try_load(
+        DesiredModel(
+            id=model,
+            directory=candidate.directory,
+            config=candidate.config,
+            config_revision=1,
+            versions=versions,
+            auto_complete=auto_complete,
+        )
+    )
 
 
 def _read(scan: ModelScan) -> _Scanned:
@@ -137,16 +198,18 @@ def _check_references(disk: DiskRepositories, one: _Scanned, config: ModelConfig
     return problems
 
 
-def _check_members(one: _Scanned, names: Counter[str], configs: Mapping[str, ModelConfig]) -> list[Problem]:
+def _check_members(one: _Scanned, names: Counter[str], configs: Mapping[str, ModelConfig], *, must: bool) -> list[Problem]:
     """Checks an ensemble against the configurations of its members. Skipped where a member's configuration is still to be
-    completed from its model, or where its name is not unique."""
+    completed from its model, or where its name is not unique; a problem then, if the check `must` be made."""
     config = one.config
     if config is None or config.ensemble_scheduling is None:
         return []
     wanted = [step.model_name for step in config.ensemble_scheduling.step]
     members = [configs[name] for name in wanted if names[name] == 1 and name in configs]
     if len(members) < len(wanted) or not all(member.input and member.output for member in members):
-        return []
+        missing = [name for name in wanted if names[name] != 1 or name not in configs or not (configs[name].input)]
+        text = f"its steps could not be checked: of {', '.join(dict.fromkeys(missing))} inputs and outputs are not known"
+        return [Problem(path=one.path, field="ensemble_scheduling.step", message=text)] if must and missing else []
     try:
         check_members(msgspec.structs.replace(config, name=one.scan.location.name), members)
     except InvalidArgument as error:

@@ -7,10 +7,15 @@ from pathlib import Path
 
 import orjson
 
+from tpy.cli.deep_check import DeepCheck
+from tpy.cli.flags import FLAG_BY_NAME
+from tpy.cli.serve import usable_gpus
 from tpy.config import ModelConfig, Objection, Problem, Severity
 from tpy_control import ModelCheck, check_repository
 from tpy_data.engine.loading.support import unsupported, without_effect
 from tpy_data.registry import BackendRegistry, how_to_get
+
+_COMPUTE_CAPABILITY_MIN = float(str(FLAG_BY_NAME["min-supported-compute-capability"].default))
 
 
 def report(
@@ -21,8 +26,10 @@ def report(
     auto_complete: bool,
     namespacing: bool,
     backend_directory: Path,
+    deep: bool = False,
 ) -> tuple[str, bool]:
-    """The text to print, and whether every model is sound. Raises Unavailable for a repository that cannot be read."""
+    """The text to print, and whether every model is sound. `deep`: models are loaded, too. Raises Unavailable for a repository
+    that cannot be read."""
     registry = BackendRegistry(
         backend_directory=backend_directory, repository_backend_directories=[path / "backends" for path in repositories]
     )
@@ -38,13 +45,17 @@ def report(
             there = f"one of {', '.join(sorted(backends))}. {how_to_get(config.backend, backends)}"
             yield Objection("backend", message, expected=there)
 
-    checks = check_repository(
-        repositories,
-        model_config_name=model_config_name,
-        auto_complete=auto_complete,
-        namespacing=namespacing,
-        extra_check=extra_check,
-    )
+    try:
+        checks = check_repository(
+            repositories,
+            model_config_name=model_config_name,
+            auto_complete=auto_complete,
+            namespacing=namespacing,
+            extra_check=extra_check,
+            try_load=DeepCheck(registry, usable_gpus(_COMPUTE_CAPABILITY_MIN)) if deep else None,
+        )
+    finally:
+        registry.close()
     sound = all(check.ok for check in checks)
     return (_json(checks) if as_json else _text(checks)), sound
 

@@ -97,15 +97,17 @@ def _serve(directories: Sequence[Path], given: Mapping[str, tuple[str, ...]], *,
     type=click.Path(path_type=Path),
     help="As for tpy serve.",
 )
+@click.option("--deep", is_flag=True, help="Also load each model and make one instance of it; runs the code of models.")
 def check(
     repository: tuple[Path, ...],
+    deep: bool,
     as_json: bool,
     model_config_name: str,
     complete: bool,
     namespacing: bool,
     backend_directory: Path,
 ) -> None:
-    """Check every model's configuration without loading anything. Exit status 1 when something is wrong."""
+    """Check every model's configuration; nothing is loaded, unless by --deep. Exit status 1 when something is wrong."""
     from tpy.cli.check import report
 
     text, sound = report(
@@ -115,6 +117,7 @@ def check(
         auto_complete=not complete,
         namespacing=namespacing,
         backend_directory=backend_directory,
+        deep=deep,
     )
     click.echo(text)
     sys.exit(0 if sound else _FAILURE)
