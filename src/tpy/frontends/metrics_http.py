@@ -15,7 +15,7 @@ from tpy.frontends.http.infer import unexpected_error_reply
 from tpy.frontends.http.message import HttpReply
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
-from tpy.frontends.http.server import serve_http_port
+from tpy.frontends.http.serving import serve_http_port
 from tpy.frontends.transport import BoundAddress
 
 _METRICS_TYPE = "text/plain; charset=utf-8"

@@ -1,6 +1,6 @@
 """Guards the parts of Hypercorn that we lean on and that it does not promise.
 
-Read quart_bridge.py and server.py before changing this.
+Read quart_bridge.py, port.py and serving.py before changing this.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
+from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper
 
 from tpy.clock import Clock
 from tpy.frontends.core.budget import ByteBudget
-from tpy.frontends.http.hypercorn_config import hypercorn_config
 from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.transport import Port
@@ -31,8 +33,18 @@ class HttpPort(Port):
         super().__init__(options, clock, name=name, alpn=("http/1.1",))
         self.options = options
         self.app = app
-        self.config = hypercorn_config(options)
+        self.config = _hypercorn_config()
         self.context = WorkerContext(None)
         self.stop_idle_s = stop_idle_s
         self.endpoint = endpoint
         self.bodies = ByteBudget(options.max_input_size) if endpoint is None else endpoint.bodies
+
+
+def _hypercorn_config() -> Config:
+    """Nothing in answers that Triton does not send. Hypercorn neither listens nor parses here, so its limits and time-outs have
+    nothing to bound."""
+    config = Config()
+    config.include_date_header = False
+    config.include_server_header = False
+    config.errorlog = logging.getLogger("tpy.frontends.http.hypercorn")
+    return config

@@ -12,9 +12,8 @@ from tpy.deliveries import Deliveries
 from tpy.frontends.grpc.transport.call import Handlers
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.options import GrpcOptions
-from tpy.frontends.grpc.transport.peer import peer_of
 from tpy.frontends.grpc.transport.port import GrpcPort
-from tpy.frontends.transport import BoundAddress, Wire, serve_port
+from tpy.frontends.transport import UNIX, BoundAddress, Wire, serve_port
 
 
 async def serve_grpc(
@@ -35,6 +34,14 @@ async def serve_grpc(
     port = GrpcPort(options, handlers, clock, deliveries)
 
     async def serve(wire: Wire, connected: socket.socket) -> None:
-        await run_connection(port, wire, peer_of(connected))
+        await run_connection(port, wire, _peer_of(connected))
 
     await serve_port(port, serve, stop=stop, inherited=inherited, task_status=task_status)
+
+
+def _peer_of(connected: socket.socket) -> str:
+    """`ipv4:127.0.0.1:5000`, `ipv6:[::1]:5000` or `unix:`. Raises OSError when the connection is gone already."""
+    if connected.family == socket.AF_UNIX:
+        return UNIX
+    name = connected.getpeername()
+    return f"ipv6:[{name[0]}]:{name[1]}" if connected.family == socket.AF_INET6 else f"ipv4:{name[0]}:{name[1]}"

@@ -42,11 +42,6 @@ class MessageReader:
         """True if a message has begun that is not complete."""
         return self._body is not None or bool(self._prefix)
 
-    @property
-    def missing_bytes(self) -> int:
-        """The bytes of the message that has begun that are still to come; 0 outside of one."""
-        return 0 if self._body is None else self._body_length - len(self._body)
-
     def feed(self, data: memoryview) -> list[Message]:
         """The messages that `data` completes. Raises FramingFault; the reader is of no use then."""
         return self.cut(data, len(data))[0]
