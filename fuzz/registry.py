@@ -57,6 +57,7 @@ TARGETS: tuple[Target, ...] = (
     worker.CANARY,
     worker.TENSORS,
     worker.SESSION,
+    worker.LIES,
     worker.WINDOW,
     worker.WINDOW_CANARY,
     engine.CIRCLES,

@@ -14,6 +14,7 @@ from tpy_data.backends.python.worker.core import batch
 from tpy_data.backends.python.worker.core.frames import (
     DATA_BYTES_MAX,
     HEADER_BYTES_MAX,
+    MEMORY_BYTES_MAX,
     Frame,
     FrameDecoder,
     Kind,
@@ -31,21 +32,27 @@ TENSORS = (
 )
 
 
-def expected(stream: bytes) -> tuple[list[tuple[int, int, bytes, bytes]], bool]:
+Found = tuple[int, int, bytes, bytes, bytes]
+"""Kind, stream, about memory, header, data."""
+
+
+def expected(stream: bytes) -> tuple[list[Found], bool]:
     """The frames of a stream, and whether it has a wrong prefix: with everything at hand at once."""
-    frames: list[tuple[int, int, bytes, bytes]] = []
+    frames: list[Found] = []
     at = 0
-    while at + 16 <= len(stream):
-        prefix = stream[at : at + 16]
-        header, data = int.from_bytes(prefix[4:8], "little"), int.from_bytes(prefix[8:12], "little")
-        sound = prefix[:2] == b"\x79\x70" and prefix[3] == 2 and header % 16 == 0
-        if not sound or header > HEADER_BYTES_MAX or data > DATA_BYTES_MAX or prefix[2] not in {int(kind) for kind in Kind}:
+    while at + 24 <= len(stream):
+        prefix = stream[at : at + 24]
+        memory, header, data = (int.from_bytes(prefix[begin : begin + 4], "little") for begin in (4, 8, 12))
+        sound = prefix[:2] == b"\x79\x70" and prefix[3] == 3 and (24 + memory + header) % 16 == 0
+        too_long = memory > MEMORY_BYTES_MAX or header > HEADER_BYTES_MAX or data > DATA_BYTES_MAX
+        if not sound or too_long or prefix[2] not in {int(kind) for kind in Kind}:
             return frames, True
-        end = at + 16 + header + data
+        begin, middle = at + 24 + memory, at + 24 + memory + header
+        end = middle + data
         if end > len(stream):
             break
-        number = int.from_bytes(prefix[12:16], "little")
-        frames.append((prefix[2], number, stream[at + 16 : at + 16 + header], stream[at + 16 + header : end]))
+        number = int.from_bytes(prefix[16:24], "little")
+        frames.append((prefix[2], number, stream[at + 24 : begin], stream[begin:middle], stream[middle:end]))
         at = end
     return frames, False
 
@@ -56,8 +63,9 @@ def run_frames(chance: Chance, decoder_of: type[FrameDecoder] = FrameDecoder) ->
     for _ in chance.rounds((1, 4, 8)):
         header = b"{}" * chance.choice((0, 1, 8, 100))
         data = chance.randbytes(chance.choice((0, 1, 16, 300)))
-        number = chance.choice((0, 1, 2**31, 2**32 - 1))
-        pieces.append(b"".join(encode(chance.choice(list(Kind)), header, [data], len(data), number)))
+        number = chance.choice((0, 1, 2**31, 2**64 - 1))
+        memory = b"[]" * chance.choice((0, 0, 0, 1, 40))
+        pieces.append(b"".join(encode(chance.choice(list(Kind)), number, header, [data], len(data), memory)))
     stream = b"".join(pieces)
     if chance.random() < 0.5:
         stream = spoiled(chance, stream)
@@ -80,9 +88,13 @@ def check_stream(stream: bytes, pieces: list[bytes], decoder_of: type[FrameDecod
             break
     if refused is not wrong:
         raise Violation(f"{stream!r}: refused {refused}, expected {wrong}")
-    if [(int(frame.kind), frame.number, bytes(frame.header), bytes(frame.data)) for frame in found] != frames:
+    if [_parts(frame) for frame in found] != frames:
         raise Violation(f"{stream!r}: found {found}, expected {frames}")
     return 1 + len(frames)
+
+
+def _parts(frame: Frame) -> Found:
+    return int(frame.kind), frame.stream, bytes(frame.memory or b""), bytes(frame.header), bytes(frame.data)
 
 
 def attack(data: bytes) -> int:

@@ -1,4 +1,5 @@
-"""Who may speak, beside the picture in the documentation; and the window of a decoupled request, seen by both ends at once."""
+"""Who may send what, beside the picture in the documentation; and the window of a decoupled request, seen by both ends at
+once."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ from tpy_data.backends.python.worker.core.session import Session
 from tpy_data.backends.python.worker.core.windows import BYTES_MAX, RESPONSES_MAX, Receipts, Window
 
 SESSION = (
-    "a conversation goes from loading over batches to its end as the picture says, with and without a decoupled model; whatever"
-    " else is said breaks it off for good, and raises nothing but ProtocolViolation"
+    "a session goes from loading over serving to its end as the picture says; whatever else is sent breaks it off for good, and"
+    " raises nothing but ProtocolViolation"
 )
 WINDOW = (
     "both ends know the same of a window but for what is under way: no more is sent than it holds (one response always may be),"
@@ -20,45 +21,39 @@ WINDOW = (
 )
 
 
+_BESIDE = {Kind.ASK, Kind.REPLY, Kind.TELL}
+_SERVED = _BESIDE | {Kind.RESPONSE, Kind.PROGRESS, Kind.CALL, Kind.ANSWER, Kind.NOTE, Kind.QUESTION}
+
+
 class NaiveSession:
     """The picture, step by step."""
 
-    def __init__(self, *, streaming: bool) -> None:
-        self.streaming = streaming
+    def __init__(self) -> None:
         self.broken = False
         self.said: list[Kind] = []
 
     def allowed(self) -> set[Kind]:
-        """What may be said next, after what was said."""
-        order = [kind for kind in self.said if kind not in (Kind.RESPONSE, Kind.PROGRESS)]
-        always = {Kind.RESPONSE, Kind.PROGRESS} if self.streaming else set()
+        """What may be sent next, after what was."""
         if self.broken:
             return set()
-        match order:
+        steps = {Kind.LOAD, Kind.HELLO, Kind.READY, Kind.FAILED, Kind.FINALIZE, Kind.FINALIZED}
+        match [kind for kind in self.said if kind in steps]:
             case []:
                 return {Kind.LOAD}
             case [Kind.LOAD]:
                 return {Kind.HELLO}
             case [_, Kind.HELLO]:
-                return {Kind.READY, Kind.FAILED}
-        asks = set() if self.streaming else {Kind.IS_CANCELLED}
-        in_run = next((kind for kind in reversed(order) if kind in (Kind.EXECUTE, Kind.RUN)), None) is Kind.RUN
-        match order[-1]:
-            case Kind.READY | Kind.RESULT | Kind.NOT_BEGUN:
-                return {Kind.EXECUTE, Kind.FINALIZE} | always | (set() if self.streaming else {Kind.RUN})
-            case Kind.EXECUTE | Kind.RUN | Kind.PART | Kind.CANCELLED:
-                return {Kind.RESULT} | always | asks | ({Kind.PART, Kind.NOT_BEGUN} if in_run else set())
-            case Kind.IS_CANCELLED:
-                return {Kind.CANCELLED}
-            case Kind.FINALIZE:
-                return {Kind.FINALIZED} | always
+                return {Kind.READY, Kind.FAILED} | _BESIDE
+            case [_, _, Kind.READY]:
+                return {Kind.EXECUTE, Kind.RESULT, Kind.NOT_STARTED, Kind.FINALIZE} | _SERVED
+            case [_, _, Kind.READY, Kind.FINALIZE]:
+                return {Kind.FINALIZED} | _SERVED
         return set()
 
 
 def run_session(chance: Chance, session_of: type[Session] = Session) -> int:
-    """Words that may be said, mostly."""
-    streaming = chance.random() < 0.5
-    session, naive = session_of(streaming=streaming), NaiveSession(streaming=streaming)
+    """Words that may be sent, mostly."""
+    session, naive = session_of(), NaiveSession()
     kinds = list(Kind)
     steps = 0
     for _ in chance.rounds((50, 60)):
@@ -71,6 +66,8 @@ def run_session(chance: Chance, session_of: type[Session] = Session) -> int:
             naive.broken = True
             chance.took("break off")
             continue
+        if session.may(kind) is not (kind in allowed):
+            raise Violation(f"whether {kind.name} may be sent after {[each.name for each in naive.said]}")
         try:
             session.apply(kind)
         except ProtocolViolation:

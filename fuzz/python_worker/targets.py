@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzz.chance import Chance
-from fuzz.python_worker import messages, talk
+from fuzz.python_worker import lies, messages, talk
 from fuzz.target import Target
 from tpy_data.backends.python.worker.core.frames import FrameDecoder, Kind
 from tpy_data.backends.python.worker.core.windows import Window
@@ -33,7 +33,6 @@ def _window_canary(chance: Chance) -> int:
     return talk.run_window(chance, WideWindow)
 
 
-_NEVER_ON_THIS_LINE = {Kind.ANSWER, Kind.CALL, Kind.REPOSITORY, Kind.NOTE}
 FRAMES = Target(
     name="worker_frames", invariant=messages.FRAMES, run=messages.run_frames, smoke_examples=8000, attack=messages.attack
 )
@@ -50,7 +49,14 @@ SESSION = Target(
     invariant=talk.SESSION,
     run=talk.run_session,
     smoke_examples=2000,
-    rules=(*(kind.name for kind in Kind if kind not in _NEVER_ON_THIS_LINE), "violation", "break off"),
+    rules=(*(kind.name for kind in Kind), "violation", "break off"),
+)
+LIES = Target(
+    name="worker_lies",
+    invariant=lies.LIES,
+    run=lies.run,
+    smoke_examples=300,
+    rules=("sound", "lie", "garbage", "lost", "outcome"),
 )
 WINDOW = Target(
     name="worker_window",

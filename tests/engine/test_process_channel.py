@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -13,15 +13,15 @@ import trio.testing
 from trio.testing import MockClock
 
 from tests.engine.fakes import RecordingSink, Rig, config, dynamic, instances, request, rig, values
-from tests.engine.prompt_fakes import FakePrompt, PromptBackend, first_value
+from tests.engine.queued_fakes import FakeQueued, QueuedBackend, first_value
 from tests.submitting import submit_to
-from tpy.backend import InstanceFailure, Outcome
+from tpy.backend import InstanceFailure
 from tpy.clock import Clock
 from tpy.errors import Unavailable
 from tpy.testing.loop_guard import LoopGuard
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.engine.channels.channel import BatchJob
-from tpy_data.engine.channels.process_channel import FinishJob, ProcessChannel
+from tpy_data.engine.channels.process_channel import ProcessChannel
 from tpy_data.engine.requests.batch import Batch
 from tpy_data.executors.executor import Job
 from tpy_data.executors.virtual_executor import VirtualExecutor
@@ -31,17 +31,17 @@ def _now_ns() -> int:
     return round(trio.current_time() * NS_PER_S)
 
 
-class PromptRig:
-    """A data plane with prompt instances; `jobs` are those that came to a thread."""
+class QueuedRig:
+    """A data plane with queued instances; `jobs` are those that came to a thread."""
 
-    def __init__(self, plane: Rig, backend: PromptBackend, jobs: list[Job]) -> None:
+    def __init__(self, plane: Rig, backend: QueuedBackend, jobs: list[Job]) -> None:
         self.plane = plane
         self.backend = backend
         self.jobs = jobs
 
     @property
-    def instance(self) -> FakePrompt:
-        (instance,) = self.backend.prompt
+    def instance(self) -> FakeQueued:
+        (instance,) = self.backend.living
         return instance
 
     def submit(self, number: float, **fields: int) -> RecordingSink:
@@ -62,26 +62,26 @@ class PromptRig:
 
 
 @asynccontextmanager
-async def prompt_rig(*, count: int = 1, latency_ms: int = 0, **changes: object) -> AsyncIterator[PromptRig]:
+async def queued_rig(*, count: int = 1, latency_ms: int = 0, **changes: object) -> AsyncIterator[QueuedRig]:
     jobs: list[Job] = []
 
     def note(worker: str, job: Job) -> int:
-        if isinstance(job, (BatchJob, FinishJob)):
+        if isinstance(job, BatchJob):
             jobs.append(job)
             return latency_ms * NS_PER_MS
         return 0
 
     async with trio.open_nursery() as nursery:
-        backend = PromptBackend(_now_ns)
+        backend = QueuedBackend(_now_ns)
         async with rig(backend=backend, executor=VirtualExecutor(nursery, note)) as plane:
             await plane.serve(config(instance_group=instances(count), **changes))
             await trio.testing.wait_all_tasks_blocked()
-            yield PromptRig(plane, backend, jobs)
+            yield QueuedRig(plane, backend, jobs)
         nursery.cancel_scope.cancel()
 
 
 async def test_no_thread_is_needed(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
-    async with prompt_rig() as r:
+    async with queued_rig() as r:
         await r.warm()
         sinks = [r.submit(number) for number in range(10)]
         while not all(sink.responses for sink in sinks):
@@ -91,57 +91,51 @@ async def test_no_thread_is_needed(autojump_clock: MockClock, loop_guard: LoopGu
         assert statistics.execution_count == statistics.inference.success.count == 14
     assert r.jobs == []
     assert r.backend.begun[4:] == list(range(10)), "in order"
-    assert r.backend.prompt == []
+    assert r.backend.living == []
 
 
-async def test_a_silent_instance_is_left_to_its_thread(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
-    async with prompt_rig() as r:
+async def test_a_silent_instance_is_checked_each_second(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with queued_rig() as r:
         sink = r.submit(1)
         await trio.sleep(0.9)
-        assert r.jobs == []
-        await trio.sleep(1.2)
-        assert values(sink.response) == [1, 1]
-        assert len(r.jobs) == 1
-        other = r.submit(2)
+        assert r.instance.checks == 1
+        await trio.sleep(2)
+        assert r.instance.checks == 3
         await r.step()
-        assert values(other.response) == [2, 2], "and the next is not"
-        assert len(r.jobs) == 1
+        assert values(sink.response) == [1, 1]
+        await trio.sleep(1.5)
+        checks = r.instance.checks
+        await trio.sleep(5)
+        assert r.instance.checks == checks, "while it has something to do"
 
 
-async def test_what_the_instance_cannot_do_at_once_is_for_the_thread(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
-    async with prompt_rig() as r:
-        r.instance.declines = True
-        assert values(await r.submit(1).wait()) == [1, 1]
-        assert [type(job) for job in r.jobs] == [BatchJob]
-        r.instance.declines = False
-        r.instance.asks = True
-        sink = r.submit(2)
-        r.instance.step()
-        assert values(await sink.wait()) == [2, 2]
-        assert [type(job) for job in r.jobs] == [BatchJob, FinishJob]
-
-
-async def test_what_the_thread_executes_is_not_the_loops_to_collect(
-    autojump_clock: MockClock, loop_guard: LoopGuard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The instance has an open batch then, and its descriptor becomes readable with the answer."""
-    async with prompt_rig(latency_ms=3000) as r:
-        r.instance.declines = True
+async def test_a_check_that_finds_it_gone_fails_its_batch(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with queued_rig() as r:
         sink = r.submit(1)
-        await trio.testing.wait_all_tasks_blocked()
-        monkeypatch.setattr(type(r.instance), "open_batches", 1)
-        r.instance._theirs.send(b"x")
-        monkeypatch.setattr(r.instance, "collect", lambda take: pytest.fail("two readers of one instance"))
-        await trio.sleep(2.5)  # longer than silence is put up with
-        monkeypatch.undo()
-        assert values(await sink.wait()) == [1, 1]
-        assert [type(job) for job in r.jobs] == [BatchJob]
+        instance = r.instance
+        await trio.sleep(0.5)
+        instance.hangs = True
+        await trio.sleep(0.6)
+        assert sink.error == "Internal: it died"
+        assert r.instance is not instance
+
+
+async def test_an_instance_takes_as_many_as_it_likes(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with queued_rig() as r:
+        await r.warm()
+        r.instance.takes = 1
+        sinks = [r.submit(number) for number in range(5)]
+        for count in range(5):
+            assert r.instance.open_batches == 1
+            await r.step()
+            assert [len(sink.responses) for sink in sinks] == [1] * (count + 1) + [0] * (4 - count)
+        assert r.backend.begun[4:] == list(range(5))
 
 
 async def test_quick_answers_leave_together_unless_one_takes_long_and_the_rest_is_given_back(
     autojump_clock: MockClock, loop_guard: LoopGuard
 ) -> None:
-    async with prompt_rig() as r:
+    async with queued_rig() as r:
         await r.warm()
         first = r.submit(0)
         sinks = [r.submit(number) for number in range(1, 6)]
@@ -164,7 +158,7 @@ async def test_quick_answers_leave_together_unless_one_takes_long_and_the_rest_i
 async def test_a_request_that_ended_before_its_turn_is_not_executed(
     how: str, autojump_clock: MockClock, loop_guard: LoopGuard
 ) -> None:
-    async with prompt_rig() as r:
+    async with queued_rig() as r:
         await r.warm()
         r.submit(0)
         sinks = [RecordingSink() for _ in range(4)]
@@ -190,7 +184,7 @@ async def test_a_request_that_ended_before_its_turn_is_not_executed(
 
 async def test_cancelling_what_was_executed_a_moment_ago_answers_nobody(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
     """What is revoked for the cancellation was executed already."""
-    async with prompt_rig() as r:
+    async with queued_rig() as r:
         await r.warm()
         r.submit(0)
         sinks = [RecordingSink() for _ in range(3)]
@@ -206,7 +200,7 @@ async def test_cancelling_what_was_executed_a_moment_ago_answers_nobody(autojump
 
 
 async def test_the_death_of_a_worker_costs_what_it_executed(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
-    async with prompt_rig() as r:
+    async with queued_rig() as r:
         await r.warm()
         r.submit(0)
         sinks = [r.submit(number) for number in range(1, 5)]
@@ -227,7 +221,7 @@ async def test_what_killed_a_worker_is_not_taken_back(
     autojump_clock: MockClock, loop_guard: LoopGuard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop takes back what is behind it at the moment at which the thread finds the worker dead."""
-    async with prompt_rig() as r:
+    async with queued_rig() as r:
         await r.warm()
         r.submit(0)
         sinks = [RecordingSink() for _ in range(4)]
@@ -250,21 +244,38 @@ async def test_what_killed_a_worker_is_not_taken_back(
     assert r.backend.begun[4:] == [0, 1, 2, 4]
 
 
-async def test_an_instance_that_goes_ends_its_run_in_its_thread(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
-    async with prompt_rig() as r:
+async def test_an_instance_that_goes_ends_what_it_holds(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+    async with queued_rig() as r:
         await r.warm()
         r.submit(0)
         sinks = [r.submit(number) for number in range(1, 5)]
         await r.step()
         r.plane.want(config(), ())
-        for sink in sinks:
-            await sink.wait()
+        await trio.sleep(1)
+        for _ in range(4):
+            await r.step()
         assert [values(sink.response) for sink in sinks] == [[number] * 2 for number in range(1, 5)]
     assert r.backend.begun[4:] == list(range(5))
-    assert r.backend.prompt == []
+    assert r.backend.living == []
 
 
-async def slow_run(r: PromptRig) -> list[RecordingSink]:
+async def test_one_of_two_instances_that_goes_is_over_with_its_batch_first(
+    autojump_clock: MockClock, loop_guard: LoopGuard
+) -> None:
+    """Its close waits for the batch, whose end the loop is told of from the instance's thread."""
+    async with queued_rig(count=2) as r:
+        sinks = [r.submit(number) for number in (1, 2)]
+        await trio.testing.wait_all_tasks_blocked()
+        r.plane.want(config(), {1: 1})
+        await trio.sleep(1)
+        while not all(sink.responses for sink in sinks):
+            r.backend.living[0].step()
+            await trio.testing.wait_all_tasks_blocked()
+        assert [values(sink.response) for sink in sinks] == [[1, 1], [2, 2]]
+        assert len(r.backend.living) == 1
+
+
+async def slow_run(r: QueuedRig) -> list[RecordingSink]:
     """A slow instance that holds 4 batches, and two requests that wait."""
     r.backend.took_ns = NS_PER_MS
     first = r.submit(0)
@@ -275,7 +286,7 @@ async def slow_run(r: PromptRig) -> list[RecordingSink]:
 
 
 async def test_a_slow_instance_goes_on_and_each_answer_leaves_at_once(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
-    async with prompt_rig() as r:
+    async with queued_rig() as r:
         sinks = await slow_run(r)
         for number in range(4):
             (statistics,) = r.plane.plane.statistics("m")
@@ -290,43 +301,6 @@ async def test_a_slow_instance_goes_on_and_each_answer_leaves_at_once(autojump_c
         assert not r.jobs
 
 
-async def test_a_slow_instance_that_is_silent_for_long_still_answers_one_by_one(
-    autojump_clock: MockClock, loop_guard: LoopGuard
-) -> None:
-    async with prompt_rig() as r:
-        sinks = await slow_run(r)
-        await trio.sleep(2.1)
-        assert r.jobs
-        assert all(isinstance(job, FinishJob) for job in r.jobs)
-        for sink in sinks:
-            await sink.wait()
-        assert [values(sink.response) for sink in sinks] == [[number] * 2 for number in range(1, 7)]
-        assert r.backend.begun == list(range(7))
-
-
-async def test_an_answer_that_came_with_a_question_leaves_at_once(
-    autojump_clock: MockClock, loop_guard: LoopGuard, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The worker says that one request is over, and in the next has a question, for the thread: both are read together."""
-    async with prompt_rig() as r:
-        sinks = await slow_run(r)
-        answered: list[int] = []
-        finish = r.instance.finish
-
-        def slow_finish(take: Callable[[Outcome], None]) -> None:
-            answered.append(len(sinks[0].responses))
-            finish(take)
-
-        monkeypatch.setattr(r.instance, "finish", slow_finish)
-        r.instance.asks_then = True
-        await r.step()
-        for sink in sinks[:4]:
-            await sink.wait()
-        assert answered == [1]
-        for _ in range(2):
-            await r.step()
-
-
 async def test_what_is_answered_is_let_go(
     autojump_clock: MockClock, loop_guard: LoopGuard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,19 +312,19 @@ async def test_what_is_answered_is_let_go(
         channels.append(self)
 
     monkeypatch.setattr(ProcessChannel, "__init__", noted)
-    async with prompt_rig() as r:
+    async with queued_rig() as r:
         sinks = await slow_run(r)
         await r.step()
         assert sinks[0].responses
         (channel,) = channels
-        assert [first_value(batch) for batch in (*channel._given, *channel._waiting)] == [2, 3, 4, 5]
+        assert [first_value(batch) for batch in channel._batches] == [2, 3, 4, 5]
         assert not channel._finished
         for _ in range(5):
             await r.step()
 
 
 async def test_a_prefetched_request_that_was_cancelled_is_not_executed(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
-    async with prompt_rig() as r:
+    async with queued_rig() as r:
         r.backend.took_ns = NS_PER_MS
         sinks = [RecordingSink() for _ in range(6)]
         handles = [submit_to(r.plane.plane.inference, request(value=number), sink) for number, sink in enumerate(sinks)]
@@ -365,7 +339,7 @@ async def test_a_prefetched_request_that_was_cancelled_is_not_executed(autojump_
 class Walk:
     """Random requests, cancellations, steps and deaths of workers, more and fewer instances; then what must hold."""
 
-    def __init__(self, r: PromptRig, seed: int, changes: dict[str, Any]) -> None:
+    def __init__(self, r: QueuedRig, seed: int, changes: dict[str, Any]) -> None:
         self.r = r
         self.changes = changes
         self.chance = random.Random(seed)
@@ -395,7 +369,7 @@ class Walk:
             self.handles[number].cancel()  # type: ignore[attr-defined]  # a RequestHandle
 
     async def act(self) -> None:
-        living = [instance for instance in self.r.backend.prompt if not instance.dead]
+        living = [instance for instance in self.r.backend.living if not instance.dead]
         chosen = self.chance.choice(living) if living else None
         match self.chance.choices(range(10), (20, 6, 50, 4, 4, 0.5, 30, 4, 4, 0.4))[0]:
             case 0:
@@ -408,8 +382,6 @@ class Walk:
                 with suppress(Unavailable):
                     served = self.r.plane.plane.inference._find("m", None)  # type: ignore[attr-defined]  # as calls of models do
                     served.served_copy.engine.recall()
-            case 4 if chosen is not None:
-                chosen.asks = bool(chosen.open)
             case 5 if chosen is not None:
                 chosen.die()
             case 6:
@@ -417,7 +389,7 @@ class Walk:
             case 7:
                 await trio.sleep(self.chance.choice((0.0005, 0.002, 0.01)))
             case 8 if chosen is not None:
-                chosen.declines = not chosen.declines
+                chosen.takes = self.chance.choice((1, 2, 100))
             case 9:
                 groups = instances(self.chance.choice((1, 2, 3)))
                 self.r.plane.want(config(instance_group=groups, **self.changes), {1: 1})
@@ -427,7 +399,7 @@ class Walk:
     async def settle(self) -> None:
         with trio.fail_after(600):
             while not all(sink.responses or number in self.cancelled for number, sink in self.sinks.items()):
-                for instance in list(self.r.backend.prompt):
+                for instance in list(self.r.backend.living):
                     instance.step()
                 await trio.sleep(0.01)
 
@@ -454,11 +426,11 @@ class Walk:
 @pytest.mark.parametrize("seed", range(20))
 async def test_random_walks(seed: int, batching: str, autojump_clock: MockClock) -> None:
     changes = {"dynamic_batching": dynamic()} if batching == "dynamic" else {}
-    async with prompt_rig(count=1 + seed % 3, **changes) as r:
+    async with queued_rig(count=1 + seed % 3, **changes) as r:
         r.backend.took_ns = (0, NS_PER_MS)[seed // 3 % 2]
         walk = Walk(r, seed, changes)
         for _ in range(300):
             await walk.act()
         await walk.settle()
         walk.check()
-    assert r.backend.prompt == []
+    assert r.backend.living == []

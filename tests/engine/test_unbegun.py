@@ -22,9 +22,9 @@ from tests.engine.fakes import (
     rig,
     values,
 )
-from tests.engine.prompt_fakes import PromptBackend
+from tests.engine.queued_fakes import QueuedBackend
 from tests.engine.sequences import sequence_backend, sequence_config
-from tests.engine.test_process_channel import prompt_rig
+from tests.engine.test_process_channel import queued_rig
 from tests.submitting import submit_to
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, InstancePlacement, ModelInstance
 from tpy.errors import Internal
@@ -206,9 +206,9 @@ async def test_one_that_ends_in_the_middle_fails_what_it_had_begun(autojump_cloc
 
 
 @pytest.mark.parametrize("count", [1, 8])
-async def test_a_run_that_a_prompt_instance_never_read(autojump_clock: MockClock, loop_guard: LoopGuard, count: int) -> None:
-    async with prompt_rig() as r:
-        assert isinstance(r.backend, PromptBackend)
+async def test_batches_that_a_queued_instance_never_read(autojump_clock: MockClock, loop_guard: LoopGuard, count: int) -> None:
+    async with queued_rig() as r:
+        assert isinstance(r.backend, QueuedBackend)
         await r.warm()
         instance = r.instance
         instance.unread = True

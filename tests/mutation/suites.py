@@ -28,6 +28,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "fuzz:worker_frames",
         "fuzz:worker_tensors",
         "fuzz:worker_session",
+        "fuzz:worker_lies",
         "fuzz:worker_window",
         "tests/backends/python/test_wire.py",
         "tests/backends/python/test_models.py",

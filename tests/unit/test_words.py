@@ -14,12 +14,10 @@ FOLDERS = (".", "src", "control", "data")
 QUESTIONS = frozenset({"what", "whether", "how", "where", "who", "when", "which", "why"})
 UNDER_WAY = (
     "src/tpy/_proto",
-    "src/tpy/backend/prompt_instance.py",
     "src/tpy/backend/server_calls.py",
     "data/tpy_data/backends/python",
     "fuzz/python_worker",
     "tests/backends/python",
-    "tests/engine/prompt_fakes.py",
     "tests/engine/test_process_channel.py",
     "tests/engine/test_thread_channel.py",
 )

@@ -23,22 +23,25 @@ from tpy.backend.implicit_state import SequenceState, StateSpec, control_datatyp
 from tpy.backend.late_answer import AnswerLater
 from tpy.backend.model_metrics import Metric, MetricFamily, ModelMetrics
 from tpy.backend.overlapping_instance import OverlappingInstance
-from tpy.backend.prompt_instance import Outcome, PromptInstance
+from tpy.backend.queued_instance import BatchListener, Outcome, QueuedInstance
 from tpy.backend.ragged import BATCH_INPUT_RANKS, Batching, batching_of
 from tpy.backend.readiness import ChecksReadiness
-from tpy.backend.server_calls import CallSink, Done, LineReader, LoopCalls, ServerCall, ServerCalls, WaitingBatch
+from tpy.backend.server_calls import AfterRead, CallSink, DescriptorReader, Done, LoopCalls, ServerCall, ServerCalls, WaitingBatch
 from tpy.backend.watched_instance import WatchedInstance
 
 __all__ = [
     "BATCH_INPUT_RANKS",
+    "AfterRead",
     "AnswerLater",
     "Backend",
     "BackendCapabilities",
     "BackendFactory",
     "BackendSettings",
+    "BatchListener",
     "Batching",
     "CallSink",
     "ChecksReadiness",
+    "DescriptorReader",
     "Done",
     "ExecutionBatch",
     "ExecutionRequest",
@@ -46,7 +49,6 @@ __all__ = [
     "HostPolicy",
     "InstanceFailure",
     "InstancePlacement",
-    "LineReader",
     "LoadedModel",
     "LoopCalls",
     "Metric",
@@ -57,7 +59,7 @@ __all__ = [
     "Outcome",
     "OverlappingInstance",
     "PhaseTimes",
-    "PromptInstance",
+    "QueuedInstance",
     "ResponseSender",
     "SequenceState",
     "ServerCall",

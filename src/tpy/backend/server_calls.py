@@ -6,6 +6,7 @@ a call arrives, on the Trio thread, at the object that was given with it. That o
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
@@ -62,8 +63,9 @@ class ServerCalls(Protocol):
     def infer(
         self, request: InferenceRequest, sink: CallSink, *, streams: bool, waiting: WaitingBatch | None = None
     ) -> ServerCall:
-        """Run a request. Without `streams` a decoupled model is refused. With `waiting`, the call is refused (Unavailable) when
-        it could never end because every instance that could run it waits, in the end, for this call."""
+        """Run a request; on the Trio thread it is submitted before this returns, and may be answered. Without `streams` a
+        decoupled model is refused. With `waiting`, the call is refused (Unavailable) when it could never end because every
+        instance that could run it waits, in the end, for this call."""
         ...
 
     def load_model(self, request: LoadRequest, done: Done) -> None:
@@ -79,11 +81,22 @@ class ServerCalls(Protocol):
         ...
 
 
-class LineReader(Protocol):
-    """Who reads the calls of a model from a descriptor. Used on the Trio thread; must neither block nor raise."""
+class AfterRead(enum.Enum):
+    """What to do after a `DescriptorReader` was told that it can read."""
 
-    def ready(self) -> bool:
-        """Something has come. False: watch no longer."""
+    WAIT = "wait"
+    """Tell it again when there is more to read."""
+    AGAIN = "again"
+    """Tell it again soon: it has more to do."""
+    STOP = "stop"
+    """Watch no longer."""
+
+
+class DescriptorReader(Protocol):
+    """Who reads from a descriptor that the loop watches. Used on the Trio thread; must neither block nor raise."""
+
+    def ready(self) -> AfterRead:
+        """Something has come."""
         ...
 
     def unwatched(self) -> None:
@@ -93,15 +106,9 @@ class LineReader(Protocol):
 
 @runtime_checkable
 class LoopCalls(Protocol):
-    """ServerCalls may have this as well: then the Trio thread itself hears what models call, where that needs no other thread."""
+    """ServerCalls may have this as well: then the Trio thread itself reads what worker processes send."""
 
-    def watch(self, descriptor: int, reader: LineReader) -> bool:
+    def watch(self, descriptor: int, reader: DescriptorReader) -> bool:
         """Tell `reader` whenever the descriptor, which is the server's from now on, is readable. Any thread. False when the loop
         has ended: then nothing was done."""
-        ...
-
-    def infer_now(
-        self, request: InferenceRequest, sink: CallSink, *, streams: bool, waiting: WaitingBatch | None = None
-    ) -> ServerCall:
-        """As `ServerCalls.infer`, on the Trio thread: the request is submitted before this returns, and may be answered."""
         ...

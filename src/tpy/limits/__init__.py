@@ -249,9 +249,12 @@ OVERLAP_TRIAL_BATCHES: Final = 8
 """Halved batches of which the quickest says what half costs. Few, as a model that takes as long for half as for all pays for
 them, and enough for one that nothing disturbed."""
 
-PROMPT_SILENCE_S_MAX: Final = 1.0
-"""Time that the Trio thread waits for an instance that has a process of its own, before a thread does, which also looks whether
-that process still lives."""
+WORKER_CHECK_S: Final = 1.0
+"""Seconds between two looks whether an instance in a process of its own lives while it executes. Its end is seen at once, but not
+where another process holds its connection open."""
+
+WORKER_MESSAGES_AT_ONCE_MAX: Final = 64
+"""Messages of one worker that the Trio thread handles in one go: some milliseconds, then it is the turn of others."""
 
 UNREPORTED_NS_MAX: Final = 2_000_000
 """Delay of the answers before a batch of a quick model that takes long. Looking sooner costs

@@ -13,7 +13,8 @@ import pytest
 from tpy.backend import InstanceFailure
 from tpy.errors import ErrorCode, Internal, InvalidArgument, NotFound
 from tpy.messages import DataType, SequencePosition, Tensor
-from tpy_data.backends.python import call_desk, threaded_calls
+from tpy_data.backends.python.instance import thread_calls
+from tpy_data.backends.python.protocol import call_server
 
 from .calls import Call, FakeServer, surround
 from .conftest import Serve, Served, request
@@ -40,11 +41,11 @@ class TritonPythonModel:
 )
 
 
-def desk(served: Served) -> call_desk.CallDesk | threaded_calls.ThreadedCalls:
+def desk(served: Served) -> call_server.CallServer | thread_calls.ThreadCalls:
     """Where the model's calls are counted."""
     python = served.python
-    found = python._calls if hasattr(python, "_calls") else python._talk.side.calls
-    assert isinstance(found, (call_desk.CallDesk, threaded_calls.ThreadedCalls))
+    found = python._calls
+    assert isinstance(found, (call_server.CallServer, thread_calls.ThreadCalls))
     return found
 
 
@@ -312,8 +313,8 @@ def test_memory_of_a_gpu_is_refused(serve: Serve) -> None:
 
 
 def test_a_bound_on_outstanding_calls(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_desk, "MODEL_CALLS_OUTSTANDING_MAX", 3)
-    monkeypatch.setattr(threaded_calls, "MODEL_CALLS_OUTSTANDING_MAX", 3)
+    monkeypatch.setattr(call_server, "MODEL_CALLS_OUTSTANDING_MAX", 3)
+    monkeypatch.setattr(thread_calls, "MODEL_CALLS_OUTSTANDING_MAX", 3)
     served = surround(
         serve(
             CALL
@@ -407,36 +408,39 @@ class TritonPythonModel:
 
 
 @pytest.mark.parametrize(
-    "attack",
+    ("attack", "why"),
     [
-        "line._channel.send(Kind.EXECUTE, b'{}', [], 0)",
-        "line._channel.send(Kind.CALL, b'{}', [], 0)",
-        "line._channel.send(Kind.CALL, b'not json', [], 0)",
-        'line._channel.send(Kind.NOTE, b\'{"t":[],"c":[],"r":[77]}\', [], 0)',
-        'line._channel.send(Kind.REPOSITORY, b\'{"n":7,"s":null,"r":[],"d":[],"o":"format","m":"x"}\', [], 0)',
-        "line._channel._socket.sendall(b'rubbish' * 100)",
-        "line._channel.send(Kind.CALL, again(line._number), [], 0)",
-        "line._side.tell({'type': 'calls'}, file=0)",
-        "line._side.tell({'type': 'calls'})",
+        ("connection.send(Kind.EXECUTE, 1, '[]')", "unexpected EXECUTE"),
+        ("connection.send(Kind.CALL, 7, '{}')", "Expected `array`"),
+        ("connection.send(Kind.CALL, 7, 'not json')", "JSON is malformed"),
+        ("connection.send(Kind.CALL, 2, again)", "call 2 is outstanding already"),
+        ("connection.send(Kind.CALL, 0, again)", "call 0 is outstanding already"),
+        ("connection.send(Kind.NOTE, 0, '[[[2,9]],[]]')", "9 of 0 responses were taken"),
+        ("connection.send(Kind.ASK, 7, json.dumps(dict(type='format', model='x')))", "Invalid value 'format'"),
+        ("connection.send(Kind.ASK, 7, json.dumps(dict(type='cancelled', batch=9, index=0)))", "asked for request 0 of batch 9"),
+        ("connection.send(Kind.TELL, 7, json.dumps(dict(type='log', level='info')))", "missing required field `message`"),
+        ("connection.send(Kind.READY, 0, '{}')", "READY while serving"),
+        ("connection._channel._socket.sendall(b'rubbish' * 100)", "not a frame"),
+        (
+            "connection._endpoint._borrower._released.append(77); call(np.ones(1)).exec()",
+            "segment 77 given back, but it was not lent",
+        ),
     ],
 )
-def test_a_worker_that_breaks_the_rules_loses_its_line(make: Serve, attack: str) -> None:
+def test_a_worker_that_breaks_the_rules_is_ended(make: Serve, attack: str, why: str) -> None:
+    """And what its model has called is cancelled."""
     server = FakeServer(lambda call: None if call.streams else call.answer())
     served = surround(
         make(
             CALL
             + f"""
-import importlib
 context = sys.modules["tpy_python_worker.context"]
 Kind = sys.modules["tpy_python_worker.core.frames"].Kind
-
-def again(number):
-    asked = ["x", -1, "", 0, 0, 0, "", [], []]
-    return json.dumps(dict(n=number, s=None, r=[], d=[], b=0, m=True, q=asked)).encode()
+again = json.dumps([0, True, ["x", -1, "", 0, 0, 0, "", [], []]])
 
 class TritonPythonModel:
     def execute(self, requests):
-        line = context.current().calls
+        connection = context.current().calls._connection
         assert not call(np.ones(1)).exec().has_error()
         kept = call(np.ones(1)).exec(decoupled=True)
         {attack}
@@ -446,11 +450,10 @@ class TritonPythonModel:
         ),
         server,
     )
-    error = served.run()[0].error
-    assert error is not None
-    assert "the server is gone" in error.message
+    with pytest.raises(InstanceFailure, match="is not healthy"):
+        served.run()
     assert all(call.cancelled.wait(10) for call in server.calls if call.streams)
-    assert served.logged("error")
+    assert any(why in text for text in served.logged("error")), served.logs
 
 
 def test_a_process_that_the_model_starts_cannot_call(make: Serve) -> None:

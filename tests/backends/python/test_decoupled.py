@@ -256,6 +256,24 @@ def test_cancellation_reaches_the_model_and_frees_one_that_waits(serve: Serve) -
     assert len(sender.sent) <= 502
 
 
+def test_a_request_that_was_cancelled_before_it_was_given_is_known_as_such(serve: Serve) -> None:
+    served = serve(
+        f"""
+        class TritonPythonModel:
+            def execute(self, requests):
+                sender = requests[0].get_response_sender()
+                while not sender.is_cancelled():
+                    pass
+                sender.send(flags={FINAL})
+        """,
+        decoupled=True,
+    )
+    sender = RecordingSender()
+    sender.cancel()
+    served.run(request(np.zeros(1, np.float32), sender=sender, cancelled=lambda: sender.cancelled))
+    assert told(sender) == ["end"]
+
+
 def test_the_window_of_a_worker(make: Serve) -> None:
     """A worker sends no more than a window ahead, and goes on as responses are taken."""
     served = make(COUNT, decoupled=True)

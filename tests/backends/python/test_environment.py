@@ -10,7 +10,7 @@ import pytest
 
 from tests.backends.python.conftest import Serve
 from tpy.errors import Internal, InvalidArgument
-from tpy_data.backends.python.environment import Environments
+from tpy_data.backends.python.environment.interpreters import Environments
 from tpy_data.backends.python.settings import PythonSettings, read_settings
 
 WHERE = """

@@ -225,11 +225,10 @@ def test_the_end_of_a_worker_is_seen_at_once_although_its_child_lives(make: Serv
 
 
 STALE = """
+import gc
+Kind = sys.modules["tpy_python_worker.core.frames"].Kind
 def worker(kind):
-    frame = sys._getframe()
-    while type(frame.f_locals.get("self")).__name__ != kind:
-        frame = frame.f_back
-    return frame.f_locals["self"]
+    return next(each for each in gc.get_objects() if type(each).__name__ == kind)
 class TritonPythonModel:
     def execute(self, requests):
         {code}
@@ -237,23 +236,27 @@ class TritonPythonModel:
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("code", "why"),
     [
-        "worker('Worker')._executed += int(given(requests[0])[0])",
-        "worker('Worker')._executed += int(given(requests[0])[0]); requests[0].is_cancelled()",
+        ("worker('Worker')._connection.send(Kind.RESULT, 3, '[[0,0,0],[]]')", "RESULT with number 3, while 2 was due"),
+        ("worker('Worker')._batch = requests[0]._is_cancelled._batch = 3; requests[0].is_cancelled()", ""),
     ],
 )
-def test_a_result_of_another_batch_fails_the_instance(make: Serve, code: str) -> None:
-    served = make(STALE.format(code=code) + "        return [answer(tensor(given(r))) for r in requests]\n")
+def test_a_result_of_another_batch_fails_the_instance(make: Serve, code: str, why: str) -> None:
+    model = (
+        STALE.format(code=f"if given(requests[0])[0]: {code}") + "        return [answer(tensor(given(r))) for r in requests]\n"
+    )
+    served = make(model)
     assert served.output(request(np.array([0], np.float32))) == 0
     with pytest.raises(InstanceFailure):
         served.run(request(np.array([-1], np.float32)))
-    assert any("with number 1, while 2 was due" in text for text in served.logged("error"))
+    expected = why or "asked for request 0 of batch 3, while 2 was executed"
+    assert any(expected in text for text in served.logged("error")), served.logs
 
 
 def test_a_response_out_of_turn_fails_the_instance(make: Serve) -> None:
     served = make(
-        STALE.format(code="sender = requests[0].get_response_sender(); worker('StreamingWorker')._flows[0].responses += 1")
+        STALE.format(code="sender = requests[0].get_response_sender(); worker('Responses')._flows[1].responses += 1")
         + f"        sender.send(answer(tensor(given(requests[0]))), {FINAL})\n",
         decoupled=True,
     )

@@ -118,7 +118,7 @@ def test_a_request_that_is_cancelled_while_it_rests_leaves_nothing(make: Serve) 
     assert list(served.run(request(np.array([1], np.float32), id="d", sender=sender))) == []
     assert sender.finished.wait(10)
     for _ in range(1000):
-        if not served.python._open and not served.python._resting:
+        if not len(served.python._responses):
             break
         served.run(request(np.array([1], np.float32), id="e" + str(_), sender=RecordingSender()))
-    assert not served.python._resting
+    assert not len(served.python._responses)

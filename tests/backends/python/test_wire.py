@@ -25,6 +25,8 @@ from tpy_data.backends.python.worker.core.frames import (
     DATA_BYTES_MAX,
     HEADER_BYTES_MAX,
     MAGIC,
+    MEMORY_BYTES_MAX,
+    PREFIX_BYTES,
     VERSION,
     FrameDecoder,
     Kind,
@@ -33,6 +35,7 @@ from tpy_data.backends.python.worker.core.frames import (
 )
 from tpy_data.backends.python.worker.core.session import LEGAL_MOVES, Session, State
 from tpy_data.backends.python.worker.core.windows import BYTES_MAX, Receipts
+from tpy_data.backends.python.worker.endpoint import Endpoint
 from tpy_data.backends.python.worker.segments import SEGMENT_BYTES_MIN, Borrower, Lender
 
 frames = st.tuples(
@@ -42,14 +45,14 @@ frames = st.tuples(
 
 @given(st.lists(frames, max_size=6), st.integers(1, 64))
 def test_frames_come_out_as_they_went_in_however_they_are_cut(sent: list[tuple[Kind, bytes, bytes]], step: int) -> None:
-    stream = b"".join(b"".join(encode(kind, header, [data], len(data))) for kind, header, data in sent)
+    stream = b"".join(b"".join(encode(kind, 7, header, [data], len(data))) for kind, header, data in sent)
     decoder = FrameDecoder()
     got = []
     for begin in range(0, len(stream), step):
         decoder.feed(stream[begin : begin + step])
         while (frame := decoder.next_frame()) is not None:
             got.append((frame.kind, bytes(frame.header).rstrip(b" "), bytes(frame.data)))
-            assert not len(frame.header) % ALIGNMENT
+            assert not (PREFIX_BYTES + len(frame.header)) % ALIGNMENT
     assert got == sent
 
 
@@ -60,24 +63,25 @@ def test_any_bytes_are_frames_or_a_violation(raw: bytes) -> None:
     taken = 0
     with contextlib.suppress(ProtocolViolation):
         while (frame := decoder.next_frame()) is not None:
-            taken += 16 + len(frame.header) + len(frame.data)
+            taken += PREFIX_BYTES + len(frame.header) + len(frame.data) + len(frame.memory or b"")
     assert taken <= len(raw)
 
 
 @pytest.mark.parametrize(
     ("prefix", "text"),
     [
-        ((MAGIC + 1, 1, VERSION, 0, 0, 0), "not a frame"),
-        ((MAGIC, 1, VERSION + 7, 0, 0, 0), "not a frame"),
-        ((MAGIC, 33, VERSION, 0, 0, 0), "unknown kind of frame: 33"),
-        ((MAGIC, 1, VERSION, HEADER_BYTES_MAX + 16, 0, 0), "frame too long"),
-        ((MAGIC, 1, VERSION, 0, DATA_BYTES_MAX + 1, 0), "frame too long"),
-        ((MAGIC, 1, VERSION, 7, 0, 0), "not padded"),
+        ((MAGIC + 1, 1, VERSION, 0, 8, 0, 0), "not a frame"),
+        ((MAGIC, 1, VERSION + 7, 0, 8, 0, 0), "not a frame"),
+        ((MAGIC, 33, VERSION, 0, 8, 0, 0), "unknown kind of frame: 33"),
+        ((MAGIC, 1, VERSION, 0, HEADER_BYTES_MAX + 8, 0, 0), "frame too long"),
+        ((MAGIC, 1, VERSION, MEMORY_BYTES_MAX + 16, 8, 0, 0), "frame too long"),
+        ((MAGIC, 1, VERSION, 0, 8, DATA_BYTES_MAX + 1, 0), "frame too long"),
+        ((MAGIC, 1, VERSION, 0, 7, 0, 0), "not padded"),
     ],
 )
 def test_a_wrong_prefix_is_refused_before_the_rest_comes(prefix: tuple[int, ...], text: str) -> None:
     decoder = FrameDecoder()
-    decoder.feed(struct.pack("<HBBIII", *prefix))
+    decoder.feed(struct.pack("<HBBIIIQ", *prefix))
     with pytest.raises(ProtocolViolation, match=text):
         decoder.next_frame()
 
@@ -195,7 +199,8 @@ def test_descriptors_that_do_not_add_up(descriptor: Descriptor) -> None:
 def _lent(lender: Lender, size: int) -> tuple[int, int, int]:
     layout = Layout()
     layout.add("x", 2, np.full(size, 7, np.uint8))
-    loan = lender.lend(layout.placed, layout.segment_bytes)
+    loan = lender.take(layout.segment_bytes)
+    loan.write(layout.placed)
     return loan.number, loan.size, loan.descriptor
 
 
@@ -253,13 +258,18 @@ def test_segments_that_are_none() -> None:
         borrower.borrow(number, size, file_number)
 
 
+def send(channel: Channel, kind: Kind, data: tuple[bytes, ...] = (), file: int = -1) -> None:
+    buffers = encode(kind, 1, b"{}", list(data), sum(map(len, data)))
+    channel.send(buffers, sum(map(len, buffers)), file)
+
+
 def test_a_channel_carries_frames_and_files() -> None:
     left, right = (Channel(end) for end in socket.socketpair())
     file = os.memfd_create("x")
-    left.send(Kind.EXECUTE, b"{}", [b"12345678" * 2] * 100, 1600, file)
+    send(left, Kind.EXECUTE, (b"12345678" * 2,) * 100, file)
     os.close(file)
     frame = right.receive()
-    assert (frame.kind, bytes(frame.data)) == (Kind.EXECUTE, b"12345678" * 200)
+    assert (frame.kind, frame.stream, bytes(frame.data)) == (Kind.EXECUTE, 1, b"12345678" * 200)
     os.close(right.take_file())
     with pytest.raises(ProtocolViolation, match="without its file"):
         right.take_file()
@@ -267,7 +277,25 @@ def test_a_channel_carries_frames_and_files() -> None:
     with pytest.raises(Closed, match="end of stream"):
         right.receive()
     with pytest.raises(Closed):
-        right.send(Kind.RESULT, b"{}", [], 0)
+        send(right, Kind.RESULT)
+    right.close()
+
+
+@pytest.mark.parametrize("size", [100, 100_000, 1_000_000])
+def test_what_is_not_taken_at_once_is_the_rest(size: int) -> None:
+    left, right = (Channel(end) for end in socket.socketpair())
+    buffers = encode(Kind.EXECUTE, 1, b"{}", [b"x" * size], size)
+    total = sum(map(len, buffers))
+    rest = left.send(buffers, total, wait=False)
+    assert (rest is None) is (size < 200_000)
+    frame = right.receive_at_once()
+    while frame is None:
+        assert rest is not None
+        rest = left.send_rest(rest)
+        frame = right.receive_at_once()
+    assert len(frame.data) == size
+    assert right.receive_at_once() is None
+    left.close()
     right.close()
 
 
@@ -276,19 +304,19 @@ def test_what_the_other_end_had_not_read_is_known() -> None:
     for size in (0, 8, 15):
         left, right = socket.socketpair()
         channel = Channel(left)
-        channel.send(Kind.EXECUTE, b"", [], 0)
+        send(channel, Kind.EXECUTE)
         assert len(right.recv(size)) == size
-        right.send(b"".join(encode(Kind.HELLO, b"", [], 0)))
+        right.send(b"".join(encode(Kind.HELLO, 0, b"", [], 0)))
         right.close()
         assert channel.receive().kind is Kind.HELLO
         with pytest.raises(Unread):
             channel.receive()
         with pytest.raises(Unread):
-            channel.send(Kind.EXECUTE, b"", [], 0)
+            send(channel, Kind.EXECUTE)
         channel.close()
     left, right = socket.socketpair()
     channel = Channel(left)
-    channel.send(Kind.EXECUTE, b"", [], 0)
+    send(channel, Kind.EXECUTE)
     right.recv(100)
     right.close()
     with pytest.raises(Closed) as caught:
@@ -300,7 +328,7 @@ def test_what_the_other_end_had_not_read_is_known() -> None:
 def test_a_channel_is_of_one_process() -> None:
     left, right = socket.socketpair()
     channel = Channel(left, process=os.getpid() + 1)
-    for use in (channel.require_own, channel.receive, lambda: channel.send(Kind.RESULT, b"", [], 0)):
+    for use in (channel.require_own, channel.receive, lambda: send(channel, Kind.RESULT)):
         with pytest.raises(Foreign):
             use()
     right.setblocking(False)
@@ -310,16 +338,35 @@ def test_a_channel_is_of_one_process() -> None:
     right.close()
 
 
-@pytest.mark.parametrize("number", [0, 1, 2**32 - 1, 2**32, 2**32 + 1])
-def test_numbers_go_round(number: int) -> None:
-    decoder = FrameDecoder()
-    decoder.feed(b"".join(encode(Kind.RESULT, b"", [], 0, number)))
-    frame = decoder.next_frame()
-    assert frame is not None
-    frame.require_number(number)
-    for other in (number + 1, number - 1):
-        with pytest.raises(ProtocolViolation, match=f"RESULT with number {number % 2**32}, while {other % 2**32} was due"):
-            frame.require_number(other)
+def test_an_endpoint_carries_shared_memory_and_gives_it_back() -> None:
+    left, right = (Endpoint(Channel(end), writable=True) for end in socket.socketpair())
+    for number in range(6):
+        layout = Layout()
+        descriptor = layout.add("x", 2, np.full(100_000, number, np.uint8))
+        left.write(Kind.EXECUTE, number, b"{}", layout, left.lend(layout))
+        message = right.receive()
+        assert message.stream == number
+        assert read(descriptor, message.data, message.segment).tolist() == [number] * 100_000
+        del message
+        right.write(Kind.RESULT, number, b"{}")  # with which it goes back
+        left.receive()
+    assert Path("/proc/self/maps").read_text().count("memfd:tpy-tensors") <= 2, "written by one, mapped by the other"
+    left.channel.close()
+    right.channel.close()
+
+
+@pytest.mark.parametrize(
+    "note", [b"no", b"[]", b"{}", b'{"s":[1],"r":[],"d":[]}', b'{"s":null,"r":["x"],"d":[]}', b'{"s":null,"r":[1],"d":[]}']
+)
+def test_notes_about_memory_that_are_none(note: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    endpoint = Endpoint(Channel(ours), writable=False)
+    note += b" " * (-len(note) % ALIGNMENT)
+    theirs.sendall(b"".join(encode(Kind.RESULT, 1, b"{}", [], 0, note)))
+    with pytest.raises(ProtocolViolation, match=r"note about memory|was not lent"):
+        endpoint.receive()
+    endpoint.channel.close()
+    theirs.close()
 
 
 def test_files_that_nobody_takes_are_closed() -> None:

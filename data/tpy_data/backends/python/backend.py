@@ -25,16 +25,16 @@ from tpy.config.json_form import parse_json, to_json
 from tpy.config.model_config import InstanceKind
 from tpy.config.problem import ConfigError
 from tpy.errors import InvalidArgument, Unsupported
-from tpy_data.backends.python.environment import PARAMETER as ENVIRONMENT
-from tpy_data.backends.python.environment import Environments
-from tpy_data.backends.python.isolated import IsolatedInstance, start_worker
-from tpy_data.backends.python.output_lines import LogLine
-from tpy_data.backends.python.process import Spawner
+from tpy_data.backends.python.environment.interpreters import PARAMETER as ENVIRONMENT
+from tpy_data.backends.python.environment.interpreters import Environments
+from tpy_data.backends.python.environment.output import LogLine
+from tpy_data.backends.python.environment.process import Spawner
+from tpy_data.backends.python.instance.loading import StartedWorker
+from tpy_data.backends.python.instance.process_instance import ProcessInstance
+from tpy_data.backends.python.instance.start import InstanceStart, WorkerStart
+from tpy_data.backends.python.instance.states import ImplicitState
+from tpy_data.backends.python.instance.thread_instance import ThreadInstance
 from tpy_data.backends.python.settings import PythonSettings, read_settings
-from tpy_data.backends.python.start import InstanceStart, WorkerStart
-from tpy_data.backends.python.stateful import StatefulInstance
-from tpy_data.backends.python.streaming import StreamingInstance
-from tpy_data.backends.python.threaded import ThreadedInstance
 from tpy_data.backends.python.worker.context import set_for_package
 from tpy_data.backends.python.worker.loader import ModelSource, forget
 
@@ -49,15 +49,6 @@ _COMPLETED = ("max_batch_size", "input", "output", "dynamic_batching", "model_tr
 
 _package_numbers = itertools.count(1)
 """Names in-process models' packages: sys.modules is the whole process's."""
-
-
-class _Ready(msgspec.Struct, frozen=True):
-    """What a worker says when its model is initialised."""
-
-    is_ready: bool
-
-
-_decode_ready = msgspec.json.Decoder(_Ready).decode
 
 
 class PythonBackend:
@@ -101,9 +92,9 @@ class PythonBackend:
             interpreter=self._environments.interpreter(context),
             config=json.dumps(given),
         )
-        talk, said = start_worker(start, self._settings, self._spawner, _named_log(context, name))
-        talk.stop(self._settings.finalize_timeout_s)
-        completed = msgspec.json.decode(said)
+        worker = StartedWorker(start, self._settings, self._spawner, _named_log(context, name))
+        worker.stop(self._settings.finalize_timeout_s)
+        completed = msgspec.json.decode(worker.loaded)
         return context.config if completed is None else merge(context.config, given, completed)
 
     def load(self, context: ModelContext) -> LoadedModel:
@@ -194,13 +185,10 @@ class IsolatedModel:
             metrics=context.metrics,
             server=context.server,
         )
-        talk, said = start_worker(start, self._settings, self._spawner, log)
-        log("verbose", f"worker process {talk.pid} is ready")
-        checks = _decode_ready(said).is_ready
-        if start.decoupled:
-            return StreamingInstance(talk, self._settings, log, checks_readiness=checks, execute_limit_s=self._execute_limit_s)
-        instance = IsolatedInstance(talk, self._settings, log, checks_readiness=checks, execute_limit_s=self._execute_limit_s)
-        return with_state(instance, context.config)
+        worker = StartedWorker(start, self._settings, self._spawner, log)
+        log("verbose", f"worker process {worker.connection.pid} is ready")
+        state = implicit_state(context.config)
+        return ProcessInstance(worker, start, self._settings, log, state=state, execute_limit_s=self._execute_limit_s)
 
     def unload(self) -> None:
         pass
@@ -228,7 +216,7 @@ class ThreadedModel:
             metrics=context.metrics,
             server=context.server,
         )
-        return with_state(ThreadedInstance(start, log), context.config)
+        return ThreadInstance(start, log, state=implicit_state(context.config))
 
     def unload(self) -> None:
         """Forgets the model's modules, so that another load reads its files anew."""
@@ -236,10 +224,10 @@ class ThreadedModel:
         set_for_package(self._source.package, None)
 
 
-def with_state(instance: ModelInstance, config: ModelConfig) -> ModelInstance:
-    """The instance, with the implicit state that the configuration speaks of."""
+def implicit_state(config: ModelConfig) -> ImplicitState | None:
+    """That of which the configuration speaks, None for none."""
     specs = state_specs(config)
-    return StatefulInstance(instance, specs, batching=config.max_batch_size > 0) if specs else instance
+    return ImplicitState(specs, batching=config.max_batch_size > 0) if specs else None
 
 
 def execute_limit_s(config: ModelConfig) -> float | None:

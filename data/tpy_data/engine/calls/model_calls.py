@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from tpy.backend import CallSink, Done, LineReader, WaitingBatch
+from tpy.backend import AfterRead, CallSink, DescriptorReader, Done, WaitingBatch
 from tpy.errors import Internal, TpyError, Unavailable, Unsupported
 from tpy.limits import (
     CALL_CIRCLE_CHECK_S,
@@ -78,6 +79,7 @@ class EngineCalls:
         self.repository: LoadingService | None = None
         self.inference = inference
         self._token = trio.lowlevel.current_trio_token()
+        self._thread = threading.get_ident()
         self._orders, self._arriving = trio.open_memory_channel[_RepositoryOrder](REPOSITORY_CALLS_WAITING_MAX)
         self._waiting: dict[WaitingBatch, set[ModelCall]] = {}
         self._calling = trio.Event()
@@ -108,19 +110,13 @@ class EngineCalls:
     ) -> ModelCall:
         """As `ServerCalls.infer`."""
         call = ModelCall(self, request, sink, streams=streams, waiting=waiting)
-        if not self.soon(call.begin):
+        if threading.get_ident() == self._thread:
+            call.begin()
+        elif not self.soon(call.begin):
             sink.refuse(Unavailable(_STOPPING))
         return call
 
-    def infer_now(
-        self, request: InferenceRequest, sink: CallSink, *, streams: bool, waiting: WaitingBatch | None = None
-    ) -> ModelCall:
-        """As `LoopCalls.infer_now`."""
-        call = ModelCall(self, request, sink, streams=streams, waiting=waiting)
-        call.begin()
-        return call
-
-    def watch(self, descriptor: int, reader: LineReader) -> bool:
+    def watch(self, descriptor: int, reader: DescriptorReader) -> bool:
         """As `LoopCalls.watch`."""
         return self.soon(partial(self._begin_watching, descriptor, reader))
 
@@ -139,12 +135,12 @@ class EngineCalls:
 
     # On the Trio thread
 
-    def _begin_watching(self, descriptor: int, reader: LineReader) -> None:
+    def _begin_watching(self, descriptor: int, reader: DescriptorReader) -> None:
         if self._nursery is None:
             os.close(descriptor)
             reader.unwatched()
         else:
-            self._nursery.start_soon(_read_line, descriptor, reader)
+            self._nursery.start_soon(_read_descriptor, descriptor, reader)
 
     def _is_ready(self, model_name: str, version: int | None) -> bool:
         try:
@@ -241,11 +237,14 @@ def _tickets(waiting: WaitingBatch) -> list[RequestTicket]:
     return [request for request in waiting.requests if isinstance(request, RequestTicket)]
 
 
-async def _read_line(descriptor: int, reader: LineReader) -> None:
+async def _read_descriptor(descriptor: int, reader: DescriptorReader) -> None:
     try:
         await trio.lowlevel.wait_readable(descriptor)
-        while reader.ready():
-            await trio.lowlevel.wait_readable(descriptor)
+        while (after := reader.ready()) is not AfterRead.STOP:
+            if after is AfterRead.WAIT:
+                await trio.lowlevel.wait_readable(descriptor)
+            else:
+                await trio.lowlevel.checkpoint()
     finally:
         os.close(descriptor)
         reader.unwatched()

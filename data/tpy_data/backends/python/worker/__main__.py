@@ -1,5 +1,5 @@
-"""Starts a worker: `python <this file> <control descriptor> <log descriptor> <side descriptor> <tokens' descriptor>
-<server's process id> <instance>`. The name of the instance is there for people who look at processes."""
+"""Starts a worker: `python <this file> <connection's descriptor> <tokens' descriptor> <server's process id> <instance>`. The
+name of the instance is there for people who look at processes."""
 
 import importlib
 import json
@@ -7,13 +7,14 @@ import os
 import signal
 import socket
 import sys
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Set the process up, say hello, then hand over to `main.serve`."""
-    control, log, side, tokens, server = map(int, sys.argv[1:6])
+    connection, tokens, server = map(int, sys.argv[1:4])
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != folder]
     sys.path.append(os.path.join(folder, "importable"))
@@ -22,18 +23,23 @@ def main() -> None:
     package.load()
     channel_module = importlib.import_module(package.NAME + ".channel")
     frames = importlib.import_module(package.NAME + ".core.frames")
-    for descriptor in (control, log, side, tokens):
+    for descriptor in (connection, tokens):
         os.set_inheritable(descriptor, False)  # what the model starts has no part in them
-    channel = channel_module.Channel(socket.socket(fileno=control), process=os.getpid())
-    channel.send(frames.Kind.HELLO, b"{}", [], 0)
+    channel = channel_module.Channel(socket.socket(fileno=connection), process=os.getpid())
+    send(channel, frames.encode(frames.Kind.HELLO, 0, b"{}", [], 0))
     try:
         die_with(server)
         worker = importlib.import_module(package.NAME + ".main")
     except Exception as error:
         reason = f"{sys.executable} cannot run a worker of the python backend: {type(error).__name__}: {error}"
-        channel.send(frames.Kind.FAILED, json.dumps(reason).encode(), [], 0)
+        send(channel, frames.encode(frames.Kind.FAILED, 0, json.dumps(reason).encode(), [], 0))
         return
-    worker.serve(channel, log, socket.socket(fileno=side), socket.socket(fileno=tokens))
+    worker.serve(channel, socket.socket(fileno=tokens))
+
+
+def send(channel: Any, buffers: list[Any]) -> None:
+    """Send a frame."""
+    channel.send(buffers, sum(map(len, buffers)))
 
 
 def die_with(server: int) -> None:

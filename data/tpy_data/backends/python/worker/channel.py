@@ -1,15 +1,14 @@
-"""The socket: frames out and in, files along with them. Blocking; a lock is the caller's affair."""
+"""The socket: frames out and in, files along with them. A lock is the caller's affair."""
 
 from __future__ import annotations
 
 import array
 import contextlib
 import os
-import select
 import socket
 from collections import deque
 
-from .core.frames import Buffer, Frame, FrameDecoder, Kind, ProtocolViolation, encode
+from .core.frames import Buffer, Frame, FrameDecoder, ProtocolViolation
 
 RECEIVE_BYTES = 256 * 1024
 """One receive takes a whole frame of the largest inline size."""
@@ -41,13 +40,9 @@ class Foreign(Closed):
     """This process was forked from the one that the channel belongs to, and may not use it."""
 
 
-class Stalled(Exception):
-    """The socket's receive timeout passed and nothing came; the call may be repeated."""
-
-
 class Channel:
     """One end of the socket pair. `close` it. With `process`, only the process of this id may use it: what the model forked would
-    otherwise speak for it, and take what is said to it."""
+    otherwise send in its place, and take what is sent to it."""
 
     def __init__(self, sock: socket.socket, *, process: int = 0) -> None:
         self._socket = sock
@@ -58,7 +53,7 @@ class Channel:
         self._files: deque[int] = deque()
 
     def fileno(self) -> int:
-        """For polling."""
+        """For polling; -1 when it is closed."""
         return self._socket.fileno()
 
     def require_own(self) -> None:
@@ -66,45 +61,47 @@ class Channel:
         if self._process and os.getpid() != self._process:
             raise Foreign(f"the channel belongs to process {self._process}")
 
-    def send(self, kind: Kind, header: bytes, data: list[Buffer], data_bytes: int, file: int = -1, number: int = 0) -> None:
-        """Write one frame, with a file when `file` >= 0. One system call unless the frame is larger than the socket's buffer.
-
-        Blocks while the peer does not read: a peer of ours always does when it may be spoken to. Raises Closed.
-        """
+    def send(self, buffers: list[Buffer], size: int, file: int = -1, *, wait: bool = True) -> memoryview | None:
+        """Write a frame of `size` bytes, with a file when `file` >= 0. One system call unless it is larger than the socket's
+        buffer. Without `wait` only what can be written at once: the rest is returned, for `send_rest`. Raises Closed."""
         self.require_own()
-        buffers = encode(kind, header, data, data_bytes, number)
-        if len(buffers) > _BUFFERS_MAX or data_bytes <= _JOINED_BYTES_MAX:
+        if len(buffers) > _BUFFERS_MAX or size <= _JOINED_BYTES_MAX:
             buffers = [b"".join(buffers)]
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))] if file >= 0 else []
+        flags = 0 if wait else _AT_ONCE
+        sent = 0
         try:
-            sent = self._socket.sendmsg(buffers, ancillary) if len(buffers) > 1 or ancillary else self._socket.send(buffers[0])
-            if sent < sum(map(len, buffers)):
-                self._socket.sendall(memoryview(b"".join(buffers))[sent:])
-        except OSError as error:
-            raise Unread(str(error)) from None
-
-    def send_at_once(self, kind: Kind, header: bytes, data: list[Buffer], data_bytes: int, number: int = 0) -> memoryview:
-        """Write as much of a frame as can be written without waiting; what is left, for `send_rest`. Raises Closed."""
-        joined = memoryview(b"".join(encode(kind, header, data, data_bytes, number)))
-        try:
-            return joined[self._socket.send(joined, _AT_ONCE) :]
+            if file >= 0:
+                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))]
+                sent = self._socket.sendmsg(buffers, ancillary, flags)
+            elif len(buffers) > 1:
+                sent = self._socket.sendmsg(buffers, (), flags)
+            else:
+                sent = self._socket.send(buffers[0], flags)
+            if sent == size:
+                return None
+            rest = memoryview(b"".join(buffers))[sent:]
+            if wait:
+                self._socket.sendall(rest)
+                return None
         except BlockingIOError:
-            return joined
+            rest = memoryview(b"".join(buffers))
         except OSError as error:
             raise Unread(str(error)) from None
+        return rest
 
-    def send_rest(self, rest: memoryview) -> None:
-        """Write the rest of a frame, before anything else is. Blocks as `send` does. Raises Closed."""
+    def send_rest(self, rest: memoryview) -> memoryview:
+        """Write what can be written at once of the rest of frames; what is left then. Raises Closed."""
         try:
-            self._socket.sendall(rest)
+            return rest[self._socket.send(rest, _AT_ONCE) :]
+        except BlockingIOError:
+            return rest
         except OSError as error:
             raise Unread(str(error)) from None
 
     def receive(self) -> Frame:
-        """The next frame. Raises Closed, Stalled (on a socket with a receive timeout) or ProtocolViolation."""
+        """The next frame, however long it takes. Raises Closed or ProtocolViolation."""
         while (frame := self._decoder.next_frame()) is None:
-            if not self._read(_CLOSE_ON_EXEC):
-                raise Stalled
+            self._read(_CLOSE_ON_EXEC)
         return frame
 
     def receive_at_once(self) -> Frame | None:
@@ -140,7 +137,7 @@ class Channel:
         return self._decoder.next_frame()
 
     def shut_down(self) -> None:
-        """End the talk from any thread: whoever sends or receives gets Closed."""
+        """End the connection from any thread: whoever sends or receives gets Closed."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
@@ -162,10 +159,3 @@ class Channel:
                 files = array.array("i")
                 files.frombytes(payload[: len(payload) - len(payload) % files.itemsize])
                 self._files.extend(files)
-
-
-def wait_readable(channel: Channel, timeout_s: float | None) -> bool:
-    """Whether something can be received within `timeout_s` seconds (None: for ever)."""
-    poller = select.poll()
-    poller.register(channel.fileno(), select.POLLIN)
-    return bool(poller.poll(None if timeout_s is None else max(0, timeout_s) * 1000))

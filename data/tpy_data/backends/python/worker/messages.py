@@ -1,4 +1,4 @@
-"""Between the messages' JSON and what model code sees: requests in, responses out."""
+"""Requests and responses as model code has them, from and to the messages' JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ RESCHEDULED = [-2, "", "", []]
 """In place of an answer: the request is to be executed again."""
 
 
-def speakable(text: str) -> str:
+def failed_answer(text: str, code: int = int(ErrorCode.INTERNAL)) -> list[Any]:
+    """The answer of a request that failed."""
+    return [code, sendable(text), "", []]
+
+
+def sendable(text: str) -> str:
     """Text that JSON can carry: half characters, as undecodable file names have them, become question marks."""
     return text.encode("utf-8", "replace").decode()
 
@@ -25,7 +30,7 @@ def requests_of(
 ) -> list[InferenceRequest]:
     """The requests of an EXECUTE. `outputs` are the model's, for those that name none."""
     requests = []
-    for identifier, correlation, flags, timeout_us, parameters, wanted, inputs in entries:
+    for identifier, correlation, flags, timeout_us, parameters, wanted, inputs, _ in entries:
         tensors = [wrap(entry[0], entry[1], read(entry, data, segment)) for entry in inputs]
         names = outputs if wanted is None else frozenset(wanted)
         requests.append(received(identifier, correlation, flags, timeout_us, parameters or "{}", names, tensors))
@@ -36,7 +41,7 @@ def answer_of(response: InferenceResponse, wanted: Sequence[str] | None, layout:
     """`[error code or -1, error text or "", parameters, output descriptors]`; outputs nobody asked for stay here."""
     error = response.error()
     if error is not None:
-        return [int(error.code()), speakable(error.message()), "", []]
+        return failed_answer(error.message(), int(error.code()))
     try:
         outputs = [
             layout.add(name, number, array)
@@ -44,6 +49,6 @@ def answer_of(response: InferenceResponse, wanted: Sequence[str] | None, layout:
             if wanted is None or name in wanted
         ]
     except Exception as unsent:
-        return [int(ErrorCode.INTERNAL), speakable(unsendable(unsent)), "", []]
+        return failed_answer(unsendable(unsent))
     parameters = response.parameters()
-    return [-1, "", "" if parameters == "{}" else speakable(parameters), outputs]
+    return [-1, "", "" if parameters == "{}" else sendable(parameters), outputs]

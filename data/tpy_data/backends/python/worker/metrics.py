@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import enum
 import math
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import context
+from .core.frames import Kind
 from .failures import TritonModelException
+
+if TYPE_CHECKING:
+    from .connection import Connection
 
 _DELETED = (
     "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' object should be deleted "
@@ -50,6 +54,34 @@ class MetricPort(Protocol):
     def refusal(self, text: str) -> str:
         """`text` as the server says it to this instance."""
         ...
+
+
+class MetricClient:
+    """A worker's `MetricPort`: changes are sent and not waited for, everything else is asked."""
+
+    def __init__(self, connection: Connection, instance: str) -> None:
+        self._connection = connection
+        self._instance = instance
+
+    def family(self, name: str, description: str, kind: int) -> int:
+        return int(self._connection.ask({"type": "family", "name": name, "description": description, "kind": kind}))
+
+    def metric(self, family: int, labels: dict[str, str], buckets: list[float]) -> int:
+        return int(self._connection.ask({"type": "metric", "family": family, "labels": labels, "buckets": buckets}))
+
+    def change(self, metric: int, operation: str, value: float) -> None:
+        sent = value if math.isfinite(value) else repr(value)
+        self._connection.tell({"type": "change", "metric": metric, "operation": operation, "value": sent})
+
+    def value(self, metric: int) -> float:
+        return float(self._connection.ask({"type": "value", "metric": metric}))
+
+    def close_family(self, family: int) -> None:
+        # Garbage collection calls this, perhaps when the server is gone.
+        self._connection.post(Kind.TELL, 0, {"type": "close_family", "family": family})
+
+    def refusal(self, text: str) -> str:
+        return f"Failed to process the request for model '{self._instance}', message: {text}"
 
 
 class Metric:

@@ -10,8 +10,7 @@ from .failures import TritonModelException
 from .parameters import parameters_json
 from .pending_call import ResponseIterator
 from .response import InferenceResponse
-from .response_sender import InferenceResponseSender, Way, WayBack
-from .single_answer import SingleAnswer
+from .response_sender import InferenceResponseSender, SingleAnswer, Way, WayBack
 from .tensor import Tensor
 from .trace import NOT_TRACED, InferenceTrace
 

@@ -1,15 +1,18 @@
-"""pb_utils.InferenceResponseSender, and the way back of one request of a decoupled model."""
+"""pb_utils.InferenceResponseSender, and the ways back of requests: WayBack for those of decoupled models, SingleAnswer for those
+of models that answer once: by returning a response, or through a sender, then or later."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from .failures import TritonModelException
+from .failures import ModelFailure, TritonError, TritonModelException
 from .response import InferenceResponse
 
 RESPONSE_COMPLETE_FINAL = 1
+
+_CLOSED = "Unable to send response. Response sender has been closed."
 
 DROPPED = "the model dropped the response sender of a request without sending TRITONSERVER_RESPONSE_COMPLETE_FINAL"
 """What the caller of such a request reads."""
@@ -35,7 +38,7 @@ class WayBack:
         """Raises TritonModelException after the final flag."""
         with self._lock:
             if self._ended:
-                raise TritonModelException("Unable to send response. Response sender has been closed.")
+                raise TritonModelException(_CLOSED)
             self._ended = final
         try:
             self._deliver(response, final)
@@ -94,3 +97,95 @@ class InferenceResponseSender:
     def is_cancelled(self) -> bool:
         """Whether nobody waits for responses any more."""
         return self._way_back.is_cancelled()
+
+
+UNANSWERED = "the model dropped the response sender of a request without having sent a response"
+FORGOTTEN = "execute returned None for a request and did not ask for its response sender"
+_MORE = "Unable to send response. Non-decoupled model cannot send more than one response."
+_NOTHING = "Unable to send response. Non-decoupled model cannot send complete final before sending a response."
+
+
+class SingleAnswer:
+    """Belongs to the request and to its senders. Until `execute` has returned a response is kept for the batch's result, from
+    `go_late` on it is delivered. When the last owner is gone without one, the request is answered with UNANSWERED."""
+
+    __slots__ = ("_closed", "_deliver", "_lock", "_response", "_sent", "is_cancelled")
+
+    def __init__(self, is_cancelled: Callable[[], bool]) -> None:
+        self.is_cancelled = is_cancelled
+        self._lock = threading.Lock()
+        self._sent = False
+        self._closed = False
+        self._response: InferenceResponse | None = None
+        self._deliver: Callable[[InferenceResponse], None] | None = None
+
+    def send(self, response: InferenceResponse | None, *, final: bool) -> None:
+        """The first response is the answer. Raises TritonModelException for another one, and after the final flag."""
+        with self._lock:
+            if response is not None and self._sent:
+                raise TritonModelException(_MORE)
+            if response is None and not self._sent:
+                raise TritonModelException(_NOTHING)
+            if self._closed:
+                raise TritonModelException(_CLOSED)
+            self._closed = final
+            if response is None:
+                return
+            self._sent = True
+            if self._deliver is None:
+                self._response = response
+                return
+        self._deliver(response)
+
+    def answered(self) -> InferenceResponse | None:
+        """What was sent so far."""
+        return self._response
+
+    def close(self) -> None:
+        """The request was answered by other means."""
+        with self._lock:
+            self._sent = self._closed = True
+            self._response = None
+
+    def go_late(self, deliver: Callable[[InferenceResponse], None]) -> InferenceResponse | None:
+        """`execute` has returned: what was sent until then, or None, and then what comes goes through `deliver` (any thread)."""
+        with self._lock:
+            if not self._sent:
+                self._deliver = deliver
+            return self._response
+
+    def __del__(self) -> None:
+        if not self._sent and self._deliver is not None:
+            self._deliver(InferenceResponse(error=TritonError(UNANSWERED)))
+
+
+def settle(
+    responses: Sequence[InferenceResponse | None], ways: Sequence[SingleAnswer | None]
+) -> list[InferenceResponse | SingleAnswer]:
+    """What `execute` returned and what was sent, together: per request its answer, or its way back when that is still to come.
+
+    Raises ModelFailure when a request got both.
+    """
+    settled: list[InferenceResponse | SingleAnswer] = []
+    for response, way in zip(responses, ways, strict=True):
+        if way is None:
+            settled.append(response or InferenceResponse(error=TritonError(FORGOTTEN)))
+        elif response is None:
+            settled.append(way)
+        elif way.answered() is not None:
+            raise ModelFailure(_MORE)
+        else:
+            way.close()
+            settled.append(response)
+    return settled
+
+
+def settle_failed(ways: Sequence[SingleAnswer | None], text: str) -> list[InferenceResponse]:
+    """The batch has failed: what was sent before counts all the same, the other requests get the error."""
+    settled = []
+    for way in ways:
+        sent = None if way is None else way.answered()
+        settled.append(sent or InferenceResponse(error=TritonError(text)))
+        if way is not None:
+            way.close()
+    return settled

@@ -48,14 +48,24 @@ class _Segment:
 
 
 class Loan:
-    """What a message says of its segment. `descriptor` is a file to send along (then to close with `sent`), or -1."""
+    """A segment on its way to the peer. `descriptor` is a file to send along (then to close with `sent`), or -1."""
 
-    __slots__ = ("descriptor", "number", "size")
+    __slots__ = ("_memory", "descriptor", "number", "size")
 
-    def __init__(self, number: int, size: int, descriptor: int) -> None:
+    def __init__(self, number: int, memory: mmap.mmap, descriptor: int) -> None:
         self.number = number
-        self.size = size
+        self.size = len(memory)
         self.descriptor = descriptor
+        self._memory = memory
+
+    def write(self, placed: Sequence[Placed]) -> None:
+        """Copy tensors into it. Before it is sent."""
+        view = memoryview(self._memory)
+        try:
+            for item in placed:
+                view[item.offset : item.offset + len(item.data)] = item.data
+        finally:
+            view.release()
 
     def sent(self) -> None:
         """The message is out (or never will be)."""
@@ -65,7 +75,7 @@ class Loan:
 
 
 class Lender:
-    """The segments that this end writes. Used by one thread."""
+    """The segments that this end writes. One thread at a time."""
 
     def __init__(self) -> None:
         self._free: list[_Segment] = []
@@ -73,17 +83,11 @@ class Lender:
         self._numbers = 0
         self._dropped: list[int] = []
 
-    def lend(self, placed: Sequence[Placed], size: int) -> Loan:
-        """Write `placed` into a segment of at least `size` bytes and lend it. Raises OSError when there is no memory."""
+    def take(self, size: int) -> Loan:
+        """A segment of at least `size` bytes, which counts as lent. Raises OSError when there is no memory."""
         segment, descriptor = self._take(size)
-        view = memoryview(segment.memory)
-        try:
-            for item in placed:
-                view[item.offset : item.offset + len(item.data)] = item.data
-        finally:
-            view.release()
         self._lent[segment.number] = segment
-        return Loan(segment.number, segment.bytes, descriptor)
+        return Loan(segment.number, segment.memory, descriptor)
 
     def take_back(self, numbers: Sequence[int]) -> None:
         """The peer does not look at these segments any more. Raises ProtocolViolation for one that it did not have."""
@@ -168,6 +172,11 @@ class Borrower:
         if whole is None or whole.size != size:
             raise ProtocolViolation(f"segment {number} of {size} bytes is not known")
         return np.asarray(_Hold(whole, number, self._released))
+
+    @property
+    def has_released(self) -> bool:
+        """Whether there is something to `take_released`."""
+        return bool(self._released)
 
     def drop(self, numbers: Sequence[int]) -> None:
         """The peer will not use these any more."""

@@ -1,12 +1,16 @@
 """Framing: a stream of bytes into frames and back.
 
-A frame is a 16-byte prefix, a JSON header padded with spaces to a multiple of ALIGNMENT, and a data area:
+A frame is a 24-byte prefix, two JSON texts and a data area:
 
-    u16 magic | u8 kind | u8 version | u32 header bytes (padded) | u32 data bytes | u32 number     (little endian)
+    u16 magic | u8 kind | u8 version | u32 memory bytes | u32 header bytes | u32 data bytes | u64 stream     (little endian)
 
-The number says what the frame belongs to. In EXECUTE, RUN, RESULT, PART, NOT_BEGUN, IS_CANCELLED and CANCELLED it is that of the
-batch (of a RUN, the first one): both ends count batches from 1 on. In RESPONSE it is that of the response to its request, from 1
-on. It is 0 in all others. Whoever gets a frame with another number than the one that is due does not believe its peer any more.
+The first text, usually absent, is about shared memory (`endpoint.py`): a segment that comes with the frame, segments given back,
+segments to be forgotten. The second, the header, says what the frame is for; it is padded with spaces so that the data area
+begins at a multiple of ALIGNMENT.
+
+The stream says what the frame belongs to, numbered by the end that opens it: a batch (EXECUTE, RESULT, NOT_STARTED), a request
+whose responses do not come with its batch (RESPONSE), a call of the model to the server (CALL, ANSWER), a question (ASK, REPLY,
+QUESTION, and TELL that answers it). 0 for all else.
 
 Nothing is ever unpickled or evaluated. Lengths are bounded before anything is allocated.
 """
@@ -20,20 +24,20 @@ from typing import NamedTuple
 Buffer = bytes | bytearray | memoryview
 
 MAGIC = 0x7079
-VERSION = 2
+VERSION = 3
 ALIGNMENT = 16
 """Of the data area and of every tensor in it: what SIMD loads and other libraries' views of the arrays expect."""
 
 HEADER_BYTES_MAX = 16 * 1024 * 1024
 """A header describes a batch: about 200 bytes per request. Stops a broken peer from having us allocate what it says."""
 
+MEMORY_BYTES_MAX = 1024 * 1024
+"""Some 100,000 numbers of segments: an end holds a few."""
+
 DATA_BYTES_MAX = 1024 * 1024
 """Larger data goes to shared memory, so a larger data area is a lie."""
 
-NUMBER_MAX = (1 << 32) - 1
-"""Numbers go on with 0 behind it."""
-
-_PREFIX = struct.Struct("<HBBIII")
+_PREFIX = struct.Struct("<HBBIIIQ")
 PREFIX_BYTES = _PREFIX.size
 
 
@@ -43,49 +47,62 @@ class ProtocolViolation(Exception):
 
 @enum.unique
 class Kind(enum.IntEnum):
-    """What a frame says. Below 64 the server speaks, from 64 on the worker. The calls of models to the server (CALL, REPOSITORY,
-    NOTE, and ANSWER to them) go over a line of their own."""
+    """What a frame says. Below 64 the server sends it, from 64 on the worker."""
 
     LOAD = 1
+    """Load this model."""
     EXECUTE = 2
-    CANCELLED = 3
-    FINALIZE = 4
-    PROGRESS = 5
-    ANSWER = 6
-    RUN = 7
+    """Execute these batches, one after the other, each but the first with a token only."""
+    FINALIZE = 3
+    PROGRESS = 4
+    """So many responses of these requests were taken; for those requests nobody waits any more."""
+    ANSWER = 5
+    """A response to a call."""
+    REPLY = 6
+    """To ASK."""
+    QUESTION = 7
+    """Whether the model is ready; TELL answers."""
     HELLO = 64
+    """The interpreter is up."""
     READY = 65
     FAILED = 66
+    """The model was not loaded, and why."""
     RESULT = 67
-    IS_CANCELLED = 68
+    """Of a batch."""
+    NOT_STARTED = 68
+    """This batch and those behind it will not be executed: their tokens were taken back."""
     FINALIZED = 69
     RESPONSE = 70
+    """To a request of a decoupled model, or one that comes after its batch."""
     CALL = 71
-    REPOSITORY = 72
-    NOTE = 73
-    PART = 74
-    NOT_BEGUN = 75
+    """A request of the model's to another model."""
+    NOTE = 72
+    """So many answers to these calls were taken; of those calls nobody wants any more."""
+    ASK = 73
+    """Something that the server replies to: cancellation, metrics, the model repository."""
+    TELL = 74
+    """Something that it does not: a log line, a change of a metric, whether the model is ready."""
+
+
+_KINDS = {int(kind): kind for kind in Kind}
 
 
 class Frame(NamedTuple):
-    """A received frame. `header` is JSON text in UTF-8, `data` starts at an address that is a multiple of ALIGNMENT."""
+    """A received frame. `header` and `memory` are JSON texts in UTF-8, `data` starts at an address that is a multiple of
+    ALIGNMENT."""
 
     kind: Kind
+    stream: int
     header: memoryview
     data: memoryview
-    number: int
-
-    def require_number(self, due: int) -> None:
-        """Raises ProtocolViolation when the frame belongs to something else than what is due."""
-        if self.number != due & NUMBER_MAX:
-            raise ProtocolViolation(f"{self.kind.name} with number {self.number}, while {due & NUMBER_MAX} was due")
+    memory: memoryview | None
 
 
-def encode(kind: Kind, header: bytes, data: list[Buffer], data_bytes: int, number: int = 0) -> list[Buffer]:
+def encode(kind: Kind, stream: int, header: bytes, data: list[Buffer], data_bytes: int, memory: bytes = b"") -> list[Buffer]:
     """The buffers of a frame, to be written one after the other. `data_bytes` is the sum of `data`'s lengths."""
-    padding = -len(header) % ALIGNMENT
-    prefix = _PREFIX.pack(MAGIC, kind, VERSION, len(header) + padding, data_bytes, number & NUMBER_MAX)
-    return [prefix + header + b" " * padding, *data]
+    padding = -(PREFIX_BYTES + len(memory) + len(header)) % ALIGNMENT
+    prefix = _PREFIX.pack(MAGIC, kind, VERSION, len(memory), len(header) + padding, data_bytes, stream)
+    return [b"".join((prefix, memory, header, b" " * padding)), *data]
 
 
 class FrameDecoder:
@@ -103,18 +120,20 @@ class FrameDecoder:
         pending = self._pending
         if len(pending) < PREFIX_BYTES:
             return None
-        magic, kind, version, header_bytes, data_bytes, number = _PREFIX.unpack_from(pending)
+        magic, number, version, memory_bytes, header_bytes, data_bytes, stream = _PREFIX.unpack_from(pending)
         if magic != MAGIC or version != VERSION:
             raise ProtocolViolation(f"not a frame: it begins with {bytes(pending[:PREFIX_BYTES]).hex()}")
-        if header_bytes > HEADER_BYTES_MAX or data_bytes > DATA_BYTES_MAX:
-            raise ProtocolViolation(f"frame too long: {header_bytes} bytes of header, {data_bytes} bytes of data")
-        if header_bytes % ALIGNMENT:
+        if header_bytes > HEADER_BYTES_MAX or data_bytes > DATA_BYTES_MAX or memory_bytes > MEMORY_BYTES_MAX:
+            raise ProtocolViolation(
+                f"frame too long: {memory_bytes} bytes about memory, {header_bytes} of header, {data_bytes} of data"
+            )
+        data_begin = PREFIX_BYTES + memory_bytes + header_bytes
+        if data_begin % ALIGNMENT:
             raise ProtocolViolation(f"header of {header_bytes} bytes is not padded")
-        try:
-            known = Kind(kind)
-        except ValueError:
-            raise ProtocolViolation(f"unknown kind of frame: {kind}") from None
-        end = PREFIX_BYTES + header_bytes + data_bytes
+        kind = _KINDS.get(number)
+        if kind is None:
+            raise ProtocolViolation(f"unknown kind of frame: {number}")
+        end = data_begin + data_bytes
         if len(pending) < end:
             return None
         if len(pending) == end:
@@ -123,5 +142,6 @@ class FrameDecoder:
             body = pending[:end]
             del pending[:end]
         view = memoryview(body)
-        data_begin = PREFIX_BYTES + header_bytes
-        return Frame(known, view[PREFIX_BYTES:data_begin], view[data_begin:end], number)
+        header_begin = PREFIX_BYTES + memory_bytes
+        memory = view[PREFIX_BYTES:header_begin] if memory_bytes else None
+        return Frame(kind, stream, view[header_begin:data_begin], view[data_begin:end], memory)

@@ -1,0 +1,413 @@
+"""An instance whose model runs in a worker process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
+
+from tpy.backend import (
+    BatchListener,
+    ExecutionBatch,
+    ExecutionRequest,
+    ExecutionResult,
+    InstanceFailure,
+    Outcome,
+    WaitingBatch,
+)
+from tpy.errors import Internal, TpyError
+from tpy.limits import WORKER_CHECK_S
+from tpy.units import NS_PER_S
+from tpy_data.backends.python.environment.output import LogLine
+from tpy_data.backends.python.instance.loading import StartedWorker
+from tpy_data.backends.python.instance.start import WorkerStart
+from tpy_data.backends.python.instance.states import ImplicitState
+from tpy_data.backends.python.protocol.connection import Connection, unhealthy
+from tpy_data.backends.python.protocol.messages import (
+    RESCHEDULED_CODE,
+    TIMES,
+    Answer,
+    decode_count,
+    decode_ready,
+    decode_result,
+    encode_batches,
+    result_of,
+)
+from tpy_data.backends.python.protocol.responses import Responses
+from tpy_data.backends.python.protocol.small import are_small, are_small_texts
+from tpy_data.backends.python.settings import PythonSettings
+from tpy_data.backends.python.worker.core.batch import Layout
+from tpy_data.backends.python.worker.core.frames import Kind, ProtocolViolation
+from tpy_data.backends.python.worker.core.session import State
+from tpy_data.backends.python.worker.endpoint import Message
+
+_SENT = ExecutionResult()
+"""In place of a result of a decoupled model, whose responses go another way."""
+
+
+class _Open:
+    """A batch that was begun. `requests` are what the worker sees; `numbers` those of the requests of a decoupled model."""
+
+    __slots__ = ("batch", "numbers", "requests", "waiting")
+
+    def __init__(self, batch: ExecutionBatch, requests: Sequence[ExecutionRequest]) -> None:
+        self.batch = batch
+        self.requests = requests
+        self.numbers: Sequence[int] = ()
+        self.waiting: WaitingBatch | None = None
+
+
+class ProcessInstance:
+    """One instance in a process of its own (a `ModelInstance`, `QueuedInstance`, `WatchedInstance` and `ChecksReadiness`).
+
+    Batches are numbered from 1 on, and executed in this order. The worker starts none of those that were begun together, but for
+    the first, without a token, which `take_back` takes away.
+    """
+
+    def __init__(
+        self,
+        worker: StartedWorker,
+        start: WorkerStart,
+        settings: PythonSettings,
+        log: LogLine,
+        *,
+        state: ImplicitState | None = None,
+        execute_limit_s: float | None = None,
+    ) -> None:
+        self.has_readiness_check = decode_ready(worker.loaded).is_ready
+        self.end_reason = unhealthy(start.name)
+        self._settings = settings
+        self._log = log
+        self._state = state
+        self._is_decoupled = start.decoupled
+        self._execute_limit_s = execute_limit_s
+        self._pid: int | None = worker.connection.pid
+        self._connection: Connection = worker.connection
+        self._questions = worker.questions
+        self._calls = worker.calls
+        self._watch = self._connection.end_watch()
+        self._responses = Responses(self._connection)
+        self._listener: BatchListener | None = None
+        self._has_news = False
+        self._lock = threading.Lock()
+        """Held while `_open` or `_taken_back` changes."""
+        self._open: deque[_Open] = deque()
+        self._number = 1
+        """Of the oldest open batch."""
+        self._start_ns = 0
+        self._taken_back = 0
+        self._none_over = False
+        """Of what was begun together."""
+        self._questions.is_cancelled = self._is_cancelled
+        self._questions.find_waiting = self._find_waiting
+        connection = self._connection
+        connection.handlers[Kind.RESULT] = self._take_result
+        connection.handlers[Kind.NOT_STARTED] = self._take_not_started
+        connection.on_loss.insert(0, self._lose)
+        connection.after_read = self._settle
+        connection.watch(start.server)
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id, None when there is none any more."""
+        return self._pid
+
+    @property
+    def open_batches(self) -> int:
+        """As `QueuedInstance.open_batches`."""
+        return len(self._open)
+
+    def check_ready(self, timeout_s: float) -> bool:
+        """As `ChecksReadiness.check_ready`; any thread."""
+        return self._questions.check_ready(timeout_s)
+
+    def end_fileno(self) -> int:
+        """As `WatchedInstance.end_fileno`."""
+        return self._watch.fileno()
+
+    # Batches
+
+    def begin(self, batches: Sequence[ExecutionBatch], listener: BatchListener) -> int:
+        """As `QueuedInstance.begin`: one batch if it takes long to be written down, or needs the state that those before
+        leave."""
+        connection = self._connection
+        if connection.is_lost():
+            return 0
+        if self._state is not None or (len(batches) > 1 and not are_small(batches)):
+            batches = batches[:1]
+        state = self._state
+        begun = [_Open(batch, batch.requests if state is None else state.requests(batch.requests)) for batch in batches]
+        ahead = len(begun) - 1
+        if ahead and not connection.tokens.give(ahead):
+            begun, ahead = begun[:1], 0
+        with self._lock:
+            self._open.extend(begun)
+            self._listener = listener
+            self._none_over = True
+        if connection.is_lost():  # maybe before it knew of these
+            with self._lock:
+                if self._open:
+                    self._open.clear()
+                    return 0
+        self._start_ns = time.monotonic_ns()
+        if connection.is_busy or (not ahead and not are_small(batches[:1])):
+            connection.later(partial(self._send, begun, self._number))
+        else:
+            self._send(begun, self._number)
+        return len(begun)
+
+    def _send(self, begun: Sequence[_Open], number: int) -> None:
+        layout = Layout()
+        try:
+            numbers: list[int] | None = None
+            if self._is_decoupled:
+                numbers = []
+                for each in begun:
+                    each.numbers = [self._responses.open(request) for request in each.requests]
+                    numbers.extend(each.numbers)
+            header = encode_batches([each.requests for each in begun], numbers, layout)
+            loan = self._connection.lend(layout)
+        except Internal as error:
+            self._conclude_unsent(begun, error)
+        except OSError as error:
+            self._conclude_unsent(begun, Internal(f"no shared memory for {layout.segment_bytes} bytes of inputs: {error}"))
+        else:
+            self._connection.send(Kind.EXECUTE, number, header, layout, loan)
+            if numbers is not None:
+                self._responses.given(numbers)
+
+    def _conclude_unsent(self, begun: Sequence[_Open], error: Internal) -> None:
+        """These cannot be sent. Their tokens are nobody's."""
+        for _ in begun[1:]:
+            self._connection.tokens.take(1)
+        for each in begun:
+            self._responses.drop(each.numbers)
+            now_ns = time.monotonic_ns()
+            times = each.batch.times
+            times.start_ns = times.start_ns or now_ns
+            times.input_end_ns = times.output_start_ns = times.end_ns = now_ns
+            self._conclude(error, numbered=False)
+        self._settle_later()
+
+    def _settle_later(self) -> None:
+        """Whoever began a batch does not expect to be told of it yet."""
+        self._connection.later(self._settle)
+
+    def take_back(self) -> int:
+        """As `QueuedInstance.take_back`."""
+        with self._lock:
+            most = len(self._open) - 1 - self._taken_back
+            count = self._connection.tokens.take(most) if most > 0 else 0
+            self._taken_back += count
+            return count
+
+    def check(self) -> float:
+        """As `QueuedInstance.check`."""
+        self._connection.require_alive()
+        limit_s = self._execute_limit_s
+        if limit_s is None or not self._open:
+            return WORKER_CHECK_S
+        left_s = limit_s - (time.monotonic_ns() - self._start_ns) / NS_PER_S
+        if left_s <= 0:
+            self.end_reason += f" It was ended: execute did not return within {limit_s:g} s"
+            self._connection.lose(TimeoutError(f"execute did not return within {limit_s:g} s"))
+            return WORKER_CHECK_S
+        return min(left_s, WORKER_CHECK_S)
+
+    def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
+        """Run the batch in the worker, and wait for it.
+
+        Raises InstanceFailure when the worker died or sent what no worker sends; Internal, with Triton's text, when the model
+        failed the batch as a whole.
+        """
+        waiter = _Waiter()
+        if not self.begin([batch], waiter):
+            self._end_process()
+            raise InstanceFailure(self.end_reason, begun=False)
+        outcome: Outcome | InstanceFailure | None = None
+        while outcome is None:
+            try:
+                outcome = waiter.said.get(timeout=self.check())
+            except Empty:
+                continue
+        if isinstance(outcome, InstanceFailure):
+            self._end_process()
+        if isinstance(outcome, (InstanceFailure, TpyError)):
+            raise outcome
+        return () if self._is_decoupled and not any(result.reschedule for result in outcome) else outcome
+
+    def _take_result(self, message: Message, on_loop: bool) -> bool:
+        times, answers = decode_result(message.header)
+        if on_loop and not isinstance(answers, str):
+            for answer in answers:
+                if isinstance(answer, Answer) and not are_small_texts(answer.outputs):
+                    return False
+        count = len(self._open)
+        self._require_number(message, self._number)
+        if count <= self._taken_back:
+            raise ProtocolViolation(f"RESULT while {count} batches were open, {self._taken_back} of them taken back")
+        oldest = self._open[0]
+        outcome = self._outcome(oldest, answers, message)
+        self._set_times(oldest, times)
+        self._conclude(outcome)
+        return True
+
+    def _conclude(self, outcome: Outcome, *, numbered: bool = True) -> None:
+        with self._lock:
+            oldest = self._open.popleft()
+            self._number += numbered
+            self._none_over = False
+        if oldest.waiting is not None:
+            oldest.waiting.over = True
+        if self._state is not None and not isinstance(outcome, TpyError):
+            outcome = self._state.keep(oldest.batch.requests, outcome)
+        if self._listener is not None:
+            self._listener.over(outcome)
+        self._has_news = True
+
+    def _take_not_started(self, message: Message, on_loop: bool) -> bool:
+        said = decode_count(message.header)
+        self._require_number(message, self._number)
+        with self._lock:
+            count, taken_back = len(self._open), self._taken_back
+            if self._none_over or said != count or count != taken_back:
+                raise ProtocolViolation(f"{said} batches not started, while {count} were open, {taken_back} of them taken back")
+            not_started = list(self._open)
+            self._open.clear()
+            self._taken_back = 0
+            self._number += count
+        for each in not_started:
+            self._responses.drop(each.numbers)
+        self._has_news = True
+        return True
+
+    def _require_number(self, message: Message, due: int) -> None:
+        if message.stream != due:
+            raise ProtocolViolation(f"{message.kind.name} with number {message.stream}, while {due} was due")
+
+    def _outcome(self, oldest: _Open, answers: Sequence[Answer | int | None] | str, message: Message) -> Outcome:
+        if isinstance(answers, str):
+            if message.segment is not None:
+                raise ProtocolViolation("a segment came with an error")
+            self._responses.drop(oldest.numbers)
+            return Internal(answers)
+        if len(answers) != len(oldest.requests):
+            raise ProtocolViolation(f"a result for {len(answers)} of {len(oldest.requests)} requests")
+        if self._is_decoupled:
+            return [
+                _SENT if answer is None else self._given_back(answer, number)
+                for answer, number in zip(answers, oldest.numbers, strict=True)
+            ]
+        results: list[ExecutionResult] = []
+        for answer in answers:
+            if isinstance(answer, Answer):
+                results.append(result_of(answer, message))
+            elif answer is not None:
+                results.append(self._responses.expect(answer))
+            else:
+                raise ProtocolViolation("no answer to a request")
+        return results
+
+    def _given_back(self, answer: Answer | int, number: int) -> ExecutionResult:
+        if isinstance(answer, int) or answer.code != RESCHEDULED_CODE:
+            raise ProtocolViolation("an answer to a request of a decoupled model")
+        return ExecutionResult(reschedule=self._responses.rest(number))
+
+    def _set_times(self, oldest: _Open, said: TIMES) -> None:
+        """A worker is believed as far as it says nothing impossible. A batch behind another starts when that has ended."""
+        start_ns, times = self._start_ns, oldest.batch.times
+        times.start_ns = times.start_ns or start_ns
+        times.input_end_ns, times.output_start_ns = said[0], said[1]
+        self._start_ns = times.end_ns = min(max(said[2], start_ns), time.monotonic_ns())
+
+    # Questions of the model
+
+    def _is_cancelled(self, number: int, index: int) -> bool:
+        if not self._open or number != self._number or not 0 <= index < len(self._open[0].requests):
+            raise ProtocolViolation(f"asked for request {index} of batch {number}, while {self._number} was executed")
+        return self._open[0].requests[index].is_cancelled()
+
+    def _find_waiting(self, number: int) -> WaitingBatch | None:
+        with self._lock:
+            index = number - self._number
+            if not 0 <= index < len(self._open):
+                return None
+            found = self._open[index]
+            if found.waiting is None:
+                found.waiting = WaitingBatch(found.batch.requests)
+            return found.waiting
+
+    # The end
+
+    def close(self) -> None:
+        """Finalize the model and end its process, after the batches that were begun; bounded by finalize-timeout-seconds and
+        EXIT_GRACE_S."""
+        self._watch.close()
+        connection = self._connection
+        while self._open and not connection.is_lost():
+            connection.drive(lambda: not self._open, self.check())
+        if self._pid is None or connection.is_lost():
+            self._end_process()
+            return
+        limit_s = self._settings.finalize_timeout_s
+        connection.send(Kind.FINALIZE, 0, b"{}")
+        if not connection.drive(lambda: connection.state is State.ENDED, limit_s):
+            pid, self._pid = self._pid, None
+            how = f"did not finalize within {limit_s:g} s and {connection.give_up()}"
+            self._log("error", f"worker process {pid} {how}")
+        elif connection.is_lost():
+            self._end_process()
+        else:
+            pid, self._pid = self._pid, None
+            self._log("verbose", f"worker process {pid} {connection.finish()}")
+
+    def _end_process(self) -> None:
+        """The worker is lost."""
+        with self._lock:
+            pid, self._pid = self._pid, None
+        if pid is not None:
+            why = self._connection.lost
+            self._log("error", f"worker process {pid} {self._connection.give_up()} ({why})")
+
+    def _lose(self) -> None:
+        """The worker is lost: what was begun fails, or waits for another instance; what is open beside that fails."""
+        is_unread = self._connection.is_unread
+        with self._lock:
+            lost = list(self._open)
+            self._open.clear()
+            self._taken_back = 0
+        for each in lost:
+            if each.waiting is not None:
+                each.waiting.over = True
+        for each in lost[0 if is_unread else 1 :]:
+            self._responses.drop(each.numbers)
+        self._responses.failure_text = self.end_reason
+        self._responses.end_all()
+        if lost and self._listener is not None:
+            self._listener.failed(InstanceFailure(self.end_reason, begun=not is_unread))
+            self._has_news = True
+
+    def _settle(self) -> None:
+        """Tell whoever began batches that this is all for now."""
+        if self._has_news and self._listener is not None:
+            self._has_news = False
+            self._listener.settled()
+
+
+class _Waiter:
+    """A `BatchListener` for a thread that waits."""
+
+    def __init__(self) -> None:
+        self.said: SimpleQueue[Outcome | InstanceFailure] = SimpleQueue()
+
+    def over(self, outcome: Outcome) -> None:
+        self.said.put(outcome)
+
+    def failed(self, failure: InstanceFailure) -> None:
+        self.said.put(failure)
+
+    def settled(self) -> None:
+        pass

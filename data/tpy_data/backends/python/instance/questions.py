@@ -1,0 +1,135 @@
+"""Questions: what a worker asks and tells beside batches and responses, and what it is asked."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+from collections.abc import Callable
+from functools import partial
+
+from tpy.backend import ModelMetrics, WaitingBatch
+from tpy.errors import TpyError
+from tpy_data.backends.python.environment.output import LogLine
+from tpy_data.backends.python.protocol.call_server import CallServer
+from tpy_data.backends.python.protocol.connection import Connection
+from tpy_data.backends.python.protocol.messages import (
+    AskCancelled,
+    AskFamily,
+    AskLoad,
+    AskMetric,
+    AskModelReady,
+    AskUnload,
+    AskValue,
+    TellChange,
+    TellCloseFamily,
+    TellLog,
+    TellReady,
+    decode_ask,
+    decode_tell,
+    encode,
+)
+from tpy_data.backends.python.protocol.metric_table import MetricTable
+from tpy_data.backends.python.worker.core.frames import Kind, ProtocolViolation
+from tpy_data.backends.python.worker.endpoint import Message
+
+_LEVELS = frozenset({"verbose", "info", "warning", "error"})
+
+_GONE = "the worker process is gone"
+
+
+class Questions:
+    """One per connection. `is_cancelled` and `waiting` are the instance's, once there is one."""
+
+    def __init__(self, connection: Connection, registry: ModelMetrics, log: LogLine) -> None:
+        self.calls: CallServer | None = None
+        self.is_cancelled: Callable[[int, int], bool] = _no_batch
+        """Whether a request of a batch that is executed, by its index, is cancelled."""
+        self.find_waiting: Callable[[int], WaitingBatch | None] = _nothing_waits
+        self._connection = connection
+        self._metrics = MetricTable(connection.name, registry)
+        self._log = log
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, queue.SimpleQueue[tuple[bool, str]]] = {}
+        self._undo_settling = registry.before_reading(connection.read)
+        connection.handlers[Kind.ASK] = self._take_ask
+        connection.handlers[Kind.TELL] = self._take_tell
+
+    def waiting(self, number: int) -> WaitingBatch | None:
+        """The batch of this number, for a call that it waits for."""
+        return self.find_waiting(number)
+
+    def check_ready(self, timeout_s: float) -> bool:
+        """What the model's is_ready returns; false, with a log line, when that is an error or takes longer than `timeout_s`."""
+        waiting: queue.SimpleQueue[tuple[bool, str]] = queue.SimpleQueue()
+        number = next(self._numbers)
+        self._asked[number] = waiting
+        try:
+            self._connection.send(Kind.QUESTION, number, b"{}")
+            ready, error = (False, _GONE) if self._connection.is_lost() else waiting.get(timeout=timeout_s)
+        except queue.Empty:
+            ready, error = False, f"Timed out waiting for user-defined is_ready() response: {timeout_s:g} s"
+        finally:
+            self._asked.pop(number, None)
+        if error:
+            self._log("warning", f"is_ready: {error}")
+        return ready
+
+    def close(self) -> None:
+        """The worker is gone: its metrics are let go, nobody waits."""
+        self._undo_settling()
+        self._metrics.close()
+        for waiting in list(self._asked.values()):
+            waiting.put((False, _GONE))
+
+    def _take_ask(self, message: Message, on_loop: bool) -> bool:
+        if on_loop and (message.segment is not None or message.data):
+            return False  # files of a model, which are copied
+        ask = decode_ask(message.header)
+        reply = partial(self._reply, message.stream)
+        match ask:
+            case AskCancelled():
+                reply(self.is_cancelled(ask.batch, ask.index), "")
+            case AskLoad() | AskUnload() | AskModelReady():
+                assert self.calls is not None
+                self.calls.ask_repository(ask, message, reply)
+            case _:
+                try:
+                    reply(self._ask_metrics(ask), "")
+                except TpyError as refused:
+                    reply(None, refused.message)
+        return True
+
+    def _ask_metrics(self, ask: AskFamily | AskMetric | AskValue) -> int | str:
+        match ask:
+            case AskFamily():
+                return self._metrics.family(ask.name, ask.description, ask.kind)
+            case AskMetric():
+                return self._metrics.metric(ask.family, ask.labels, ask.buckets)
+            case AskValue():
+                return repr(self._metrics.value(ask.metric))
+
+    def _reply(self, stream: int, result: object, error: str) -> None:
+        self._connection.send(Kind.REPLY, stream, encode((result, error)))
+
+    def _take_tell(self, message: Message, on_loop: bool) -> bool:
+        tell = decode_tell(message.header)
+        match tell:
+            case TellLog():
+                self._log(tell.level if tell.level in _LEVELS else "info", tell.message)
+            case TellChange():
+                self._metrics.change(tell.metric, tell.operation, float(tell.value))
+            case TellCloseFamily():
+                self._metrics.close_family(tell.family)
+            case TellReady():
+                waiting = self._asked.get(message.stream)
+                if waiting is not None:
+                    waiting.put((tell.ready, tell.error))
+        return True
+
+
+def _no_batch(batch: int, index: int) -> bool:
+    raise ProtocolViolation(f"asked for batch {batch}, which is not executed")
+
+
+def _nothing_waits(number: int) -> WaitingBatch | None:
+    return None

@@ -1,0 +1,57 @@
+"""What an instance is started with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import msgspec
+
+from tpy.backend import HostPolicy, ModelMetrics, ServerCalls
+from tpy.backend.host_policy import ANYWHERE
+from tpy.telemetry.custom_metrics import CustomMetrics
+from tpy_data.backends.python.environment.interpreters import Interpreter
+from tpy_data.backends.python.worker.loader import ModelSource
+
+
+class InstanceStart(msgspec.Struct, frozen=True, kw_only=True):
+    """`directory` is the model's version folder, `output_names` the configured outputs; `arguments` are those of initialize."""
+
+    name: str
+    source: ModelSource
+    directory: str
+    output_names: tuple[str, ...] = ()
+    decoupled: bool = False
+    arguments: Mapping[str, str] = msgspec.field(default_factory=dict)
+    metrics: ModelMetrics = msgspec.field(default_factory=CustomMetrics)
+    """Where there are none given, as for auto_complete_config, those that the model makes go nowhere."""
+    server: ServerCalls | None = None
+    iterative: bool = False
+    """Whether the model may give requests back."""
+
+
+class WorkerStart(InstanceStart, frozen=True, kw_only=True):
+    """An instance in a process of its own; `mode` is "instance" or "auto_complete", which has the configuration as JSON in
+    `config`."""
+
+    mode: str
+    interpreter: Interpreter
+    config: str = ""
+    host: HostPolicy = ANYWHERE
+
+    def order(self) -> bytes:
+        """The LOAD message."""
+        return json.dumps(
+            {
+                "name": self.name,
+                "mode": self.mode,
+                "source": self.source._asdict(),
+                "directory": self.directory,
+                "bin": self.interpreter.bin_directory,
+                "outputs": self.output_names,
+                "decoupled": self.decoupled,
+                "arguments": dict(self.arguments),
+                "config": self.config,
+                "iterative": self.iterative,
+            }
+        ).encode()

@@ -1,0 +1,320 @@
+"""Connection: the server's end of the one connection to a worker.
+
+Who reads: the Trio thread, which watches the socket and hands each message to its handler; before the model is loaded and from
+its finalization on, the thread that does this (`drive`); where there is no loop, a thread of the backend (`ReaderThread`). What
+would hold up the loop is left to a thread of the connection's own (`later`), and nothing more is read until that is done.
+
+Who writes: any thread, and none waits. What a worker does not take at once is written by another thread as soon as it does.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from tpy.backend import AfterRead, LoopCalls
+from tpy.errors import Internal
+from tpy.limits import WORKER_MESSAGES_AT_ONCE_MAX
+from tpy.units import NS_PER_S
+from tpy_data.backends.python.environment.process import LIVENESS_CHECK_S, EndWatch, WorkerProcess
+from tpy_data.backends.python.environment.threads import JobThread
+from tpy_data.backends.python.protocol.small import HEADER_BYTES_MAX
+from tpy_data.backends.python.worker.channel import Channel, Closed, Unread
+from tpy_data.backends.python.worker.core.batch import Layout
+from tpy_data.backends.python.worker.core.frames import Kind, ProtocolViolation
+from tpy_data.backends.python.worker.core.session import Session, State
+from tpy_data.backends.python.worker.endpoint import NO_TENSORS, Endpoint, Message
+from tpy_data.backends.python.worker.segments import Loan
+
+EXIT_GRACE_S = 5
+"""Between the end of finalize and of the process: interpreters run exit handlers and wait for threads of the model."""
+
+Handler = Callable[[Message, bool], bool]
+"""Takes a message. With True, on the Trio thread: then False says that it takes longer, and that nothing was done."""
+
+_Unsent = tuple[Kind, int, bytes, Layout, Loan | None]
+
+
+def _nothing() -> None:
+    pass
+
+
+def unhealthy(name: str) -> str:
+    """What clients read when a worker died."""
+    return f"Stub process '{name}' is not healthy."
+
+
+class Connection:
+    """Owns a worker process and the connection to it. Ends with `finish` or `give_up`."""
+
+    def __init__(self, process: WorkerProcess) -> None:
+        self.name = process.name
+        self.pid = process.pid
+        self.tokens = process.tokens
+        self.handlers: dict[Kind, Handler] = {}
+        self.on_loss: list[Callable[[], None]] = []
+        """Called once, in the thread that reads, when nothing can be sent or received any more."""
+        self.after_read: Callable[[], None] = _nothing
+        """Called when what one read brought was handled, or the worker was lost, in the thread that did."""
+        self.lost: Exception | None = None
+        """Why that is so."""
+        self.is_unread = False
+        """Whether the worker, which is lost, never had the whole of the batches that it was sent last."""
+        self._process = process
+        self._endpoint = Endpoint(Channel(process.socket), writable=False)
+        self._session = Session()
+        self._loop: LoopCalls | None = None
+        self._reading = threading.Lock()
+        self._is_paused = False
+        self._writing = threading.Lock()
+        self._rest: memoryview | None = None
+        """Of a message that the worker has not taken in one piece."""
+        self._unsent: deque[_Unsent] = deque()
+        self._last = Kind.LOAD
+        """Sent last."""
+        self._helper = JobThread(f"{self.name} helper")
+        self._writer = JobThread(f"{self.name} writer")
+
+    def is_lost(self) -> bool:
+        """Whether nothing can be sent or received any more."""
+        return self.lost is not None
+
+    @property
+    def state(self) -> State:
+        """Where the session is."""
+        return self._session.state
+
+    def fileno(self) -> int:
+        """-1 when it is closed."""
+        return self._endpoint.channel.fileno()
+
+    def end_watch(self) -> EndWatch:
+        """A new watch for the end of the worker."""
+        return self._process.watch()
+
+    # Sending
+
+    def lend(self, layout: Layout) -> Loan | None:
+        """The shared memory of a message, written. Raises OSError when there is none."""
+        return self._endpoint.lend(layout)
+
+    def send(self, kind: Kind, stream: int, header: bytes, layout: Layout = NO_TENSORS, loan: Loan | None = None) -> None:
+        """Send a message; never waits. Nothing happens when the worker is lost or has finalized."""
+        with self._writing:
+            if self.is_lost() or not self._session.may(kind):
+                if loan is not None:
+                    loan.sent()
+                return
+            self._session.apply(kind)
+            self._last = kind
+            if self._rest is not None:
+                self._unsent.append((kind, stream, header, layout, loan))
+                return
+            try:
+                self._rest = self._endpoint.write(kind, stream, header, layout, loan, wait=False)
+            except Closed:
+                self.is_unread = kind is Kind.EXECUTE  # whoever reads sees the end, after what came before
+                return
+            if self._rest is not None:
+                self._writer.run(self._write_rest)
+
+    def later(self, job: Callable[[], None]) -> None:
+        """Do this in a thread, after what was left to it before."""
+        self._helper.run(partial(self._guard, job))
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something that was left to the thread is not done."""
+        return self._helper.is_busy
+
+    def _guard(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception as error:
+            self.lose(error)
+
+    def _write_rest(self) -> None:
+        poller = select.poll()
+        poller.register(self.fileno(), select.POLLOUT)
+        while True:
+            poller.poll(LIVENESS_CHECK_S * 1000)
+            with self._writing:
+                if self._rest is None or self.is_lost():
+                    return
+                try:
+                    self._rest = self._endpoint.channel.send_rest(self._rest) or None
+                    while self._rest is None and self._unsent:
+                        self._rest = self._endpoint.write(*self._unsent.popleft(), wait=False)
+                except Closed:
+                    self.is_unread = self._last is Kind.EXECUTE
+                    self._rest = None
+                if self._rest is None:
+                    return
+
+    # Reading
+
+    def watch(self, server: object) -> None:
+        """Have the loop of `server` read from now on; a thread, if it has none."""
+        if isinstance(server, LoopCalls):
+            self._loop = server
+        self._watch()
+
+    def _watch(self) -> None:
+        if self.is_lost():
+            return
+        if self._loop is not None:
+            try:
+                descriptor = os.dup(self.fileno())
+            except OSError:
+                descriptor = -1  # too many are open, or it is closed
+            if descriptor >= 0:
+                if self._loop.watch(descriptor, self):
+                    return
+                os.close(descriptor)
+            self._loop = None
+        self._process.spawner.reader.add(self)
+
+    def ready(self) -> AfterRead:
+        """As `DescriptorReader`, on the Trio thread; or in the backend's."""
+        if not self._reading.acquire(blocking=False):
+            return AfterRead.AGAIN
+        try:
+            if self._is_over():
+                return AfterRead.STOP
+            again = self._read(on_loop=self._loop is not None)
+            stop = self._is_over()
+        finally:
+            self._reading.release()
+        self.after_read()
+        if stop:
+            return AfterRead.STOP
+        return AfterRead.AGAIN if again else AfterRead.WAIT
+
+    def unwatched(self) -> None:
+        """As `DescriptorReader`: the loop reads no longer."""
+        with self._reading:
+            if not self._is_over():
+                self._loop = None
+                self._process.spawner.reader.add(self)
+
+    def read(self) -> None:
+        """Take what has come, in the calling thread."""
+        with self._reading:
+            while not self._is_over() and self._read(on_loop=False):
+                pass
+        self.after_read()
+
+    def _is_over(self) -> bool:
+        """Whether nothing is to be read, for now or for good."""
+        return self._is_paused or self.is_lost() or self._session.state is State.ENDED
+
+    def drive(self, done: Callable[[], bool], timeout_s: float) -> bool:
+        """Read in the calling thread until `done()` is true, or the worker is lost. False when it takes longer."""
+        deadline_ns = time.monotonic_ns() + round(timeout_s * NS_PER_S)
+        while True:
+            if self._is_paused:
+                self._helper.wait_idle()
+            self.read()
+            if done() or self.is_lost():
+                return True
+            left_s = (deadline_ns - time.monotonic_ns()) / NS_PER_S
+            if left_s <= 0:
+                return False
+            poller = select.poll()
+            poller.register(self.fileno(), select.POLLIN)
+            if not poller.poll(min(LIVENESS_CHECK_S, left_s) * 1000):
+                self.require_alive()
+
+    def require_alive(self) -> None:
+        """Look whether the process is gone, which the socket does not show while a process that the model forked has it too."""
+        if not self.is_lost() and self._process.wait_exited(0):
+            self.read()
+            self.lose(Closed("the process is gone"))
+
+    def _read(self, *, on_loop: bool) -> bool:
+        """Take what one read brings, up to a number of messages. Whether there may be more of it."""
+        endpoint, handlers, session = self._endpoint, self.handlers, self._session
+        try:
+            for count in range(WORKER_MESSAGES_AT_ONCE_MAX):
+                message = endpoint.buffered() if count else endpoint.receive_at_once()
+                if message is None:
+                    return False
+                kind = message.kind
+                session.apply(kind)
+                handler = handlers.get(kind)
+                if handler is None:
+                    raise ProtocolViolation(f"unexpected {kind.name}")
+                is_small = not on_loop or len(message.header) <= HEADER_BYTES_MAX
+                if not is_small or not handler(message, on_loop):
+                    self._is_paused = True
+                    self.later(partial(self._take_later, handler, message))
+                    return False
+                if session.state is State.ENDED:  # what comes behind that is nobody's
+                    return False
+        except Exception as error:  # whatever it is, it is the worker's end, not the loop's
+            self._lose(error)
+            return False
+        return True
+
+    def _take_later(self, handler: Handler, message: Message) -> None:
+        """In the helper's thread: take what would hold up the loop, then have that read again."""
+        try:
+            handler(message, False)
+        finally:
+            with self._reading:
+                self._is_paused = False
+        self.after_read()
+        self._watch()
+
+    # The end
+
+    def lose(self, error: Exception) -> None:
+        """The worker is dead, or not to be trusted, or hangs: nothing is sent or received any more."""
+        with self._reading:
+            self._lose(error)
+        self.after_read()
+
+    def _lose(self, error: Exception) -> None:
+        with self._writing:
+            if self.is_lost():
+                return
+            self.is_unread = self.is_unread or (isinstance(error, Unread) and self._last is Kind.EXECUTE)
+            self.lost = error
+            self._session.break_off()
+            self._rest = None
+            for unsent in self._unsent:
+                if unsent[4] is not None:
+                    unsent[4].sent()
+            self._unsent.clear()
+        self._endpoint.channel.shut_down()  # whoever watches its end, or writes, sees it
+        for lose in self.on_loss:
+            lose()
+
+    def finish(self) -> str:
+        """End a worker that has finalized. Returns how it ended, in words."""
+        return self._end(EXIT_GRACE_S)
+
+    def give_up(self) -> str:
+        """End the worker at once. Returns how it ended, in words."""
+        return self._end(0)
+
+    def _end(self, grace_s: float) -> str:
+        self.lose(Closed("it was closed"))
+        self._helper.close()
+        self._writer.close()
+        self._process.spawner.reader.discard(self)
+        self._endpoint.channel.close()
+        self._endpoint.let_go()
+        return self._process.end(grace_s)
+
+    def give_up_starting(self, *, was_up: bool) -> Internal:
+        """End a worker that did not load its model; the error to raise."""
+        how = self.give_up()
+        what = f"It {how} while loading the model" if was_up else f"Its interpreter {how} before it was up"
+        last = self._process.last_error_line
+        return Internal(f"{unhealthy(self.name)} {what}{': ' + last if last else ''}")

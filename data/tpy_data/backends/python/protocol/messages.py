@@ -1,0 +1,190 @@
+"""The headers of messages, as the server reads and writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tpy.backend import ExecutionRequest, ExecutionResult
+from tpy.errors import Internal, TpyError
+from tpy.messages import InferenceResponse
+from tpy_data.backends.python.protocol import translation
+from tpy_data.backends.python.worker.core.batch import Descriptor, Layout, read
+from tpy_data.backends.python.worker.core.frames import HEADER_BYTES_MAX
+from tpy_data.backends.python.worker.endpoint import Message
+
+RESCHEDULED_CODE = -2
+
+GIVEN_BACK = ExecutionResult(reschedule=True)
+
+TIMES = tuple[int, int, int]
+"""In ns: when a batch was handed to the model, came back from it, and was sent."""
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """One response of a model; `code` -1 for none of its errors, RESCHEDULED_CODE for no response but another iteration."""
+
+    code: int
+    error: str
+    parameters: str
+    outputs: tuple[Descriptor, ...]
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """READY."""
+
+    is_ready: bool
+    """Whether the model has a function of this name."""
+
+
+class Called(msgspec.Struct, frozen=True, array_like=True):
+    """The request of a CALL."""
+
+    model: str
+    version: int
+    id: str
+    correlation_id: int | str
+    flags: int
+    timeout_us: int
+    parameters: str
+    outputs: tuple[str, ...]
+    inputs: tuple[Descriptor, ...]
+
+
+# What a worker asks, and is given a reply to.
+
+
+class AskCancelled(msgspec.Struct, frozen=True, tag="cancelled"):
+    batch: int
+    index: int
+
+
+class AskFamily(msgspec.Struct, frozen=True, tag="family"):
+    name: str
+    description: str
+    kind: int
+
+
+class AskMetric(msgspec.Struct, frozen=True, tag="metric"):
+    family: int
+    labels: dict[str, str]
+    buckets: list[float]
+
+
+class AskValue(msgspec.Struct, frozen=True, tag="value"):
+    metric: int
+
+
+class AskModelReady(msgspec.Struct, frozen=True, tag="model_ready"):
+    model: str
+    version: int | None
+
+
+class AskUnload(msgspec.Struct, frozen=True, tag="unload"):
+    model: str
+    dependents: bool
+
+
+class AskLoad(msgspec.Struct, frozen=True, tag="load"):
+    model: str
+    config: str
+    files: tuple[Descriptor, ...]
+
+
+Ask = AskCancelled | AskFamily | AskMetric | AskValue | AskModelReady | AskUnload | AskLoad
+
+# What it tells.
+
+
+class TellLog(msgspec.Struct, frozen=True, tag="log"):
+    level: str
+    message: str
+
+
+class TellChange(msgspec.Struct, frozen=True, tag="change"):
+    metric: int
+    operation: str
+    value: float | str
+    """A str for what JSON has no number for."""
+
+
+class TellCloseFamily(msgspec.Struct, frozen=True, tag="close_family"):
+    family: int
+
+
+class TellReady(msgspec.Struct, frozen=True, tag="ready"):
+    ready: bool
+    error: str
+
+
+Tell = TellLog | TellChange | TellCloseFamily | TellReady
+
+encode = msgspec.json.Encoder().encode
+decode_ready = msgspec.json.Decoder(Ready).decode
+decode_text = msgspec.json.Decoder(str).decode
+decode_count = msgspec.json.Decoder(int).decode
+decode_result = msgspec.json.Decoder(tuple[TIMES, tuple[Answer | int | None, ...] | str]).decode
+"""One answer per request: as it is, the number under which it comes later, None when it goes through the request's sender. Or why
+the whole batch failed."""
+decode_response = msgspec.json.Decoder(tuple[int, bool, Answer | None]).decode
+"""Its place among the request's responses, from 1 on; whether it is the last; None for the end alone."""
+decode_call = msgspec.json.Decoder(tuple[int, bool, Called]).decode
+"""The number of the batch that waits for it, 0 for none; whether it has many responses."""
+decode_note = msgspec.json.Decoder(tuple[tuple[tuple[int, int], ...], tuple[int, ...]]).decode
+decode_ask = msgspec.json.Decoder(Ask).decode
+decode_tell = msgspec.json.Decoder(Tell).decode
+
+
+def encode_batches(batches: Sequence[Sequence[ExecutionRequest]], numbers: Sequence[int] | None, layout: Layout) -> bytes:
+    """The header of EXECUTE, the tensors laid out. `numbers` are those of the requests of a decoupled model. Raises Internal for
+    texts that are too long."""
+    encoded = []
+    index = 0
+    for requests in batches:
+        entries = []
+        for request in requests:
+            correlation_id, flags = translation.correlation_and_flags(request.sequence)
+            entries.append(
+                (
+                    request.id,
+                    correlation_id,
+                    flags,
+                    request.timeout_us,
+                    translation.parameters_text(request.parameters),
+                    translation.wanted_of(request),
+                    [
+                        layout.add(name, given.datatype.number, translation.storage(given))
+                        for name, given in request.inputs.items()
+                    ],
+                    0 if numbers is None else numbers[index],
+                )
+            )
+            index += 1
+        encoded.append(entries)
+    text = encode(encoded)
+    if len(text) > HEADER_BYTES_MAX // 2:
+        raise Internal(f"a batch with {len(text)} bytes of request ids, parameters and names is too long to be sent")
+    return text
+
+
+def result_of(answer: Answer, message: Message) -> ExecutionResult:
+    """The result that an answer stands for; its arrays are views. Raises ProtocolViolation or msgspec.DecodeError."""
+    if answer.code == RESCHEDULED_CODE:
+        return GIVEN_BACK
+    if answer.code >= 0:
+        return ExecutionResult(error=translation.error_of(answer.code, answer.error))
+    data, segment = message.data, message.segment
+    outputs = [translation.tensor(each[0], each[1], read(each, data, segment)) for each in answer.outputs]
+    return translation.result(outputs, translation.parameters_of(answer.parameters))
+
+
+def encode_answer(answer: InferenceResponse | TpyError, layout: Layout) -> bytes:
+    """The header of ANSWER, the tensors laid out."""
+    error = answer if isinstance(answer, TpyError) else answer.error
+    if error is not None or isinstance(answer, TpyError):
+        assert error is not None
+        final = isinstance(answer, TpyError) or answer.final
+        return encode((final, (translation.code_of(error), error.message, "", ())))
+    outputs = [layout.add(each.name, each.datatype.number, translation.storage(each)) for each in answer.outputs]
+    return encode((answer.final, (-1, "", translation.parameters_text(answer.parameters), outputs)))

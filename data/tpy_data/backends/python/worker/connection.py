@@ -1,0 +1,219 @@
+"""Connection: the worker's end of the one connection to the server, for all threads of the model.
+
+Whoever waits for something from the server reads, for all who wait, and hands every message to its handler; so a plain batch, or
+a call that is waited for where it was made, costs no switch to another thread. Where something is to be heard that nobody waits
+for (an event loop's calls, the question whether the model is ready) `start_reader` has a thread of its own read from then on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .channel import Channel, Closed, Foreign
+from .core.batch import Layout
+from .core.frames import HEADER_BYTES_MAX, Kind, ProtocolViolation
+from .endpoint import NO_TENSORS, Endpoint, Message
+from .failures import TritonModelException
+
+GONE = "the server is gone"
+
+FOREIGN = "the server can be reached from the model's own process only, not from one that it has started"
+
+TEXT_BYTES_MAX = HEADER_BYTES_MAX // 2
+"""Of a header that a model has a say in."""
+
+encode = json.JSONEncoder(separators=(",", ":")).encode
+_decoder = json.JSONDecoder()
+
+
+def decode(header: memoryview) -> Any:
+    """A header's JSON."""
+    return _decoder.decode(str(header, "utf-8"))
+
+
+class Connection:
+    """One per worker. `handlers` get the messages of each kind, in the thread that reads: they must be quick, and not wait."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.lost = ""
+        """Why nothing comes any more."""
+        self.handlers: dict[Kind, Callable[[Message], None]] = {Kind.REPLY: self._take_reply}
+        self.on_loss: list[Callable[[], None]] = []
+        """Called when the server is gone, in the thread that reads."""
+        self._endpoint = Endpoint(channel, writable=True)
+        self._channel = channel
+        self._process = os.getpid()
+        self._writing = threading.Lock()
+        self._writer = 0
+        """The thread that has it."""
+        self._posted: deque[tuple[Kind, int, bytes]] = deque()
+        self._turn = threading.Condition(threading.Lock())
+        self._someone_reads = False
+        self._has_reader = False
+        self._questions = itertools.count(1)
+        self._replies: dict[int, Message | None] = {}
+
+    # Sending
+
+    def require_own(self) -> None:
+        """Raises Foreign in a process that the model has forked."""
+        self._channel.require_own()
+
+    def send(self, kind: Kind, stream: int, header: str, layout: Layout = NO_TENSORS) -> None:
+        """Send a message; waits while the server is behind. Raises Closed, and OSError when there is no shared memory for the
+        tensors: then nothing was sent."""
+        self.require_own()  # before anything is written into memory that the server sees
+        loan = self._endpoint.lend(layout)
+        with self._writing:
+            self._writer = threading.get_ident()
+            try:
+                self._endpoint.write(kind, stream, header.encode(), layout, loan)
+            finally:
+                self._writer = 0
+        if self._posted:
+            self._flush()
+
+    def post(self, kind: Kind, stream: int, message: object) -> None:
+        """Send a message without waiting for other threads, also in the middle of garbage collection; whoever is sending sends it
+        afterwards. Lost when the server is gone, and in a process that was forked from this one."""
+        if os.getpid() == self._process:
+            self._posted.append((kind, stream, encode(message).encode()))
+            self._flush()
+
+    def _flush(self) -> None:
+        while self._posted and self._writing.acquire(blocking=False):
+            try:
+                while self._posted:
+                    self._endpoint.write(*self._posted.popleft())
+            except Closed:
+                self._posted.clear()
+            finally:
+                self._writing.release()
+
+    def tell(self, message: Mapping[str, Any], stream: int = 0) -> None:
+        """Send what gets no reply, also in the middle of garbage collection. Raises TritonModelException when the server is
+        gone."""
+        if self._writer == threading.get_ident():
+            self.post(Kind.TELL, stream, message)
+            return
+        try:
+            self.send(Kind.TELL, stream, encode(message))
+        except Closed as error:
+            raise TritonModelException(_reason(error)) from None
+
+    def ask(self, message: Mapping[str, Any], layout: Layout = NO_TENSORS) -> Any:
+        """Send something and wait for the server's reply. Raises TritonModelException with the server's error."""
+        text = encode(message)
+        if len(text) > TEXT_BYTES_MAX:
+            raise TritonModelException(f"{len(text)} bytes of names and texts are too long to be sent")
+        number = next(self._questions)
+        self._replies[number] = None
+        try:
+            self.send(Kind.ASK, number, text, layout)
+            self.wait(lambda: self._replies[number] is not None)
+            reply = self._replies[number]
+        except Closed as error:
+            raise TritonModelException(_reason(error)) from None
+        except OSError as error:
+            raise TritonModelException(f"no shared memory for {layout.segment_bytes} bytes: {error}") from None
+        finally:
+            del self._replies[number]
+        assert reply is not None
+        result, failure = decode(reply.header)
+        if failure:
+            raise TritonModelException(failure)
+        return result
+
+    def _take_reply(self, message: Message) -> None:
+        if message.stream in self._replies:
+            self._replies[message.stream] = message
+
+    # Reading
+
+    def wait(self, ready: Callable[[], bool]) -> None:
+        """Until `ready()` is true, which messages from the server make it. Raises Closed."""
+        if ready():
+            return
+        self.require_own()
+        turn = self._turn
+        with turn:
+            while not ready():
+                if self.lost:
+                    raise Closed(self.lost)
+                if self._someone_reads:
+                    turn.wait()
+                    continue
+                self._someone_reads = True
+                turn.release()
+                try:
+                    self._read()
+                finally:
+                    turn.acquire()
+                    self._someone_reads = False
+                    turn.notify_all()
+
+    def poll(self) -> None:
+        """Take what has come, unless somebody reads already."""
+        with self._turn:
+            if self._someone_reads or self.lost:
+                return
+            self._someone_reads = True
+        try:
+            self._read(wait=False)
+        finally:
+            with self._turn:
+                self._someone_reads = False
+                self._turn.notify_all()
+
+    def notify(self) -> None:
+        """Something that somebody waits for came about here."""
+        with self._turn:
+            self._turn.notify_all()
+
+    def start_reader(self) -> None:
+        """Have a thread of its own read from now on. Idempotent."""
+        with self._turn:
+            if not self._has_reader:
+                self._has_reader = True
+                threading.Thread(target=self._read_forever, name="tpy-reader", daemon=True).start()
+
+    def close(self) -> None:
+        """For this process, not for one that it was forked from."""
+        self._channel.close()
+
+    def _read_forever(self) -> None:
+        with self._turn:
+            while self._someone_reads and not self.lost:
+                self._turn.wait()
+            self._someone_reads = True
+        while not self.lost:
+            self._read()
+            with self._turn:
+                self._turn.notify_all()
+
+    def _read(self, *, wait: bool = True) -> None:
+        endpoint = self._endpoint
+        try:
+            message = endpoint.receive() if wait else endpoint.receive_at_once()
+            while message is not None:
+                handler = self.handlers.get(message.kind)
+                if handler is None:
+                    raise ProtocolViolation(f"unexpected {message.kind.name}")
+                handler(message)
+                message = endpoint.buffered()
+        except Foreign:
+            raise
+        except (Closed, ProtocolViolation, ValueError, KeyError, TypeError) as error:
+            self.lost = GONE if isinstance(error, Closed) else f"the server sent what it never sends: {error}"
+            for lose in self.on_loss:
+                lose()
+
+
+def _reason(error: Closed) -> str:
+    return FOREIGN if isinstance(error, Foreign) else GONE

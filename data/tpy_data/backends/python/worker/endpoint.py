@@ -1,0 +1,122 @@
+"""Endpoint: one end of the connection between server and worker: frames, with the shared memory that their tensors lie in."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any, NamedTuple
+
+from .channel import Channel
+from .core.batch import Array, Layout
+from .core.frames import Frame, Kind, ProtocolViolation, encode
+from .segments import Borrower, Lender, Loan
+
+NO_TENSORS = Layout()
+
+
+class Message(NamedTuple):
+    """A frame whose shared memory is there: `segment` is that of its tensors, None when all are in `data`."""
+
+    kind: Kind
+    stream: int
+    header: memoryview
+    data: memoryview
+    segment: Array | None
+
+
+class Endpoint:
+    """Owns a channel and both directions of shared memory. One thread at a time writes, and one reads; `lend` is for any."""
+
+    def __init__(self, channel: Channel, *, writable: bool) -> None:
+        """`writable`: whether tensors that come may be written to."""
+        self.channel = channel
+        self._writable = writable
+        self._memory = threading.Lock()
+        self._lender = Lender()
+        self._borrower = Borrower(writable=writable)
+
+    def lend(self, layout: Layout) -> Loan | None:
+        """Write a message's large tensors into shared memory; None when it has none. Raises OSError when there is no memory."""
+        if not layout.segment_bytes:
+            return None
+        with self._memory:
+            loan = self._lender.take(layout.segment_bytes)
+        loan.write(layout.placed)
+        layout.placed.clear()
+        return loan
+
+    def write(
+        self, kind: Kind, stream: int, header: bytes, layout: Layout = NO_TENSORS, loan: Loan | None = None, *, wait: bool = True
+    ) -> memoryview | None:
+        """Send a frame, as `Channel.send`. Raises Closed."""
+        memory = b""
+        if loan is not None or self._borrower.has_released or self._lender.has_dropped:
+            memory = self._note(loan)
+        buffers = encode(kind, stream, header, layout.data, layout.data_bytes, memory)
+        size = len(buffers[0]) + layout.data_bytes
+        try:
+            return self.channel.send(buffers, size, -1 if loan is None else loan.descriptor, wait=wait)
+        finally:
+            if loan is not None:
+                loan.sent()
+
+    def receive(self) -> Message:
+        """The next message, however long it takes. Raises Closed or ProtocolViolation."""
+        return self._message(self.channel.receive())
+
+    def receive_at_once(self) -> Message | None:
+        """The next message if one read without waiting brings all of it. Raises Closed or ProtocolViolation."""
+        frame = self.channel.receive_at_once()
+        return None if frame is None else self._message(frame)
+
+    def buffered(self) -> Message | None:
+        """The next message if it has arrived with those before. Raises ProtocolViolation."""
+        frame = self.channel.buffered()
+        return None if frame is None else self._message(frame)
+
+    def let_go(self) -> None:
+        """Nothing is sent or received any more: what was lent is unmapped, what was borrowed as soon as nobody looks at it."""
+        with self._memory:
+            self._lender, self._borrower = Lender(), Borrower(writable=self._writable)
+
+    def _note(self, loan: Loan | None) -> bytes:
+        with self._memory:
+            note = {
+                "s": None if loan is None else [loan.number, loan.size, loan.descriptor >= 0],
+                "r": self._borrower.take_released(),
+                "d": self._lender.take_dropped(),
+            }
+        return json.dumps(note).encode()
+
+    def _message(self, frame: Frame) -> Message:
+        kind, stream, header, data, memory = frame
+        return Message(kind, stream, header, data, None if memory is None else self._take_note(memory))
+
+    def _take_note(self, memory: memoryview) -> Array | None:
+        segment, returned, dropped = _parsed(memory)
+        with self._memory:
+            self._borrower.drop(dropped)
+            self._lender.take_back(returned)
+            if segment is None:
+                return None
+            number, size, is_new = segment
+            return self._borrower.borrow(number, size, self.channel.take_file() if is_new else None)
+
+
+def _parsed(memory: memoryview) -> tuple[tuple[int, int, bool] | None, list[int], list[int]]:
+    """A note about memory. Raises ProtocolViolation for anything else."""
+    try:
+        note: dict[str, Any] = json.loads(bytes(memory))
+        segment, returned, dropped = note["s"], note["r"], note["d"]
+        if segment is not None:
+            number, size, is_new = segment
+            segment = _int(number), _int(size), bool(is_new)
+        return segment, [_int(each) for each in returned], [_int(each) for each in dropped]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ProtocolViolation(f"unreadable note about memory: {type(error).__name__}: {error}") from None
+
+
+def _int(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is no number")
+    return value

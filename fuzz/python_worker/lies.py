@@ -1,0 +1,206 @@
+"""A worker that lies: messages that no worker sends, on a connection to an instance that has batches, calls and questions
+open."""
+
+from __future__ import annotations
+
+import json
+import socket
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from fuzz.chance import Chance
+from fuzz.target import Violation
+from fuzz.tensors import spoiled
+from tpy.backend import ExecutionBatch, InstanceFailure, Outcome, PhaseTimes
+from tpy.messages import DataType, Tensor
+from tpy.telemetry.custom_metrics import CustomMetrics
+from tpy.testing.requests import RecordingSender, SampleRequest
+from tpy_data.backends.python.environment.process import WorkerProcess
+from tpy_data.backends.python.environment.threads import ReaderThread
+from tpy_data.backends.python.environment.tokens import Tokens
+from tpy_data.backends.python.instance.loading import StartedWorker
+from tpy_data.backends.python.instance.process_instance import ProcessInstance
+from tpy_data.backends.python.instance.questions import Questions
+from tpy_data.backends.python.instance.start import WorkerStart
+from tpy_data.backends.python.protocol.call_server import CallServer
+from tpy_data.backends.python.protocol.connection import Connection
+from tpy_data.backends.python.settings import read_settings
+from tpy_data.backends.python.worker.core.frames import Kind, encode
+
+LIES = (
+    "whatever a worker sends, each batch that it was given has one outcome or fails with it, each open request of a decoupled"
+    " model ends once, and nothing is raised in the thread that reads"
+)
+
+_ANSWER = [-1, "", "", [["OUT", 11, [2], 0, 0, 8]]]
+_WORDS: tuple[Any, ...] = (None, True, False, -1, 0, 1, 2, 7, 2**40, -(2**70), 0.5, "", "x", [], {}, [[]], _ANSWER, "\ud800")
+
+
+class _Listener:
+    """Counts what it is told."""
+
+    def __init__(self) -> None:
+        self.said: list[Outcome | InstanceFailure] = []
+
+    def over(self, outcome: Outcome) -> None:
+        self.said.append(outcome)
+
+    def failed(self, failure: InstanceFailure) -> None:
+        self.said.append(failure)
+
+    def settled(self) -> None:
+        pass
+
+
+class _Server:
+    """Answers no call."""
+
+    def infer(self, request: object, sink: object, *, streams: bool, waiting: object = None) -> Any:
+        return SimpleNamespace(cancel=lambda: None, taken=lambda count: None)
+
+    def is_model_ready(self, name: str, version: int | None, answer: Any) -> None:
+        answer(True)
+
+    def unload_model(self, name: str, done: Any, *, unload_dependents: bool) -> None:
+        done(None)
+
+    def load_model(self, request: object, done: Any) -> None:
+        done(None)
+
+
+def run(chance: Chance) -> int:
+    """Some sound messages, then some that are not, in any order."""
+    ours, theirs = socket.socketpair()
+    tokens, reader = Tokens(), ReaderThread()
+    process: Any = SimpleNamespace(
+        name="m",
+        pid=1,
+        socket=ours,
+        tokens=tokens,
+        spawner=SimpleNamespace(reader=reader),
+        wait_exited=lambda _: False,
+        end=lambda _: "was ended",
+        watch=lambda: SimpleNamespace(fileno=lambda: -1, close=lambda: None),
+    )
+    connection = Connection(cast(WorkerProcess, process))
+    is_decoupled = chance.random() < 0.5
+    try:
+        instance = _serve(connection, theirs, is_decoupled=is_decoupled)
+        return _lie(chance, connection, instance, theirs, is_decoupled=is_decoupled)
+    finally:
+        connection.give_up()
+        reader.close()
+        tokens.close()
+        theirs.close()
+
+
+def _serve(connection: Connection, theirs: socket.socket, *, is_decoupled: bool) -> ProcessInstance:
+    log = lambda level, text: None  # noqa: E731  # a LogLine
+    server: Any = _Server()
+    questions = Questions(connection, CustomMetrics(), log)
+    calls = questions.calls = CallServer(connection, server, questions.waiting)
+    connection.on_loss.extend((calls.cancel_all, questions.close))
+    connection.handlers[Kind.HELLO] = connection.handlers[Kind.READY] = lambda message, on_loop: True
+    connection.send(Kind.LOAD, 0, b"{}")
+    theirs.sendall(b"".join([*encode(Kind.HELLO, 0, b"{}", [], 0), *encode(Kind.READY, 0, b"{}", [], 0)]))
+    connection.read()
+    loaded = msgspec.Raw(b'{"is_ready":true}')
+    worker: Any = SimpleNamespace(connection=connection, questions=questions, calls=calls, loaded=loaded)
+    start: Any = SimpleNamespace(name="m", decoupled=is_decoupled, server=None)
+    instance = ProcessInstance(cast(StartedWorker, worker), cast(WorkerStart, start), read_settings({}), log)
+    connection._process.spawner.reader.discard(connection)  # this thread reads
+    return instance
+
+
+def _lie(chance: Chance, connection: Connection, instance: ProcessInstance, theirs: socket.socket, *, is_decoupled: bool) -> int:
+    theirs.setblocking(False)
+    listener = _Listener()
+    senders: list[RecordingSender] = []
+    begun = number = 0
+    steps = 0
+    for _ in chance.rounds((10, 25)):
+        steps += 1
+        if not instance.open_batches:
+            batches = []
+            for _ in range(chance.choice((1, 2, 5))):
+                sender = RecordingSender() if is_decoupled else None
+                if sender is not None:
+                    senders.append(sender)
+                array = np.ones(2, np.float32)
+                sample = SampleRequest(inputs={"IN": Tensor("IN", DataType.FP32, array)}, sender=sender)
+                batches.append(ExecutionBatch([sample], PhaseTimes()))
+            begun += instance.begin(batches, listener)
+        message = _message(chance, number + 1, is_decoupled=is_decoupled)
+        if chance.random() < 0.03:
+            message = spoiled(chance, message)
+            chance.took("garbage")
+        try:
+            theirs.sendall(message)
+        except OSError:
+            break
+        over = len(listener.said)
+        connection.read()
+        number += len(listener.said) - over
+        if len(listener.said) > over:
+            chance.took("outcome")
+        if connection.is_lost():
+            chance.took("lost")
+            break
+    connection.lose(OSError("the test is over"))
+    failures = [said for said in listener.said if isinstance(said, InstanceFailure)]
+    if len(failures) > 1 or len(listener.said) > begun:
+        raise Violation(f"{begun} batches had these outcomes: {listener.said}")
+    if instance.open_batches:
+        raise Violation("a batch is open although the worker is lost")
+    for sender in senders:
+        if sum(final for _, final in sender.sent) > 1:
+            raise Violation(f"a request ended more than once: {sender.sent}")
+    return steps
+
+
+def _message(chance: Chance, due: int, *, is_decoupled: bool) -> bytes:
+    """A sound one of any kind that a worker sends while it serves, or one with a word changed."""
+    kind, stream, header = chance.choice(_sound(due, is_decoupled=is_decoupled))
+    if chance.random() < 0.2:
+        chance.took("lie")
+        match chance.randrange(4):
+            case 0:
+                stream = chance.choice((0, 1, due + 1, 2**63))
+            case 1:
+                kind = chance.choice(list(Kind))
+            case _:
+                header = _changed(chance, header)
+    else:
+        chance.took("sound")
+    text = json.dumps(header).encode()
+    return b"".join(encode(kind, stream, text, [b"\0" * 16], 16))
+
+
+def _sound(due: int, *, is_decoupled: bool) -> list[tuple[Kind, int, Any]]:
+    answers = [None] if is_decoupled else [_ANSWER]
+    return [
+        *[(Kind.RESULT, due, [[1, 2, 3], answers])] * 4,
+        (Kind.RESPONSE, due, [1, True, _ANSWER]),
+        (Kind.RESPONSE, due, [1, False, _ANSWER]),
+        (Kind.CALL, due, [0, True, ["m", -1, "", 0, 0, 0, "", [], []]]),
+        (Kind.NOTE, 0, [[[due, 0]], [due]]),
+        (Kind.ASK, 3, {"type": "cancelled", "batch": due, "index": 0}),
+        (Kind.ASK, 3, {"type": "family", "name": "f", "description": "", "kind": 0}),
+        (Kind.ASK, 3, {"type": "model_ready", "model": "m", "version": None}),
+        (Kind.TELL, 0, {"type": "log", "level": "info", "message": "x"}),
+        (Kind.TELL, 9, {"type": "ready", "ready": True, "error": ""}),
+        (Kind.TELL, 0, {"type": "change", "metric": 4, "operation": "set", "value": 1}),
+    ]
+
+
+def _changed(chance: Chance, header: Any) -> Any:
+    if isinstance(header, list) and header and chance.random() < 0.8:
+        index = chance.randrange(len(header))
+        return [*header[:index], _changed(chance, header[index]), *header[index + 1 :]]
+    if isinstance(header, dict) and header and chance.random() < 0.9:
+        key = chance.choice(list(header))
+        return {**header, key: _changed(chance, header[key])}
+    return chance.choice(_WORDS)

@@ -1,0 +1,250 @@
+"""The server's end of the connection to a worker, over a socket pair, with a process that is played."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tpy.backend import AfterRead
+from tpy_data.backends.python.environment.process import WorkerProcess
+from tpy_data.backends.python.environment.threads import ReaderThread
+from tpy_data.backends.python.protocol.connection import Connection
+from tpy_data.backends.python.worker.core.batch import Layout
+from tpy_data.backends.python.worker.core.frames import FrameDecoder, Kind, encode
+from tpy_data.backends.python.worker.core.session import State
+from tpy_data.backends.python.worker.endpoint import Message
+
+
+class Played:
+    """A connection whose worker is the test's: `theirs` is that end; `taken` is what came, with whether on the loop."""
+
+    def __init__(self) -> None:
+        ours, self.theirs = socket.socketpair()
+        self.gone = False
+        self.reader = ReaderThread()
+        process: Any = SimpleNamespace(
+            name="m",
+            pid=1,
+            socket=ours,
+            tokens=None,
+            spawner=SimpleNamespace(reader=self.reader),
+            wait_exited=lambda _: self.gone,
+            end=lambda _: "was ended",
+        )
+        self.connection = Connection(cast(WorkerProcess, process))
+        self.taken: list[tuple[Kind, int, bool]] = []
+        self.lost = 0
+        for kind in (Kind.HELLO, Kind.READY, Kind.RESULT, Kind.TELL):
+            self.connection.handlers[kind] = self._take
+        self.connection.on_loss.append(self._lose)
+        self.takes_long = False
+
+    def _take(self, message: Message, on_loop: bool) -> bool:
+        if on_loop and self.takes_long:
+            return False
+        self.taken.append((message.kind, message.stream, on_loop))
+        return True
+
+    def _lose(self) -> None:
+        self.lost += 1
+
+    def say(self, *kinds: Kind, stream: int = 0, header: bytes = b"{}") -> None:
+        self.theirs.sendall(b"".join([b"".join(encode(kind, stream, header, [], 0)) for kind in kinds]))
+
+    def serve(self) -> None:
+        """Until the model is loaded."""
+        self.connection.send(Kind.LOAD, 0, b"{}")
+        self.say(Kind.HELLO, Kind.READY)
+        assert self.connection.drive(lambda: self.connection.state is State.SERVING, 10)
+        self.taken.clear()
+
+    def heard(self) -> list[Kind]:
+        """What the worker has been sent."""
+        decoder = FrameDecoder()
+        self.theirs.setblocking(False)
+        while True:
+            try:
+                decoder.feed(self.theirs.recv(1 << 20))
+            except BlockingIOError:
+                break
+        kinds = []
+        while (frame := decoder.next_frame()) is not None:
+            kinds.append(frame.kind)
+        return kinds
+
+    def close(self) -> None:
+        self.connection.give_up()
+        self.reader.close()
+        self.theirs.close()
+
+
+class Loop:
+    """The loop's part: `turn` is one."""
+
+    def __init__(self) -> None:
+        self.watching: list[tuple[int, Any]] = []
+
+    def watch(self, descriptor: int, reader: Any) -> bool:
+        self.watching.append((descriptor, reader))
+        return True
+
+    def turn(self) -> AfterRead:
+        descriptor, reader = self.watching[-1]
+        after: AfterRead = reader.ready()
+        if after is AfterRead.STOP:
+            os.close(descriptor)
+            self.watching.remove((descriptor, reader))
+        return after
+
+
+@pytest.fixture
+def played() -> Iterator[Played]:
+    played = Played()
+    yield played
+    played.close()
+
+
+def test_messages_that_come_together_are_taken_one_by_one(played: Played) -> None:
+    """The socket does not say that the second is there: a worker that loads in no time was waited for until its time-out."""
+    played.connection.send(Kind.LOAD, 0, b"{}")
+    played.say(Kind.HELLO, Kind.READY)
+    assert played.connection.drive(lambda: len(played.taken) == 2, 0)
+    assert not played.connection.drive(lambda: False, 0)
+
+
+def test_a_process_that_is_gone_is_lost_although_its_socket_is_open(played: Played) -> None:
+    played.serve()
+    played.say(Kind.RESULT, stream=1)
+    played.gone = True
+    played.connection.require_alive()
+    assert played.taken == [(Kind.RESULT, 1, False)], "what it said last is heard"
+    assert (str(played.connection.lost), played.lost) == ("the process is gone", 1)
+    assert played.connection.ready() is AfterRead.STOP
+
+
+def test_the_loop_takes_some_messages_at_a_time(played: Played) -> None:
+    loop = Loop()
+    played.serve()
+    played.connection.watch(_with_loop(loop))
+    played.say(*[Kind.TELL] * 150)
+    assert [loop.turn() for _ in range(4)] == [AfterRead.AGAIN, AfterRead.AGAIN, AfterRead.WAIT, AfterRead.WAIT]
+    assert len(played.taken) == 150
+    assert all(on_loop for _, _, on_loop in played.taken)
+
+
+def test_what_takes_long_is_left_to_a_thread_and_the_rest_waits(played: Played) -> None:
+    loop = Loop()
+    played.serve()
+    played.connection.watch(_with_loop(loop))
+    played.takes_long = True
+    played.say(Kind.RESULT, Kind.RESULT, Kind.TELL, stream=1)
+    assert loop.turn() is AfterRead.STOP
+    while not loop.watching:
+        threading.Event().wait(0.001)
+    played.takes_long = False
+    assert loop.turn() is AfterRead.WAIT
+    assert [on_loop for _, _, on_loop in played.taken] == [False, True, True]
+
+
+def test_a_long_header_is_not_looked_at_on_the_loop(played: Played) -> None:
+    loop = Loop()
+    played.serve()
+    played.connection.watch(_with_loop(loop))
+    played.say(Kind.TELL, header=b" " * 20_000)
+    assert loop.turn() is AfterRead.STOP
+    played.connection._helper.wait_idle()
+    assert played.taken == [(Kind.TELL, 0, False)]
+
+
+@pytest.mark.parametrize(
+    "raw", [b"x" * 100, b"".join(encode(Kind.EXECUTE, 1, b"", [], 0)), b"".join(encode(Kind.CALL, 1, b"", [], 0))]
+)
+def test_what_no_worker_sends_is_its_end(played: Played, raw: bytes) -> None:
+    played.serve()
+    played.heard()
+    played.theirs.sendall(raw)
+    played.connection.read()
+    assert played.connection.is_lost()
+    assert played.lost == 1
+    assert played.theirs.recv(10) == b"", "the worker sees it too"
+
+
+def test_a_worker_that_reads_nothing_holds_up_nobody(played: Played) -> None:
+    """And gets all of it in order, as soon as it reads."""
+    played.serve()
+    assert played.heard() == [Kind.LOAD]
+    sizes = [100_000] * 10
+    for size in sizes:
+        layout = Layout()
+        layout.data, layout.data_bytes = [b"x" * size], size
+        played.connection.send(Kind.EXECUTE, 1, b"{}", layout)
+    played.connection.send(Kind.QUESTION, 7, b"{}")
+    decoder = FrameDecoder()
+    kinds: list[Kind] = []
+    played.theirs.settimeout(10)
+    while Kind.QUESTION not in kinds:
+        decoder.feed(played.theirs.recv(1 << 20))
+        while (frame := decoder.next_frame()) is not None:
+            kinds.append(frame.kind)
+    assert kinds == [Kind.EXECUTE] * 10 + [Kind.QUESTION]
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_batches_that_the_worker_had_not_read_are_known(played: Played, reads: bool) -> None:
+    played.serve()
+    played.heard()
+    played.connection.send(Kind.EXECUTE, 1, b"[]")
+    if reads:
+        played.heard()
+    played.theirs.close()
+    played.connection.read()
+    assert played.connection.is_lost()
+    assert played.connection.is_unread is not reads
+
+
+def test_a_worker_that_has_finalized_may_end(played: Played) -> None:
+    """Whoever else reads sees the end of its stream before the thread that finalizes looks."""
+    loop = Loop()
+    played.serve()
+    played.connection.watch(_with_loop(loop))
+    played.connection.handlers[Kind.FINALIZED] = played._take
+    played.connection.send(Kind.FINALIZE, 0, b"{}")
+    played.say(Kind.FINALIZED, Kind.TELL)
+    played.heard()
+    played.theirs.close()
+    assert loop.turn() is AfterRead.STOP
+    assert [kind for kind, _, _ in played.taken] == [Kind.FINALIZED]
+    assert played.connection.drive(lambda: played.connection.state is State.ENDED, 0)
+    assert not played.connection.is_lost()
+
+
+def test_without_a_loop_a_thread_reads(played: Played) -> None:
+    played.serve()
+    played.connection.watch(None)
+    played.say(Kind.RESULT, stream=3)
+    while not played.taken:
+        threading.Event().wait(0.001)
+    assert played.taken == [(Kind.RESULT, 3, False)]
+
+
+def test_a_thread_reads_on_where_the_loop_has_ended(played: Played) -> None:
+    loop = Loop()
+    played.serve()
+    played.connection.watch(_with_loop(loop))
+    ((descriptor, reader),) = loop.watching
+    os.close(descriptor)
+    reader.unwatched()
+    played.say(Kind.RESULT, stream=3)
+    while not played.taken:
+        threading.Event().wait(0.001)
+    assert played.taken == [(Kind.RESULT, 3, False)]
+
+
+def _with_loop(loop: Loop) -> object:
+    return loop
