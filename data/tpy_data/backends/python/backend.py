@@ -32,11 +32,11 @@ from tpy_data.backends.python.environment.process import Spawner
 from tpy_data.backends.python.instance.loading import StartedWorker
 from tpy_data.backends.python.instance.process_instance import ProcessInstance
 from tpy_data.backends.python.instance.start import InstanceStart, WorkerStart
-from tpy_data.backends.python.instance.states import ImplicitState
 from tpy_data.backends.python.instance.thread_instance import ThreadInstance
 from tpy_data.backends.python.settings import PythonSettings, read_settings
 from tpy_data.backends.python.worker.context import set_for_package
 from tpy_data.backends.python.worker.loader import ModelSource, forget
+from tpy_data.backends.states import ImplicitState
 
 DEFAULT_FILENAME = "model.py"
 ISOLATION = "TPY_PYTHON_ISOLATION"

@@ -11,7 +11,6 @@ from tpy.backend import HostPolicy, InstancePlacement, ModelContext, ModelInstan
 from tpy.config.model_config import InstanceKind
 from tpy.errors import Internal, InvalidArgument, Unavailable, Unsupported
 from tpy_data.backends.operator_libraries import operator_libraries
-from tpy_data.backends.python.stateful import StatefulInstance
 from tpy_data.backends.pytorch.archive import FileKind, file_kind
 from tpy_data.backends.pytorch.device import CudaDevice, Device, HostDevice
 from tpy_data.backends.pytorch.exported import ExportedProgram
@@ -23,6 +22,7 @@ from tpy_data.backends.pytorch.program import Program, load_failure
 from tpy_data.backends.pytorch.script import ScriptProgram
 from tpy_data.backends.pytorch.settings import RUNTIME, ModelSettings, model_settings, without_meaning
 from tpy_data.backends.pytorch.validation import validate_inputs, validate_outputs
+from tpy_data.backends.states import ImplicitState, StatefulInstance
 
 DEFAULT_FILENAME = "model.pt"
 PACKAGE_FILENAME = "model.pt2"
@@ -95,7 +95,7 @@ class PyTorchModel:
             warn=self._warn,
         )
         specs = state_specs(config)
-        return StatefulInstance(instance, specs, batching=config.max_batch_size > 0) if specs else instance
+        return StatefulInstance(instance, ImplicitState(specs, batching=config.max_batch_size > 0)) if specs else instance
 
     def unload(self) -> None:
         """Let go of all programs."""

@@ -24,7 +24,6 @@ from tpy.units import NS_PER_S
 from tpy_data.backends.python.environment.output import LogLine
 from tpy_data.backends.python.instance.loading import StartedWorker
 from tpy_data.backends.python.instance.start import WorkerStart
-from tpy_data.backends.python.instance.states import ImplicitState
 from tpy_data.backends.python.protocol.connection import Connection, unhealthy
 from tpy_data.backends.python.protocol.messages import (
     RESCHEDULED_CODE,
@@ -43,6 +42,7 @@ from tpy_data.backends.python.worker.core.batch import Layout
 from tpy_data.backends.python.worker.core.frames import Kind, ProtocolViolation
 from tpy_data.backends.python.worker.core.session import State
 from tpy_data.backends.python.worker.endpoint import Message
+from tpy_data.backends.states import ImplicitState
 
 _SENT = ExecutionResult()
 """In place of a result of a decoupled model, whose responses go another way."""

@@ -18,7 +18,6 @@ from tpy.backend import AnswerLater, ExecutionBatch, ExecutionRequest, Execution
 from tpy.errors import Internal, Unsupported
 from tpy_data.backends.python.environment.output import LogLine
 from tpy_data.backends.python.instance.start import InstanceStart
-from tpy_data.backends.python.instance.states import ImplicitState
 from tpy_data.backends.python.instance.thread_calls import ThreadCalls, as_models_tensor, as_tensor
 from tpy_data.backends.python.protocol import translation
 from tpy_data.backends.python.protocol.late_answer import LateAnswer
@@ -38,6 +37,7 @@ from tpy_data.backends.python.worker.request import (
 from tpy_data.backends.python.worker.response import InferenceResponse
 from tpy_data.backends.python.worker.response_sender import DROPPED, SingleAnswer, WayBack, settle, settle_failed
 from tpy_data.backends.python.worker.runner import ModelRunner
+from tpy_data.backends.states import ImplicitState
 
 _ASYNC = "async execute needs a process of its own; remove parameter TPY_PYTHON_ISOLATION"
 

@@ -1,5 +1,5 @@
-"""Implicit state of sequences for python models: the model sees a state as one more input, and returns its new value as one more
-output, which callers get only where the configuration lists it as an output, too."""
+"""Implicit state of sequences for models that see it: a state is one more input, and its new value one more output, which callers
+get only where the configuration lists it as an output, too."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tpy.backend import AnswerLater, ExecutionRequest, ExecutionResult, SequenceState, StateSpec
+from tpy.backend import AnswerLater, ExecutionBatch, ExecutionRequest, ExecutionResult, ModelInstance, SequenceState, StateSpec
 from tpy.errors import Internal
 from tpy.messages import Tensor
 
@@ -65,6 +65,23 @@ class ImplicitState:
             values[spec.input_name] = _own(tensor)
         state.values = values
         return result
+
+
+class StatefulInstance:
+    """A ModelInstance over another one, whose model is not decoupled, that sees the states."""
+
+    def __init__(self, instance: ModelInstance, state: ImplicitState) -> None:
+        self._instance = instance
+        self._state = state
+
+    def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
+        """As the other instance's."""
+        seen = ExecutionBatch(self._state.requests(batch.requests), batch.times)
+        return self._state.keep(batch.requests, self._instance.execute(seen))
+
+    def close(self) -> None:
+        """Close the other instance."""
+        self._instance.close()
 
 
 def _own(tensor: Tensor) -> np.ndarray[Any, Any]:
