@@ -89,6 +89,7 @@ def run(chance: Chance) -> int:
     is_decoupled = chance.random() < 0.5
     try:
         instance = _serve(connection, theirs, is_decoupled=is_decoupled)
+        reader.discard(connection)  # this thread reads
         return _lie(chance, connection, instance, theirs, is_decoupled=is_decoupled)
     finally:
         connection.give_up()
@@ -110,9 +111,7 @@ def _serve(connection: Connection, theirs: socket.socket, *, is_decoupled: bool)
     loaded = msgspec.Raw(b'{"is_ready":true}')
     worker: Any = SimpleNamespace(connection=connection, questions=questions, calls=calls, loaded=loaded)
     start: Any = SimpleNamespace(name="m", decoupled=is_decoupled, server=None)
-    instance = ProcessInstance(cast(StartedWorker, worker), cast(WorkerStart, start), read_settings({}), log)
-    connection._process.spawner.reader.discard(connection)  # this thread reads
-    return instance
+    return ProcessInstance(cast(StartedWorker, worker), cast(WorkerStart, start), read_settings({}), log)
 
 
 def _lie(chance: Chance, connection: Connection, instance: ProcessInstance, theirs: socket.socket, *, is_decoupled: bool) -> int:
