@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -81,6 +82,8 @@ def main() -> int:
     target = clone()
     code = subprocess.run([target / ".venv" / "bin" / "python", "-m", "tests.first_hour", "--follow"], cwd=target).returncode
     minutes = (time.monotonic() - begun_s) / 60
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    print(f"{(used.ru_utime + used.ru_stime) / 60:.1f} minutes of processor time")
     print(f"{minutes:.1f} minutes from a clone to an own model that answers; at most {given.minutes:g}")
     return code or int(minutes > given.minutes)
 

@@ -95,7 +95,9 @@ def test_a_batch_size_for_a_model_that_does_not_batch_is_refused() -> None:
     with pytest.raises(InvalidArgument) as refusal:
         completed(msgspec.structs.replace(BARE, max_batch_size=2), FIXED)
     assert str(refusal.value) == (
-        "autofill failed for model 'm': model does not support batching while non-zero max_batch_size is specified"
+        "autofill failed for model 'm': model does not support batching while non-zero max_batch_size is specified; "
+        "the first dimension is not variable in 'A' [1,3], 'S' []; convert it again with a dynamic first dimension, "
+        "or set max_batch_size: 0"
     )
 
 

@@ -19,6 +19,11 @@ from tpy_data.backends.onnxruntime import create
 from tpy_data.backends.onnxruntime.signature import Signature, TensorInfo, tensor_info
 from tpy_data.backends.onnxruntime.validation import validate
 
+ZIPMAP = (
+    " A classifier of scikit-learn has it from ZipMap: convert it again with options={'zipmap': False}, as "
+    "`tpy init NAME --from model.joblib` does"
+)
+
 
 def config(
     inputs: dict[str, tuple[int, ...]],
@@ -122,7 +127,8 @@ def test_what_fits(given: ModelConfig, declared: Signature) -> None:
             model({"X": (1, 3)}, {"Y": (-1, 2)}),
             (
                 "model 'm', tensor 'X': for the model to support batching the shape should have at least 1 dimension and "
-                "the first dimension must be -1; but shape expected by the model is [1,3]"
+                "the first dimension must be -1; but shape expected by the model is [1,3]; convert it again with a dynamic first "
+                "dimension, or set max_batch_size: 0"
             ),
         ),
         (
@@ -130,7 +136,8 @@ def test_what_fits(given: ModelConfig, declared: Signature) -> None:
             model({"X": ()}, {"Y": (-1, 2)}),
             (
                 "model 'm', tensor 'X': for the model to support batching the shape should have at least 1 dimension and "
-                "the first dimension must be -1; but shape expected by the model is []"
+                "the first dimension must be -1; but shape expected by the model is []; convert it again with a dynamic first "
+                "dimension, or set max_batch_size: 0"
             ),
         ),
         (
@@ -156,8 +163,12 @@ def test_what_does_not_fit(given: ModelConfig, declared: Signature, text: str) -
 @pytest.mark.parametrize(
     ("onnx_type", "text"),
     [
-        ("seq(map(int64,tensor(float)))", "Unsupported ONNX Type 'ONNX_TYPE_SEQUENCE' for I/O 'T', expected 'ONNX_TYPE_TENSOR'."),
-        ("map(int64,tensor(float))", "Unsupported ONNX Type 'ONNX_TYPE_MAP' for I/O 'T', expected 'ONNX_TYPE_TENSOR'."),
+        (
+            "seq(map(int64,tensor(float)))",
+            "Unsupported ONNX Type 'ONNX_TYPE_SEQUENCE' for I/O 'T', expected 'ONNX_TYPE_TENSOR'." + ZIPMAP,
+        ),
+        ("map(int64,tensor(float))", "Unsupported ONNX Type 'ONNX_TYPE_MAP' for I/O 'T', expected 'ONNX_TYPE_TENSOR'." + ZIPMAP),
+        ("seq(tensor(float))", "Unsupported ONNX Type 'ONNX_TYPE_SEQUENCE' for I/O 'T', expected 'ONNX_TYPE_TENSOR'."),
         ("sparse_tensor(float)", "Unsupported ONNX Type 'ONNX_TYPE_SPARSETENSOR' for I/O 'T', expected 'ONNX_TYPE_TENSOR'."),
         ("optional(tensor(float))", "Unsupported ONNX Type 'ONNX_TYPE_UNKNOWN' for I/O 'T', expected 'ONNX_TYPE_TENSOR'."),
         ("tensor(float8e4m3fn)", "Unsupported ONNX element type 'tensor(float8e4m3fn)' for I/O 'T': the protocol has no such"),

@@ -76,7 +76,9 @@ DEVIATIONS: dict[str, Deviation] = {
         r"'no_versions'; expected a version folder, such as no_versions/1, with a model file; found nothing\n",
     ),
     # Triton hangs until its stub gives up.
-    "load no_file": Deviation(400, UNAVAILABLE + r"Internal: Python model file not found in '.*model\.py';\n"),
+    "load no_file": Deviation(
+        400, UNAVAILABLE + r"Internal: Python model file not found in '.*model\.py'; the folder holds .*;\n"
+    ),
     # Bad parameters of a load call are the caller's fault, and say what is wrong.
     "load with unknown parameter": Deviation(400, r"unexpected error on creating Triton parameter"),
     "load with file but no config": Deviation(400, POLL + r"files are given without a configuration; .*"),

@@ -364,7 +364,9 @@ def test_a_missing_model_file(serve: Serve) -> None:
     served = serve(None)
     with pytest.raises(Internal) as caught:
         served.run()
-    assert caught.value.message == f"Python model file not found in '{served.context.version_directory / 'model.py'}'"
+    assert caught.value.message.startswith(
+        f"Python model file not found in '{served.context.version_directory / 'model.py'}'; the folder holds "
+    )
 
 
 def test_another_file_name(serve: Serve) -> None:

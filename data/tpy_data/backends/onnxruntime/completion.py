@@ -8,7 +8,8 @@ from tpy.backend import state_specs
 from tpy.config import ModelConfig
 from tpy.config.model_config import DynamicBatching, ModelInput, ModelOutput, TensorReshape
 from tpy.errors import InvalidArgument
-from tpy_data.backends.onnxruntime.signature import Signature, TensorInfo
+from tpy_data.backends.onnxruntime.signature import VARIABLE, Signature, TensorInfo, shape_text
+from tpy_data.backends.onnxruntime.validation import FIXED_BATCH
 
 DEFAULT_MAX_BATCH_SIZE = 4
 """Triton's default of the `default-max-batch-size` setting."""
@@ -50,7 +51,7 @@ def _with_batching(config: ModelConfig, signature: Signature, default_max_batch_
         if config.max_batch_size != 0:
             raise InvalidArgument(
                 f"autofill failed for model '{config.name}': model does not support batching while non-zero max_batch_size "
-                "is specified"
+                f"is specified; the first dimension is not variable in {_fixed(signature)}{FIXED_BATCH}"
             )
         return config
     if config.max_batch_size == 0:
@@ -58,6 +59,11 @@ def _with_batching(config: ModelConfig, signature: Signature, default_max_batch_
     if config.max_batch_size > 1 and config.sequence_batching is None and config.dynamic_batching is None:
         config = msgspec.structs.replace(config, dynamic_batching=DynamicBatching())
     return config
+
+
+def _fixed(signature: Signature) -> str:
+    infos = (*signature.inputs.values(), *signature.outputs.values())
+    return ", ".join(f"'{info.name}' {shape_text(info.shape)}" for info in infos if info.shape[:1] != (VARIABLE,))
 
 
 def _input(info: TensorInfo, *, batches: bool) -> ModelInput:

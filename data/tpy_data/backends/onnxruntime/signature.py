@@ -33,6 +33,12 @@ _ONNX_TYPE_NAMES = {"seq": "ONNX_TYPE_SEQUENCE", "map": "ONNX_TYPE_MAP", "sparse
 """By the word before the parenthesis, as Triton prints them; any other is ONNX_TYPE_UNKNOWN."""
 
 
+_ZIPMAP = (
+    " A classifier of scikit-learn has it from ZipMap: convert it again with options={'zipmap': False}, as "
+    "`tpy init NAME --from model.joblib` does"
+)
+
+
 class TensorInfo(msgspec.Struct, frozen=True):
     """A declared tensor. `shape` is () for scalars (and for tensors without a declared rank); VARIABLE is any size."""
 
@@ -65,7 +71,8 @@ def tensor_info(name: str, onnx_type: str, shape: Sequence[object]) -> TensorInf
         if kind == "tensor":
             raise Unsupported(f"Unsupported ONNX element type '{onnx_type}' for I/O '{name}': the protocol has no such datatype.")
         onnx_name = _ONNX_TYPE_NAMES.get(kind, "ONNX_TYPE_UNKNOWN")
-        raise Unsupported(f"Unsupported ONNX Type '{onnx_name}' for I/O '{name}', expected 'ONNX_TYPE_TENSOR'.")
+        advice = _ZIPMAP if "map" in onnx_type else ""
+        raise Unsupported(f"Unsupported ONNX Type '{onnx_name}' for I/O '{name}', expected 'ONNX_TYPE_TENSOR'.{advice}")
     return TensorInfo(name, datatype, tuple(size if isinstance(size, int) and size >= 0 else VARIABLE for size in shape))
 
 

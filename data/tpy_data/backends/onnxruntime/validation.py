@@ -11,6 +11,9 @@ from tpy.errors import InvalidArgument
 from tpy.messages import DataType
 from tpy_data.backends.onnxruntime.signature import VARIABLE, Signature, TensorInfo, shape_text
 
+FIXED_BATCH = "; convert it again with a dynamic first dimension, or set max_batch_size: 0"
+"""The next step, behind Triton's texts about models that take batches of one size only."""
+
 
 def validate(config: ModelConfig, signature: Signature) -> None:
     """Raise InvalidArgument for the first thing that does not fit: number of inputs, names, datatypes, shapes.
@@ -166,7 +169,7 @@ def _validate_shape(config: ModelConfig, info: TensorInfo, dims: tuple[int, ...]
     if info.shape[:1] != (VARIABLE,):
         raise InvalidArgument(
             f"{where}: for the model to support batching the shape should have at least 1 dimension and the first dimension "
-            f"must be -1; but shape expected by the model is {shape_text(info.shape)}"
+            f"must be -1; but shape expected by the model is {shape_text(info.shape)}{FIXED_BATCH}"
         )
     full = (VARIABLE, *dims)
     if not _fits(info.shape, full, exact=exact):

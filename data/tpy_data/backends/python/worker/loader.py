@@ -29,6 +29,9 @@ class ModelSource(NamedTuple):
     search_path: Sequence[str]
 
 
+_FILES_NAMED_MAX = 8
+
+
 def install_utilities() -> None:
     """Make `import triton_python_backend_utils` give ours, in this process."""
     sys.modules[UTILITIES] = pb_utils
@@ -41,7 +44,8 @@ def load_class(source: ModelSource) -> type[Any]:
     if extension != ".py":
         raise ModelFailure(f"Model name must end with '.py'. Model name is \"{filename}\".")
     if not os.path.isfile(source.path):
-        raise ModelFailure(f"Python model file not found in '{source.path}'")
+        found = ", ".join(sorted(os.listdir(folder))[:_FILES_NAMED_MAX]) if os.path.isdir(folder) else ""
+        raise ModelFailure(f"Python model file not found in '{source.path}'; the folder holds {found or 'nothing'}")
     install_utilities()
     package = types.ModuleType(source.package)
     package.__path__ = [folder]
