@@ -106,7 +106,7 @@ class MetricTable:
 
 
 class DirectMetrics:
-    """A `worker.metrics.MetricPort` for a model in this process: the table's methods, with errors as model code knows them."""
+    """A `worker.ports.MetricPort` for a model in this process: the table's methods, with errors as model code knows them."""
 
     def __init__(self, table: MetricTable) -> None:
         self._table = table

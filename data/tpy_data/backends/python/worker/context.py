@@ -1,4 +1,4 @@
-"""Which model the running code belongs to: what Logger and get_model_dir need to know.
+"""The model that the running code belongs to, for Logger and get_model_dir.
 
 A worker process holds one model, set for the whole process. In-process models set it for their instance's thread; in a thread
 that such a model starts itself it is found by the package that the running code belongs to.
@@ -9,11 +9,9 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from .metrics import MetricPort
-    from .model_calls import CallPort
+from .ports import CallPort, MetricPort
 
 Log = Callable[[str, str], None]
 """Level ("verbose", "info", "warning", "error") and text."""

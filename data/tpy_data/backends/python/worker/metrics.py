@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 import math
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from . import context
 from .core.frames import Kind
 from .failures import TritonModelException
+from .ports import MetricPort
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -26,34 +27,6 @@ class MetricKind(enum.IntEnum):
     COUNTER = 0
     GAUGE = 1
     HISTOGRAM = 2
-
-
-class MetricPort(Protocol):
-    """The way to the server's metrics, for one instance. Any thread. Every method raises TritonModelException with the reason."""
-
-    def family(self, name: str, description: str, kind: int) -> int:
-        """Hold a family; its number."""
-        ...
-
-    def metric(self, family: int, labels: dict[str, str], buckets: list[float]) -> int:
-        """A series of a family; its number."""
-        ...
-
-    def change(self, metric: int, operation: str, value: float) -> None:
-        """`operation` is "increment", "set" or "observe", one that the metric's kind has."""
-        ...
-
-    def value(self, metric: int) -> float:
-        """The value, with every change that was made before."""
-        ...
-
-    def close_family(self, family: int) -> None:
-        """Let go of a family and its series. Never raises."""
-        ...
-
-    def refusal(self, text: str) -> str:
-        """`text` as the server says it to this instance."""
-        ...
 
 
 class MetricClient:

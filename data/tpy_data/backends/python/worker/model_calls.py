@@ -6,16 +6,13 @@ in-process model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from . import context
 from .failures import TritonModelException
-from .pending_call import PendingCall, ResponseIterator, as_future, as_iterator_future
+from .pending_call import ResponseIterator, as_future, as_iterator_future
+from .ports import CalledRequest, CallPort
 from .response import InferenceResponse
-
-if TYPE_CHECKING:
-    from .request import InferenceRequest
 
 LOADING, SERVING, FINALIZING = "initialize", "execute", "finalize"
 """Where a model is."""
@@ -23,33 +20,7 @@ LOADING, SERVING, FINALIZING = "initialize", "execute", "finalize"
 _ONLY_WHILE_SERVING = "BLS is only supported during the 'execute' function."
 
 
-class CallPort(Protocol):
-    """Any thread of the model."""
-
-    phase: str
-
-    def infer(self, request: InferenceRequest, *, streams: bool) -> PendingCall:
-        """Make a call; its errors come as responses."""
-        ...
-
-    def prepare_waiting_elsewhere(self) -> None:
-        """The call that follows is not waited for in the thread that makes it."""
-        ...
-
-    def load_model(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
-        """Blocks until the model serves. Raises TritonModelException."""
-        ...
-
-    def unload_model(self, name: str, *, unload_dependents: bool) -> None:
-        """Raises TritonModelException."""
-        ...
-
-    def is_model_ready(self, name: str, version: int | None) -> bool:
-        """Whether a request to it would be taken."""
-        ...
-
-
-def execute(request: InferenceRequest, *, decoupled: bool) -> InferenceResponse | ResponseIterator:
+def execute(request: CalledRequest, *, decoupled: bool) -> InferenceResponse | ResponseIterator:
     """`InferenceRequest.exec`. Raises TritonModelException where models cannot be called."""
     port = _port_to_infer()
     if not decoupled:
@@ -58,7 +29,7 @@ def execute(request: InferenceRequest, *, decoupled: bool) -> InferenceResponse 
     return ResponseIterator(port.infer(request, streams=True))
 
 
-def execute_async(request: InferenceRequest, *, decoupled: bool) -> Any:
+def execute_async(request: CalledRequest, *, decoupled: bool) -> Any:
     """`InferenceRequest.async_exec`: an asyncio future of what `exec` returns. The call is made at once."""
     import asyncio
 
