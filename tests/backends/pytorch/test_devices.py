@@ -55,9 +55,9 @@ class FakeCuda:
         self.events.append("empty cache")
 
 
-def make(*, cleans_cache: bool = False) -> tuple[CudaDevice, FakeCuda]:
+def make(*, cudnn: bool = True, cleans_cache: bool = False) -> tuple[CudaDevice, FakeCuda]:
     cuda = FakeCuda()
-    return CudaDevice(HOST, cleans_cache=cleans_cache, cuda=cuda, pinned=False), cuda
+    return CudaDevice(HOST, cudnn=cudnn, cleans_cache=cleans_cache, cuda=cuda, pinned=False), cuda
 
 
 def test_what_comes_back_is_on_the_host_and_nobody_elses() -> None:
@@ -80,6 +80,15 @@ def test_the_cache_is_cleaned_when_that_was_asked_for() -> None:
         device, cuda = make(cleans_cache=cleans)
         device.after()
         assert cuda.events[1:] == ["empty cache"] * cleans
+
+
+def test_cudnn_is_as_the_instance_that_runs_wants_it() -> None:
+    seen = []
+    for wanted in (False, True):
+        device, _ = make(cudnn=wanted)
+        with device.entered():
+            seen.append(torch.backends.cudnn.enabled)
+    assert seen == [False, True]
 
 
 def test_what_the_allocator_holds_is_given_back_when_memory_ran_out() -> None:

@@ -71,15 +71,19 @@ class CudaDevice:
     `cuda` is `torch.cuda`, or what stands for it in tests; `pinned` false keeps staging in pageable memory.
     """
 
-    def __init__(self, device: torch.device, *, cleans_cache: bool, cuda: Any = torch.cuda, pinned: bool = True) -> None:
+    def __init__(
+        self, device: torch.device, *, cudnn: bool, cleans_cache: bool, cuda: Any = torch.cuda, pinned: bool = True
+    ) -> None:
         self._device = device
+        self._cudnn = cudnn
         self._cuda = cuda
         self._cleans_cache = cleans_cache
         self._pinned = pinned
         self._stream = cuda.Stream(device=device)
 
     def entered(self) -> AbstractContextManager[Any]:
-        """As `Device`."""
+        """As `Device`. cuDNN is on or off for the whole process: as in Triton, who runs says which."""
+        torch.backends.cudnn.enabled = self._cudnn
         return self._cuda.stream(self._stream)  # type: ignore[no-any-return]  # torch is not typed for us
 
     def put(self, array: Array, *, may_be_written: bool) -> torch.Tensor:

@@ -70,8 +70,6 @@ class PyTorchInstance:
         requests = batch.requests
         try:
             with torch.inference_mode(self._settings.inference_mode), torch.no_grad(), self._device.entered():
-                if not self._settings.cudnn:
-                    torch.backends.cudnn.enabled = False
                 values = self._values(program, requests)
                 batch.times.inputs_ready()
                 made = program.run(values)

@@ -133,7 +133,7 @@ class PyTorchModel:
         device = _device_of(placement)
         if device is None or device.type == "cpu":
             return HostDevice(copies_outputs=program.keeps_outputs)
-        return CudaDevice(device, cleans_cache=self._settings.cache_cleaning)
+        return CudaDevice(device, cudnn=self._settings.cudnn, cleans_cache=self._settings.cache_cleaning)
 
     def _warn(self, text: str) -> None:
         self._context.log("warning", text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,15 @@ from tpy_data.backends.pytorch.program import Values, load_failure
 _MODEL = "model"
 """The name under which `aoti_compile_and_package` puts a program into a package."""
 
-_CHECK = "AOTI_RUNTIME_CHECK_INPUTS"
-"""The variable that makes packages check datatypes and shapes. Without, they read behind the end of a tensor that is too
-small."""
-
 
 class PackageProgram:
-    """A `Program`. The package does not tell types and shapes; it checks those of each run."""
+    """A `Program`. The package neither tells types and shapes nor checks them: requests have those of the configuration."""
 
     writes_inputs = True  # The package does not tell.
     keeps_outputs = True  # The same.
 
     def __init__(self, path: Path, model_name: str, device: torch.device | None) -> None:
         """Raises Internal for what cannot be loaded: a package for another processor, operating system or version of PyTorch."""
-        os.environ.setdefault(_CHECK, "1")
         index = -1 if device is None or device.type == "cpu" else device.index
         try:
             self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), _MODEL, False, 1, index)
