@@ -99,6 +99,7 @@ OF_OTHERS = {
     "_obj.value": "ctypes",
     "source._randbelow": "random.Random",
     "torch._C._get_graph_executor_optimize": "PyTorch has no other way to ask",
+    "torch._inductor.aoti_compile_and_package": "its documented name",
 }
 """Underscores of other projects, for which there is no public name."""
 UNDER_WAY = (
