@@ -214,8 +214,9 @@ def measure_rounds(
 
 
 @contextlib.contextmanager
-def fleet(bench: Bench) -> Iterator[Sequence[Contender]]:
-    """Every server that is installed, running and ready, with its identity models; all run at once, one is driven at a time."""
+def fleet(bench: Bench, flags: tuple[str, ...] = ()) -> Iterator[Sequence[Contender]]:
+    """Every server that is installed, running and ready, with its identity models; all run at once, one is driven at a time.
+    `flags` are for tpy."""
     with contextlib.ExitStack() as stack:
 
         def launch(plan: ServerPlan) -> Server:
@@ -225,7 +226,7 @@ def fleet(bench: Bench) -> Iterator[Sequence[Contender]]:
         write_python_identity(repository, "worker")
         write_python_identity(repository, "thread", in_thread=True)
         write_builtin_identity(repository, "builtin")
-        tpy = launch(TpyPlan(repository=repository))
+        tpy = launch(TpyPlan(repository=repository, flags=flags))
         contenders = [
             Contender("tpy python worker", tpy, "worker"),
             Contender("tpy python thread", tpy, "thread"),
