@@ -91,8 +91,8 @@ async def _serve_ports(options: FrontendOptions, engine: EngineLink) -> None:
     try:
         async with trio.open_nursery() as ports:
             for name, port in options.ports.items():
-                frontend = frontends()[name]
-                decoded = msgspec.msgpack.decode(port.options, type=frontend.options_type)
+                frontend = frontends()[name].load()
+                decoded = msgspec.msgpack.decode(port.options, type=frontend.Options)
                 serve = partial(frontend.serve, decoded, services, clock)
                 await ports.start(partial(serve, stop=stop, inherited=_sockets(port.sockets)))
             engine.send_ready()

@@ -69,7 +69,7 @@ async def _serve(
     addresses = {}
     for name, port in ports.items():
         frontend = frontends()[name]
-        addresses[frontend.name] = await nursery.start(partial(frontend.serve, port, services, clock, stop=stop))
+        addresses[frontend.name] = await nursery.start(partial(frontend.load().serve, port, services, clock, stop=stop))
     return addresses
 
 

@@ -177,7 +177,7 @@ def _frontends(values: Mapping[str, Value]) -> dict[str, ListenOptions]:
     found = {}
     for name, frontend in frontends().items():
         try:
-            options = frontend.options(values)
+            options = frontend.load().read_options(values)
         except InvalidArgument as error:
             raise UsageError(error.message) from None
         if options is not None:

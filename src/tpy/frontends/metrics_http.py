@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+import msgspec
 import trio
 from hypercorn.utils import wrap_app
 from quart import Response
 
 from tpy.clock import Clock
+from tpy.errors import InvalidArgument, InvariantViolation
+from tpy.flag import Value, read_values
 from tpy.frontends.http.app import bare_app, quart_response
 from tpy.frontends.http.infer import unexpected_error_reply
 from tpy.frontends.http.message import HttpReply
@@ -17,6 +20,7 @@ from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.serving import serve_http_port
 from tpy.frontends.transport import BoundAddress
+from tpy.services import Services
 
 _METRICS_TYPE = "text/plain; charset=utf-8"
 
@@ -57,3 +61,44 @@ async def serve_metrics(
         stop_idle_s=0,
     )
     await serve_http_port(port, stop=stop, inherited=inherited, task_status=task_status)
+
+
+# The implementation of the frontend in the table
+
+Options = HttpOptions
+
+
+class _Values(msgspec.Struct, frozen=True, kw_only=True):
+    """The values of the flags that are read here."""
+
+    allow_metrics: bool
+    http_address: str
+    metrics_address: str
+    metrics_port: int
+
+
+def read_options(values: Mapping[str, Value]) -> HttpOptions | None:
+    """See `tpy.frontends.table.Implementation`."""
+    v = read_values(values, _Values)
+    if not v.allow_metrics:
+        return None
+    if not v.metrics_address and v.http_address.startswith("unix:"):
+        raise InvalidArgument(
+            "--metrics-address: expected an address, as HTTP has one Unix socket for itself (or --allow-metrics=false)"
+        )
+    return HttpOptions(address=v.metrics_address or v.http_address, port=v.metrics_port, drain_timeout_s=1.0)
+
+
+async def serve(
+    options: HttpOptions,
+    services: Services,
+    clock: Clock,
+    *,
+    stop: trio.Event,
+    inherited: Sequence[socket.socket] = (),
+    task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve the metrics page of `services`."""
+    if services.metrics is None:
+        raise InvariantViolation("the metrics port has no metrics")
+    await serve_metrics(options, services.metrics.page, clock, stop=stop, inherited=inherited, task_status=task_status)

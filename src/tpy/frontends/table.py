@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import trio
 
@@ -24,35 +26,13 @@ if TYPE_CHECKING:
 GROUP = "tpy.frontends"
 
 
-class Frontend(Protocol):
-    """An entry of the table; it has no state."""
+class Implementation(Protocol):
+    """The module of a frontend."""
 
-    @property
-    def name(self) -> str:
-        """The name of the port in messages: `HTTP`."""
-        ...
+    Options: type[ListenOptions]
+    """Crosses to frontend processes as MessagePack."""
 
-    @property
-    def service(self) -> str:
-        """Triton's name of the service, in the line that says where it is."""
-        ...
-
-    @property
-    def flags(self) -> Sequence[Flag]:
-        """The flags of `tpy serve` that belong to it."""
-        ...
-
-    @property
-    def engine_only(self) -> bool:
-        """Served by the server's own process, with --frontend-processes too, and until the other ports have drained."""
-        ...
-
-    @property
-    def options_type(self) -> type[ListenOptions]:
-        """The type of `options`, which crosses to frontend processes as MessagePack."""
-        ...
-
-    def options(self, values: Mapping[str, Value]) -> ListenOptions | None:
+    def read_options(self, values: Mapping[str, Value], /) -> ListenOptions | None:
         """The options that the values of all flags say; None: not served. Raises InvalidArgument for values that cannot be, with
         the name of the flag."""
         ...
@@ -62,13 +42,32 @@ class Frontend(Protocol):
         options: Any,
         services: Services,
         clock: Clock,
+        /,
         *,
         stop: trio.Event,
         inherited: Sequence[socket.socket] = (),
         task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve `services` as `tpy.frontends.transport.serve_port` does. `options` are of `options_type`."""
+        """Serve `services` with `options` of the type above, as `tpy.frontends.transport.serve_port` does."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frontend:
+    """An entry of the table, which every command of tpy reads. `name` of the port in messages (`HTTP`); `service`: Triton's name
+    of it, in the line with the address; `module` has the implementation and is imported when it is served; `flags` of
+    `tpy serve`. `engine_only`: served by the server's own process, with --frontend-processes too, and until the other ports have
+    drained."""
+
+    name: str
+    service: str
+    module: str
+    flags: Sequence[Flag]
+    engine_only: bool = False
+
+    def load(self) -> Implementation:
+        """Import the implementation."""
+        return cast("Implementation", import_module(self.module))
 
 
 @cache

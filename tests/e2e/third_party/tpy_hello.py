@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 import trio
@@ -12,6 +11,7 @@ import trio
 from tpy.clock import Clock
 from tpy.errors import InvalidArgument
 from tpy.flag import PORT_MAX, Value, new_flag, read_values
+from tpy.frontends.table import Frontend
 from tpy.frontends.transport import BoundAddress, Demand, ListenOptions, Port, Wire, serve_port
 from tpy.services import Services
 
@@ -65,43 +65,44 @@ class HelloConnection:
         return Demand.READ
 
 
-class HelloFrontend:
-    name = "hello"
-    service = "HelloService"
-    engine_only = False
-    options_type = HelloOptions
-    flags = (
+Options = HelloOptions
+
+
+def read_options(values: Mapping[str, Value]) -> HelloOptions | None:
+    v = read_values(values, _Values)
+    if not v.allow_hello:
+        return None
+    if not v.hello_greeting:
+        raise InvalidArgument("--hello-greeting: expected a word")
+    return HelloOptions(address="127.0.0.1", port=v.hello_port, greeting=v.hello_greeting, drain_timeout_s=1.0)
+
+
+async def serve(
+    options: HelloOptions,
+    services: Services,
+    clock: Clock,
+    *,
+    stop: trio.Event,
+    inherited: Sequence[socket.socket] = (),
+    task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    port = Port(options, clock, name="hello")
+
+    async def connect(wire: Wire, connected: socket.socket) -> None:
+        connection = HelloConnection(options, services, wire)
+        with port.serving(connection):
+            await connection.run()
+
+    await serve_port(port, connect, stop=stop, inherited=inherited, task_status=task_status)
+
+
+FRONTEND = Frontend(
+    name="hello",
+    service="HelloService",
+    module="tpy_hello",
+    flags=(
         new_flag("Hello", "allow-hello", False, "Serve hello."),
         new_flag("Hello", "hello-port", 0, "Port to listen on.", minimum=0, maximum=PORT_MAX),
         new_flag("Hello", "hello-greeting", "hello", "The first word."),
-    )
-
-    def options(self, values: Mapping[str, Value]) -> HelloOptions | None:
-        v = read_values(values, _Values)
-        if not v.allow_hello:
-            return None
-        if not v.hello_greeting:
-            raise InvalidArgument("--hello-greeting: expected a word")
-        return HelloOptions(address="127.0.0.1", port=v.hello_port, greeting=v.hello_greeting, drain_timeout_s=1.0)
-
-    async def serve(
-        self,
-        options: Any,
-        services: Services,
-        clock: Clock,
-        *,
-        stop: trio.Event,
-        inherited: Sequence[socket.socket] = (),
-        task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        port = Port(options, clock, name=self.name)
-
-        async def connect(wire: Wire, connected: socket.socket) -> None:
-            connection = HelloConnection(options, services, wire)
-            with port.serving(connection):
-                await connection.run()
-
-        await serve_port(port, connect, stop=stop, inherited=inherited, task_status=task_status)
-
-
-FRONTEND = HelloFrontend()
+    ),
+)

@@ -10,7 +10,7 @@ from typing import TypeVar
 import trio
 
 from tpy.clock import SystemClock
-from tpy.frontends.grpc import GrpcOptions, GrpcServiceOptions, serve_grpc_services
+from tpy.frontends.grpc import GrpcFrontendOptions, GrpcServiceOptions, serve_grpc_services
 
 from .fakes import FakeServices
 
@@ -35,11 +35,10 @@ async def running(service_options: GrpcServiceOptions | None = None, **options: 
     """Serve inside the block; stopped in good order at its end."""
     services = FakeServices()
     stop = trio.Event()
-    grpc_options = GrpcOptions(address="127.0.0.1", port=0, **options)  # type: ignore[arg-type]  # checked by msgspec's users
+    chosen = {"services": service_options or GrpcServiceOptions(), **options}
+    grpc_options = GrpcFrontendOptions(address="127.0.0.1", port=0, **chosen)  # type: ignore[arg-type]  # as they come
     async with trio.open_nursery() as nursery:
-        serve = partial(
-            serve_grpc_services, grpc_options, service_options or GrpcServiceOptions(), services, SystemClock(), stop=stop
-        )
+        serve = partial(serve_grpc_services, grpc_options, services, SystemClock(), stop=stop)
         address = await nursery.start(serve)
         try:
             yield RunningPort(f"{address.host}:{address.port}", services, stop)

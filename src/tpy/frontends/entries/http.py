@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
-import msgspec
-import trio
-
 from tpy import limits
-from tpy.flag import INT64_MAX, PORT_MAX, Flag, Support, Value, new_flag, read_values
+from tpy.flag import INT64_MAX, PORT_MAX, Support, new_flag
+from tpy.frontends.table import Frontend
 
-if TYPE_CHECKING:
-    from tpy.clock import Clock
-    from tpy.frontends.http import HttpOptions
-    from tpy.frontends.transport import BoundAddress
-    from tpy.services import Services
-
-_FLAGS: tuple[Flag, ...] = (
+_FLAGS = (
     new_flag("HTTP", "allow-http", True, "Serve HTTP."),
     new_flag("HTTP", "http-address", "0.0.0.0", "Address to listen on.", metavar="ADDRESS"),
     new_flag("HTTP", "http-port", 8000, "Port to listen on; 0 takes a free one.", minimum=0, maximum=PORT_MAX),
@@ -57,64 +45,9 @@ _FLAGS: tuple[Flag, ...] = (
     ),
 )
 
-
-class _Values(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of the flags that are read here."""
-
-    exit_timeout_secs: int
-    allow_http: bool
-    http_address: str
-    http_port: int
-    reuse_http_port: bool
-    http_header_forward_pattern: str
-    http_max_input_size: int
-    http_restricted_api: tuple[str, ...]
-
-
-class HttpFrontend:
-    """See `tpy.frontends.table.Frontend`."""
-
-    name = "HTTP"
-    service = "HTTPService"
-    flags = _FLAGS
-    engine_only = False
-
-    @property
-    def options_type(self) -> type[HttpOptions]:
-        from tpy.frontends.http import HttpOptions
-
-        return HttpOptions
-
-    def options(self, values: Mapping[str, Value]) -> HttpOptions | None:
-        from tpy.frontends.header_pattern import checked_pattern
-        from tpy.frontends.http import HttpOptions, parse_restricted_apis
-
-        v = read_values(values, _Values)
-        if not v.allow_http:
-            return None
-        return HttpOptions(
-            address=v.http_address,
-            port=v.http_port,
-            reuse_port=v.reuse_http_port,
-            max_input_size=v.http_max_input_size,
-            header_forward_pattern=checked_pattern(v.http_header_forward_pattern, flag="http-header-forward-pattern"),
-            restricted=parse_restricted_apis(v.http_restricted_api),
-            drain_timeout_s=float(v.exit_timeout_secs + limits.ANSWERS_STOP_S),
-        )
-
-    async def serve(
-        self,
-        options: HttpOptions,
-        services: Services,
-        clock: Clock,
-        *,
-        stop: trio.Event,
-        inherited: Sequence[socket.socket] = (),
-        task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
-    ) -> None:
-        from tpy.frontends.http import serve_http
-
-        await serve_http(options, services, clock, stop=stop, inherited=inherited, task_status=task_status)
-
-
-FRONTEND = HttpFrontend()
+FRONTEND = Frontend(
+    name="HTTP",
+    service="HTTPService",
+    module="tpy.frontends.http.frontend",
+    flags=_FLAGS,
+)

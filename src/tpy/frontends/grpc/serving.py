@@ -16,14 +16,13 @@ import trio
 
 from tpy.clock import Clock
 from tpy.frontends.grpc.handlers import create_handlers
-from tpy.frontends.grpc.options import GrpcServiceOptions
-from tpy.frontends.grpc.transport import BoundAddress, GrpcOptions, serve_grpc
+from tpy.frontends.grpc.options import GrpcFrontendOptions
+from tpy.frontends.grpc.transport import BoundAddress, serve_grpc
 from tpy.services import Services
 
 
 async def serve_grpc_services(
-    options: GrpcOptions,
-    service_options: GrpcServiceOptions,
+    options: GrpcFrontendOptions,
     services: Services,
     clock: Clock,
     *,
@@ -38,7 +37,7 @@ async def serve_grpc_services(
     InvalidArgument for options that cannot be served. Cancelled: stops at once, calls are cancelled.
     """
     async with trio.open_nursery() as calls:
-        handlers = create_handlers(service_options, services, clock, nursery=calls, stop=stop)
+        handlers = create_handlers(options.services, services, clock, nursery=calls, stop=stop)
         await serve_grpc(
             options,
             handlers,
