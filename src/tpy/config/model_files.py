@@ -56,7 +56,6 @@ _BACKEND_ADVICE: Final[Mapping[str, str]] = {
     "tensorflow": "convert the model: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx",
     "tensorrt": "serve the ONNX model that the plan was built from",
     "openvino": "serve the ONNX model that the IR was made from",
-    "pytorch": "export the model: tpy init NAME --from model.pt",
 }
 
 

@@ -54,7 +54,7 @@ class PagesApi:
         metadata = self._services.diagnostics.server_metadata()
         if not _wants_html(request):
             document = {"name": metadata.name, "version": metadata.version, "links": _LINKS}
-            return json_reply(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+            return json_reply(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
         ready = "ready" if self._services.repository.server_ready() else "not ready"
         links = " · ".join(f'<a href="{path}">{escape(path)}</a>' for path in _LINKS.values())
         body = f"<h1>{escape(metadata.name)}</h1><p>tpy {escape(metadata.version)}, {ready} · {links}</p>"
