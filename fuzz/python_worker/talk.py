@@ -1,4 +1,4 @@
-"""Who may send what, beside the picture in the documentation; and the window of a decoupled request, seen by both ends at
+"""The legal messages, beside the diagram in the documentation; and the window of a decoupled request, seen by both ends at
 once."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NaiveSession:
         self.said: list[Kind] = []
 
     def allowed(self) -> set[Kind]:
-        """What may be sent next, after what was."""
+        """The messages that may be sent next."""
         if self.broken:
             return set()
         steps = {Kind.LOAD, Kind.HELLO, Kind.READY, Kind.FAILED, Kind.FINALIZE, Kind.FINALIZED}

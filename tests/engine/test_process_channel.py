@@ -183,7 +183,7 @@ async def test_a_request_that_ended_before_its_turn_is_not_executed(
 
 
 async def test_cancelling_what_was_executed_a_moment_ago_answers_nobody(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
-    """What is revoked for the cancellation was executed already."""
+    """The batch that is revoked for the cancellation was executed already."""
     async with queued_rig() as r:
         await r.warm()
         r.submit(0)

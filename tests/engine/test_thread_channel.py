@@ -201,7 +201,7 @@ class HeldWorker:
         pass
 
     def step(self, count: int = 1) -> None:
-        """What the thread does."""
+        """One step of the thread."""
         for _ in range(count):
             job = self.jobs[0]
             job.begin()

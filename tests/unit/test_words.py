@@ -14,12 +14,26 @@ FOLDERS = (".", "src", "control", "data")
 QUESTIONS = frozenset({"what", "whether", "how", "where", "who", "when", "which", "why"})
 UNDER_WAY = (
     "src/tpy/_proto",
-    "src/tpy/backend/server_calls.py",
-    "data/tpy_data/backends/python",
-    "fuzz/python_worker",
-    "tests/backends/python",
-    "tests/engine/test_process_channel.py",
-    "tests/engine/test_thread_channel.py",
+    "data/tpy_data/backends/python/instance/loading.py",
+    "data/tpy_data/backends/python/instance/process_instance.py",
+    "data/tpy_data/backends/python/instance/questions.py",
+    "data/tpy_data/backends/python/protocol/call_server.py",
+    "data/tpy_data/backends/python/protocol/connection.py",
+    "data/tpy_data/backends/python/protocol/messages.py",
+    "data/tpy_data/backends/python/protocol/responses.py",
+    "data/tpy_data/backends/python/worker/calls.py",
+    "data/tpy_data/backends/python/worker/channel.py",
+    "data/tpy_data/backends/python/worker/connection.py",
+    "data/tpy_data/backends/python/worker/core/frames.py",
+    "data/tpy_data/backends/python/worker/coroutines.py",
+    "data/tpy_data/backends/python/worker/endpoint.py",
+    "data/tpy_data/backends/python/worker/main.py",
+    "data/tpy_data/backends/python/worker/readiness.py",
+    "data/tpy_data/backends/python/worker/responses.py",
+    "data/tpy_data/backends/python/worker/segments.py",
+    "fuzz/python_worker/messages.py",
+    "tests/backends/python/test_connection.py",
+    "tests/backends/python/test_wire.py",
 )
 
 RETIRED = frozenset({"desk", "door", "glance", "hear", "heard", "plant", "said", "say", "sight", "steady", "talk", "told"})

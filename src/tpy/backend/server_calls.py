@@ -82,7 +82,7 @@ class ServerCalls(Protocol):
 
 
 class AfterRead(enum.Enum):
-    """What to do after a `DescriptorReader` was told that it can read."""
+    """The next step after a `DescriptorReader` was called."""
 
     WAIT = "wait"
     """Tell it again when there is more to read."""
@@ -93,7 +93,7 @@ class AfterRead(enum.Enum):
 
 
 class DescriptorReader(Protocol):
-    """Who reads from a descriptor that the loop watches. Used on the Trio thread; must neither block nor raise."""
+    """Reads from a descriptor that the loop watches. Used on the Trio thread; must neither block nor raise."""
 
     def ready(self) -> AfterRead:
         """Something has come."""

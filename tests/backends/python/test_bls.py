@@ -42,7 +42,7 @@ class TritonPythonModel:
 
 
 def desk(served: Served) -> call_server.CallServer | thread_calls.ThreadCalls:
-    """Where the model's calls are counted."""
+    """The counter of the model's calls."""
     python = served.python
     found = python._calls
     assert isinstance(found, (call_server.CallServer, thread_calls.ThreadCalls))

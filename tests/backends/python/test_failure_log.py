@@ -1,4 +1,4 @@
-"""What goes wrong in model code is in the log, with its traceback and the requests that it cost; but not without end."""
+"""Failures of model code are in the log, with its traceback and the requests that it cost; but not without end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which file a model is: default_model_filename, inside the version's folder."""
+"""The file of a model: default_model_filename, inside the version's folder."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class TritonPythonModel:
 
 
 def test_a_child_makes_and_ends_no_calls(make: Serve, helper: str) -> None:
-    """What its copy of an iterator says when it is dropped stays with it."""
+    """Its copy of an iterator ends no call of the parent when it is dropped."""
     served = make(
         helper
         + """

@@ -1,4 +1,4 @@
-"""What a model.py may do, the same in a process of its own and in a thread of the server."""
+"""Features of a model.py, the same in a process of its own and in a thread of the server."""
 
 from __future__ import annotations
 

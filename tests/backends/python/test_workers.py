@@ -27,7 +27,7 @@ class TritonPythonModel:
 
 
 def _gone(pid: int) -> bool:
-    """Whether the process has ended (it may be a zombie of somebody else's)."""
+    """Returns True if the process has ended (it may be a zombie of somebody else's)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:

@@ -45,7 +45,7 @@ EXECUTE_LIMIT = "TPY_EXECUTE_TIMEOUT_SECONDS"
 _KIND_WORDS = {InstanceKind.KIND_CPU: "CPU", InstanceKind.KIND_GPU: "GPU", InstanceKind.KIND_MODEL: "MODEL"}
 
 _COMPLETED = ("max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy")
-"""What auto_complete_config may change; the rest of what it returns is ignored, as Triton does."""
+"""The fields that auto_complete_config may change; others are ignored, as in Triton."""
 
 _package_numbers = itertools.count(1)
 """Names in-process models' packages: sys.modules is the whole process's."""
@@ -231,7 +231,7 @@ def implicit_state(config: ModelConfig) -> ImplicitState | None:
 
 
 def execute_limit_s(config: ModelConfig) -> float | None:
-    """How many seconds `execute` may take, None for as long as it likes. Raises InvalidArgument for what is no such number."""
+    """The seconds that `execute` may take, None for as long as it likes. Raises InvalidArgument for what is no such number."""
     text = config.parameter(EXECUTE_LIMIT)
     if not text:
         return None
@@ -247,12 +247,12 @@ def execute_limit_s(config: ModelConfig) -> float | None:
 
 
 def is_iterative(config: ModelConfig) -> bool:
-    """Whether the model may give requests back to be executed again."""
+    """Returns True if the model may give requests back to be executed again."""
     return config.sequence_batching is not None and config.sequence_batching.iterative_sequence
 
 
 def initialize_arguments(context: ModelContext, placement: InstancePlacement) -> dict[str, str]:
-    """What `initialize(args)` gets; every value is a str."""
+    """The arguments of `initialize(args)`; every value is a str."""
     return {
         "model_config": json.dumps(to_json(context.config), separators=(",", ":")),
         "model_instance_kind": _KIND_WORDS.get(placement.kind, "CPU"),

@@ -1,1 +1,1 @@
-"""What a worker runs in: the interpreter, the process, what it prints, and the tokens that it takes."""
+"""The environment of a worker: the interpreter, the process, what it prints, and the tokens that it takes."""

@@ -1,4 +1,4 @@
-"""Which interpreter runs a model: the server's own, or that of EXECUTION_ENV_PATH."""
+"""Finds the interpreter of a model: the server's own, or that of EXECUTION_ENV_PATH."""
 
 from __future__ import annotations
 

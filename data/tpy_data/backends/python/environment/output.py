@@ -1,4 +1,4 @@
-"""What a worker prints, line by line, into the server's log."""
+"""Copies a worker's output, line by line, into the server's log."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class OutputForwarder:
             self._lines(descriptor, b"\n" if self._pending[descriptor] else b"")
 
     def _read(self, descriptor: int, *, everything: bool) -> bool:
-        """Whether there may be more later."""
+        """Returns True if there may be more later."""
         for _ in range(LAST_READS_MAX if everything else 1):
             try:
                 chunk = os.read(descriptor, READ_BYTES)

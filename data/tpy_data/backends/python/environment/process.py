@@ -23,7 +23,7 @@ from tpy_data.backends.python.environment.tokens import Tokens
 _WORKER = Path(__file__).parents[1] / "worker" / "__main__.py"
 
 LIVENESS_CHECK_S = 1
-"""How often it is checked that a silent worker lives. A death is normally seen at once, as the end of its socket; not when a
+"""Between two checks that a silent worker lives. A death is normally seen at once, as the end of its socket; not when a
 process that the model forked still holds that socket."""
 
 TERMINATE_GRACE_S = 2
@@ -126,7 +126,7 @@ class WorkerProcess:
         return EndWatch(self._exit, self.socket)
 
     def wait_exited(self, timeout_s: float) -> bool:
-        """Whether the process is gone, after at most `timeout_s` seconds."""
+        """Returns True if the process is gone, after at most `timeout_s` seconds."""
         poller = select.poll()
         poller.register(self._exit, select.POLLIN)
         return bool(poller.poll(timeout_s * 1000))

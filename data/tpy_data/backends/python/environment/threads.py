@@ -29,7 +29,7 @@ class JobThread:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a job is not done yet."""
+        """True if a job is not done yet."""
         return self._open > 0
 
     def run(self, job: Callable[[], None]) -> None:
@@ -69,7 +69,7 @@ class JobThread:
 
 
 class Reader(Protocol):
-    """Who reads a descriptor. May be called from any one thread."""
+    """Reads a descriptor. May be called from any one thread."""
 
     def fileno(self) -> int: ...
 

@@ -1,4 +1,4 @@
-"""What an instance is started with."""
+"""The parameters with which an instance is started."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class InstanceStart(msgspec.Struct, frozen=True, kw_only=True):
     decoupled: bool = False
     arguments: Mapping[str, str] = msgspec.field(default_factory=dict)
     metrics: ModelMetrics = msgspec.field(default_factory=CustomMetrics)
-    """Where there are none given, as for auto_complete_config, those that the model makes go nowhere."""
+    """Without any, as for auto_complete_config, metrics that the model makes go nowhere."""
     server: ServerCalls | None = None
     iterative: bool = False
-    """Whether the model may give requests back."""
+    """True if the model may give requests back."""
 
 
 class WorkerStart(InstanceStart, frozen=True, kw_only=True):

@@ -109,7 +109,7 @@ class ThreadCalls:
             call.wake()
 
     def outstanding(self) -> int:
-        """How many calls have not ended."""
+        """The number of calls that have not ended."""
         return len(self._outstanding)
 
     def ended(self, call: _Call) -> None:

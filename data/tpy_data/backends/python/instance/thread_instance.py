@@ -157,7 +157,7 @@ class ThreadInstance:
 
     @property
     def has_readiness_check(self) -> bool:
-        """Whether the model has an is_ready."""
+        """True if the model has an is_ready."""
         return self._runner.has_readiness_check
 
     def check_ready(self, timeout_s: float) -> bool:

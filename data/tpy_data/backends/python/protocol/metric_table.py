@@ -59,7 +59,7 @@ class MetricTable:
             return self._numbers[key]
 
     def change(self, metric: int, operation: str, value: float) -> None:
-        """What is not known any more is ignored: a change may come after its family was closed."""
+        """Apply a change. Ignored for unknown metrics: a change may come after its family was closed."""
         known = self._metrics.get(metric)
         if known is None:
             return

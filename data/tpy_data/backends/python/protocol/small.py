@@ -1,5 +1,5 @@
-"""Which messages the Trio thread reads and writes itself: those that take at most some 100 us, however they are made. All else is
-left to a thread (`Connection.later`)."""
+"""Finds the messages that the Trio thread reads and writes itself: those that take at most some 100 us, however they are made.
+All else is left to a thread (`Connection.later`)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TEXT_BYTES_MAX = 4 * 1024
 
 
 class _Sum:
-    """What a message that is to be written takes."""
+    """The size of a message to be written."""
 
     __slots__ = ("size", "tensors", "texts")
 
@@ -52,7 +52,7 @@ class _Sum:
 
 
 def are_small(batches: Sequence[ExecutionBatch]) -> bool:
-    """Whether these can be written down at once."""
+    """Returns True if these can be written down at once."""
     total = _Sum()
     for batch in batches:
         for request in batch.requests:
@@ -66,7 +66,7 @@ def are_small(batches: Sequence[ExecutionBatch]) -> bool:
 
 
 def is_small_answer(answer: InferenceResponse | TpyError) -> bool:
-    """Whether the answer to a call can be written down at once."""
+    """Returns True if the answer to a call can be written down at once."""
     total = _Sum()
     if isinstance(answer, InferenceResponse):
         for tensor in answer.outputs:
@@ -75,5 +75,5 @@ def is_small_answer(answer: InferenceResponse | TpyError) -> bool:
 
 
 def are_small_texts(descriptors: Iterable[Descriptor]) -> bool:
-    """Whether tensors that have come can be read at once: all others than BYTES are not touched."""
+    """Returns True if tensors that have come can be read at once: all others than BYTES are not touched."""
     return sum([descriptor[5] for descriptor in descriptors if descriptor[1] == BYTES]) <= TEXT_BYTES_MAX

@@ -1,4 +1,4 @@
-"""What runs inside a python model's process: the standard library and numpy, nothing else, so that any interpreter can run it.
+"""The code inside a Python model's process: the standard library and numpy, nothing else, so that any interpreter can run it.
 
 Decides: how model.py is imported and called, what `triton_python_backend_utils` offers, how a batch crosses the socket. Never
 does: read configuration files, start processes, know of the server's packages. The server imports `core`, `channel` and

@@ -37,7 +37,7 @@ STORAGE_OF_NUMBER: dict[int, np.dtype[Any]] = {
     **{number: np.dtype(kind) for number, kind in NUMPY_OF_NUMBER.items() if number != BYTES},
     BF16: np.dtype(np.uint16),
 }
-"""How the elements of a type of fixed size lie in memory."""
+"""The memory layout of the elements of types of fixed size."""
 
 STRING_TO_NUMPY: dict[str, type[Any]] = {
     "TYPE_BOOL": bool,

@@ -49,7 +49,7 @@ class FailureLog:
         known.log("error", "\n".join(lines))
 
     def _admit(self) -> int | None:
-        """How many were left out before this one; None: this one is, too."""
+        """The number of tracebacks left out before this one; None if this one is, too."""
         with self._lock:
             now_s = self._clock()
             if now_s - self._since_s >= WINDOW_S:

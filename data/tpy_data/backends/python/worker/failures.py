@@ -14,7 +14,7 @@ _NOT_THE_MODELS = (
 
 
 def is_the_models(path: str) -> bool:
-    """Whether code of this file is the model's, or of something that it uses."""
+    """Returns True if code of this file is the model's, or of something that it uses."""
     return not path.startswith(_NOT_THE_MODELS)
 
 
@@ -58,7 +58,7 @@ class TritonError:
         self._code = code
 
     def message(self) -> str:
-        """What the client reads."""
+        """The text for the client."""
         return self._message
 
     def code(self) -> ErrorCode:
@@ -67,11 +67,11 @@ class TritonError:
 
 
 class ModelFailure(Exception):
-    """What model code did wrong, as text for the caller."""
+    """A failure of model code, as text for the caller."""
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says, also when asking it fails."""
+    """The message of an exception, also when making it fails."""
     try:
         return str(error)
     except Exception:

@@ -21,7 +21,7 @@ _importing = threading.Lock()
 
 
 class ModelSource(NamedTuple):
-    """Where a model's code is. `package` names the package to import it under, `label` the module as messages name it."""
+    """The place of a model's code. `package` names the package to import it under, `label` the module as messages name it."""
 
     path: str
     package: str

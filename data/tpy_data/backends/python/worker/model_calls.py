@@ -15,7 +15,7 @@ from .ports import CalledRequest, CallPort
 from .response import InferenceResponse
 
 LOADING, SERVING, FINALIZING = "initialize", "execute", "finalize"
-"""Where a model is."""
+"""The phases of a model."""
 
 _ONLY_WHILE_SERVING = "BLS is only supported during the 'execute' function."
 
@@ -83,7 +83,8 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Whether the version ("": any) of a model would serve a request. Raises TritonModelException for what is no version."""
+    """Returns True if the version ("": any) of a model would serve a request. Raises TritonModelException for what is no
+    version."""
     _check_text("is_model_ready", "model_name", model_name)
     _check_text("is_model_ready", "model_version", model_version)
     version: int | None = None

@@ -94,7 +94,7 @@ def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[s
 
 
 def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
-    """Whether the configuration makes the model decoupled."""
+    """Returns True if the configuration makes the model decoupled."""
     return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
 
 

@@ -41,7 +41,7 @@ class PendingCall:
 
     @property
     def ready(self) -> bool:
-        """Whether a response can be taken at once."""
+        """True if a response can be taken at once."""
         return bool(self._arrived)
 
     def put(self, response: InferenceResponse, final: bool) -> None:

@@ -30,7 +30,7 @@ VERSION_MIN, VERSION_MAX = -1, (1 << 63) - 1
 
 
 class PreferredMemory:
-    """Where the outputs of a call should lie: in host memory. A call that prefers a GPU's is refused when it is made."""
+    """The preferred place of the outputs of a call: in host memory. A call that prefers a GPU's is refused when it is made."""
 
     def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
         self.preferred_memory_type = preferred_memory_type
@@ -150,15 +150,15 @@ class InferenceRequest:
         return self._parameters
 
     def requested_output_names(self) -> set[str]:
-        """What the caller wants; every output of the model when it did not say."""
+        """The outputs that the caller wants; all of the model's unless it named some."""
         return set(self._requested_output_names)
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for the answer any more. Asks the server; any thread."""
+        """Returns True if nobody waits for the answer any more. Asks the server; any thread."""
         return self._is_cancelled()
 
     def set_release_flags(self, flags: int) -> None:
-        """What becomes of the request when `execute` returns: TRITONSERVER_REQUEST_RELEASE_ALL (the default), or
+        """Set the fate of the request when `execute` returns: TRITONSERVER_REQUEST_RELEASE_ALL (the default), or
         TRITONSERVER_REQUEST_RELEASE_RESCHEDULE to have it executed again, in models with `iterative_sequence`."""
         if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
             raise TritonModelException(f"set_release_flags: unknown flags {flags!r}")
@@ -239,7 +239,7 @@ def watch(
 
 
 def cancellation_of(request: InferenceRequest) -> Callable[[], bool]:
-    """How it learns that it was cancelled."""
+    """The source of its cancellation."""
     return request._is_cancelled
 
 
@@ -249,7 +249,7 @@ def single_answers(requests: Sequence[InferenceRequest]) -> list[SingleAnswer | 
 
 
 def is_rescheduled(request: InferenceRequest) -> bool:
-    """Whether the model gives it back to be executed again."""
+    """Returns True if the model gives it back to be executed again."""
     return request._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 
 

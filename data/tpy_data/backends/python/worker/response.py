@@ -38,7 +38,7 @@ class InferenceResponse:
         return self._output_tensors
 
     def has_error(self) -> bool:
-        """Whether it carries an error."""
+        """Returns True if it carries an error."""
         return self._error is not None
 
     def error(self) -> TritonError | None:

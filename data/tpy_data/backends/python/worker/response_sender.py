@@ -15,7 +15,7 @@ RESPONSE_COMPLETE_FINAL = 1
 _CLOSED = "Unable to send response. Response sender has been closed."
 
 DROPPED = "the model dropped the response sender of a request without sending TRITONSERVER_RESPONSE_COMPLETE_FINAL"
-"""What the caller of such a request reads."""
+"""The error for the caller of such a request."""
 
 Deliver = Callable[[InferenceResponse | None, bool], None]
 """Sends a response, or None with the final flag alone. Blocks while the caller takes none."""
@@ -54,7 +54,7 @@ class WayBack:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more can be sent."""
+        """True if nothing more can be sent."""
         return self._ended
 
     def __del__(self) -> None:
@@ -63,7 +63,7 @@ class WayBack:
 
 
 class Way(Protocol):
-    """Where a sender's responses go: a WayBack or, of a model that answers once, a SingleAnswer."""
+    """The destination of a sender's responses: a WayBack or, of a model that answers once, a SingleAnswer."""
 
     @property
     def is_cancelled(self) -> Callable[[], bool]: ...
@@ -95,7 +95,7 @@ class InferenceResponseSender:
         self._way_back.send(response, final=flags == RESPONSE_COMPLETE_FINAL)
 
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for responses any more."""
+        """Returns True if nobody waits for responses any more."""
         return self._way_back.is_cancelled()
 
 
@@ -138,7 +138,7 @@ class SingleAnswer:
         self._deliver(response)
 
     def answered(self) -> InferenceResponse | None:
-        """What was sent so far."""
+        """The response sent so far."""
         return self._response
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class SingleAnswer:
 def settle(
     responses: Sequence[InferenceResponse | None], ways: Sequence[SingleAnswer | None]
 ) -> list[InferenceResponse | SingleAnswer]:
-    """What `execute` returned and what was sent, together: per request its answer, or its way back when that is still to come.
+    """Join the returned and the sent responses: per request its answer, or its way back when that is still to come.
 
     Raises ModelFailure when a request got both.
     """

@@ -59,11 +59,11 @@ class ModelRunner:
 
     @property
     def has_readiness_check(self) -> bool:
-        """Whether the model has an is_ready."""
+        """True if the model has an is_ready."""
         return hasattr(self._model, "is_ready")
 
     def is_ready(self, run_coroutine: RunCoroutine) -> bool:
-        """What the model says of itself; in a thread of its own, beside `execute`. Raises ModelFailure when it fails."""
+        """The result of the model's is_ready; in a thread of its own, beside `execute`. Raises ModelFailure when it fails."""
         try:
             ready = self._model.is_ready()
             if isinstance(ready, Coroutine):
@@ -87,7 +87,7 @@ class ModelRunner:
         self._failures.report("execute", error, request_ids)
 
     def failed(self, failure: ModelFailure, requests: Sequence[InferenceRequest]) -> str:
-        """What a batch's requests read. It is logged as well."""
+        """The error for a batch's requests. It is logged as well."""
         self.report(failure, [request.request_id() for request in requests])
         return f"Failed to process the request(s) for model '{self._name}', message: {failure}"
 
@@ -104,7 +104,7 @@ class ModelRunner:
             raise ModelFailure(self.failed(failure, requests)) from failure
 
     def finalize(self) -> None:
-        """What goes wrong is logged."""
+        """Finalize the model; errors are logged."""
         try:
             if hasattr(self._model, "finalize"):
                 self._model.finalize()
@@ -172,7 +172,7 @@ class ModelRunner:
 
 
 def auto_complete(source: ModelSource, name: str, config: str) -> dict[str, Any] | None:
-    """What the model's auto_complete_config makes of the configuration (JSON); None when it has no such function.
+    """The configuration (JSON) completed by the model's auto_complete_config; None when it has no such function.
 
     Raises ModelFailure.
     """

@@ -1,4 +1,4 @@
-"""How tensors of a batch are laid out: small ones in the frame's data area, large ones in one shared segment.
+"""The layout of a batch's tensors: small ones in the frame's data area, large ones in one shared segment.
 
 A tensor's descriptor in the JSON header is `[name, type number, shape, where, offset, bytes]`, `where` 0 for the frame's data
 area and 1 for the message's segment. Neither end copies to decode: arrays are views of the frame or of the segment.

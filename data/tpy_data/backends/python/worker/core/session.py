@@ -1,4 +1,4 @@
-"""Who may send what when: one table.
+"""The legal messages of each side in each state: one table.
 
     SPAWNED --LOAD--> STARTING --HELLO--> LOADING --READY--> SERVING --FINALIZE--> FINALIZING --FINALIZED--> ENDED
                                              |
@@ -19,7 +19,7 @@ from .frames import Kind, ProtocolViolation
 
 
 class State(enum.Enum):
-    """Where a session is."""
+    """The state of a session."""
 
     SPAWNED = "spawned"
     STARTING = "starting"
@@ -56,7 +56,7 @@ class Session:
         self.state = State.SPAWNED
 
     def may(self, kind: Kind) -> bool:
-        """Whether this may be sent now."""
+        """Returns True if this may be sent now."""
         return (self.state, kind) in LEGAL_MOVES
 
     def apply(self, kind: Kind) -> None:

@@ -1,5 +1,5 @@
-"""How many responses of a decoupled request may be on their way: the sending end waits when its window is full, the receiving end
-says now and then how many were taken."""
+"""Windows for the responses of a decoupled request that are on their way: the sending end waits when its window is full, the
+receiving end says now and then how many were taken."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Window:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further response may be sent."""
+        """True if no further response may be sent."""
         return len(self._sizes) >= RESPONSES_MAX or (len(self._sizes) > 0 and self._bytes >= BYTES_MAX)
 
     def sent(self, size: int) -> None:
@@ -48,7 +48,7 @@ class Window:
 
 
 class Receipts:
-    """What the receiving end of one request has taken and not yet said: it is said in lots, of at least half a window."""
+    """Responses that the receiving end of one request has taken and not yet reported: reports are of at least half a window."""
 
     __slots__ = ("_bytes", "_count", "window")
 
