@@ -6,27 +6,23 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from operator import attrgetter
 
-from tpy.errors import Unavailable, invariant
+from tpy.errors import Unavailable
 from tpy_data.schedulers.core.contract import (
-    Action,
-    CoreSnapshot,
     Dispatch,
     Outcome,
     Phase,
     Refuse,
     Respond,
-    Retired,
-    Revoke,
     Ticket,
 )
 from tpy_data.schedulers.core.credit import CreditPolicy
-from tpy_data.schedulers.core.deadlines import NEVER, Deadlines
-from tpy_data.schedulers.core.instance_pool import InstancePool
+from tpy_data.schedulers.core.deadlines import NEVER
+from tpy_data.schedulers.core.pool_core import PoolCore
 
 _arrival = attrgetter("arrival")
 
 
-class DefaultCore:
+class DefaultCore(PoolCore):
     """One first-come first-served queue for all instances; each request is a batch of its own.
 
     How many batches an instance may hold is its credit (CreditPolicy): a quick one gets several for one hand-over, and the only
@@ -39,30 +35,18 @@ class DefaultCore:
     runs. A verb called at or after a deadline treats that deadline as passed, whatever else it does.
     """
 
-    __slots__ = (
-        "_actions",
-        "_arrivals",
-        "_credit",
-        "_deadlines",
-        "_executing",
-        "_given_back",
-        "_pool",
-        "_revoking",
-        "_stopped",
-        "_waiting",
-    )
+    __slots__ = ("_arrivals", "_credit", "_waiting")
 
     def __init__(self) -> None:
+        super().__init__()
         self._waiting: OrderedDict[Ticket, None] = OrderedDict()
         self._arrivals = 0
-        self._pool = InstancePool()
         self._credit = CreditPolicy()
-        self._deadlines = Deadlines()
-        self._actions: list[Action] = []
-        self._executing = 0
-        self._given_back: set[Ticket] = set()
-        self._revoking: set[int] = set()  # instances of which `revoked` is awaited: they get nothing behind what they hold
-        self._stopped = False
+
+    @property
+    def _queued(self) -> int:
+        """As `PoolCore._queued`."""
+        return len(self._waiting)
 
     def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1) -> None:
         """A new idle instance; takes the oldest waiting tickets at once."""
@@ -79,11 +63,6 @@ class DefaultCore:
         self._revoke(instance)
         self._pool.remove(instance)
         self._credit.forget(instance)
-
-    def retire_instance(self, instance: int, now_ns: int) -> None:
-        """The same, and that is all: nothing ties requests to an instance."""
-        self.remove_instance(instance, now_ns)
-        self._actions.append(Retired(instance))
 
     def submit(self, ticket: Ticket, now_ns: int) -> None:
         """Accept a ticket; one whose deadline is already over is refused at once. Raises Unavailable after `stop`."""
@@ -102,12 +81,6 @@ class DefaultCore:
         self._waiting[ticket] = None
         self._give_waiting(now_ns)
 
-    def cancel(self, ticket: Ticket, now_ns: int) -> None:
-        """Forget the ticket; its queue place is free at once, its instance only when it is over there."""
-        if ticket.phase is not Phase.ENDED:
-            self._leave(ticket)
-        self._expire(now_ns)
-
     def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
         """The instance is over with its oldest tickets, and may take next ones."""
         pool = self._pool
@@ -117,26 +90,13 @@ class DefaultCore:
         self._over([ticket for batch in batches for ticket in batch])
         self._give_waiting(now_ns)
 
-    def recall(self, now_ns: int) -> None:
-        """Revoke whatever is held behind another batch."""
-        self._expire(now_ns)
-        for instance in self._pool.busy():
-            self._revoke(instance)
-
     def revoked(self, instance: int, now_ns: int, batches: int) -> None:
         """Tickets come back that were not started."""
         self._revoking.discard(instance)
         self._expire(now_ns)
         if batches:
             self._return([ticket for batch in self._pool.revoked(instance, batches) for ticket in batch])
-        self._give_idle(now_ns)
-
-    def reschedule(self, ticket: Ticket, now_ns: int) -> None:
-        """The ticket waits again when its execution is over, behind all others; its deadline stays."""
-        self._expire(now_ns)
-        if ticket.phase is not Phase.ENDED:
-            invariant(ticket.phase is Phase.EXECUTING, "a ticket was given back that is not executing")
-            self._given_back.add(ticket)
+        self._dispatch(now_ns)
 
     def next_deadline_ns(self) -> int | None:
         """The earliest: of the deadlines of tickets that wait or run, and of the times at which something is revoked."""
@@ -145,29 +105,10 @@ class DefaultCore:
             return revoke_ns if first_ns is None else min(first_ns, revoke_ns)
         return first_ns
 
-    def advance(self, now_ns: int) -> None:
-        """Refuse, and revoke, whatever is due."""
-        self._expire(now_ns)
-
-    def refuse_waiting(self, now_ns: int) -> None:
-        """Refuse everything that waits."""
-        self._expire(now_ns)
-        self._refuse_waiting(Outcome.NO_INSTANCE)
-
     def stop(self, now_ns: int) -> None:
         """Refuse everything that waits, and accept nothing more."""
-        self._stopped = True
-        self._expire(now_ns)
-        self._refuse_waiting(Outcome.STOPPING)
+        super().stop(now_ns)
         self._revoke_prefetched()
-
-    def refuse_executing(self, now_ns: int) -> None:
-        """Refuse everything that executes."""
-        self._expire(now_ns)
-        for ticket in self._pool.tickets():
-            if ticket.phase is Phase.EXECUTING:
-                self._leave(ticket)
-                self._actions.append(Refuse(ticket, Outcome.STOPPING))
 
     def wants_instance(self, now_ns: int) -> bool:
         """True when one more idle instance would be given work now."""
@@ -175,25 +116,10 @@ class DefaultCore:
 
     def take_idle(self) -> list[int]:
         """Take out the idle instances."""
-        idle = self._pool.take_idle()
+        idle = super().take_idle()
         for instance in idle:
             self._credit.forget(instance)
         return idle
-
-    def take_actions(self) -> list[Action]:
-        """The decisions since the last call."""
-        actions = self._actions
-        self._actions = []
-        return actions
-
-    def snapshot(self) -> CoreSnapshot:
-        """Counts; a running ticket that was refused or cancelled is not counted any more."""
-        prefetched = self._pool.prefetched()
-        return CoreSnapshot(
-            queued=len(self._waiting) + prefetched,
-            executing=self._executing - prefetched,
-            idle_instances=len(self._pool.idle),
-        )
 
     def _expire(self, now_ns: int) -> None:
         if self._deadlines.soonest_ns <= now_ns:
@@ -267,13 +193,13 @@ class DefaultCore:
 
     def _give_waiting(self, now_ns: int) -> None:
         """Give instances as much of what waits as they have credit for."""
-        self._give_idle(now_ns)
+        self._dispatch(now_ns)
         if self._waiting and self._credit.has_slow:
             for instance in self._pool.busy():
                 if instance not in self._revoking:
                     self._give(instance, now_ns)
 
-    def _give_idle(self, now_ns: int) -> None:
+    def _dispatch(self, now_ns: int) -> None:
         """The same for idle ones, first the one that has been idle longest."""
         while self._waiting and self._pool.idle:
             self._give(self._pool.idle[0], now_ns)
@@ -300,11 +226,11 @@ class DefaultCore:
                 if self._credit.prefetches(instance, 1):
                     self._revoke(instance)
 
-    def _revoke(self, instance: int) -> None:
-        if self._pool.held(instance) > 1 and instance not in self._revoking:
-            self._revoking.add(instance)
-            self._credit.asked(instance)
-            self._actions.append(Revoke(instance))
+    def _revoke(self, instance: int) -> bool:
+        if not super()._revoke(instance):
+            return False
+        self._credit.asked(instance)
+        return True
 
     def _leave(self, ticket: Ticket) -> None:
         """End the ticket, and take it out of the place that it is in. One that is held behind another batch is not to be
@@ -318,7 +244,3 @@ class DefaultCore:
             del self._waiting[ticket]
         self._deadlines.discard(ticket)
         ticket.phase = Phase.ENDED
-
-    def _refuse(self, ticket: Ticket, outcome: Outcome) -> None:
-        ticket.phase = Phase.ENDED
-        self._actions.append(Refuse(ticket, outcome))

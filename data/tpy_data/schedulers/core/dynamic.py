@@ -5,30 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpy.config.model_config import TimeoutAction
-from tpy.errors import Unavailable, invariant
+from tpy.errors import Unavailable
 from tpy_data.schedulers.core.arrival_order import ArrivalOrder
 from tpy_data.schedulers.core.batch_forming import BatchForming
 from tpy_data.schedulers.core.contract import (
-    Action,
-    CoreSnapshot,
     Dispatch,
     Outcome,
     Phase,
     Refuse,
     Respond,
-    Retired,
-    Revoke,
     Ticket,
 )
 from tpy_data.schedulers.core.deadlines import NEVER, Deadlines
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
-from tpy_data.schedulers.core.instance_pool import InstancePool
 from tpy_data.schedulers.core.overlap import OverlapRule
+from tpy_data.schedulers.core.pool_core import PoolCore
 from tpy_data.schedulers.core.priority_queue import PriorityQueue, QueueLevel
 from tpy_data.schedulers.core.start_delay import NO_START_DELAY, StartDelay
 
 
-class DynamicCore:
+class DynamicCore(PoolCore):
     """Puts whole requests together into batches, by priority, within the limits of the model's configuration.
 
     A batch is formed at the moment when an instance is idle, never ahead of time, so that it is as full and its priorities
@@ -45,38 +41,22 @@ class DynamicCore:
     Where the model neither prefers sizes nor waits for company, an only instance may be given half of what waits (OverlapRule).
     """
 
-    __slots__ = (
-        "_actions",
-        "_deadlines",
-        "_executing",
-        "_forming",
-        "_given_back",
-        "_held_back_max",
-        "_order",
-        "_overlap",
-        "_overlap_terms",
-        "_pool",
-        "_queue",
-        "_queue_timeouts",
-        "_revoking",
-        "_stopped",
-    )
+    __slots__ = ("_forming", "_held_back_max", "_order", "_overlap", "_overlap_terms", "_queue", "_queue_timeouts")
 
     def __init__(self, options: DynamicOptions, delay: StartDelay = NO_START_DELAY) -> None:
+        super().__init__()
         self._held_back_max = max(0, delay.queued - 1)  # so many are not enough to begin; 0 once it has begun
         self._queue = PriorityQueue(options)
         self._forming = BatchForming(options)
         self._order = ArrivalOrder() if options.preserve_ordering else None
         self._overlap_terms = options.overlap
         self._overlap: OverlapRule | None = None
-        self._pool = InstancePool()
-        self._deadlines = Deadlines()
         self._queue_timeouts = Deadlines()
-        self._actions: list[Action] = []
-        self._executing = 0
-        self._given_back: set[Ticket] = set()
-        self._revoking: set[int] = set()  # instances of which `revoked` is awaited
-        self._stopped = False
+
+    @property
+    def _queued(self) -> int:
+        """As `PoolCore._queued`."""
+        return self._queue.count
 
     def add_instance(self, instance: int, now_ns: int, *, prefetch: bool = False, credit: int = 1) -> None:
         """A new idle instance."""
@@ -92,11 +72,6 @@ class DynamicCore:
         self._pool.remove(instance)
         self._watch_anew()
         self._dispatch(now_ns)
-
-    def retire_instance(self, instance: int, now_ns: int) -> None:
-        """The same, and that is all: nothing ties requests to an instance."""
-        self.remove_instance(instance, now_ns)
-        self._actions.append(Retired(instance))
 
     def submit(self, ticket: Ticket, now_ns: int) -> None:
         """Accept a ticket; one whose deadline is already over is refused at once.
@@ -123,11 +98,13 @@ class DynamicCore:
         self._dispatch(now_ns)
 
     def cancel(self, ticket: Ticket, now_ns: int) -> None:
-        """Forget the ticket; its queue place is free at once, its part of a running batch when that completes."""
-        if ticket.phase is not Phase.ENDED:
-            self._leave(ticket)
-        self._expire(now_ns)
-        self._dispatch(now_ns)
+        """As `PoolCore.cancel`; answers that waited for this ticket's leave."""
+        super().cancel(ticket, now_ns)
+        self._release()
+
+    def refuse_executing(self, now_ns: int) -> None:
+        """As `PoolCore.refuse_executing`; answers that waited for others leave."""
+        super().refuse_executing(now_ns)
         self._release()
 
     def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
@@ -151,16 +128,6 @@ class DynamicCore:
             self._overlap.ended(len(tickets), self._queue.count, times_ns[-1], now_ns)
         self._dispatch(now_ns)
 
-    def reschedule(self, ticket: Ticket, now_ns: int) -> None:
-        """The ticket waits again when its execution is over, as if it had just arrived (also where its level is full by now).
-
-        Its end-to-end deadline stays, its time in the queue begins anew, and it keeps its turn among the answers."""
-        self._expire(now_ns)
-        if ticket.phase is not Phase.ENDED:
-            invariant(ticket.phase is Phase.EXECUTING, "a ticket was given back that is not executing")
-            self._given_back.add(ticket)
-        self._dispatch(now_ns)
-
     def next_deadline_ns(self) -> int | None:
         """The earliest of: a ticket's end-to-end deadline, its time in the queue, the end of the wait for company."""
         first_ns = self._forming.due_ns()
@@ -170,31 +137,6 @@ class DynamicCore:
                 if at_ns is not None and (first_ns is None or at_ns < first_ns):
                     first_ns = at_ns
         return first_ns
-
-    def advance(self, now_ns: int) -> None:
-        """Refuse and move back whatever is due, and send what has waited long enough for company."""
-        self._expire(now_ns)
-        self._dispatch(now_ns)
-
-    def refuse_waiting(self, now_ns: int) -> None:
-        """Refuse everything that waits."""
-        self._expire(now_ns)
-        self._refuse_waiting(Outcome.NO_INSTANCE)
-
-    def stop(self, now_ns: int) -> None:
-        """Refuse everything that waits, and accept nothing more."""
-        self._stopped = True
-        self._expire(now_ns)
-        self._refuse_waiting(Outcome.STOPPING)
-
-    def refuse_executing(self, now_ns: int) -> None:
-        """Refuse everything that executes."""
-        self._expire(now_ns)
-        for ticket in self._pool.tickets():
-            if ticket.phase is Phase.EXECUTING:
-                self._leave(ticket)
-                self._actions.append(Refuse(ticket, Outcome.STOPPING))
-        self._release()
 
     def wants_instance(self, now_ns: int) -> bool:
         """True when one more idle instance would be given a batch now. If not yet, `next_deadline_ns` says when."""
@@ -207,17 +149,6 @@ class DynamicCore:
         self._forming.reset()  # when it was due is past, and no deadline any more
         return True
 
-    def take_idle(self) -> list[int]:
-        """Take out the idle instances."""
-        return self._pool.take_idle()
-
-    def recall(self, now_ns: int) -> None:
-        """Revoke every batch that is held behind another one."""
-        self._expire(now_ns)
-        for instance in self._pool.busy():
-            self._revoke(instance)
-        self._dispatch(now_ns)
-
     def revoked(self, instance: int, now_ns: int, batches: int) -> None:
         """Batches come back: their tickets wait again, in their old places, and with the time in the queue that they had."""
         self._revoking.discard(instance)
@@ -228,22 +159,6 @@ class DynamicCore:
         self._expire(now_ns)
         self._watch_anew()
         self._dispatch(now_ns)
-
-    def take_actions(self) -> list[Action]:
-        """The decisions since the last call."""
-        actions = self._actions
-        self._actions = []
-        return actions
-
-    def snapshot(self) -> CoreSnapshot:
-        """Counts. A running ticket that was refused or cancelled is not counted any more, nor is one that has run and waits for
-        its turn."""
-        prefetched = self._pool.prefetched()
-        return CoreSnapshot(
-            queued=self._queue.count + prefetched,
-            executing=self._executing - prefetched,
-            idle_instances=len(self._pool.idle),
-        )
 
     def _enqueue(self, ticket: Ticket, level: QueueLevel, deadline_ns: int | None, now_ns: int) -> None:
         ticket.ready_ns = now_ns
@@ -336,11 +251,6 @@ class DynamicCore:
         if forming.looked:
             forming.reset()
 
-    def _revoke(self, instance: int) -> None:
-        if self._pool.held(instance) > 1 and instance not in self._revoking:
-            self._revoking.add(instance)
-            self._actions.append(Revoke(instance))
-
     def _refuse_waiting(self, outcome: Outcome) -> None:
         self._forming.reset()
         for ticket in self._queue.drain():
@@ -399,7 +309,3 @@ class DynamicCore:
         self._deadlines.discard(ticket)
         if self._order is not None:
             self._order.discard(ticket)
-
-    def _refuse(self, ticket: Ticket, outcome: Outcome) -> None:
-        ticket.phase = Phase.ENDED
-        self._actions.append(Refuse(ticket, outcome))
