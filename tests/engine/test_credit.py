@@ -26,10 +26,11 @@ class OverlappingBackend(ScriptedBackend):
         return OverlappingModel(self, (context.name, context.version, context.generation))
 
 
-@pytest.mark.parametrize(("backend", "sizes"), [(ScriptedBackend(), [1, 3]), (OverlappingBackend(), [1, 1, 2])])
+@pytest.mark.parametrize(("make", "sizes"), [(ScriptedBackend, [1, 3]), (OverlappingBackend, [1, 1, 2])])
 async def test_a_batch_is_formed_for_an_instance_with_credit_left(
-    autojump_clock: MockClock, backend: ScriptedBackend, sizes: list[int]
+    autojump_clock: MockClock, make: type[ScriptedBackend], sizes: list[int]
 ) -> None:
+    backend = make()
     async with rig(backend=backend, latency_ms=100) as running:
         await running.serve(config(dynamic_batching=dynamic()))
         sinks: list[RecordingSink] = []
