@@ -222,7 +222,7 @@ class Direct:
         self.reported: list[list[str]] = []
         self.failures: list[str] = []
         self.channel = ThreadChannel(self, self.worker, self.clock)
-        self.channel.open(self._report)
+        self.channel.open(self.take_report)
 
     def execute(self, batch: ExecutionBatch) -> list[ExecutionResult]:
         (sent,) = batch.requests
@@ -235,7 +235,7 @@ class Direct:
     def close(self) -> None:
         pass
 
-    def _report(self, batches: Sequence[Batch], failure: str | None) -> None:
+    def take_report(self, batches: Sequence[Batch], failure: str | None) -> None:
         self.reported.append([batch.tickets[0].id for batch in batches])
         if failure is not None:
             self.failures.append(failure)
@@ -324,7 +324,7 @@ def test_what_is_over_when_the_rest_is_revoked_by_another_thread_is_told_all_the
     direct.give("ab")
     direct.worker.step()
     assert not direct.worker.reports
-    direct.channel._waiting.clear()  # as between the two looks of the thread
+    direct.channel.waiting.clear()  # as between the two looks of the thread
     direct.worker.step()
     direct.report()
     assert direct.reported == [["a"]]
@@ -341,7 +341,7 @@ def test_what_is_over_while_the_rest_is_revoked_is_told_before_the_thread_goes_t
         if not direct.reported:
             job.begin()
             assert not job.run(), "c is behind it"
-        direct._report(batches, failure)
+        direct.take_report(batches, failure)
 
     direct.channel.open(report)
     assert [batch.tickets[0].id for batch in direct.channel.revoke()] == ["c"]
@@ -367,7 +367,7 @@ def test_what_is_given_while_the_thread_ends_its_job_is_executed_once() -> None:
                 return 0
             return super().__len__()
 
-    direct.channel._waiting = Waiting(direct.channel._waiting)
+    direct.channel.waiting = Waiting(direct.channel.waiting)
     direct.worker.step(2)
     direct.report()
     assert direct.executed == ["a", "b"]

@@ -102,14 +102,7 @@ OF_OTHERS = {
     "torch._inductor.aoti_compile_and_package": "its documented name",
 }
 """Underscores of other projects, for which there is no public name."""
-UNDER_WAY = (
-    "tests/backends/python/",
-    "tests/frontends/grpc/transport/harness.py",
-    "tests/frontends/grpc/transport/test_streams.py",
-    "tests/frontends/transport/test_poller.py",
-    "tests/engine/test_process_channel.py",
-    "tests/engine/test_thread_channel.py",
-)
+UNDER_WAY = ("tests/backends/python/",)
 
 
 def internals(file: str, source: str) -> list[str]:

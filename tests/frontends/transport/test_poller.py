@@ -66,17 +66,17 @@ class Served:
         self.errors: list[BaseException] = []
         self.peers: list[socket.socket] = []
         self.wires: list[SocketWire] = []
-        self._nursery = nursery
+        self.nursery = nursery
 
     def connect(self, receiver: Receiver) -> socket.socket:
         peer, raw = socket.socketpair()
         wire = SocketWire(raw, self.poller)
         self.peers.append(peer)
         self.wires.append(wire)
-        self._nursery.start_soon(self._read, wire, receiver)
+        self.nursery.start_soon(self.read, wire, receiver)
         return peer
 
-    async def _read(self, wire: SocketWire, receiver: Receiver) -> None:
+    async def read(self, wire: SocketWire, receiver: Receiver) -> None:
         try:
             await wire.read(receiver)
         except (RuntimeError, *GONE) as error:
@@ -96,7 +96,7 @@ async def polling(clock: Turning | SystemClock | None = None) -> AsyncIterator[S
     for wire, peer in zip(served.wires, served.peers, strict=True):
         await wire.aclose()
         peer.close()
-    assert not poller._wires
+    assert not poller.wires
     poller.close()
 
 
@@ -191,7 +191,7 @@ async def test_a_reset_ends_its_connection_only() -> None:
         served.wires.append(wire)
         served.peers.append(peer)
         receiver = Recorder()
-        served._nursery.start_soon(served._read, wire, receiver)
+        served.nursery.start_soon(served.read, wire, receiver)
         await settle()
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         peer.close()
@@ -212,7 +212,7 @@ async def test_reading_may_be_cancelled_and_called_again() -> None:
         peer.sendall(b"12")
         await settle()
         assert receiver.received == []
-        served._nursery.start_soon(served._read, wire, receiver)
+        served.nursery.start_soon(served.read, wire, receiver)
         await settle()
         assert receiver.received == [b"12"]
 
@@ -239,7 +239,7 @@ async def test_a_long_turn_ends_before_the_next_connection_is_read(count: int) -
 
         for peer in peers:
             peer.sendall(b"x")
-        served._nursery.start_soon(other)
+        served.nursery.start_soon(other)
         await settle()
     assert order.count("piece") == count
     runs = "".join("p" if each == "piece" else "o" for each in order).split("o")

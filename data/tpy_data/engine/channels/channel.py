@@ -72,7 +72,7 @@ class ThreadChannel:
     """To an instance whose thread is `worker`, which gets a job when there is something to execute and it has none.
 
     Handing over costs more than executing a tiny request, so a quick batch with others behind it is reported together with the
-    next ones. Both threads take batches from `_waiting`, the instance's from the front, Trio's from the back: a deque's
+    next ones. Both threads take batches from `waiting`, the instance's from the front, Trio's from the back: a deque's
     operations are atomic, so each is taken once.
     """
 
@@ -81,14 +81,14 @@ class ThreadChannel:
         self._worker = worker
         self._clock = clock
         self._report: Report = self.nobody
-        self._waiting: deque[Batch] = deque()
+        self.waiting: deque[Batch] = deque()
         self._finished: deque[Batch] = deque()
         self._current: Batch | None = None
         self._is_reporting = False
         self._rule = ReportRule()
         self._has_failed = False
         self._failure: str | None = None  # that was not reported yet
-        self._is_active = False  # whether a job is with the thread that will look at `_waiting` once more
+        self._is_active = False  # whether a job is with the thread that will look at `waiting` once more
 
     @staticmethod
     def nobody(batches: Sequence[Batch], failure: str | None) -> None:
@@ -104,7 +104,7 @@ class ThreadChannel:
 
     def give(self, batches: Sequence[Batch]) -> None:
         """As `InstanceChannel.give`."""
-        self._waiting.extend(batches)
+        self.waiting.extend(batches)
         if not self._is_active:
             self._is_active = True
             self._worker.put(BatchJob(self))
@@ -115,7 +115,7 @@ class ThreadChannel:
         batches: list[Batch] = []
         try:
             while True:
-                batches.append(self._waiting.pop())
+                batches.append(self.waiting.pop())
         except IndexError:
             batches.reverse()
             return batches
@@ -128,7 +128,7 @@ class ThreadChannel:
     def begin(self) -> None:
         """In the thread: turn to the next batch, if it was not revoked."""
         try:
-            batch = self._current = None if self._has_failed else self._waiting.popleft()
+            batch = self._current = None if self._has_failed else self.waiting.popleft()
         except IndexError:
             batch = self._current = None
         if batch is not None:
@@ -147,21 +147,21 @@ class ThreadChannel:
         if batch.is_started:
             self._finished.append(batch)
         else:
-            self._waiting.appendleft(batch)
+            self.waiting.appendleft(batch)
         if batch.failure is not None:
             self._has_failed = True
             self._failure = batch.failure  # last: whoever sees it finds the batch where it belongs
             return self._begin_report()
-        return self._begin_report() if self._rule.is_due(batch, is_last=not self._waiting) else False
+        return self._begin_report() if self._rule.is_due(batch, is_last=not self.waiting) else False
 
     def has_more(self) -> bool:
         """In the thread: whether there is another batch, or something to report: what was to be reported with those behind it,
         which were revoked."""
         if self._has_failed:
             return False
-        if not self._waiting:
+        if not self.waiting:
             self._is_active = False
-            if not self._waiting:
+            if not self.waiting:
                 return bool(self._finished) and not self._is_reporting
             # Given in between, maybe with a job of its own, which will find nothing to do.
             self._is_active = True

@@ -50,7 +50,7 @@ class Poller:
     def __init__(self, turns: LoopTurns) -> None:
         self._turns = turns
         self._epoll = select.epoll()
-        self._wires: dict[int, Polled] = {}
+        self.wires: dict[int, Polled] = {}
         self._continuing: deque[Polled] = deque()
 
     @asynccontextmanager
@@ -71,19 +71,19 @@ class Poller:
     def add(self, wire: Polled) -> None:
         """Read the wire from now on. Idempotent."""
         descriptor = wire.fileno()
-        if self._wires.get(descriptor) is not wire:
+        if self.wires.get(descriptor) is not wire:
             self._epoll.register(descriptor, select.EPOLLIN)
-            self._wires[descriptor] = wire
+            self.wires[descriptor] = wire
 
     def discard(self, wire: Polled) -> None:
         """Read it no more; to be called before its socket is closed. Idempotent."""
         descriptor = wire.fileno()
-        if self._wires.get(descriptor) is wire:
-            del self._wires[descriptor]
+        if self.wires.get(descriptor) is wire:
+            del self.wires[descriptor]
             self._epoll.unregister(descriptor)
 
     async def _run(self) -> None:
-        poll, wires, turns, continuing = self._epoll.poll, self._wires, self._turns, self._continuing
+        poll, wires, turns, continuing = self._epoll.poll, self.wires, self._turns, self._continuing
         while True:
             if continuing:
                 await trio.lowlevel.checkpoint()

@@ -230,7 +230,7 @@ async def in_memory(
         with trio.fail_after(5):
             await ended.wait()
     assert not port.connections
-    assert not any(connection._exchanges or connection.behind for connection in served)
+    assert not any(connection.exchanges or connection.behind for connection in served)
 
 
 class Running:

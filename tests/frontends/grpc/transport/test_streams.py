@@ -115,10 +115,10 @@ async def test_messages_that_nobody_takes_are_few_objects(frame_bytes: int) -> N
         for at in range(0, len(data), frame_bytes):
             await client.send(stream_id, data[at : at + frame_bytes])
         await trio.testing.wait_all_tasks_blocked()
-        (exchange,) = served.connection._exchanges.values()
+        (exchange,) = served.connection.exchanges.values()
         assert isinstance(exchange, StreamExchange)
-        assert len(exchange._arrived) <= 256
-        assert len(exchange._uncut) <= 1 + len(data) // 2_000
+        assert len(exchange.arrived) <= 256
+        assert len(exchange.uncut) <= 1 + len(data) // 2_000
         await client.send(stream_id, b"", end=True)
         go.set()
         assert (await client.answer(stream_id)).status == 0

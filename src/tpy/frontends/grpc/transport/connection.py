@@ -94,7 +94,7 @@ class Connection:
         """Calls that may begin a task in this turn."""
         self._events: deque[Event] = deque()
         """Read, and not handled yet."""
-        self._exchanges: dict[int, Exchange] = {}
+        self.exchanges: dict[int, Exchange] = {}
         self.behind: set[Waiting] = set()
         self._deadlines = DeadlineQueue()
         self._keepalive = Keepalive(port.rules.pings, now_ns)
@@ -124,7 +124,7 @@ class Connection:
         self._tasks_left -= 1
 
     def forget(self, stream_id: int) -> None:
-        self._exchanges.pop(stream_id, None)
+        self.exchanges.pop(stream_id, None)
         self._deadlines.discard(stream_id)
 
     # Reading
@@ -191,7 +191,7 @@ class Connection:
 
     def _on_event(self, event: Event, now_ns: int) -> None:
         if isinstance(event, DataArrived):
-            exchange = self._exchanges.get(event.stream_id)
+            exchange = self.exchanges.get(event.stream_id)
             if exchange is not None:
                 exchange.on_data(event.data, ended=event.ended)
             else:
@@ -199,7 +199,7 @@ class Connection:
         elif isinstance(event, RequestBegan):
             self._begin(event.stream_id, event.head, now_ns)
         elif isinstance(event, StreamEnded):
-            exchange = self._exchanges.get(event.stream_id)
+            exchange = self.exchanges.get(event.stream_id)
             if exchange is not None:
                 exchange.cancel()
         else:
@@ -221,10 +221,10 @@ class Connection:
         if isinstance(handler, StreamHandler):
             self.task_begun()
             stream = StreamExchange(self, stream_id, head, deadline_ns)
-            self._exchanges[stream_id] = stream
+            self.exchanges[stream_id] = stream
             self.spawn(stream.run, handler)
         else:
-            self._exchanges[stream_id] = UnaryExchange(self, stream_id, head, deadline_ns, handler)
+            self.exchanges[stream_id] = UnaryExchange(self, stream_id, head, deadline_ns, handler)
 
     def _on_fault(self, event: ConnectionEnded) -> None:
         # The peer's doing, and possibly done on purpose: not a warning, or an abuser fills the log.
@@ -291,7 +291,7 @@ class Connection:
         while not self.server.is_closed:
             now_ns = await self._alarm.wait()
             for stream_id in self._deadlines.advance(now_ns):
-                exchange = self._exchanges.get(stream_id)
+                exchange = self.exchanges.get(stream_id)
                 if exchange is not None:  # a handler that was told of an earlier one may have answered this one meanwhile
                     exchange.abort(Status.DEADLINE_EXCEEDED, DEADLINE_TEXT)
             for step in self._lifetime.advance(now_ns):
@@ -336,7 +336,7 @@ class Connection:
     async def abort_calls(self) -> None:
         """The peer has left: cancel what is open, some calls in each turn of the loop, as each has tasks that end."""
         with trio.CancelScope(shield=True):  # a turn for each GRPC_TASKS_PER_TURN_MAX calls
-            for number, exchange in enumerate(tuple(self._exchanges.values())):
+            for number, exchange in enumerate(tuple(self.exchanges.values())):
                 if number % GRPC_TASKS_PER_TURN_MAX == 0:
                     await trio.lowlevel.checkpoint()
                 exchange.abort(Status.UNAVAILABLE, _CLOSED_TEXT)
@@ -359,5 +359,5 @@ class Connection:
         self.wake()
 
     def _abort_calls(self) -> None:
-        for exchange in tuple(self._exchanges.values()):
+        for exchange in tuple(self.exchanges.values()):
             exchange.abort(Status.UNAVAILABLE, _CLOSED_TEXT)

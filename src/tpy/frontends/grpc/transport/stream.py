@@ -33,7 +33,6 @@ class StreamExchange(Exchange):
     for a message that is under way while none waits; `send_message` waits for the queue of the stream."""
 
     __slots__ = (
-        "_arrived",
         "_begun",
         "_debt",
         "_encoding",
@@ -43,14 +42,15 @@ class StreamExchange(Exchange):
         "_scope",
         "_senders",
         "_taken",
-        "_uncut",
+        "arrived",
+        "uncut",
     )
 
     def __init__(self, link: Link, stream_id: int, head: RequestHead, deadline_ns: int | None) -> None:
         super().__init__(link, stream_id, head, deadline_ns)
         self._reader = MessageReader(link.message_bytes_max)
-        self._arrived: deque[Message] = deque()
-        self._uncut: deque[memoryview | bytearray] = deque()
+        self.arrived: deque[Message] = deque()
+        self.uncut: deque[memoryview | bytearray] = deque()
         """Bytes behind the messages that have arrived. A message is some objects, however small it is; bytes are only bytes."""
         self._debt = 0
         """Bytes that have arrived and are not credited."""
@@ -84,12 +84,12 @@ class StreamExchange(Exchange):
         self._half_closed = ended
         if not self._cut():
             return
-        if self._arrived or ended:
+        if self.arrived or ended:
             self._receivers.unpark_all()
 
     def _keep(self, data: memoryview) -> None:
         """Put bytes behind those that are not messages yet; small pieces together, as each is an object too."""
-        uncut = self._uncut
+        uncut = self.uncut
         if not uncut or len(data) >= _PIECE_BYTES:
             uncut.append(data)
         elif isinstance(tail := uncut[-1], bytearray) and len(tail) < _PIECE_BYTES:
@@ -100,7 +100,7 @@ class StreamExchange(Exchange):
     def _cut(self) -> bool:
         """Make messages of the bytes, as long as few wait; when none does, the client may go on with the one that is under way.
         False: they are no messages, and the call is over."""
-        uncut, arrived = self._uncut, self._arrived
+        uncut, arrived = self.uncut, self.arrived
         try:
             while uncut and (room := _MESSAGES_MAX - len(arrived)) > 0:
                 data = memoryview(uncut.popleft())
@@ -127,8 +127,8 @@ class StreamExchange(Exchange):
         self._link.server.credit(self._stream_id, size)
 
     async def receive_message(self) -> memoryview | None:
-        while not self._arrived:
-            if self._uncut and self._cut():
+        while not self.arrived:
+            if self.uncut and self._cut():
                 continue
             if self._half_closed or self.state is not CallState.OPEN:
                 await trio.lowlevel.checkpoint()
@@ -142,12 +142,12 @@ class StreamExchange(Exchange):
         else:
             self._taken = 1
             await self._link.turns.wait()
-            if not self._arrived:  # the call was cancelled meanwhile
+            if not self.arrived:  # the call was cancelled meanwhile
                 await trio.lowlevel.checkpoint()
                 return None
-        compressed, message = self._arrived.popleft()
+        compressed, message = self.arrived.popleft()
         if self.state is CallState.OPEN:
-            more = self._arrived or self._uncut
+            more = self.arrived or self.uncut
             self._pay(min(self._debt, PREFIX_BYTES + len(message)) if more else self._debt)
             self._wake_for_credit()
         if not compressed:
@@ -238,8 +238,8 @@ class StreamExchange(Exchange):
         self._release()
 
     def _stop(self) -> None:
-        self._arrived.clear()
-        self._uncut.clear()
+        self.arrived.clear()
+        self.uncut.clear()
         self._release()
         self._scope.cancel()
 
