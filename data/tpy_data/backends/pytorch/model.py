@@ -9,6 +9,7 @@ import torch
 
 from tpy.backend import HostPolicy, InstancePlacement, ModelContext, ModelInstance, bound, state_specs
 from tpy.config.model_config import InstanceKind
+from tpy.config.model_files import listed_files
 from tpy.errors import Internal, InvalidArgument, Unavailable, Unsupported
 from tpy_data.backends.operator_libraries import operator_libraries
 from tpy_data.backends.pytorch.archive import FileKind, file_kind
@@ -155,9 +156,11 @@ def model_file(context: ModelContext) -> Path:
     if not path.exists() and other is not None and (context.version_directory / other).exists():
         path = context.version_directory / other
     if not path.exists():
-        hint = ""
-        if (context.version_directory / RUNTIME).exists():
-            hint = f'; there is a {RUNTIME}: add `runtime: "{RUNTIME}"` to the configuration to serve the class in it'
+        folder = path.parent
+        names = [f"{entry.name}/" if entry.is_dir() else entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        hint = f"; the folder holds {listed_files(names)}"
+        if RUNTIME in names:
+            hint += f'; add `runtime: "{RUNTIME}"` to config.pbtxt to serve the class in it'
         raise Unavailable(f"unable to find '{path}' for model instance '{config.name}'{hint}")
     if not path.is_file():  # opening a pipe would wait for its writer
         raise Unavailable(f"'{path}' is not a file, for model instance '{config.name}'")
