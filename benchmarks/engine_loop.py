@@ -100,7 +100,7 @@ class _Stream:
     async def _send_until(self, request: InferenceRequest, until_s: float) -> None:
         self._until_s = until_s
         self._idle = trio.Event()
-        self._service.submit(request, self)
+        self._service.resolve(request.model_name).submit(request, self)
         await self._idle.wait()
         if self.error is not None:
             raise self.error
@@ -109,7 +109,7 @@ class _Stream:
         self.error = response.error
         self.answered += 1
         if self.error is None and time.perf_counter() < self._until_s:
-            self._service.submit(self._next, self)
+            self._service.resolve(self._next.model_name).submit(self._next, self)
         else:
             self._idle.set()
 
