@@ -98,6 +98,7 @@ GROUPS: dict[str, str] = {
     "control plane, core": "control/tpy_control/core/*.py",
     "control plane, driver": "control/tpy_control/plane.py",
     "store": "src/tpy/state/*.py",
+    "shared memory regions": "src/tpy/regions/*.py",
     "frontend processes, core": "src/tpy/remote/core/*.py",
     "gRPC transport, core": f"{_GRPC}/*.py",
     "HTTP codec": f"{_HTTP}/codec/*.py",

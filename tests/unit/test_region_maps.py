@@ -153,6 +153,14 @@ def test_the_guard_leaves_nothing_behind() -> None:
     assert signal.getsignal(signal.SIGBUS) is before
 
 
+def test_a_signal_that_comes_late_changes_nothing(guard: None) -> None:
+    """Signals are merged: one may be there when its cause is repaired already."""
+    handler = signal.getsignal(signal.SIGBUS)
+    for _ in range(3):
+        signal.raise_signal(signal.SIGBUS)
+    assert signal.getsignal(signal.SIGBUS) is handler
+
+
 def test_the_guard_takes_the_place_of_faulthandler() -> None:
     code = "from tpy.regions import maps\nwith maps.guarded(): pass"
     done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", code], timeout=60, capture_output=True, check=False)

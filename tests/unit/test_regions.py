@@ -269,5 +269,18 @@ async def test_a_segment_is_opened_again_by_what_it_is(make: Make) -> None:
     again = reopen_segment(os.getpid(), region.descriptor, region.identity)
     assert os.pread(again, 64, 0) == b"x" * 64
     os.close(again)
+    before = open_files()
     with pytest.raises(OSError, match="No such file"):
         reopen_segment(os.getpid(), region.descriptor, (0, 0))
+    assert open_files() == before
+
+
+async def test_a_status_is_of_one_kind(make: Make) -> None:
+    registry = RegionRegistry()
+    region = await register(registry, make())
+    assert (
+        registered(registry.regions, RegionKind.SYSTEM) == registered(registry.regions, RegionKind.SYSTEM, "r") == [region.facts]
+    )
+    assert registered(registry.regions, RegionKind.CUDA) == []
+    with pytest.raises(NotFound, match=r"^The region named 'r' is registered as system shared memory, not CUDA shared memory$"):
+        registered(registry.regions, RegionKind.CUDA, "r")
