@@ -33,14 +33,14 @@ def checked(tmp_path: Path, config: str) -> tuple[list[str], bool]:
             'backend: "identify"\n' + TENSORS,
             (
                 "1:1: backend: unable to find backend library for backend 'identify'; expected one of identity, onnxruntime, "
-                "python. Did you mean 'identity'?"
+                "python, pytorch. Did you mean 'identity'?"
             ),
         ),
         (
             'name: "m"\nplatform: "tensorflow_graphdef"\n' + TENSORS,
             (
                 "2:1: platform: unable to find backend library for backend 'tensorflow'; expected one of identity, onnxruntime, "
-                "python. For 'tensorflow', install a package that offers it as an entry point 'tpy.backends'; or convert the "
+                "python, pytorch. For 'tensorflow', install a package that offers it as an entry point 'tpy.backends'; or convert the "
                 "model: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx, or run it in a model.py (backend "
                 "'python')"
             ),
