@@ -40,9 +40,9 @@ def checked(tmp_path: Path, config: str) -> tuple[list[str], bool]:
             'name: "m"\nplatform: "tensorflow_graphdef"\n' + TENSORS,
             (
                 "2:1: platform: unable to find backend library for backend 'tensorflow'; expected one of identity, onnxruntime, "
-                "python, pytorch. For 'tensorflow', install a package that offers it as an entry point 'tpy.backends'; or convert "
-                "the model: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx, or run it in a model.py (backend "
-                "'python')"
+                "python, pytorch. For 'tensorflow', install a package that offers it as an entry point 'tpy.backends'; or "
+                "convert the model: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx, or run it in a model.py "
+                "(backend 'python')"
             ),
         ),
     ],
