@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from tpy.errors import TpyError
 from tpy_data.backends.pytorch.call_spec import read_call_spec
 from tpy_data.backends.pytorch.program import Values, load_failure
 
@@ -27,9 +28,11 @@ class PackageProgram:
         try:
             self._loader = torch._C._aoti.AOTIModelPackageLoader(str(path), _MODEL, False, 1, index)
             inputs, outputs = self._loader.get_call_spec()
+            self.signature = read_call_spec(inputs, outputs)
+        except TpyError:
+            raise
         except Exception as error:
             raise load_failure(model_name, error) from error
-        self.signature = read_call_spec(inputs, outputs)
 
     def run(self, values: Values) -> Sequence[Any]:
         """Raises what the package raises."""
