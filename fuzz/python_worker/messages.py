@@ -76,25 +76,25 @@ def check_stream(stream: bytes, pieces: list[bytes], decoder_of: type[FrameDecod
     """One stream in these pieces against all of it at once."""
     frames, wrong = expected(stream)
     decoder = decoder_of()
-    found: list[Frame] = []
+    found: list[Found] = []
     refused = False
     for piece in pieces:
         decoder.feed(piece)
         try:
             while (frame := decoder.next_frame()) is not None:
-                found.append(frame)
+                found.append(_parts(frame, decoder))
         except ProtocolViolation:
             refused = True
             break
     if refused is not wrong:
         raise Violation(f"{stream!r}: refused {refused}, expected {wrong}")
-    if [_parts(frame) for frame in found] != frames:
+    if found != frames:
         raise Violation(f"{stream!r}: found {found}, expected {frames}")
     return 1 + len(frames)
 
 
-def _parts(frame: Frame) -> Found:
-    return int(frame.kind), frame.stream, bytes(frame.memory or b""), bytes(frame.header), bytes(frame.data)
+def _parts(frame: Frame, decoder: FrameDecoder) -> Found:
+    return int(frame.kind), frame.stream, bytes(decoder.note or b""), bytes(frame.header), bytes(frame.data)
 
 
 def attack(data: bytes) -> int:

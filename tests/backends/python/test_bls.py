@@ -422,7 +422,7 @@ class TritonPythonModel:
         ("connection.send(Kind.READY, 0, '{}')", "READY while serving"),
         ("connection._channel._socket.sendall(b'rubbish' * 100)", "not a frame"),
         (
-            "connection._endpoint._borrower._released.append(77); call(np.ones(1)).exec()",
+            "connection._endpoint._borrower.released.append(77); call(np.ones(1)).exec()",
             "segment 77 given back, but it was not lent",
         ),
     ],

@@ -16,9 +16,8 @@ from tpy_data.backends.python.environment.process import WorkerProcess
 from tpy_data.backends.python.environment.threads import ReaderThread
 from tpy_data.backends.python.protocol.connection import Connection
 from tpy_data.backends.python.worker.core.batch import Layout
-from tpy_data.backends.python.worker.core.frames import FrameDecoder, Kind, encode
+from tpy_data.backends.python.worker.core.frames import Frame, FrameDecoder, Kind, encode
 from tpy_data.backends.python.worker.core.session import State
-from tpy_data.backends.python.worker.endpoint import Message
 
 
 class Played:
@@ -45,7 +44,7 @@ class Played:
         self.connection.on_loss.append(self._lose)
         self.takes_long = False
 
-    def _take(self, message: Message, on_loop: bool) -> bool:
+    def _take(self, message: Frame, on_loop: bool) -> bool:
         if on_loop and self.takes_long:
             return False
         self.taken.append((message.kind, message.stream, on_loop))

@@ -63,7 +63,7 @@ def test_any_bytes_are_frames_or_a_violation(raw: bytes) -> None:
     taken = 0
     with contextlib.suppress(ProtocolViolation):
         while (frame := decoder.next_frame()) is not None:
-            taken += PREFIX_BYTES + len(frame.header) + len(frame.data) + len(frame.memory or b"")
+            taken += PREFIX_BYTES + len(frame.header) + len(frame.data) + len(decoder.note or b"")
     assert taken <= len(raw)
 
 
@@ -101,7 +101,8 @@ def test_what_was_taken_is_told_from_half_a_window_on(sizes: list[int], told: li
 @pytest.mark.parametrize("kind", Kind)
 def test_only_what_the_table_says_may_be_said(state: State, kind: Kind) -> None:
     session = Session()
-    session.state = state
+    session._enter(state)
+    assert session.may(kind) is ((state, kind) in LEGAL_MOVES)
     after = LEGAL_MOVES.get((state, kind))
     if after is None:
         with pytest.raises(ProtocolViolation, match=f"{kind.name} while {state.value}"):

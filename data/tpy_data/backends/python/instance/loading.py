@@ -13,9 +13,8 @@ from tpy_data.backends.python.protocol.call_server import CallServer
 from tpy_data.backends.python.protocol.connection import Connection
 from tpy_data.backends.python.protocol.messages import decode_text
 from tpy_data.backends.python.settings import PythonSettings
-from tpy_data.backends.python.worker.core.frames import Kind
+from tpy_data.backends.python.worker.core.frames import Frame, Kind
 from tpy_data.backends.python.worker.core.session import State
-from tpy_data.backends.python.worker.endpoint import Message
 
 SLOW_START_S = 30
 """A model that still initialises is mentioned in the log this often."""
@@ -32,15 +31,15 @@ class _Start:
         connection.handlers[Kind.READY] = self._take_ready
         connection.handlers[Kind.FAILED] = self._take_failed
 
-    def _take_hello(self, message: Message, on_loop: bool) -> bool:
+    def _take_hello(self, message: Frame, on_loop: bool) -> bool:
         self.is_up = True
         return True
 
-    def _take_ready(self, message: Message, on_loop: bool) -> bool:
+    def _take_ready(self, message: Frame, on_loop: bool) -> bool:
         self.loaded = msgspec.Raw(bytes(message.header))
         return True
 
-    def _take_failed(self, message: Message, on_loop: bool) -> bool:
+    def _take_failed(self, message: Frame, on_loop: bool) -> bool:
         self.failure = decode_text(message.header)
         return True
 
@@ -103,5 +102,5 @@ def _not_ready(name: str, what: str, limit_s: float) -> Internal:
     return Internal(f"Stub process '{name}' is not ready: {what} within {limit_s:g} s")
 
 
-def _ignore(message: Message, on_loop: bool) -> bool:
+def _ignore(message: Frame, on_loop: bool) -> bool:
     return True

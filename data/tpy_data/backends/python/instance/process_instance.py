@@ -39,9 +39,8 @@ from tpy_data.backends.python.protocol.responses import Responses
 from tpy_data.backends.python.protocol.small import are_small, are_small_texts
 from tpy_data.backends.python.settings import PythonSettings
 from tpy_data.backends.python.worker.core.batch import Layout
-from tpy_data.backends.python.worker.core.frames import Kind, ProtocolViolation
+from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
 from tpy_data.backends.python.worker.core.session import State
-from tpy_data.backends.python.worker.endpoint import Message
 from tpy_data.backends.states import ImplicitState
 
 _SENT = ExecutionResult()
@@ -239,7 +238,7 @@ class ProcessInstance:
             raise outcome
         return () if self._is_decoupled and not any(result.reschedule for result in outcome) else outcome
 
-    def _take_result(self, message: Message, on_loop: bool) -> bool:
+    def _take_result(self, message: Frame, on_loop: bool) -> bool:
         times, answers = decode_result(message.header)
         if on_loop and not isinstance(answers, str):
             for answer in answers:
@@ -268,7 +267,7 @@ class ProcessInstance:
             self._listener.over(outcome)
         self._has_news = True
 
-    def _take_not_started(self, message: Message, on_loop: bool) -> bool:
+    def _take_not_started(self, message: Frame, on_loop: bool) -> bool:
         said = decode_count(message.header)
         self._require_number(message, self._number)
         with self._lock:
@@ -284,11 +283,11 @@ class ProcessInstance:
         self._has_news = True
         return True
 
-    def _require_number(self, message: Message, due: int) -> None:
+    def _require_number(self, message: Frame, due: int) -> None:
         if message.stream != due:
             raise ProtocolViolation(f"{message.kind.name} with number {message.stream}, while {due} was due")
 
-    def _outcome(self, oldest: _Open, answers: Sequence[Answer | int | None] | str, message: Message) -> Outcome:
+    def _outcome(self, oldest: _Open, answers: Sequence[Answer | int | None] | str, message: Frame) -> Outcome:
         if isinstance(answers, str):
             if message.segment is not None:
                 raise ProtocolViolation("a segment came with an error")

@@ -29,8 +29,7 @@ from tpy_data.backends.python.protocol.messages import (
     encode,
 )
 from tpy_data.backends.python.protocol.metric_table import MetricTable
-from tpy_data.backends.python.worker.core.frames import Kind, ProtocolViolation
-from tpy_data.backends.python.worker.endpoint import Message
+from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
 
 _LEVELS = frozenset({"verbose", "info", "warning", "error"})
 
@@ -81,7 +80,7 @@ class Questions:
         for waiting in list(self._asked.values()):
             waiting.put((False, _GONE))
 
-    def _take_ask(self, message: Message, on_loop: bool) -> bool:
+    def _take_ask(self, message: Frame, on_loop: bool) -> bool:
         if on_loop and (message.segment is not None or message.data):
             return False  # files of a model, which are copied
         ask = decode_ask(message.header)
@@ -111,7 +110,7 @@ class Questions:
     def _reply(self, stream: int, result: object, error: str) -> None:
         self._connection.send(Kind.REPLY, stream, encode((result, error)))
 
-    def _take_tell(self, message: Message, on_loop: bool) -> bool:
+    def _take_tell(self, message: Frame, on_loop: bool) -> bool:
         tell = decode_tell(message.header)
         match tell:
             case TellLog():

@@ -22,8 +22,7 @@ from tpy_data.backends.python.protocol.messages import (
 )
 from tpy_data.backends.python.protocol.small import are_small_texts, is_small_answer
 from tpy_data.backends.python.worker.core.batch import Layout, read
-from tpy_data.backends.python.worker.core.frames import Kind, ProtocolViolation
-from tpy_data.backends.python.worker.endpoint import Message
+from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
 
 _UINT64_MAX = (1 << 64) - 1
 
@@ -118,7 +117,7 @@ class CallServer:
             self._bytes -= outstanding.size
         return outstanding
 
-    def _take_call(self, message: Message, on_loop: bool) -> bool:
+    def _take_call(self, message: Frame, on_loop: bool) -> bool:
         blocks, streams, called = decode_call(message.header)
         if on_loop and not are_small_texts(called.inputs):
             return False
@@ -169,7 +168,7 @@ class CallServer:
             return outstanding
         return None
 
-    def _take_note(self, message: Message, on_loop: bool) -> bool:
+    def _take_note(self, message: Frame, on_loop: bool) -> bool:
         taken, ended = decode_note(message.header)
         for number, count in taken:
             outstanding = self._outstanding.get(number)
@@ -187,7 +186,7 @@ class CallServer:
                 given_up.call.cancel()
         return True
 
-    def ask_repository(self, ask: AskLoad | AskUnload | AskModelReady, message: Message, reply: Reply) -> None:
+    def ask_repository(self, ask: AskLoad | AskUnload | AskModelReady, message: Frame, reply: Reply) -> None:
         """Load or unload a model, or say whether it is ready."""
         server = self._server
         if server is None:

@@ -26,15 +26,15 @@ from tpy_data.backends.python.environment.threads import JobThread
 from tpy_data.backends.python.protocol.small import HEADER_BYTES_MAX
 from tpy_data.backends.python.worker.channel import Channel, Closed, Unread
 from tpy_data.backends.python.worker.core.batch import Layout
-from tpy_data.backends.python.worker.core.frames import Kind, ProtocolViolation
+from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
 from tpy_data.backends.python.worker.core.session import Session, State
-from tpy_data.backends.python.worker.endpoint import NO_TENSORS, Endpoint, Message
+from tpy_data.backends.python.worker.endpoint import NO_TENSORS, Endpoint
 from tpy_data.backends.python.worker.segments import Loan
 
 EXIT_GRACE_S = 5
 """Between the end of finalize and of the process: interpreters run exit handlers and wait for threads of the model."""
 
-Handler = Callable[[Message, bool], bool]
+Handler = Callable[[Frame, bool], bool]
 """Takes a message. With True, on the Trio thread: then False says that it takes longer, and that nothing was done."""
 
 _Unsent = tuple[Kind, int, bytes, Layout, Loan | None]
@@ -261,7 +261,7 @@ class Connection:
             return False
         return True
 
-    def _take_later(self, handler: Handler, message: Message) -> None:
+    def _take_later(self, handler: Handler, message: Frame) -> None:
         """In the helper's thread: take what would hold up the loop, then have that read again."""
         try:
             handler(message, False)

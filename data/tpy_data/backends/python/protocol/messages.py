@@ -11,8 +11,7 @@ from tpy.errors import Internal, TpyError
 from tpy.messages import InferenceResponse
 from tpy_data.backends.python.protocol import translation
 from tpy_data.backends.python.worker.core.batch import Descriptor, Layout, read
-from tpy_data.backends.python.worker.core.frames import HEADER_BYTES_MAX
-from tpy_data.backends.python.worker.endpoint import Message
+from tpy_data.backends.python.worker.core.frames import HEADER_BYTES_MAX, Frame
 
 RESCHEDULED_CODE = -2
 
@@ -168,7 +167,7 @@ def encode_batches(batches: Sequence[Sequence[ExecutionRequest]], numbers: Seque
     return text
 
 
-def result_of(answer: Answer, message: Message) -> ExecutionResult:
+def result_of(answer: Answer, message: Frame) -> ExecutionResult:
     """The result that an answer stands for; its arrays are views. Raises ProtocolViolation or msgspec.DecodeError."""
     if answer.code == RESCHEDULED_CODE:
         return GIVEN_BACK

@@ -17,9 +17,8 @@ from tpy_data.backends.python.protocol.connection import Connection
 from tpy_data.backends.python.protocol.late_answer import LateAnswer
 from tpy_data.backends.python.protocol.messages import decode_response, encode, result_of
 from tpy_data.backends.python.protocol.small import are_small_texts
-from tpy_data.backends.python.worker.core.frames import Kind, ProtocolViolation
+from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
 from tpy_data.backends.python.worker.core.windows import Receipts
-from tpy_data.backends.python.worker.endpoint import Message
 
 
 class _Open:
@@ -148,7 +147,7 @@ class Responses:
                 self._drop(number)
         self._connection.send(Kind.PROGRESS, 0, encode(((), (number,))))
 
-    def _take_response(self, message: Message, on_loop: bool) -> bool:
+    def _take_response(self, message: Frame, on_loop: bool) -> bool:
         index, final, answer = decode_response(message.header)
         number = message.stream
         if on_loop and answer is not None and not are_small_texts(answer.outputs):

@@ -14,9 +14,8 @@ import numpy as np
 from .channel import Closed, Foreign
 from .connection import TEXT_BYTES_MAX, Connection, decode, encode
 from .core.batch import Layout, read
-from .core.frames import Kind
+from .core.frames import Frame, Kind
 from .core.windows import BYTES_MAX, RESPONSES_MAX
-from .endpoint import Message
 from .failures import ErrorCode, TritonError, TritonModelException
 from .messages import sendable
 from .model_calls import LOADING
@@ -137,7 +136,7 @@ class CallClient:
         self._open.pop(number, None)
         self._connection.post(Kind.NOTE, 0, [[], [number]])
 
-    def _take_answer(self, message: Message) -> None:
+    def _take_answer(self, message: Frame) -> None:
         final, answer = decode(message.header)
         known = self._open.get(message.stream)
         if known is None:
@@ -158,7 +157,7 @@ class CallClient:
                 known[0].put(InferenceResponse(error=error), True)
 
 
-def _response(answer: Sequence[Any], message: Message) -> InferenceResponse:
+def _response(answer: Sequence[Any], message: Frame) -> InferenceResponse:
     code, error, parameters, outputs = answer
     if code >= 0:
         return received_response([], TritonError(error, ErrorCode(code)), "{}")

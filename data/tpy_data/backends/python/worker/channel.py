@@ -16,9 +16,6 @@ RECEIVE_BYTES = 256 * 1024
 _BUFFERS_MAX = 64
 """Above this many buffers one copy is cheaper than the kernel's walk (and IOV_MAX is 1024)."""
 
-_JOINED_BYTES_MAX = 8 * 1024
-"""Up to so much data one copy and a plain send are cheaper: 5 us for a tiny frame, where several buffers take 7."""
-
 # Plain numbers: the enum members of `socket` cost microseconds in every `&`.
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _TRUNCATED = int(socket.MSG_CTRUNC)
@@ -45,9 +42,9 @@ class Channel:
     otherwise send in its place, and take what is sent to it."""
 
     def __init__(self, sock: socket.socket, *, process: int = 0) -> None:
+        self.decoder = FrameDecoder()
         self._socket = sock
         self._process = process
-        self._decoder = FrameDecoder()
         self._buffer = bytearray(RECEIVE_BYTES)
         self._view = memoryview(self._buffer)
         self._files: deque[int] = deque()
@@ -65,18 +62,16 @@ class Channel:
         """Write a frame of `size` bytes, with a file when `file` >= 0. One system call unless it is larger than the socket's
         buffer. Without `wait` only what can be written at once: the rest is returned, for `send_rest`. Raises Closed."""
         self.require_own()
-        if len(buffers) > _BUFFERS_MAX or size <= _JOINED_BYTES_MAX:
+        if len(buffers) > _BUFFERS_MAX:
             buffers = [b"".join(buffers)]
         flags = 0 if wait else _AT_ONCE
         sent = 0
         try:
-            if file >= 0:
-                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))]
-                sent = self._socket.sendmsg(buffers, ancillary, flags)
-            elif len(buffers) > 1:
-                sent = self._socket.sendmsg(buffers, (), flags)
-            else:
+            if file < 0 and len(buffers) == 1:
                 sent = self._socket.send(buffers[0], flags)
+            else:
+                files = [] if file < 0 else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))]
+                sent = self._socket.sendmsg(buffers, files, flags)
             if sent == size:
                 return None
             rest = memoryview(b"".join(buffers))[sent:]
@@ -100,15 +95,15 @@ class Channel:
 
     def receive(self) -> Frame:
         """The next frame, however long it takes. Raises Closed or ProtocolViolation."""
-        while (frame := self._decoder.next_frame()) is None:
+        while (frame := self.decoder.next_frame()) is None:
             self._read(_CLOSE_ON_EXEC)
         return frame
 
     def receive_at_once(self) -> Frame | None:
         """The next frame, or None: one read without waiting was not enough. Raises Closed or ProtocolViolation."""
-        frame = self._decoder.next_frame()
+        frame = self.decoder.next_frame()
         if frame is None and self._read(_CLOSE_ON_EXEC | _AT_ONCE):
-            frame = self._decoder.next_frame()
+            frame = self.decoder.next_frame()
         return frame
 
     def _read(self, how: int) -> bool:
@@ -129,12 +124,12 @@ class Channel:
             raise ProtocolViolation("too many files came with a message")
         if size == 0:
             raise Closed("end of stream")
-        self._decoder.feed(self._view[:size])
+        self.decoder.feed(self._view[:size])
         return True
 
     def buffered(self) -> Frame | None:
         """A frame that has arrived already, behind the one received last. Raises ProtocolViolation."""
-        return self._decoder.next_frame()
+        return self.decoder.next_frame()
 
     def shut_down(self) -> None:
         """End the connection from any thread: whoever sends or receives gets Closed."""

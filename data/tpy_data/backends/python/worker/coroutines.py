@@ -24,7 +24,8 @@ class Coroutines:
     def __init__(self, *, decoupled: bool) -> None:
         self._decoupled = decoupled
         self._loop: Any = None
-        self._arrived: Any = None
+        self.arrived: Any = None
+        """The future of a `wait`."""
 
     @property
     def goes_on(self) -> bool:
@@ -44,7 +45,7 @@ class Coroutines:
     def wait(self, ready: Callable[[], bool]) -> None:
         """Run tasks until `ready()` is true, after a `wake`, or the model has closed the loop."""
         while not self._loop.is_closed():
-            arrived = self._arrived = self._loop.create_future()
+            arrived = self.arrived = self._loop.create_future()
             if ready():
                 break
             try:
@@ -52,11 +53,11 @@ class Coroutines:
             except (SystemExit, KeyboardInterrupt, RuntimeError):
                 # Model code does not get to end the worker by raising, nor by stopping the loop.
                 continue
-        self._arrived = None
+        self.arrived = None
 
     def wake(self) -> None:
         """Have `wait` look again. Any thread."""
-        arrived = self._arrived
+        arrived = self.arrived
         if arrived is not None:
             with contextlib.suppress(RuntimeError):  # the loop was closed
                 self._loop.call_soon_threadsafe(_resolve, arrived)

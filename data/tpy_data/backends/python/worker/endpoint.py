@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 from .channel import Channel
 from .core.batch import Array, Layout
@@ -14,22 +14,13 @@ from .segments import Borrower, Lender, Loan
 NO_TENSORS = Layout()
 
 
-class Message(NamedTuple):
-    """A frame whose shared memory is there: `segment` is that of its tensors, None when all are in `data`."""
-
-    kind: Kind
-    stream: int
-    header: memoryview
-    data: memoryview
-    segment: Array | None
-
-
 class Endpoint:
     """Owns a channel and both directions of shared memory. One thread at a time writes, and one reads; `lend` is for any."""
 
     def __init__(self, channel: Channel, *, writable: bool) -> None:
         """`writable`: whether tensors that come may be written to."""
         self.channel = channel
+        self._decoder = channel.decoder
         self._writable = writable
         self._memory = threading.Lock()
         self._lender = Lender()
@@ -50,29 +41,29 @@ class Endpoint:
     ) -> memoryview | None:
         """Send a frame, as `Channel.send`. Raises Closed."""
         memory = b""
-        if loan is not None or self._borrower.has_released or self._lender.has_dropped:
+        if loan is not None or self._borrower.released or self._lender.dropped:
             memory = self._note(loan)
         buffers = encode(kind, stream, header, layout.data, layout.data_bytes, memory)
-        size = len(buffers[0]) + layout.data_bytes
+        size = len(buffers[0]) if len(buffers) == 1 else len(buffers[0]) + layout.data_bytes
         try:
             return self.channel.send(buffers, size, -1 if loan is None else loan.descriptor, wait=wait)
         finally:
             if loan is not None:
                 loan.sent()
 
-    def receive(self) -> Message:
-        """The next message, however long it takes. Raises Closed or ProtocolViolation."""
-        return self._message(self.channel.receive())
+    def receive(self) -> Frame:
+        """The next frame, however long it takes. Raises Closed or ProtocolViolation."""
+        return self._complete(self.channel.receive())
 
-    def receive_at_once(self) -> Message | None:
-        """The next message if one read without waiting brings all of it. Raises Closed or ProtocolViolation."""
+    def receive_at_once(self) -> Frame | None:
+        """The next frame if one read without waiting brings all of it. Raises Closed or ProtocolViolation."""
         frame = self.channel.receive_at_once()
-        return None if frame is None else self._message(frame)
+        return None if frame is None else self._complete(frame)
 
-    def buffered(self) -> Message | None:
-        """The next message if it has arrived with those before. Raises ProtocolViolation."""
+    def buffered(self) -> Frame | None:
+        """The next frame if it has arrived with those before. Raises ProtocolViolation."""
         frame = self.channel.buffered()
-        return None if frame is None else self._message(frame)
+        return None if frame is None else self._complete(frame)
 
     def let_go(self) -> None:
         """Nothing is sent or received any more: what was lent is unmapped, what was borrowed as soon as nobody looks at it."""
@@ -88,9 +79,9 @@ class Endpoint:
             }
         return json.dumps(note).encode()
 
-    def _message(self, frame: Frame) -> Message:
-        kind, stream, header, data, memory = frame
-        return Message(kind, stream, header, data, None if memory is None else self._take_note(memory))
+    def _complete(self, frame: Frame) -> Frame:
+        note = self._decoder.note
+        return frame if note is None else frame._replace(segment=self._take_note(note))
 
     def _take_note(self, memory: memoryview) -> Array | None:
         segment, returned, dropped = _parsed(memory)

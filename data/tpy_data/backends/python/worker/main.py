@@ -16,9 +16,8 @@ from .calls import CallClient
 from .channel import Channel, Closed, Foreign
 from .connection import TEXT_BYTES_MAX, Connection, decode, encode
 from .core.batch import Array, Layout
-from .core.frames import Kind
+from .core.frames import Frame, Kind
 from .coroutines import Coroutines
-from .endpoint import Message
 from .failures import ModelFailure, TritonModelException
 from .messages import RESCHEDULED, answer_of, requests_of, sendable
 from .metrics import MetricClient
@@ -77,7 +76,7 @@ class Worker:
         self._decoupled = False
         self._inbox: deque[_Order | None] = deque()
         """Batches, and None for the end."""
-        self._load_order: Message | None = None
+        self._load_order: Frame | None = None
         self._batch = 0
         """The number of the batch that is executed; 0 for none."""
         self._ways_opened = False
@@ -105,19 +104,20 @@ class Worker:
 
     # In the thread that reads
 
-    def _take_load(self, message: Message) -> None:
+    def _take_load(self, message: Frame) -> None:
         self._load_order = message
 
-    def _take_batches(self, message: Message) -> None:
+    def _take_batches(self, message: Frame) -> None:
         batches = decode(message.header)
         if self._decoupled:
             for requests in batches:
                 for entry in requests:
                     self._responses.open(entry[7])
         self._inbox.append(_Order(message.stream, batches, message.data, message.segment))
-        self._wake()
+        if self._coroutines.arrived is not None:
+            self._coroutines.wake()
 
-    def _take_finalize(self, message: Message) -> None:
+    def _take_finalize(self, message: Frame) -> None:
         self._inbox.append(None)
         self._wake()
 
@@ -128,10 +128,11 @@ class Worker:
 
     def _next_order(self) -> _Order | None:
         inbox = self._inbox
-        if not inbox and self._coroutines.goes_on:
-            self._connection.start_reader()
-            self._coroutines.wait(lambda: bool(inbox or self._connection.lost))
-        self._connection.wait(lambda: bool(inbox))
+        if not inbox:
+            if self._coroutines.goes_on:
+                self._connection.start_reader()
+                self._coroutines.wait(lambda: bool(inbox or self._connection.lost))
+            self._connection.wait(inbox.__len__)
         return inbox.popleft()
 
     def _log(self, level: str, message: str) -> None:

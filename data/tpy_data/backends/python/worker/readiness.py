@@ -9,8 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from .connection import Connection
-from .core.frames import Kind
-from .endpoint import Message
+from .core.frames import Frame, Kind
 from .failures import ModelFailure, TritonModelException
 from .messages import sendable
 from .runner import ModelRunner
@@ -38,7 +37,7 @@ class ReadinessAnswers:
         connection.handlers[Kind.QUESTION] = self._take_question
         connection.start_reader()
 
-    def _take_question(self, message: Message) -> None:
+    def _take_question(self, message: Frame) -> None:
         with self._lock:
             self._waiting.append(message.stream)
             if len(self._waiting) == 1:

@@ -12,9 +12,8 @@ from functools import partial
 from .channel import Closed
 from .connection import TEXT_BYTES_MAX, Connection, decode, encode
 from .core.batch import Layout
-from .core.frames import Kind
+from .core.frames import Frame, Kind
 from .core.windows import Window
-from .endpoint import Message
 from .messages import answer_of, failed_answer
 from .response import InferenceResponse
 from .response_sender import DROPPED, SingleAnswer, WayBack
@@ -152,7 +151,7 @@ class Responses:
                     return True
             self._connection.wait(lambda: flow.ended or not flow.window.is_full)
 
-    def _take_progress(self, message: Message) -> None:
+    def _take_progress(self, message: Frame) -> None:
         taken, ended = decode(message.header)
         for number, count in taken:
             flow = self._flows.get(number)

@@ -81,7 +81,8 @@ class Lender:
         self._free: list[_Segment] = []
         self._lent: dict[int, _Segment] = {}
         self._numbers = 0
-        self._dropped: list[int] = []
+        self.dropped: list[int] = []
+        """Those for `take_dropped`."""
 
     def take(self, size: int) -> Loan:
         """A segment of at least `size` bytes, which counts as lent. Raises OSError when there is no memory."""
@@ -99,16 +100,12 @@ class Lender:
         while len(self._free) > FREE_SEGMENTS_MAX:
             smallest = min(self._free, key=lambda segment: segment.bytes)
             self._free.remove(smallest)
-            self._dropped.append(smallest.number)
-
-    @property
-    def has_dropped(self) -> bool:
-        """Whether there is something to `take_dropped`."""
-        return bool(self._dropped)
+            self.dropped.append(smallest.number)
 
     def take_dropped(self) -> list[int]:
         """Segments that the peer should unmap; to be said in the next message."""
-        dropped, self._dropped = self._dropped, []
+        dropped = list(self.dropped)
+        self.dropped.clear()
         return dropped
 
     def _take(self, size: int) -> tuple[_Segment, int]:
@@ -152,7 +149,8 @@ class Borrower:
     def __init__(self, *, writable: bool) -> None:
         self._protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         self._mapped: dict[int, Array] = {}
-        self._released: deque[int] = deque()
+        self.released: deque[int] = deque()
+        """Those for `take_released`."""
 
     def borrow(self, number: int, size: int, descriptor: int | None) -> Array:
         """The segment as flat uint8; it counts as in use until the returned array and all its views are gone.
@@ -171,12 +169,7 @@ class Borrower:
             self._mapped[number] = whole
         if whole is None or whole.size != size:
             raise ProtocolViolation(f"segment {number} of {size} bytes is not known")
-        return np.asarray(_Hold(whole, number, self._released))
-
-    @property
-    def has_released(self) -> bool:
-        """Whether there is something to `take_released`."""
-        return bool(self._released)
+        return np.asarray(_Hold(whole, number, self.released))
 
     def drop(self, numbers: Sequence[int]) -> None:
         """The peer will not use these any more."""
@@ -186,8 +179,8 @@ class Borrower:
     def take_released(self) -> list[int]:
         """Segments that nobody here looks at any more; to be said in the next message."""
         released = []
-        while self._released:
-            released.append(self._released.popleft())
+        while self.released:
+            released.append(self.released.popleft())
         return released
 
 

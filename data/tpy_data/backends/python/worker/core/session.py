@@ -48,26 +48,35 @@ LEGAL_MOVES: Mapping[tuple[State, Kind], State] = MappingProxyType(
     }
 )
 
+_MOVES_OF = {state: {kind: after for (before, kind), after in LEGAL_MOVES.items() if before is state} for state in State}
+"""The same by state: a message costs one look at a table whose keys are numbers."""
+
 
 class Session:
     """The state of one connection, seen from the server."""
 
     def __init__(self) -> None:
         self.state = State.SPAWNED
+        self._moves = _MOVES_OF[State.SPAWNED]
 
     def may(self, kind: Kind) -> bool:
         """Returns True if this may be sent now."""
-        return (self.state, kind) in LEGAL_MOVES
+        return kind in self._moves
 
     def apply(self, kind: Kind) -> None:
         """A message was sent or received. Raises ProtocolViolation when it may not be now."""
-        after = LEGAL_MOVES.get((self.state, kind))
+        after = self._moves.get(kind)
         if after is None:
-            before, self.state = self.state, State.BROKEN
+            before = self.state
+            self._enter(State.BROKEN)
             raise ProtocolViolation(f"{kind.name} while {before.value}")
         if after is not self.state:  # what changes nothing may be sent while another thread of the same end changes it
-            self.state = after
+            self._enter(after)
 
     def break_off(self) -> None:
         """The peer is gone or not to be trusted."""
-        self.state = State.BROKEN
+        self._enter(State.BROKEN)
+
+    def _enter(self, state: State) -> None:
+        self.state = state
+        self._moves = _MOVES_OF[state]
