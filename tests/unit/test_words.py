@@ -12,24 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = (".", "src", "control", "data")
 QUESTIONS = frozenset({"what", "whether", "how", "where", "who", "when", "which", "why"})
-UNDER_WAY = (
-    "src/tpy/_proto",
-    "data/tpy_data/backends/python/instance/loading.py",
-    "data/tpy_data/backends/python/instance/questions.py",
-    "data/tpy_data/backends/python/protocol/call_server.py",
-    "data/tpy_data/backends/python/protocol/connection.py",
-    "data/tpy_data/backends/python/protocol/messages.py",
-    "data/tpy_data/backends/python/protocol/responses.py",
-    "data/tpy_data/backends/python/worker/calls.py",
-    "data/tpy_data/backends/python/worker/connection.py",
-    "data/tpy_data/backends/python/worker/core/frames.py",
-    "data/tpy_data/backends/python/worker/coroutines.py",
-    "data/tpy_data/backends/python/worker/main.py",
-    "data/tpy_data/backends/python/worker/responses.py",
-    "data/tpy_data/backends/python/worker/segments.py",
-    "tests/backends/python/test_connection.py",
-    "tests/backends/python/test_wire.py",
-)
+UNDER_WAY = ("src/tpy/_proto",)
 
 RETIRED = frozenset({"desk", "door", "glance", "hear", "heard", "plant", "said", "say", "sight", "steady", "talk", "told"})
 """Words that the code has replaced by the field's: no module, class or function of the server is named so."""

@@ -64,7 +64,7 @@ class Played:
         self.taken.clear()
 
     def heard(self) -> list[Kind]:
-        """What the worker has been sent."""
+        """The kinds of the messages that the worker was sent."""
         decoder = FrameDecoder()
         self.theirs.setblocking(False)
         while True:

@@ -114,7 +114,7 @@ def test_only_what_the_table_says_may_be_said(state: State, kind: Kind) -> None:
 
 
 def _layout(*arrays: np.ndarray) -> tuple[Layout, list[Descriptor], memoryview, np.ndarray]:
-    """What a peer would see of these arrays: descriptors, data area, segment."""
+    """The arrays as a peer sees them: descriptors, data area, segment."""
     layout = Layout()
     descriptors = []
     for index, array in enumerate(arrays):
@@ -301,7 +301,7 @@ def test_what_is_not_taken_at_once_is_the_rest(size: int) -> None:
 
 
 def test_what_the_other_end_had_not_read_is_known() -> None:
-    """When it goes: then nothing of it was executed."""
+    """Nothing of that was executed when it goes."""
     for size in (0, 8, 15):
         left, right = socket.socketpair()
         channel = Channel(left)

@@ -21,7 +21,7 @@ SLOW_START_S = 30
 
 
 class _Start:
-    """How far it is."""
+    """The progress of loading."""
 
     def __init__(self, connection: Connection) -> None:
         self.is_up = False
@@ -45,7 +45,7 @@ class _Start:
 
     @property
     def is_over(self) -> bool:
-        """Whether the model is loaded, or failed to load."""
+        """True when the model is loaded, or failed to load."""
         return self.loaded is not None or self.failure is not None
 
 

@@ -42,7 +42,7 @@ class Questions:
     def __init__(self, connection: Connection, registry: ModelMetrics, log: LogLine) -> None:
         self.calls: CallServer | None = None
         self.is_cancelled: Callable[[int, int], bool] = _no_batch
-        """Whether a request of a batch that is executed, by its index, is cancelled."""
+        """Looks whether a request, by its index, of a batch that is executed is cancelled."""
         self.find_waiting: Callable[[int], WaitingBatch | None] = _nothing_waits
         self._connection = connection
         self._metrics = MetricTable(connection.name, registry)
@@ -58,7 +58,8 @@ class Questions:
         return self.find_waiting(number)
 
     def check_ready(self, timeout_s: float) -> bool:
-        """What the model's is_ready returns; false, with a log line, when that is an error or takes longer than `timeout_s`."""
+        """Returns the answer of the model's is_ready; False, with a log line, when that is an error or takes longer than
+        `timeout_s`."""
         waiting: queue.SimpleQueue[tuple[bool, str]] = queue.SimpleQueue()
         number = next(self._numbers)
         self._asked[number] = waiting

@@ -68,7 +68,7 @@ class CallServer:
         connection.handlers[Kind.NOTE] = self._take_note
 
     def outstanding(self) -> int:
-        """How many calls the worker waits for."""
+        """The number of calls that the worker waits for."""
         return len(self._outstanding)
 
     def cancel_all(self) -> None:

@@ -45,7 +45,7 @@ def _nothing() -> None:
 
 
 def unhealthy(name: str) -> str:
-    """What clients read when a worker died."""
+    """The text that clients read when a worker died."""
     return f"Stub process '{name}' is not healthy."
 
 
@@ -62,9 +62,9 @@ class Connection:
         self.after_read: Callable[[], None] = _nothing
         """Called when what one read brought was handled, or the worker was lost, in the thread that did."""
         self.lost: Exception | None = None
-        """Why that is so."""
+        """The reason for that; None as long as all is well."""
         self.is_unread = False
-        """Whether the worker, which is lost, never had the whole of the batches that it was sent last."""
+        """True when the worker, which is lost, never had the whole of the batches that it was sent last."""
         self._process = process
         self._endpoint = Endpoint(Channel(process.socket), writable=False)
         self._session = Session()
@@ -81,12 +81,12 @@ class Connection:
         self._writer = JobThread(f"{self.name} writer")
 
     def is_lost(self) -> bool:
-        """Whether nothing can be sent or received any more."""
+        """Returns True when nothing can be sent or received any more."""
         return self.lost is not None
 
     @property
     def state(self) -> State:
-        """Where the session is."""
+        """The state of the session."""
         return self._session.state
 
     def fileno(self) -> int:
@@ -129,7 +129,7 @@ class Connection:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something that was left to the thread is not done."""
+        """True while something that was left to the thread is not done."""
         return self._helper.is_busy
 
     def _guard(self, job: Callable[[], None]) -> None:
@@ -210,7 +210,7 @@ class Connection:
         self.after_read()
 
     def _is_over(self) -> bool:
-        """Whether nothing is to be read, for now or for good."""
+        """Returns True when nothing is to be read, for now or for good."""
         return self._is_paused or self.is_lost() or self._session.state is State.ENDED
 
     def drive(self, done: Callable[[], bool], timeout_s: float) -> bool:

@@ -34,7 +34,7 @@ class Ready(msgspec.Struct, frozen=True):
     """READY."""
 
     is_ready: bool
-    """Whether the model has a function of this name."""
+    """True when the model has a function of this name."""
 
 
 class Called(msgspec.Struct, frozen=True, array_like=True):

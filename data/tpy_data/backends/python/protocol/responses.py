@@ -41,7 +41,7 @@ class Responses:
 
     def __init__(self, connection: Connection) -> None:
         self.failure_text = ""
-        """What those read that are open when the worker is lost."""
+        """The error of those that are open when the worker is lost."""
         self._connection = connection
         self._lock = threading.Lock()
         self._open: dict[int, _Open] = {}

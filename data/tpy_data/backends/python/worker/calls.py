@@ -31,7 +31,7 @@ _UINT8 = 2
 
 
 class _Taken:
-    """How many answers of a call with many were taken and not reported yet: they are reported in lots, of at least half of what
+    """Answers of a call with many that were taken and not reported yet: they are reported in lots, of at least half of what
     may wait."""
 
     __slots__ = ("_bytes", "_count", "_sizes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import contextlib
 import os
+import select
 import socket
 from collections import deque
 
@@ -48,6 +49,8 @@ class Channel:
         self._buffer = bytearray(RECEIVE_BYTES)
         self._view = memoryview(self._buffer)
         self._files: deque[int] = deque()
+        self._poll = select.poll()
+        self._poll.register(sock, select.POLLIN)
 
     def fileno(self) -> int:
         """For polling; -1 when it is closed."""
@@ -96,7 +99,10 @@ class Channel:
     def receive(self) -> Frame:
         """The next frame, however long it takes. Raises Closed or ProtocolViolation."""
         while (frame := self.decoder.next_frame()) is None:
-            self._read(_CLOSE_ON_EXEC)
+            self.require_own()
+            # A thread that waits in a receive is woken by the other end's receive, too, which makes room for us to write.
+            self._poll.poll()
+            self._read(_CLOSE_ON_EXEC | _AT_ONCE)
         return frame
 
     def receive_at_once(self) -> Frame | None:

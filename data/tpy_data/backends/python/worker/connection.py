@@ -59,7 +59,7 @@ class Connection:
 
     def __init__(self, channel: Channel) -> None:
         self.lost = ""
-        """Why nothing comes any more."""
+        """The reason why nothing comes any more."""
         self.handlers: dict[Kind, Callable[[Frame], None]] = {Kind.REPLY: self._take_reply}
         self.on_loss: list[Callable[[], None]] = []
         """Called when the server is gone, in the thread that reads."""

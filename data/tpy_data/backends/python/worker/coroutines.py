@@ -29,7 +29,7 @@ class Coroutines:
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is something to go on with in `wait`."""
+        """True when there is something to go on with in `wait`."""
         return self._loop is not None and not self._decoupled and not self._loop.is_closed()
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -81,7 +81,7 @@ class Worker:
         """The number of the batch that is executed; 0 for none."""
         self._ways_opened = False
         self._starting: tuple[Sequence[InferenceRequest], Sequence[WayBack]] = (), ()
-        """What `execute` of a decoupled model is called with."""
+        """The requests that `execute` of a decoupled model is called with, and their ways back."""
         connection.handlers[Kind.LOAD] = self._take_load
         connection.handlers[Kind.EXECUTE] = self._take_batches
         connection.handlers[Kind.FINALIZE] = self._take_finalize
@@ -311,14 +311,14 @@ class Worker:
             self._connection.send(Kind.RESULT, number, f"{head}{text}]")
 
     def ask_cancelled(self, batch: int, index: int) -> bool:
-        """Whether request `index` of a batch was cancelled. Any thread; False when the batch is over."""
+        """Asks the server if request `index` of a batch was cancelled. Any thread; False when the batch is over."""
         self._connection.require_own()
         if batch != self._batch:
             return False  # of an answer that comes later, its flow tells
         return bool(self._connection.ask({"type": "cancelled", "batch": batch, "index": index}))
 
     def is_ended(self, flow: Flow) -> bool:
-        """Whether nobody waits for an answer that comes later."""
+        """Returns True when nobody waits for an answer that comes later."""
         return self._responses.is_ended(flow)
 
     def _finalize(self) -> None:
@@ -333,7 +333,7 @@ class Worker:
 
 
 class _Cancellation:
-    """How a request of a model that answers once learns that it was cancelled. Once true, always true."""
+    """`is_cancelled` of a request of a model that answers once. Once true, always true."""
 
     __slots__ = ("_batch", "_index", "_known", "_worker", "flow")
 

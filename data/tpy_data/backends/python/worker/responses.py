@@ -60,7 +60,7 @@ class Responses:
         )
 
     def is_ended(self, flow: Flow) -> bool:
-        """Whether nobody waits for the request any more."""
+        """Returns True when nobody waits for the request any more."""
         if not flow.ended:
             self._connection.poll()
         return flow.ended

@@ -52,7 +52,7 @@ class ProtocolViolation(Exception):
 
 @enum.unique
 class Kind(enum.IntEnum):
-    """What a frame says. Below 64 the server sends it, from 64 on the worker."""
+    """The meaning of a frame. Below 64 the server sends it, from 64 on the worker."""
 
     LOAD = 1
     """Load this model."""
@@ -66,7 +66,7 @@ class Kind(enum.IntEnum):
     REPLY = 6
     """To ASK."""
     QUESTION = 7
-    """Whether the model is ready; TELL answers."""
+    """Is the model ready? TELL answers."""
     HELLO = 64
     """The interpreter is up."""
     READY = 65
