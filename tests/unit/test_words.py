@@ -12,7 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = (".", "src", "control", "data")
 QUESTIONS = frozenset({"what", "whether", "how", "where", "who", "when", "which", "why"})
-UNDER_WAY = ("src/tpy/_proto",)
+GENERATED = ("src/tpy/_proto",)
+"""Folders of generated code."""
 
 RETIRED = frozenset({"desk", "door", "glance", "hear", "heard", "plant", "said", "say", "sight", "steady", "talk", "told"})
 """Words that the code has replaced by the field's: no module, class or function of the server is named so."""
@@ -21,7 +22,7 @@ RETIRED = frozenset({"desk", "door", "glance", "hear", "heard", "plant", "said",
 def sources() -> list[Path]:
     folders = ("src", "control", "data", "tests", "fuzz", "benchmarks", "proto", "docs")
     files = sorted(file for folder in folders for file in (ROOT / folder).rglob("*.py"))
-    return [file for file in files if not str(file.relative_to(ROOT)).startswith(UNDER_WAY)]
+    return [file for file in files if not str(file.relative_to(ROOT)).startswith(GENERATED)]
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
