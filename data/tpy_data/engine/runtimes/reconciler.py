@@ -87,13 +87,14 @@ class Reconciler:
             keys = self._loading.pop(model)
             phases = {self._versions[key].phase for key in keys if key in self._versions}
             serving = sorted({v.version for v in self._versions.values() if v.id == model and v.phase is Phase.SERVING})
-            what = "version {} goes" if len(serving) == 1 else "versions {} go"
-            context = {"model": str(model), "serving": what.format(" and ".join(map(str, serving)))}
+            context = {"model": str(model)}
             if self._closing or not phases:
                 continue
             if not phases & {Phase.FAILED, Phase.WAITING}:
                 _log.info(SUCCESSFULLY_LOADED, context)
             elif serving:
+                what = "version {} goes" if len(serving) == 1 else "versions {} go"
+                context["serving"] = what.format(" and ".join(map(str, serving)))
                 _log.warning("failed to load '%(model)s', %(serving)s on serving", context)
             else:
                 _log.info("failed to load '%(model)s'", context)
