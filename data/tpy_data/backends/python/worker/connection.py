@@ -93,8 +93,9 @@ class Connection:
         if layout.segment_bytes:
             self.require_own()  # before anything is written into memory that the server sees
             loan = self._endpoint.lend(layout)
+        thread = threading.get_ident()
         with self._writing:
-            self._writer = threading.get_ident()
+            self._writer = thread
             try:
                 self._endpoint.write(kind, stream, header.encode(), layout, loan)
             finally:
@@ -110,13 +111,16 @@ class Connection:
             self._flush()
 
     def _flush(self) -> None:
+        thread = threading.get_ident()
         while self._posted and self._writing.acquire(blocking=False):
+            self._writer = thread
             try:
                 while self._posted:
                     self._endpoint.write(*self._posted.popleft())
             except Closed:
                 self._posted.clear()
             finally:
+                self._writer = 0
                 self._writing.release()
 
     def tell(self, message: Mapping[str, Any], stream: int = 0) -> None:
@@ -163,6 +167,8 @@ class Connection:
         """Until `ready()` is true, which messages from the server make it. Raises Closed."""
         while not ready():
             with self._lock:
+                if ready():  # whoever read until now has just taken it
+                    return
                 if self.lost:
                     raise Closed(self.lost)
                 reads = not self._someone_reads

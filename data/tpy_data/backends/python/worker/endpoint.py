@@ -22,7 +22,7 @@ class Endpoint:
         self.channel = channel
         self._decoder = channel.decoder
         self._writable = writable
-        self._memory = threading.Lock()
+        self._memory = threading.RLock()  # garbage collection in the middle sends messages, with a note about memory
         self._lender = Lender()
         self._borrower = Borrower(writable=writable)
 

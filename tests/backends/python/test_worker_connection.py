@@ -1,0 +1,113 @@
+"""The worker's end of the connection to the server, over a socket pair: its threads, and garbage collection in the middle."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tpy_data.backends.python.worker.channel import Channel
+from tpy_data.backends.python.worker.connection import Connection
+from tpy_data.backends.python.worker.core.batch import Layout
+from tpy_data.backends.python.worker.core.frames import Frame, FrameDecoder, Kind, encode
+from tpy_data.backends.python.worker.endpoint import Endpoint
+from tpy_data.backends.python.worker.segments import Lender, Loan
+
+
+class Worker:
+    """`connection`, whose server is the test's: `theirs` is that end."""
+
+    def __init__(self) -> None:
+        ours, self.theirs = socket.socketpair()
+        self.connection = Connection(Channel(ours))
+        self.answers = 0
+        self.connection.handlers[Kind.ANSWER] = self._take
+
+    def _take(self, message: Frame) -> None:
+        self.answers += 1
+
+    def answer(self) -> None:
+        self.theirs.sendall(b"".join(encode(Kind.ANSWER, 1, b"{}", [], 0)))
+
+    def sent(self) -> list[Kind]:
+        """The kinds of the messages that were sent."""
+        decoder = FrameDecoder()
+        decoder.feed(self.theirs.recv(1 << 20))
+        kinds = []
+        while (frame := decoder.next_frame()) is not None:
+            kinds.append(frame.kind)
+        return kinds
+
+    def close(self) -> None:
+        self.theirs.close()
+        self.connection.close()
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    worker = Worker()
+    yield worker
+    worker.close()
+
+
+def _ends(worker: Worker, function: Callable[[], object]) -> bool:
+    """Whether the function returns, in a thread."""
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    thread.join(5)
+    ended = not thread.is_alive()
+    worker.theirs.shutdown(socket.SHUT_RDWR)
+    return ended
+
+
+def test_who_becomes_the_reader_looks_first_whether_it_still_waits(worker: Worker) -> None:
+    """Another thread took its answer after it had looked, and stopped reading: nothing more comes."""
+    worker.answer()
+    looks = 0
+
+    def ready() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            worker.connection.poll()
+            assert worker.answers == 1
+            return False
+        return True
+
+    assert _ends(worker, lambda: worker.connection.wait(ready))
+
+
+def test_garbage_is_collected_while_memory_is_lent(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it sends has a note about memory, too."""
+    take = Lender.take
+
+    def collect(self: Lender, size: int) -> Loan:
+        self.dropped.append(7)
+        worker.connection.post(Kind.TELL, 0, {})
+        return take(self, size)
+
+    monkeypatch.setattr(Lender, "take", collect)
+    layout = Layout()
+    layout.add("OUT", 11, np.zeros(100_000, np.float32))
+    assert _ends(worker, lambda: worker.connection.send(Kind.RESULT, 1, "[]", layout))
+    assert worker.sent() == [Kind.TELL, Kind.RESULT]
+
+
+def test_garbage_is_collected_while_what_other_garbage_said_is_sent(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = Endpoint.write
+    collected = False
+
+    def collect(self: Endpoint, *message: Any) -> memoryview | None:
+        nonlocal collected
+        if not collected:
+            collected = True
+            worker.connection.tell({})
+        return write(self, *message)
+
+    monkeypatch.setattr(Endpoint, "write", collect)
+    assert _ends(worker, lambda: worker.connection.post(Kind.NOTE, 0, []))
+    assert worker.sent() == [Kind.NOTE, Kind.TELL]
