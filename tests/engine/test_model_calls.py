@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
 from typing import cast
@@ -11,7 +12,7 @@ import pytest
 import trio
 
 from tests.submitting import submit_to
-from tpy.backend import Done, ExecutionRequest, WaitingBatch
+from tpy.backend import AfterRead, Done, ExecutionRequest, WaitingBatch
 from tpy.config.model_config import InstanceGroup, InstanceKind, ModelConfig, RateLimiter, RateLimiterResource, ResponseCache
 from tpy.errors import TpyError, Unavailable
 from tpy.limits import CALL_CIRCLE_CHECK_S
@@ -265,3 +266,43 @@ async def test_a_call_that_needs_resources_of_its_caller_is_refused(autojump_clo
         (error,) = sinks["greedy"].refusals
         assert "('caller' -> 'greedy' -> 'caller')" in str(error)
         assert values(await answered.wait()) == [4, 4]
+
+
+class Reads:
+    """A `DescriptorReader` that says this, each time one byte has come."""
+
+    def __init__(self, descriptor: int, said: AfterRead) -> None:
+        self.said = said
+        self.told = 0
+        self.heard = trio.Event()
+        self.ended = 0
+        self._descriptor = descriptor
+
+    def ready(self) -> AfterRead:
+        os.read(self._descriptor, 1)
+        self.told += 1
+        self.heard.set()
+        return self.said
+
+    def unwatched(self) -> None:
+        self.ended += 1
+
+
+@pytest.mark.parametrize(("said", "ended"), [(AfterRead.WAIT, 1), (AfterRead.STOP, 0)])
+async def test_a_reader_that_says_stop_is_not_told_so(
+    autojump_clock: trio.testing.MockClock, said: AfterRead, ended: int
+) -> None:
+    """It may be watched again by then: it took that for the end of the new watch, and never used the loop again."""
+    reading, writing = os.pipe()
+    try:
+        reader = Reads(reading, said)
+        async with rig() as running:
+            await running.serve(config())
+            assert running.calls.watch(os.dup(reading), reader)
+            os.write(writing, b".")
+            await reader.heard.wait()
+            await trio.testing.wait_all_tasks_blocked()
+        assert (reader.told, reader.ended) == (1, ended)
+    finally:
+        os.close(reading)
+        os.close(writing)

@@ -100,7 +100,7 @@ class DescriptorReader(Protocol):
         ...
 
     def unwatched(self) -> None:
-        """Nobody watches any more."""
+        """Nobody watches any more, although `ready` did not say STOP."""
         ...
 
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from tpy.backend import AfterRead
+from tpy.limits import WORKER_MESSAGES_AT_ONCE_MAX
 from tpy_data.backends.python.environment.process import WorkerProcess
 from tpy_data.backends.python.environment.threads import ReaderThread
 from tpy_data.backends.python.protocol.connection import Connection
@@ -137,7 +138,8 @@ def test_the_loop_takes_some_messages_at_a_time(played: Played) -> None:
     assert all(on_loop for _, _, on_loop in played.taken)
 
 
-def test_what_takes_long_is_left_to_a_thread_and_the_rest_waits(played: Played) -> None:
+def test_what_takes_long_is_left_to_a_thread_with_what_was_received_with_it(played: Played) -> None:
+    """The socket does not show that: it waited until the worker sent something more, perhaps for ever."""
     loop = Loop()
     played.serve()
     played.connection.watch(_with_loop(loop))
@@ -146,9 +148,25 @@ def test_what_takes_long_is_left_to_a_thread_and_the_rest_waits(played: Played) 
     assert loop.turn() is AfterRead.STOP
     while not loop.watching:
         threading.Event().wait(0.001)
+    assert played.taken == [(Kind.RESULT, 1, False), (Kind.RESULT, 1, False), (Kind.TELL, 1, False)]
     played.takes_long = False
+    played.say(Kind.TELL)
     assert loop.turn() is AfterRead.WAIT
-    assert [on_loop for _, _, on_loop in played.taken] == [False, True, True]
+    assert played.taken[3:] == [(Kind.TELL, 0, True)]
+
+
+def test_who_sends_faster_than_it_is_read_is_not_read_for_ever(played: Played) -> None:
+    """Neither a time limit nor the metrics page waits for its end."""
+    played.serve()
+
+    def take(message: Frame, on_loop: bool) -> bool:
+        played.say(Kind.TELL)
+        return True
+
+    played.connection.handlers[Kind.TELL] = take
+    played.say(Kind.TELL)
+    played.connection.read()
+    assert not played.connection.drive(lambda: False, 0)
 
 
 def test_a_long_header_is_not_looked_at_on_the_loop(played: Played) -> None:
@@ -243,6 +261,19 @@ def test_a_thread_reads_on_where_the_loop_has_ended(played: Played) -> None:
     while not played.taken:
         threading.Event().wait(0.001)
     assert played.taken == [(Kind.RESULT, 3, False)]
+
+
+def test_a_thread_takes_what_the_loop_has_received_and_not_taken(played: Played) -> None:
+    loop = Loop()
+    played.serve()
+    played.connection.watch(_with_loop(loop))
+    played.say(*[Kind.TELL] * (WORKER_MESSAGES_AT_ONCE_MAX + 1))
+    assert loop.turn() is AfterRead.AGAIN
+    ((descriptor, reader),) = loop.watching
+    os.close(descriptor)
+    reader.unwatched()
+    while len(played.taken) <= WORKER_MESSAGES_AT_ONCE_MAX:
+        threading.Event().wait(0.001)
 
 
 def _with_loop(loop: Loop) -> object:

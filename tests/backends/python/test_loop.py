@@ -57,6 +57,15 @@ class TritonPythonModel:
 """
 
 
+TALKATIVE = """
+class TritonPythonModel:
+    def execute(self, requests):
+        for _ in range(3):
+            pb_utils.Logger.log_info("x" * 20_000)
+        return [answer(tensor(given(each))) for each in requests]
+"""
+
+
 class LoopServer(FakeServer):
     """Has a thread that plays the loop. `heard` counts the calls that were made in it."""
 
@@ -120,6 +129,15 @@ def test_large_calls_are_answered_by_a_thread(make: Serve, server: LoopServer) -
     sizes = [3, 100_000, 5, 200_000] * 10
     assert list(served.output(request(np.array(sizes, np.float32)))) == sizes
     assert server.count == server.heard == 40
+    served.close()
+
+
+def test_long_log_lines_hold_up_no_answer(make: Serve, server: LoopServer) -> None:
+    """What comes right behind a message that is left to a thread is not forgotten."""
+    served = make_caller(make, server, TALKATIVE)
+    for _ in range(20):
+        assert list(served.output()) == [0, 1, 2]
+    assert len(served.logged("info")) == 60
     served.close()
 
 

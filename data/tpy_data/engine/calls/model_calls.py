@@ -238,6 +238,7 @@ def _tickets(waiting: WaitingBatch) -> list[RequestTicket]:
 
 
 async def _read_descriptor(descriptor: int, reader: DescriptorReader) -> None:
+    stopped = False
     try:
         await trio.lowlevel.wait_readable(descriptor)
         while (after := reader.ready()) is not AfterRead.STOP:
@@ -245,9 +246,11 @@ async def _read_descriptor(descriptor: int, reader: DescriptorReader) -> None:
                 await trio.lowlevel.wait_readable(descriptor)
             else:
                 await trio.lowlevel.checkpoint()
+        stopped = True  # and maybe watched again meanwhile
     finally:
         os.close(descriptor)
-        reader.unwatched()
+        if not stopped:
+            reader.unwatched()
 
 
 class ModelCall:

@@ -34,6 +34,9 @@ from tpy_data.backends.python.worker.segments import Loan
 EXIT_GRACE_S = 5
 """Between the end of finalize and of the process: interpreters run exit handlers and wait for threads of the model."""
 
+READS_MAX = 128
+"""Of `WORKER_MESSAGES_AT_ONCE_MAX` messages each, by a thread that takes what has come: more than a socket's buffer holds."""
+
 Handler = Callable[[Frame, bool], bool]
 """Takes a message. With True, on the Trio thread: then False says that it takes longer, and that nothing was done."""
 
@@ -201,13 +204,22 @@ class Connection:
             if not self._is_over():
                 self._loop = None
                 self._process.spawner.reader.add(self)
+        self.later(self.read)  # what was received already, which the socket does not show
 
     def read(self) -> None:
         """Take what has come, in the calling thread."""
-        with self._reading:
-            while not self._is_over() and self._read(on_loop=False):
-                pass
+        self._take_arrived()
+
+    def _take_arrived(self) -> bool:
+        """As `read`; True if there may be more, of a worker that sends faster than it is read."""
+        more = True
+        for _ in range(READS_MAX):
+            with self._reading:
+                more = not self._is_over() and self._read(on_loop=False)
+            if not more:
+                break
         self.after_read()
+        return more
 
     def _is_over(self) -> bool:
         """Returns True when nothing is to be read, for now or for good."""
@@ -219,12 +231,14 @@ class Connection:
         while True:
             if self._is_paused:
                 self._helper.wait_idle()
-            self.read()
+            more = self._take_arrived()
             if done() or self.is_lost():
                 return True
             left_s = (deadline_ns - time.monotonic_ns()) / NS_PER_S
             if left_s <= 0:
                 return False
+            if more:
+                continue
             poller = select.poll()
             poller.register(self.fileno(), select.POLLIN)
             if not poller.poll(min(LIVENESS_CHECK_S, left_s) * 1000):
@@ -236,12 +250,13 @@ class Connection:
             self.read()
             self.lose(Closed("the process is gone"))
 
-    def _read(self, *, on_loop: bool) -> bool:
-        """Take what one read brings, up to a number of messages. Whether there may be more of it."""
+    def _read(self, *, on_loop: bool, was_received: bool = False) -> bool:
+        """Take what one read brings, or only what `was_received` already, up to a number of messages. Whether there may be more
+        of it."""
         endpoint, handlers, session = self._endpoint, self.handlers, self._session
         try:
             for count in range(WORKER_MESSAGES_AT_ONCE_MAX):
-                message = endpoint.buffered() if count else endpoint.receive_at_once()
+                message = endpoint.buffered() if count or was_received else endpoint.receive_at_once()
                 if message is None:
                     return False
                 kind = message.kind
@@ -262,12 +277,13 @@ class Connection:
         return True
 
     def _take_later(self, handler: Handler, message: Frame) -> None:
-        """In the helper's thread: take what would hold up the loop, then have that read again."""
-        try:
-            handler(message, False)
-        finally:
-            with self._reading:
-                self._is_paused = False
+        """In the helper's thread: take what would hold up the loop, and what was received with it, which the socket does not
+        show; then have the loop read again."""
+        handler(message, False)
+        with self._reading:
+            self._is_paused = False
+            while not self._is_over() and self._read(on_loop=False, was_received=True):
+                pass
         self.after_read()
         self._watch()
 
