@@ -9,6 +9,8 @@ import os
 import socket
 import struct
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -223,6 +225,34 @@ def test_a_segment_is_used_again_when_nobody_looks_at_it() -> None:
     assert sorted(borrower.take_released()) == [number, other]
     lender.take_back([number, other])
     assert _lent(lender, 100_000)[2] == -1
+
+
+def test_other_threads_run_while_a_large_tensor_is_written() -> None:
+    """The loop stood still for a quarter of a second with 300 MB."""
+    layout = Layout()
+    layout.add("IN", 11, np.zeros(32 * 1024 * 1024, np.float32))
+    longest = 0.0
+    done = threading.Event()
+
+    def run() -> None:
+        nonlocal longest
+        last = time.perf_counter()
+        while not done.is_set():
+            now = time.perf_counter()
+            longest, last = max(longest, now - last), now
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    shares = []
+    for _ in range(3):
+        loan = Lender().take(layout.segment_bytes)
+        begin, longest = time.perf_counter(), 0.0
+        loan.write(layout.placed)
+        shares.append(longest / (time.perf_counter() - begin))
+        loan.sent()
+    done.set()
+    thread.join()
+    assert min(shares) < 0.6, shares
 
 
 def test_segments_that_are_too_many_are_dropped() -> None:

@@ -60,12 +60,9 @@ class Loan:
 
     def write(self, placed: Sequence[Placed]) -> None:
         """Copy tensors into it. Before it is sent."""
-        view = memoryview(self._memory)
-        try:
-            for item in placed:
-                view[item.offset : item.offset + len(item.data)] = item.data
-        finally:
-            view.release()
+        whole = np.frombuffer(self._memory, np.uint8)
+        for item in placed:  # by numpy, which lets other threads run meanwhile: 300 MB into new memory take 0.3 s
+            whole[item.offset : item.offset + len(item.data)] = np.frombuffer(item.data, np.uint8)
 
     def sent(self) -> None:
         """The message is out (or never will be)."""
