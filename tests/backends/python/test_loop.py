@@ -133,7 +133,7 @@ def test_large_calls_are_answered_by_a_thread(make: Serve, server: LoopServer) -
 
 
 def test_long_log_lines_hold_up_no_answer(make: Serve, server: LoopServer) -> None:
-    """What comes right behind a message that is left to a thread is not forgotten."""
+    """The answer right behind a message that is left to a thread is read."""
     served = make_caller(make, server, TALKATIVE)
     for _ in range(20):
         assert list(served.output()) == [0, 1, 2]

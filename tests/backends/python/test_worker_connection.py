@@ -55,7 +55,7 @@ def worker() -> Iterator[Worker]:
 
 
 def _ends(worker: Worker, function: Callable[[], object]) -> bool:
-    """Whether the function returns, in a thread."""
+    """Returns True if the function returns, in a thread."""
     thread = threading.Thread(target=function, daemon=True)
     thread.start()
     thread.join(5)
@@ -82,7 +82,7 @@ def test_who_becomes_the_reader_looks_first_whether_it_still_waits(worker: Worke
 
 
 def test_garbage_is_collected_while_memory_is_lent(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it sends has a note about memory, too."""
+    """Messages that it sends have a note about memory, too."""
     take = Lender.take
 
     def collect(self: Lender, size: int) -> Loan:
