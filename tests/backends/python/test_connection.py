@@ -15,6 +15,7 @@ from tpy.backend import AfterRead
 from tpy.limits import WORKER_MESSAGES_AT_ONCE_MAX
 from tpy_data.backends.python.environment.process import WorkerProcess
 from tpy_data.backends.python.environment.threads import ReaderThread
+from tpy_data.backends.python.protocol import connection as connection_module
 from tpy_data.backends.python.protocol.connection import Connection
 from tpy_data.backends.python.worker.core.batch import Layout
 from tpy_data.backends.python.worker.core.frames import Frame, FrameDecoder, Kind, encode
@@ -210,6 +211,23 @@ def test_a_worker_that_reads_nothing_holds_up_nobody(played: Played) -> None:
         while (frame := decoder.next_frame()) is not None:
             kinds.append(frame.kind)
     assert kinds == [Kind.EXECUTE] * 10 + [Kind.QUESTION]
+
+
+def test_a_worker_that_reads_no_replies_cannot_ask_for_ever(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server kept 90,000 replies per second for it. One that is only stopped keeps its batches."""
+    monkeypatch.setattr(connection_module, "WORKER_MESSAGES_UNREAD_MAX", 100)
+    played.serve()
+
+    def ask(message: Frame, on_loop: bool) -> bool:
+        played.connection.send(Kind.REPLY, message.stream, b" " * 10_000)
+        return True
+
+    played.connection.handlers[Kind.ASK] = ask
+    for _ in range(200):
+        if not played.connection.is_lost():
+            played.say(Kind.ASK)
+            played.connection.read()
+    assert "wait for it to read them" in str(played.connection.lost)
 
 
 @pytest.mark.parametrize("reads", [True, False])

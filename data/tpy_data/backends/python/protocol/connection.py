@@ -19,7 +19,7 @@ from functools import partial
 
 from tpy.backend import AfterRead, LoopCalls
 from tpy.errors import Internal
-from tpy.limits import WORKER_MESSAGES_AT_ONCE_MAX
+from tpy.limits import WORKER_MESSAGES_AT_ONCE_MAX, WORKER_MESSAGES_UNREAD_MAX
 from tpy.units import NS_PER_S
 from tpy_data.backends.python.environment.process import LIVENESS_CHECK_S, EndWatch, WorkerProcess
 from tpy_data.backends.python.environment.threads import JobThread
@@ -255,6 +255,8 @@ class Connection:
         of it."""
         endpoint, handlers, session = self._endpoint, self.handlers, self._session
         try:
+            if len(self._unsent) > WORKER_MESSAGES_UNREAD_MAX:  # one that asks, and reads no replies
+                raise ProtocolViolation(f"{len(self._unsent)} messages wait for it to read them, and it goes on sending")
             for count in range(WORKER_MESSAGES_AT_ONCE_MAX):
                 message = endpoint.buffered() if count or was_received else endpoint.receive_at_once()
                 if message is None:
