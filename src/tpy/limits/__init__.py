@@ -257,8 +257,8 @@ WORKER_MESSAGES_AT_ONCE_MAX: Final = 64
 """Messages of one worker that the Trio thread handles in one go: some milliseconds, then it is the turn of others."""
 
 WORKER_MESSAGES_UNREAD_MAX: Final = 65_536
-"""Messages that wait for a worker to read them; one that has so many and goes on sending is ended. All calls that a model may make
-at once, with all responses that may wait, stay below."""
+"""Messages that wait for a worker to read them; one that has so many and goes on sending is ended. All calls that a model may
+make at once, with all responses that may wait, stay below."""
 
 UNREPORTED_NS_MAX: Final = 2_000_000
 """Delay of the answers before a batch of a quick model that takes long. Looking sooner costs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +19,7 @@ from tpy_data.backends.python.environment.threads import ReaderThread
 from tpy_data.backends.python.protocol import connection as connection_module
 from tpy_data.backends.python.protocol.connection import Connection
 from tpy_data.backends.python.worker.core.batch import Layout
-from tpy_data.backends.python.worker.core.frames import Frame, FrameDecoder, Kind, encode
+from tpy_data.backends.python.worker.core.frames import Frame, FrameDecoder, Kind, ProtocolViolation, encode
 from tpy_data.backends.python.worker.core.session import State
 
 
@@ -228,6 +229,30 @@ def test_a_worker_that_reads_no_replies_cannot_ask_for_ever(played: Played, monk
             played.say(Kind.ASK)
             played.connection.read()
     assert "wait for it to read them" in str(played.connection.lost)
+
+
+class _Weak:
+    pass
+
+
+def test_the_reason_of_a_loss_keeps_no_memory(played: Played) -> None:
+    """Its traceback had the frames that map segments: these stayed until the garbage collector came by."""
+    played.serve()
+    held: list[weakref.ref[_Weak]] = []
+
+    def fail(message: Frame, on_loop: bool) -> bool:
+        local = _Weak()
+        held.append(weakref.ref(local))
+        try:
+            raise OSError("no memory")
+        except OSError:
+            raise ProtocolViolation("a segment that cannot be mapped") from None
+
+    played.connection.handlers[Kind.TELL] = fail
+    played.say(Kind.TELL)
+    played.connection.read()
+    assert str(played.connection.lost) == "a segment that cannot be mapped"
+    assert held[0]() is None
 
 
 @pytest.mark.parametrize("reads", [True, False])

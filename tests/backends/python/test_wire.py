@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from tpy_data.backends.python.worker import channel as channel_module
 from tpy_data.backends.python.worker import datatypes
+from tpy_data.backends.python.worker import segments as segments_module
 from tpy_data.backends.python.worker.channel import Channel, Closed, Foreign, Unread
 from tpy_data.backends.python.worker.core.batch import INLINE_BYTES_MAX, INLINE_TOTAL_BYTES_MAX, Descriptor, Layout, read
 from tpy_data.backends.python.worker.core.frames import (
@@ -268,6 +269,20 @@ def test_segments_that_are_too_many_are_dropped() -> None:
         borrower.borrow(lent[0][0], lent[0][1], None)
     with pytest.raises(ProtocolViolation, match="was not lent"):
         lender.take_back([99])
+
+
+def test_a_peer_has_a_number_of_segments_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a descriptor of the server's: a worker took them all."""
+    monkeypatch.setattr(segments_module, "BORROWED_SEGMENTS_MAX", 2)
+    lender, borrower = Lender(), Borrower(writable=False)
+    for _ in range(3):
+        loan = lender.take(1)
+        if loan.number == 3:
+            with pytest.raises(ProtocolViolation, match="more than 2 segments"):
+                borrower.borrow(loan.number, loan.size, os.dup(loan.descriptor))
+            borrower.drop([1])
+        borrower.borrow(loan.number, loan.size, os.dup(loan.descriptor))
+        loan.sent()
 
 
 def test_segments_that_are_none() -> None:

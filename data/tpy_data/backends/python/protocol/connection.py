@@ -302,6 +302,7 @@ class Connection:
             if self.is_lost():
                 return
             self.is_unread = self.is_unread or (isinstance(error, Unread) and self._last is Kind.EXECUTE)
+            error.__traceback__ = error.__context__ = None  # their frames hold what is shared with the worker
             self.lost = error
             self._session.break_off()
             self._rest = None

@@ -32,6 +32,9 @@ SEGMENT_BYTES_MIN = 1024 * 1024
 SEGMENT_BYTES_MAX = 1 << 36
 """64 GiB: more than any batch, and what a peer may make us map at most."""
 
+BORROWED_SEGMENTS_MAX = 8192
+"""Segments of a peer that are mapped at once: each costs a descriptor. A hundred streams of large responses stay below."""
+
 FREE_SEGMENTS_MAX = 2
 """Free segments that are kept: one being written while the answer in the other still goes out."""
 
@@ -160,6 +163,8 @@ class Borrower:
             try:
                 if whole is not None:
                     raise ProtocolViolation(f"segment {number} was sent twice")
+                if len(self._mapped) >= BORROWED_SEGMENTS_MAX:
+                    raise ProtocolViolation(f"more than {BORROWED_SEGMENTS_MAX} segments were sent, and none forgotten")
                 whole = map_sealed(number, size, descriptor, self._protection)
             finally:
                 os.close(descriptor)
