@@ -307,7 +307,7 @@ async def test_what_is_answered_is_let_go(autojump_clock: MockClock, loop_guard:
         await r.step()
         assert sinks[0].responses
         gc.collect()
-        alive = [first_value(each) for each in gc.get_objects() if isinstance(each, Batch) and each.tickets]
+        alive = [first_value(each) for each in gc.get_objects() if type(each) is Batch and each.tickets]
         assert sorted(alive) == [2, 3, 4, 5]
         for _ in range(5):
             await r.step()
