@@ -225,7 +225,7 @@ class TestFiles:
         path = tmp_path / "m" / "1" / "model.onnx"
         with pytest.raises(Unavailable) as refusal:
             completed(backend, tmp_path, None)
-        assert str(refusal.value) == f"unable to find '{path}' for model instance 'm'"
+        assert str(refusal.value) == f"unable to find '{path}' for model instance 'm'; the folder holds nothing"
 
     def test_a_pipe_is_no_model(self, backend: Backend, tmp_path: Path) -> None:
         path = tmp_path / "m" / "1" / "model.onnx"

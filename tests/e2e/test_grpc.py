@@ -161,7 +161,7 @@ def test_the_size_of_messages_is_bounded(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (["--grpc-port=8123", "--http-port=8123"], "HTTP requests and GRPC requests at the same address and port 0.0.0.0:8123"),
+        (["--grpc-port=8123", "--http-port=8123"], "GRPC requests and HTTP requests at the same address and port 0.0.0.0:8123"),
         (
             ["--grpc-port=8123", "--metrics-port=8123"],
             "METRICS requests at the same address and port 0.0.0.0:8123",

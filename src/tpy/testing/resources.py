@@ -12,6 +12,9 @@ import msgspec
 _PROC = Path("/proc/self")
 
 
+_IDLE_THREAD = "Trio thread "
+
+
 class Resources(msgspec.Struct, frozen=True, kw_only=True):
     """Counts, and names where there are any. Those read from /proc are zero and empty elsewhere than on Linux."""
 
@@ -23,11 +26,14 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure() -> Resources:
-    """The resources held now, after collecting garbage."""
+    """The resources held now, after collecting garbage. Idle threads that Trio keeps for later, and ends when it likes, do not
+    count."""
     gc.collect()
+    names = sorted(thread.name for thread in threading.enumerate())
+    busy = tuple(name for name in names if not name.startswith(_IDLE_THREAD))
     return Resources(
-        python_threads=tuple(sorted(thread.name for thread in threading.enumerate())),
-        native_threads=_count("task"),
+        python_threads=busy,
+        native_threads=_count("task") - (len(names) - len(busy)),
         file_descriptors=_count("fd"),
         child_processes=_child_processes(),
         shared_memory=_shared_memory(),
