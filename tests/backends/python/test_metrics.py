@@ -59,6 +59,15 @@ def shown(served: Served) -> dict[str, dict[str, float]]:
     }
 
 
+def test_half_characters_do_not_end_the_worker(serve: Serve) -> None:
+    """JSON cannot carry them: those of texts become question marks, as in log lines and calls; in a process nothing is sent."""
+    served = serve(CALC)
+    assert ask(served, r"c = pb.MetricFamily('half', 'h\ud800', pb.MetricFamily.COUNTER)") == "ok"
+    assert ask(served, r"k = c.Metric({'a': 'b\ud800'})") == "ok"
+    assert ask(served, "k.increment(2)") == "None"
+    assert ask(served, r"pb.MetricFamily('half\ud800', 'h', pb.MetricFamily.COUNTER)").startswith("TritonModelException")
+
+
 def test_what_triton_says(serve: Serve) -> None:
     served = serve(CALC)
     kinds = "pb.MetricFamily"

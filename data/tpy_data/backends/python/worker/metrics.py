@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from . import context
 from .core.frames import Kind
 from .failures import TritonModelException
+from .messages import sendable
 from .ports import MetricPort
 
 if TYPE_CHECKING:
@@ -37,10 +38,12 @@ class MetricClient:
         self._instance = instance
 
     def family(self, name: str, description: str, kind: int) -> int:
-        return int(self._connection.ask({"type": "family", "name": name, "description": description, "kind": kind}))
+        text = sendable(description)
+        return int(self._connection.ask({"type": "family", "name": sendable(name), "description": text, "kind": kind}))
 
     def metric(self, family: int, labels: dict[str, str], buckets: list[float]) -> int:
-        return int(self._connection.ask({"type": "metric", "family": family, "labels": labels, "buckets": buckets}))
+        sent = {sendable(key): sendable(value) for key, value in labels.items()}
+        return int(self._connection.ask({"type": "metric", "family": family, "labels": sent, "buckets": buckets}))
 
     def change(self, metric: int, operation: str, value: float) -> None:
         sent = value if math.isfinite(value) else repr(value)
