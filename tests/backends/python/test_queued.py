@@ -273,3 +273,27 @@ class TritonPythonModel:
     listener.wait(instance)
     said = [list(result.outputs[0].array) for sender in senders for result, _ in sender.sent if result is not None]
     assert said == [[-4, 3], [6, 2], [7, 1]]
+
+
+def test_what_was_taken_back_is_not_failed_by_the_worker_that_had_it(make: Serve, gate: Path) -> None:
+    """It ended before it could say that it had not started them: another instance executes them by then."""
+    code = f"""
+class TritonPythonModel:
+    def execute(self, requests):
+        with open({str(gate)!r}, "rb") as gate:
+            gate.read()
+        sys.modules["tpy_python_worker.main"].Worker._take_token = lambda worker: os._exit(1)
+        requests[0].get_response_sender().send(flags=1)
+"""
+    instance = make(code, decoupled=True).python
+    senders = [RecordingSender() for _ in range(3)]
+    listener = Listener()
+    batches = [ExecutionBatch([request(sender=sender)], PhaseTimes()) for sender in senders]
+    assert instance.begin(batches, listener) == 3
+    writing = os.open(gate, os.O_WRONLY)
+    assert instance.take_back() == 2
+    os.close(writing)
+    assert len(listener.wait(instance)) == 1
+    assert listener.failure is not None
+    assert not listener.failure.begun
+    assert [len(sender.sent) for sender in senders] == [1, 0, 0]

@@ -373,20 +373,20 @@ class ProcessInstance:
 
     def _lose(self) -> None:
         """The worker is lost: what was begun fails, or waits for another instance; what is open beside that fails."""
-        is_unread = self._connection.is_unread
         with self._lock:
             lost = list(self._open)
+            begun = len(lost) > self._taken_back and not self._connection.is_unread
             self._open.clear()
             self._taken_back = 0
         for each in lost:
             if each.waiting is not None:
                 each.waiting.over = True
-        for each in lost[0 if is_unread else 1 :]:
+        for each in lost[1:] if begun else lost:
             self._responses.drop(each.numbers)
         self._responses.failure_text = self.end_reason
         self._responses.end_all()
         if lost and self._listener is not None:
-            self._listener.failed(InstanceFailure(self.end_reason, begun=not is_unread))
+            self._listener.failed(InstanceFailure(self.end_reason, begun=begun))
             self._has_news = True
 
     def _settle(self) -> None:
