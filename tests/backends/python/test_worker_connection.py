@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +18,7 @@ from tpy_data.backends.python.worker.connection import Connection
 from tpy_data.backends.python.worker.core.batch import Layout
 from tpy_data.backends.python.worker.core.frames import Frame, FrameDecoder, Kind, encode
 from tpy_data.backends.python.worker.endpoint import Endpoint
+from tpy_data.backends.python.worker.failures import TritonModelException
 from tpy_data.backends.python.worker.segments import Lender, Loan
 
 
@@ -23,7 +27,7 @@ class Worker:
 
     def __init__(self) -> None:
         ours, self.theirs = socket.socketpair()
-        self.connection = Connection(Channel(ours))
+        self.connection = Connection(Channel(ours, process=os.getpid()))
         self.answers = 0
         self.connection.handlers[Kind.ANSWER] = self._take
 
@@ -111,3 +115,28 @@ def test_garbage_is_collected_while_what_other_garbage_said_is_sent(worker: Work
     monkeypatch.setattr(Endpoint, "write", collect)
     assert _ends(worker, lambda: worker.connection.post(Kind.NOTE, 0, []))
     assert worker.sent() == [Kind.NOTE, Kind.TELL]
+
+
+def test_a_forked_process_does_not_wait_for_threads_that_it_has_not(worker: Worker) -> None:
+    """Another thread was sending, and the server was behind, when the model forked: the lock is nobody's in the child."""
+    text = " " * 1_000_000
+    thread = threading.Thread(target=lambda: worker.connection.send(Kind.TELL, 0, text))
+    thread.start()
+    worker.theirs.recv(1, socket.MSG_PEEK)  # it is at it
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons say what this test is about
+        child = os.fork()
+    if not child:
+        status = 1
+        signal.alarm(5)
+        try:
+            worker.connection.tell({})
+        except TritonModelException:
+            status = 0
+        finally:
+            os._exit(status)
+    status = os.waitpid(child, 0)[1]
+    while thread.is_alive():
+        worker.theirs.recv(1 << 20)
+        thread.join(0.01)
+    assert status == 0

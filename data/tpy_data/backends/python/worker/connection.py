@@ -89,9 +89,9 @@ class Connection:
     def send(self, kind: Kind, stream: int, header: str, layout: Layout = NO_TENSORS) -> None:
         """Send a message; waits while the server is behind. Raises Closed, and OSError when there is no shared memory for the
         tensors: then nothing was sent."""
+        self.require_own()  # before anything is written into memory that the server sees, or locked by a thread that is not here
         loan = None
         if layout.segment_bytes:
-            self.require_own()  # before anything is written into memory that the server sees
             loan = self._endpoint.lend(layout)
         thread = threading.get_ident()
         with self._writing:
