@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from tpy.backend import AfterRead
@@ -18,9 +20,11 @@ from tpy_data.backends.python.environment.process import WorkerProcess
 from tpy_data.backends.python.environment.threads import ReaderThread
 from tpy_data.backends.python.protocol import connection as connection_module
 from tpy_data.backends.python.protocol.connection import Connection
+from tpy_data.backends.python.worker.channel import Channel
 from tpy_data.backends.python.worker.core.batch import Layout
 from tpy_data.backends.python.worker.core.frames import Frame, FrameDecoder, Kind, ProtocolViolation, encode
 from tpy_data.backends.python.worker.core.session import State
+from tpy_data.backends.python.worker.endpoint import Endpoint
 
 
 class Played:
@@ -212,6 +216,29 @@ def test_a_worker_that_reads_nothing_holds_up_nobody(played: Played) -> None:
         while (frame := decoder.next_frame()) is not None:
             kinds.append(frame.kind)
     assert kinds == [Kind.EXECUTE] * 10 + [Kind.QUESTION]
+
+
+def test_the_file_of_a_segment_comes_although_nothing_could_be_sent(played: Played) -> None:
+    """It was closed with the first try, and the worker ended: a segment was announced without its file."""
+    played.serve()
+    filler = os.dup(played.connection.fileno())
+    os.set_blocking(filler, False)
+    frame = b"".join(encode(Kind.QUESTION, 1, b"{}", [], 0))
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(filler, frame)
+    os.set_blocking(filler, True)
+    os.close(filler)
+    layout = Layout()
+    layout.add("IN", 11, np.arange(100_000, dtype=np.float32))
+    loan = played.connection.lend(layout)
+    played.connection.send(Kind.EXECUTE, 1, b"[]", layout, loan)
+    played.theirs.settimeout(10)
+    worker = Endpoint(Channel(played.theirs), writable=True)
+    while (message := worker.receive()).kind is not Kind.EXECUTE:
+        pass
+    assert message.segment is not None
+    assert (message.segment[:400_000].view(np.float32) == np.arange(100_000)).all()
 
 
 def test_a_worker_that_reads_no_replies_cannot_ask_for_ever(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,7 @@ class Channel:
         self._buffer = bytearray(RECEIVE_BYTES)
         self._view = memoryview(self._buffer)
         self._files: deque[int] = deque()
+        self._unsent_file = -1
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
 
@@ -83,14 +84,25 @@ class Channel:
                 return None
         except BlockingIOError:
             rest = memoryview(b"".join(buffers))
+            self._unsent_file = file
         except OSError as error:
             raise Unread(str(error)) from None
         return rest
 
+    @property
+    def has_unsent_file(self) -> bool:
+        """True when nothing of a frame could be sent: its file goes with the rest, and is the channel's until then."""
+        return self._unsent_file >= 0
+
     def send_rest(self, rest: memoryview) -> memoryview:
         """Write what can be written at once of the rest of frames; what is left then. Raises Closed."""
         try:
-            return rest[self._socket.send(rest, _AT_ONCE) :]
+            if self._unsent_file < 0:
+                return rest[self._socket.send(rest, _AT_ONCE) :]
+            files = array.array("i", [self._unsent_file])
+            sent = self._socket.sendmsg([rest], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, files)], _AT_ONCE)
+            self._close_unsent_file()
+            return rest[sent:]
         except BlockingIOError:
             return rest
         except OSError as error:
@@ -151,8 +163,14 @@ class Channel:
     def close(self) -> None:
         """Close the socket and files nobody took. Idempotent."""
         self._socket.close()
+        self._close_unsent_file()
         while self._files:
             os.close(self._files.popleft())
+
+    def _close_unsent_file(self) -> None:
+        if self._unsent_file >= 0:
+            os.close(self._unsent_file)
+            self._unsent_file = -1
 
     def _keep_files(self, ancillary: list[tuple[int, int, bytes]]) -> None:
         for level, kind, payload in ancillary:

@@ -49,6 +49,8 @@ class Endpoint:
             return self.channel.send(buffers, size, -1 if loan is None else loan.descriptor, wait=wait)
         finally:
             if loan is not None:
+                if self.channel.has_unsent_file:
+                    loan.descriptor = -1
                 loan.sent()
 
     def receive(self) -> Frame:
