@@ -122,6 +122,23 @@ async def test_memory_that_cannot_be_had_costs_the_map_too(guard: None, path: Pa
     os.close(descriptor)
 
 
+async def test_signals_in_the_middle_of_a_repair_are_left_to_it(guard: None, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread gets the signal again until its map is repaired: faster than the repair is, on a loaded machine."""
+    descriptor = os.open(path, os.O_RDWR)
+    found, target = SegmentMap(descriptor, PAGE, SIZE), np.ones(SIZE, np.uint8)
+
+    def is_short(self: SegmentMap) -> bool:
+        signal.raise_signal(signal.SIGBUS)
+        return True
+
+    monkeypatch.setattr(SegmentMap, "is_short", property(is_short))
+    os.truncate(path, PAGE)
+    with trio.fail_after(20):
+        await trio.to_thread.run_sync(found.load, 0, SIZE, target.ctypes.data)
+    assert found.lost
+    os.close(descriptor)
+
+
 ELSEWHERE = """
 import ctypes, mmap, os, sys, trio
 from tpy.regions import maps

@@ -87,6 +87,7 @@ class _Copy:
 _active: set[_Copy] = set()
 _main: int | None = None
 _unexplained = 0
+_repairing = False
 
 
 @contextmanager
@@ -108,8 +109,21 @@ def is_usable() -> bool:
 
 
 def _repair(number: int, frame: FrameType | None) -> None:
-    """Let the copies end that cannot go on. Signals are merged, and one may come after its cause was repaired. What no copy
-    explains ends the process in the end, as it would without the guard."""
+    """Let the copies end that cannot go on. A thread that waits for that gets the signal again and again: those that come in the
+    middle of a repair are left to it, or each would begin another within the one before, without end."""
+    global _repairing
+    if _repairing:
+        return
+    _repairing = True
+    try:
+        _replace_broken(number)
+    finally:
+        _repairing = False
+
+
+def _replace_broken(number: int) -> None:
+    """Signals are merged, and one may come after its cause was repaired. What no copy explains ends the process in the end, as it
+    would without the guard."""
     global _unexplained
     copies = tuple(_active)
     broken = [copy.map for copy in copies if copy.map.is_short]
