@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from tpy import limits
 from tpy.errors import AlreadyExists, Internal, InvalidArgument, NotFound, TpyError, Unavailable, Unsupported
 from tpy.messages import CudaRegistration, RegionKind, SystemRegistration
 from tpy.regions import DISABLED, Region, RegionCopies, RegionRegistry, registered, reopen_segment
+from tpy.regions import copies as copies_module
 from tpy.regions import registry as registry_module
 
 FOLDER = Path("/dev/shm")
@@ -284,3 +287,28 @@ async def test_a_status_is_of_one_kind(make: Make) -> None:
     assert registered(registry.regions, RegionKind.CUDA) == []
     with pytest.raises(NotFound, match=r"^The region named 'r' is registered as system shared memory, not CUDA shared memory$"):
         registered(registry.regions, RegionKind.CUDA, "r")
+
+
+def test_copies_may_be_collected_while_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector runs where it likes: also while the bytes are being counted."""
+    copies = RegionCopies(capacity=100)
+    circle: list[object] = [copies.allocate(100)]
+    circle.append(circle)
+    del circle
+
+    class Collecting(Unavailable):
+        def __init__(self, message: str) -> None:
+            gc.collect()
+            super().__init__(message)
+
+    monkeypatch.setattr(copies_module, "Unavailable", Collecting)
+    ended = threading.Event()
+
+    def ask() -> None:
+        with pytest.raises(Unavailable):
+            copies.allocate(1)
+        ended.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    assert ended.wait(20)
+    assert copies.held_bytes == 0

@@ -321,6 +321,9 @@ RESPONSE_STATISTICS_MAX: Final = 1024
 TLS_HANDSHAKE_S_MAX: Final = 20
 """Seconds that a client may take for its TLS handshake, on every port."""
 
+TLS_HANDSHAKE_STOP_S_MAX: Final = 1
+"""The same from the moment on at which the server stops: enough for some round trips over a slow line."""
+
 CACHE_INLINE_BYTES_MAX: Final = 256 * KIB
 """Request or answer data up to this size is hashed or copied on the loop (0.3 ms); more goes to a thread."""
 

@@ -20,7 +20,7 @@ class RegionCopies:
 
     def __init__(self, capacity: int = REGION_COPIES_BYTES_MAX) -> None:
         self._capacity = capacity
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # the garbage collector, and so `_give_back`, may run wherever it is held
         self.held_bytes = 0
 
     def allocate(self, size: int) -> Bytes:

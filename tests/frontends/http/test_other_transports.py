@@ -19,7 +19,9 @@ from tpy.clock import SystemClock
 from tpy.errors import InvalidArgument, Unavailable
 from tpy.frontends.http import HttpOptions
 from tpy.frontends.metrics_http import serve_metrics
-from tpy.frontends.transport import TlsOptions
+from tpy.frontends.transport import StreamWire, TlsOptions, size_of, unsent
+from tpy.limits import TLS_HANDSHAKE_S_MAX
+from tpy.units import KIB
 
 from .fakes import FakeServices, floats
 from .harness import Client, Running, get, infer, options, post, running
@@ -82,6 +84,40 @@ async def test_a_tls_connection_drains_with_its_port() -> None:
         services.inference.submitted[0].answer()
         answer = await client.answer()
         assert (answer.status, answer.headers["connection"]) == (200, "close")
+
+
+async def test_a_handshake_that_does_not_end_does_not_hold_the_stop() -> None:
+    async with running(FakeServices(), tls=TLS, drain_timeout_s=60.0) as server:
+        silent = await server.connect()
+        await silent.send(b"\x16\x03\x01")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        server.stop.set()
+        with trio.fail_after(TLS_HANDSHAKE_S_MAX / 4):
+            await silent.expect_end()
+
+
+async def test_large_answers_over_tls_are_encrypted_in_parts() -> None:
+    """Others have their turns in between."""
+    sent: list[int] = []
+
+    class Sink(trio.abc.SendStream):
+        async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+            sent.append(len(data))
+
+        async def wait_send_all_might_not_block(self) -> None:
+            pass
+
+        async def aclose(self) -> None:
+            pass
+
+    wire = StreamWire(trio.StapledStream(Sink(), trio.testing.MemoryReceiveStream()))
+    pieces: list[bytes | memoryview] = [b"head", b"", floats(1_000_000).data, b"tail"]
+    total = size_of(pieces)
+    while pieces:
+        pieces = unsent(pieces, await wire.send_some(pieces))
+    assert sum(sent) == total
+    assert max(sent) == 64 * KIB
+    assert len(sent) == -(-total // (64 * KIB))
 
 
 async def test_a_certificate_needs_its_key() -> None:

@@ -28,7 +28,7 @@ from tpy.frontends.transport.poller import Poller
 from tpy.frontends.transport.tls import TlsOptions, tls_context
 from tpy.frontends.transport.turns import LoopTurns
 from tpy.frontends.transport.wire import GONE, SocketWire, StreamWire, Wire
-from tpy.limits import TLS_HANDSHAKE_S_MAX
+from tpy.limits import TLS_HANDSHAKE_S_MAX, TLS_HANDSHAKE_STOP_S_MAX
 
 _log = logging.getLogger(__name__)
 
@@ -149,10 +149,21 @@ async def _serve_connection(port: Port, serve: Serve, tls: ssl.SSLContext | None
             await wire.aclose()
 
 
+class _Handshake:
+    """A connection whose TLS is being agreed on."""
+
+    def __init__(self, patience: trio.CancelScope) -> None:
+        self._patience = patience
+
+    def begin_drain(self) -> None:
+        """A client that says nothing is not to hold the stop."""
+        self._patience.deadline = min(self._patience.deadline, trio.current_time() + TLS_HANDSHAKE_STOP_S_MAX)
+
+
 async def _handshake(port: Port, tls: ssl.SSLContext, wire: SocketWire) -> trio.SSLStream[trio.SocketStream] | None:
     """TLS over the wire; None: it was not agreed on in time."""
     stream = trio.SSLStream(wire.as_stream(), tls, server_side=True, https_compatible=True)
-    with trio.move_on_after(TLS_HANDSHAKE_S_MAX):
+    with trio.move_on_after(TLS_HANDSHAKE_S_MAX) as patience, port.serving(_Handshake(patience)):
         await stream.do_handshake()
         if stream.selected_alpn_protocol() in port.alpn or not port.alpn_required:
             return stream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import trio
@@ -205,10 +205,8 @@ class StreamWire(PulledWire):
         return 0
 
     async def send_some(self, pieces: Pieces) -> int:
-        if size_of(pieces) <= _JOINED_BYTES_MAX:
-            data: bytes | memoryview = b"".join(pieces)
-        else:
-            data = memoryview(pieces[0]).cast("B")
+        # A part only: it is encrypted at once, on the loop, and a writer's time-out is for what is sent at once.
+        data = b"".join(_first_bytes(pieces, _JOINED_BYTES_MAX))
         await self._stream.send_all(data)
         return len(data)
 
@@ -226,6 +224,16 @@ class StreamWire(PulledWire):
 def size_of(pieces: Pieces) -> int:
     """The bytes in `pieces`."""
     return sum([len(piece) if isinstance(piece, bytes) else piece.nbytes for piece in pieces])
+
+
+def _first_bytes(pieces: Pieces, size_max: int) -> Iterator[bytes | memoryview]:
+    """Up to `size_max` bytes from the beginning of `pieces`; no copies."""
+    for piece in pieces:
+        view = memoryview(piece).cast("B")[:size_max]
+        yield view
+        size_max -= len(view)
+        if not size_max:
+            return
 
 
 def unsent(pieces: Pieces, sent: int) -> list[bytes | memoryview]:
