@@ -89,12 +89,17 @@ class Poller:
                 await trio.lowlevel.checkpoint()
             else:
                 await trio.lowlevel.wait_readable(self._epoll)
-            for descriptor, _ in poll(0, POLLED_CONNECTIONS_MAX):
+            if len(wires) == 1 and not continuing:  # the set is ready because of an only connection
+                ready = list(wires)
+            else:
+                ready = [descriptor for descriptor, _ in poll(0, POLLED_CONNECTIONS_MAX)]
+            last = ready[-1] if ready else None
+            for descriptor in ready:
                 wire = wires.get(descriptor)
                 if wire is None or wire.is_continuing:
                     continue
                 self._step(wire, wire.receive)
-                if turns.is_long:
+                if descriptor != last and turns.is_long:
                     await trio.lowlevel.checkpoint()
             for _ in range(min(len(continuing), LOOP_TURN_TASKS_MAX)):
                 wire = continuing.popleft()
