@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from collections import Counter
 
 import pytest
 import trio
@@ -13,7 +14,7 @@ import trio.testing
 from tpy import limits
 from tpy.errors import Internal
 
-from .fakes import FakeServices
+from .fakes import FakeModel, FakeServices
 from .harness import INFER, get, in_memory, infer, infer_body, post, running
 
 
@@ -458,3 +459,32 @@ async def test_empty_lines_before_requests_are_passed_over() -> None:
             for _ in range(20):
                 await client.send(b"\r\n" * 1000)
             assert (await client.ask(b"\r\n" + get("/v2"))).status == 200
+
+
+async def test_many_requests_in_one_piece_are_answered_in_turns() -> None:
+    """Also those that are answered at once: other connections have their turn in between."""
+
+    class Turns(trio.abc.Instrument):
+        number = 0
+
+        def after_io_wait(self, timeout: float) -> None:
+            self.number += 1
+
+    turns, services = Turns(), FakeServices()
+    taken: list[int] = []
+    resolve = services.inference.resolve
+
+    def noted(model_name: str, version: int | None = None) -> FakeModel:
+        taken.append(turns.number)
+        return resolve(model_name, version)
+
+    services.inference.resolve = noted  # type: ignore[method-assign]
+    trio.lowlevel.add_instrument(turns)
+    async with running(services) as server:
+        client = await server.connect()
+        await client.send(post("/v2/models/nobody/infer", "") * 300)
+        for _ in range(300):
+            assert (await client.answer()).status == 404
+    trio.lowlevel.remove_instrument(turns)
+    assert len(taken) == 300
+    assert max(Counter(taken).values()) <= 2 * limits.HTTP_PIPELINED_REQUESTS_MAX

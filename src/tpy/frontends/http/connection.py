@@ -67,6 +67,8 @@ class Http1Connection:
         self._alone: QuartExchange | None = None
         self._alone_request: HttpRequest | None = None
         self._pumping = False
+        self._pump_waits = False
+        """A task is to take up more in a later turn of the loop."""
         self._paused = False
         """The wire is to read nothing until there is room for it."""
         self._refused = False
@@ -240,12 +242,19 @@ class Http1Connection:
         self._pumping = True
         try:
             replies, arrived, endpoint = self._replies, self._parser.complete, self._port.endpoint
+            begun = 0
             while arrived and not self._alone and not replies.closing and len(replies) < limits.HTTP_PIPELINED_REQUESTS_MAX:
                 request = arrived[0]
                 inference = None if endpoint is None else match_infer(request)
                 refusal = request.refusal
                 if refusal is None and inference is None and len(replies):
                     break
+                if begun == limits.HTTP_PIPELINED_REQUESTS_MAX:  # answered at once, all of them: others have their turn
+                    if not self._pump_waits:
+                        self._pump_waits = True
+                        self._tasks.spawn(self._pump_later)
+                    break
+                begun += 1
                 arrived.popleft()
                 pending = replies.reserve(
                     version=request.version,
@@ -266,6 +275,11 @@ class Http1Connection:
                 replies.fill(pending, self._parser.fatal)
         finally:
             self._pumping = False
+
+    async def _pump_later(self) -> None:
+        await self._port.turns.wait()
+        self._pump_waits = False
+        self._on_progress()
 
     def _infer(self, pending: Pending, request: HttpRequest, endpoint: InferEndpoint, model: str, version: str | None) -> None:
         request.received_ns = endpoint.clock.now_ns()
