@@ -57,3 +57,26 @@ def test_its_flags_are_those_of_the_server(tmp_path: Path) -> None:
             [sys.executable, "-m", "tpy", "serve", "--help"], capture_output=True, text=True, timeout=60, check=True
         ).stdout
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [("", "ModuleNotFoundError: No module named 'tpy_broken'"), ("FRONTEND = 1", "TypeError: expected a Frontend")],
+)
+def test_a_frontend_that_cannot_be_loaded_is_named(tmp_path: Path, source: str, problem: str) -> None:
+    package = tmp_path / "tpy_broken-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: tpy-broken\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[tpy.frontends]\nbroken = tpy_broken:FRONTEND\n")
+    if source:
+        (tmp_path / "tpy_broken.py").write_text(source)
+    done = subprocess.run(
+        [sys.executable, "-m", "tpy", "serve", str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"the frontend 'broken' of tpy-broken (tpy_broken:FRONTEND) cannot be loaded: {problem}" in done.stderr

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import trio
 
+from tpy.errors import Unavailable
 from tpy.flag import Flag, Value
 
 if TYPE_CHECKING:
@@ -73,10 +74,24 @@ class Frontend:
 @cache
 def frontends() -> Mapping[str, Frontend]:
     """All frontends that are installed, by the name of the entry point, in the order of these names. Raises RuntimeError when
-    there are none: then the installation is older than the source that runs."""
+    there are none: then the installation is older than the source that runs; Unavailable for one that cannot be loaded."""
     found = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
     if not found:
         raise RuntimeError(
             f"no entry points '{GROUP}': this installation is older than its source, install it again (make setup)"
         )
-    return {entry.name: entry.load() for entry in found}
+    return {entry.name: _loaded(entry) for entry in found}
+
+
+def _loaded(entry: EntryPoint) -> Frontend:
+    try:
+        loaded = entry.load()
+        if not isinstance(loaded, Frontend):
+            raise TypeError(f"expected a Frontend, got {type(loaded).__name__}")
+    except Exception as error:  # of a package that is not ours
+        package = entry.dist.name if entry.dist is not None else "an unknown package"
+        raise Unavailable(
+            f"the frontend '{entry.name}' of {package} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}; repair "
+            "or remove the package"
+        ) from error
+    return loaded
