@@ -341,4 +341,3 @@ def test_a_stop_does_not_wait_for_processes_that_start(tmp_path: Path) -> None:
     server.wait_log("loading: floats:1")
     assert server.stop() == 0
     assert "Traceback" not in server.log
-    assert "Started HTTPService" not in server.log

@@ -301,7 +301,7 @@ async def test_a_slow_instance_goes_on_and_each_answer_leaves_at_once(autojump_c
         assert not r.jobs
 
 
-async def test_what_is_answered_is_let_go(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
+async def test_what_is_answered_is_let_go(autojump_clock: MockClock) -> None:
     async with queued_rig() as r:
         sinks = await slow_run(r)
         await r.step()
