@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Mapping
 
 import numpy as np
@@ -79,6 +81,25 @@ async def test_a_repeated_request_is_answered_without_the_model(autojump_clock: 
         expected = {"success": 2, "fail": 0, "queue": 2, "infer": 1, "hit": 1, "miss": 1, "inferences": 1, "executions": 1}
         assert counts(r) == expected
         assert not sink.response.outputs[0].array.flags.writeable
+
+
+async def test_a_request_that_has_ended_is_let_go(autojump_clock: MockClock) -> None:
+    """Without the garbage collector: the sink may hold regions of clients."""
+    async with rig(backend=Counting(), cache=LOCAL) as r:
+        await r.serve(CACHED)
+        gc.disable()
+        try:
+            for _ in range(2):  # the model's answer, then the cache's
+                sink = RecordingSink()
+                submit_to(r.plane.inference, request(value=4), sink)
+                await sink.wait()
+                await trio.testing.wait_all_tasks_blocked()
+                r.backend.batches.clear()  # the fake remembers them
+                gone = weakref.ref(sink)
+                del sink
+                assert gone() is None
+        finally:
+            gc.enable()
 
 
 async def test_what_is_kept_is_a_copy(autojump_clock: MockClock) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -437,6 +439,31 @@ async def test_warm_up_of_a_decoupled_model(autojump_clock: object) -> None:
         await served.serve(config(model_transaction_policy=DECOUPLED, model_warmup=(warmup,)))
         assert len(seen) == 1
         assert statistics(served).inference.success.count == 0
+
+
+async def test_a_request_that_has_ended_is_let_go(autojump_clock: object) -> None:
+    """Without the garbage collector, also while the model keeps its sender: the sink may hold regions of clients."""
+    kept: list[object] = []
+
+    def one(each: ExecutionRequest) -> None:
+        assert each.sender is not None
+        kept.append(each.sender)
+        each.sender.send(word(7), final=True)
+
+    async with rig(backend=decoupled_backend(one)) as served:
+        await served.serve(config(model_transaction_policy=DECOUPLED))
+        gc.disable()
+        try:
+            sink = StreamSink()
+            submit_to(served.plane.inference, request(), sink)
+            await sink.final.wait()
+            await trio.testing.wait_all_tasks_blocked()
+            served.backend.batches.clear()  # the fake remembers them
+            gone = weakref.ref(sink)
+            del sink
+            assert gone() is None
+        finally:
+            gc.enable()
 
 
 def test_response_statistics_are_bounded() -> None:

@@ -243,10 +243,12 @@ class CachedEngine:
 
     def _submit(self, request: CachedRequest) -> TpyError | None:
         try:
-            request.handle = self._engine.submit(request.request, request)
+            handle = self._engine.submit(request.request, request)
         except TpyError as refusal:
             request.stage = Stage.ENDED
             return refusal
+        if request.stage is not Stage.ENDED:
+            request.handle = handle
         return None
 
     def _answer(self, request: CachedRequest, outputs: tuple[Tensor, ...], parameters: Mapping[str, ParameterValue]) -> None:

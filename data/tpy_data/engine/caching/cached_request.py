@@ -111,12 +111,14 @@ class CachedRequest(Ticket):
     def deliver(self, response: InferenceResponse) -> None:
         """From the model."""
         self.owner.delivered(self, response)
+        self.handle = None  # it refers to us, and both would wait for the garbage collector
 
     # EngineHandle
 
     def cancel(self) -> None:
         """Forget the request; no answer follows. Safe at any time."""
         self.owner.cancel(self)
+        self.handle = None
 
     def pause(self) -> None:
         """Without effect: it is answered once."""

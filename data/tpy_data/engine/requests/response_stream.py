@@ -127,7 +127,7 @@ class ResponseStream:
     )
 
     def __init__(self, ticket: object, hand_off: HandOff, owner: StreamOwner) -> None:
-        self.ticket = ticket
+        self.ticket: object = ticket
         self.index = 0
         self.last_ns = 0
         self.held: deque[Sent] = deque()
@@ -201,6 +201,7 @@ class ResponseStream:
     def end(self, now_ns: int, *, by_model: bool) -> None:
         """Trio thread: the request is over. Whoever waits to send goes on; what is sent from now on is dropped."""
         self.over = True
+        self.ticket = None  # the model may keep us for long; and each would keep the other until the garbage collector comes by
         self.ended_ns = now_ns
         self.held.clear()
         with self._room:

@@ -124,9 +124,7 @@ class _UnaryInfer:
     def _encode(self, response: InferenceResponse) -> list[bytes | memoryview]:
         if self._description is None:
             raise InvariantViolation("an inference call was answered before it was admitted")
-        encoded = codec.encode_response(response, self._plan, self._description)
-        self._plan = codec.NO_PLAN  # regions that it writes to would stay open until the garbage collector finds the call
-        return encoded
+        return codec.encode_response(response, self._plan, self._description)
 
     async def _reply_from_thread(self, response: InferenceResponse) -> None:
         pieces = await run_in_thread(self._encode, response, limiter=self._parts.threads)

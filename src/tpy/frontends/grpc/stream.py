@@ -151,12 +151,8 @@ class _Answer:
         if response is None or turn.description is None:
             raise InvariantViolation("an answer without error needs a response of an admitted request")
         if self._is_bare_end:
-            encoded: Pieces = [codec.encode_empty_final(response.model_name, turn.version_text, turn.id)]
-        else:
-            encoded = codec.encode_stream_response(response, turn.plan, turn.description)
-        if self.final:
-            turn.plan = codec.NO_PLAN  # regions that it writes to would stay open until the garbage collector finds the request
-        return encoded
+            return [codec.encode_empty_final(response.model_name, turn.version_text, turn.id)]
+        return codec.encode_stream_response(response, turn.plan, turn.description)
 
 
 class _InferStream:
@@ -328,8 +324,6 @@ class _InferStream:
                 self._turns_in_sequences -= turn.in_sequence
             self._progress.unpark_all()
         if answer.is_silent or self._failed:
-            if not self._outbox:
-                answer.turn.plan = codec.NO_PLAN  # as when a final response is encoded
             return
         if self._outbox or answer.is_large or not self._send_nowait(answer):
             self._outbox.append(answer)

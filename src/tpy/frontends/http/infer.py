@@ -300,7 +300,6 @@ class InferCall:
         if response is None or description is None:
             raise InvariantViolation("an inference call was rendered before it was answered")
         encoded = codec.encode_infer(response, self._plan, description)
-        self._plan = _NO_PLAN  # regions that it writes to would stay open until the garbage collector finds the call
         parts, length = encoded.parts, encoded.content_length
         headers: tuple[tuple[str, str], ...] = ()
         if encoded.json_length is not None:
