@@ -18,11 +18,11 @@ from tpy_control.core.candidate import DUPLICATE_TEXT, Candidate, Override, Refu
 from tpy_control.core.control import Action, ControlCore, Put, Reject, Remove, Withdraw
 from tpy_control.core.debounce import Debouncer, PollResult
 from tpy_control.core.index import (
+    all_settled,
     counts_for_readiness,
     failed_versions,
     index_entries,
     is_refused,
-    is_settled,
     model_id,
     strictly_ready,
 )
@@ -235,7 +235,7 @@ class Plane:
 
     async def wait_startup_settled(self) -> StartupReport:
         """Wait until every desired version is READY or has failed."""
-        await self.store.wait_for(lambda s: all(is_settled(s, desired) for desired in s.desired.values()))
+        await self.store.wait_for(all_settled)
         asked_for = set(self.core.models())
         entries = tuple(entry for entry in self.index() if ModelId(entry.name, entry.namespace) in asked_for)
         failed = tuple(entry for entry in entries if entry.state is not ModelState.READY)

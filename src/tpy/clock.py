@@ -1,4 +1,4 @@
-"""The clocks of the machine; only here and in tpy.trio_clock does the server read one."""
+"""The clocks of the machine, as schedulers, engine and frontends are given them."""
 
 from __future__ import annotations
 

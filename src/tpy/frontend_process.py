@@ -34,7 +34,8 @@ _log = logging.getLogger(__name__)
 
 
 class PortOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a frontend, of its `options_type`, and the descriptors of its listening sockets, which are inherited."""
+    """The options of a frontend, of its `Implementation.Options`, and the descriptors of its listening sockets, which are
+    inherited."""
 
     options: msgspec.Raw
     sockets: tuple[int, ...]

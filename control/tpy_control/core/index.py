@@ -140,6 +140,17 @@ def strictly_ready(snapshot: Snapshot, *, refusals: Iterable[Refused], failed_lo
 def is_settled(snapshot: Snapshot, desired: DesiredModel) -> bool:
     """Returns True if the data plane is done with everything in `desired`: each version is READY with this configuration, or
     failed; and unless one failed, no other version answers any more."""
+    return _is_settled(snapshot, desired, snapshot.versions_of(desired.id))
+
+
+def all_settled(snapshot: Snapshot) -> bool:
+    """Returns True if the data plane is done with every desired model."""
+    entries = _observed_by_model(snapshot)
+    return all(_is_settled(snapshot, desired, entries.get(model, ())) for model, desired in snapshot.desired.items())
+
+
+def _is_settled(snapshot: Snapshot, desired: DesiredModel, entries: Iterable[ObservedVersion]) -> bool:
+    """`entries` are all that is observed of the model."""
     observed = snapshot.observed_of(desired).values()
     if not all(entry is not None and _has_settled(entry, desired.config_revision) for entry in observed):
         return False
@@ -147,9 +158,7 @@ def is_settled(snapshot: Snapshot, desired: DesiredModel) -> bool:
         return True
     wanted = {(version.version, version.generation) for version in desired.versions.values()}
     return not any(
-        entry.state is ModelState.READY and (key.version, key.generation) not in wanted
-        for key, entry in snapshot.observed.items()
-        if key.model == desired.id
+        entry.state is ModelState.READY and (entry.key.version, entry.key.generation) not in wanted for entry in entries
     )
 
 

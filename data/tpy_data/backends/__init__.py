@@ -1,5 +1,5 @@
-"""The backends that come with tpy: identity, onnxruntime, python.
+"""The backends that come with tpy: identity, onnxruntime, python, pytorch.
 
-Each one is found by its entry point (group `tpy.backends`), like any third-party backend: nothing imports them by name. They see
-`tpy.backend`, `tpy.messages`, `tpy.config` and `tpy.errors` only.
+Each one is found by its entry point (group `tpy.backends`), like any third-party backend: the server imports none by name. They
+see neither engine, schedulers, store nor services.
 """

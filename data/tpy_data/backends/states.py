@@ -20,7 +20,7 @@ class _WithState:
 
     def __init__(self, request: ExecutionRequest, specs: Sequence[StateSpec]) -> None:
         self._request = request
-        values = _state(request).values
+        values = state_of(request).values
         self.inputs = {
             **request.inputs,
             **{spec.input_name: Tensor(spec.input_name, spec.datatype, cast("Any", values[spec.input_name])) for spec in specs},
@@ -52,7 +52,7 @@ class ImplicitState:
         if isinstance(result, AnswerLater) or result.error is not None or result.reschedule:
             return result
         made = {tensor.name: tensor for tensor in result.outputs}
-        state = _state(request)
+        state = state_of(request)
         values = dict(state.values)
         for spec in self._specs:
             tensor = made.get(spec.output_name)
@@ -91,7 +91,8 @@ def _own(tensor: Tensor) -> np.ndarray[Any, Any]:
     return array
 
 
-def _state(request: ExecutionRequest) -> SequenceState:
+def state_of(request: ExecutionRequest) -> SequenceState:
+    """The states of the request's sequence. Raises Internal for a request that has none."""
     if request.state is None:
         raise Internal("a request of a model with implicit state has none")
     return request.state

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tpy.cli.parsing import UsageError
-from tpy.config.model_files import BACKEND_OF_SUFFIX, advice_for_file, unserved_files
+from tpy.config.model_files import BACKEND_OF_SUFFIX, advice_for_file, files_beside, unserved_files
 from tpy.config.resolve import KNOWN_BACKENDS
 
 _CONFIG = "config.pbtxt"
@@ -142,7 +142,7 @@ def _fill(model: Path, single: _Single) -> None:
         (model / "1").symlink_to(source)
     else:
         (model / "1").mkdir(parents=True)
-        for file in (source, *source.parent.glob(f"{source.name}.*"), *source.parent.glob(f"{source.stem}.data")):
+        for file in (source, *files_beside(source)):
             (model / "1" / file.name).symlink_to(file)
         if source.name not in _KNOWN:
             (model / _CONFIG).write_text(f'backend: "{single.backend}"\ndefault_model_filename: "{source.name}"\n')

@@ -1,10 +1,11 @@
-"""Model files by backend, and advice about those that none serves. Words for people whose folder is
-not served; nothing here decides what is loaded."""
+"""Model files by backend, the files that belong to one, and advice about those that none serves: words for people whose folder is
+not served."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import PurePosixPath
+from glob import escape
+from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 BACKEND_OF_SUFFIX: Final[Mapping[str, str]] = {".onnx": "onnxruntime", ".pt": "pytorch", ".pt2": "pytorch"}
@@ -57,6 +58,13 @@ _BACKEND_ADVICE: Final[Mapping[str, str]] = {
     "tensorrt": "serve the ONNX model that the plan was built from",
     "openvino": "serve the ONNX model that the IR was made from",
 }
+
+
+def files_beside(source: Path) -> list[Path]:
+    """Returns the files that belong to the model file `source`: the weights beside a large ONNX model, which names them."""
+    name, stem = escape(source.name), escape(source.stem)
+    found = {file for pattern in (f"{name}.*", f"{name}?data", f"{stem}.data") for file in source.parent.glob(pattern)}
+    return sorted(found - {source})
 
 
 def advice_for_backend(name: str) -> str:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import TypeVar
 
+import msgspec
 import trio
 
 from tpy.errors import ErrorCode, TpyError
@@ -174,7 +175,7 @@ class Publisher:
         if not changed and not regions and state == self._server:
             return
         self.revision += 1
-        self._server = self._state()
+        self._server = msgspec.structs.replace(state, revision=self.revision)
         frame = encode(ReplicaUpdate(self._server, changed, regions))
         for subscription in tuple(self._subscriptions):
             subscription.send(frame)

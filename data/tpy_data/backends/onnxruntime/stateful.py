@@ -11,12 +11,13 @@ from typing import cast
 
 import numpy as np
 
-from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, SequenceState, StateSpec, state_specs
+from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, StateSpec, state_specs
 from tpy.config import ModelConfig
 from tpy.errors import Internal, TpyError
 from tpy_data.backends.onnxruntime.instance import OnnxInstance
 from tpy_data.backends.onnxruntime.session import Session
 from tpy_data.backends.onnxruntime.tensors import Array, to_runtime
+from tpy_data.backends.states import state_of
 
 
 class _Kept(dict[str, Array]):
@@ -80,7 +81,7 @@ class StatefulOnnxInstance(OnnxInstance):
 
     def _values(self, request: ExecutionRequest) -> Mapping[str, Array]:
         """A request's states in ONNX Runtime's form."""
-        values = _state(request).values
+        values = state_of(request).values
         if type(values) is _Kept:
             return values
         initial = cast("Mapping[str, Array]", values)
@@ -104,7 +105,7 @@ class StatefulOnnxInstance(OnnxInstance):
             except Internal as error:
                 results[position] = ExecutionResult(error=error)
             else:
-                _state(request).values = kept
+                state_of(request).values = kept
 
     def _cut(self, spec: StateSpec, array: Array | None, count: int) -> Sequence[Array]:
         """One array per request. Rows are copied: a view would keep the states of the whole batch alive."""
@@ -118,9 +119,3 @@ class StatefulOnnxInstance(OnnxInstance):
                 "batch size"
             )
         return [array[row : row + 1].copy() for row in range(count)]
-
-
-def _state(request: ExecutionRequest) -> SequenceState:
-    if request.state is None:
-        raise Internal("a request of a model with implicit state has none")
-    return request.state

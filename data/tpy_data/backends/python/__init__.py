@@ -4,8 +4,8 @@ Decides: which interpreter runs a model, how it is started, fed, watched and end
 that a crash, a leak or a held interpreter lock stays the model's (parameter TPY_PYTHON_ISOLATION "thread" runs it in the server
 instead). Never does: import model code into the server (unless told so), unpickle anything, use an event loop.
 
-Read `backend.py`, then `isolated.py` (an instance in a process), `conversation.py` and `process.py` under it. The folder `worker`
-is what runs in that process; it imports nothing of the server.
+Read `backend.py`, then `instance/process_instance.py`, and `protocol/connection.py` and `environment/process.py` under it. The
+folder `worker` is what runs in that process; it imports nothing of the server.
 """
 
 from __future__ import annotations

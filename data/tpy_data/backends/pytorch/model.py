@@ -44,10 +44,11 @@ class PyTorchModel:
         self._kind = file_kind(self._path)
         self._lock = threading.Lock()
         self._shared: dict[torch.device | None, Program] = {}
-        self._first: Program | None = None
+        self._first: tuple[torch.device | None, Program] | None = None
+        self._positions: tuple[dict[str, int], dict[str, int | str]] | None = None
 
     def prepare(self) -> None:
-        """Load the program that the first instance on the CPU will have, so that a broken model fails here. Raises TpyError."""
+        """Load the program that the first instance on no GPU will have, so that a broken model fails here. Raises TpyError."""
         context, config = self._context, self._context.config
         on_gpu = [group.kind is InstanceKind.KIND_GPU for group in config.instance_group]
         PROCESS.apply(config.name, self._settings, context.log)
@@ -62,17 +63,17 @@ class PyTorchModel:
             first = next(given, placement)
             program = self.program(first)
             self._places(program)
-            if not self._settings.weight_sharing and first.kind is InstanceKind.KIND_CPU:
-                self._first = program
+            if not self._settings.weight_sharing:
+                self._first = _device_of(first), program
 
     def program(self, placement: InstancePlacement) -> Program:
         """A program for an instance there. Raises TpyError."""
         device = _device_of(placement)
         if not self._settings.weight_sharing:
             with self._lock:
-                first, self._first = self._first, None
-            if first is not None and device == torch.device("cpu"):
-                return first
+                if self._first is not None and self._first[0] == device:
+                    program, self._first = self._first[1], None
+                    return program
             return self._load(device)
         with self._lock:
             if device not in self._shared:
@@ -105,13 +106,17 @@ class PyTorchModel:
             self._first = None
 
     def _places(self, program: Program) -> tuple[dict[str, int], dict[str, int | str]]:
-        """Places the names of the configuration. Raises InvalidArgument when it and the model do not fit."""
-        config, signature = self._context.config, program.signature
-        inputs = input_positions(config, signature, self._warn)
-        outputs = output_positions(config, signature, self._warn)
-        validate_inputs(config, signature, inputs)
-        validate_outputs(config, signature, outputs)
-        return inputs, outputs
+        """Places the names of the configuration, once for all programs, which are of one file. Raises InvalidArgument when it and
+        the model do not fit."""
+        with self._lock:
+            if self._positions is None:
+                config, signature = self._context.config, program.signature
+                inputs = input_positions(config, signature, self._warn)
+                outputs = output_positions(config, signature, self._warn)
+                validate_inputs(config, signature, inputs)
+                validate_outputs(config, signature, outputs)
+                self._positions = inputs, outputs
+            return self._positions
 
     def _load(self, device: torch.device | None) -> Program:
         name = self._context.config.name

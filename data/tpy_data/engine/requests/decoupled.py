@@ -196,7 +196,7 @@ class DecoupledRequests:
             except Internal as fault:
                 error = fault
         stream.failed = stream.failed or error is not None
-        self._count_response(stream, ticket, sent, Kind.FAIL if error is not None else Kind.SUCCESS if outputs else Kind.EMPTY)
+        self._count_response(stream, sent, Kind.FAIL if error is not None else Kind.SUCCESS if outputs else Kind.EMPTY)
         if final:
             self._leave(ticket, stream, by_model=True)
             if ticket.execution is not None:
@@ -207,7 +207,7 @@ class DecoupledRequests:
             self._let_core_forget()
             self._ends.request_ended()
 
-    def _count_response(self, stream: ResponseStream, ticket: RequestTicket, sent: Sent, kind: Kind) -> None:
+    def _count_response(self, stream: ResponseStream, sent: Sent, kind: Kind) -> None:
         began_ns = stream.last_ns or stream.began_ns
         now_ns = self._clock.now_ns()
         self._statistics.responses.add(kind, stream.index, sent.sent_ns - began_ns, now_ns - sent.sent_ns)

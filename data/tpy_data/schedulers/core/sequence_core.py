@@ -192,7 +192,7 @@ class SequenceCore:
         if member.removed:
             del self._instances[instance]
         for ticket in tickets:
-            self._after_execution(_sequence_of(ticket), member, now_ns)
+            self._after_execution(_sequence_of(ticket), now_ns)
         member.batcher.ended(len(tickets), times_ns[-1], now_ns)
         self._stirred[instance] = None
         self._dispatch(now_ns)
@@ -373,7 +373,7 @@ class SequenceCore:
         sequence.waiting.appendleft(ticket)
         return True
 
-    def _after_execution(self, sequence: QueuedSequence, member: SequenceInstance, now_ns: int) -> None:
+    def _after_execution(self, sequence: QueuedSequence, now_ns: int) -> None:
         line = sequence.line
         self._prune(sequence)
         self._settle(line, now_ns)

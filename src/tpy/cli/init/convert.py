@@ -216,11 +216,10 @@ def _torch_examples(torch: Any, inputs: tuple[Input, ...]) -> tuple[Any, ...]:
             "PyTorch's files do not say what they take: name each input with --input NAME:TYPE:SIZES of one row, such as "
             "--input X:FP32:3,224,224"
         )
-    types = {"FP16": "float16", "FP32": "float32", "FP64": "float64", "BOOL": "bool"}
     return tuple(
         torch.ones(
             (2, *(16 if size < 0 else size for size in each.dims)),
-            dtype=getattr(torch, types.get(each.datatype, each.datatype.lower())),
+            dtype=getattr(torch, _NUMPY_NAMES.get(each.datatype, each.datatype.lower())),
         )
         for each in inputs
     )

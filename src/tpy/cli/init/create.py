@@ -22,10 +22,11 @@ from tpy.cli.init.folder import (
     sample_values,
     torch_tensors,
 )
-from tpy.cli.init.sources import Form, choose, converted, forms_of, interpreter_of
+from tpy.cli.init.sources import Form, Way, choose, converted, forms_of, interpreter_of
 from tpy.cli.parsing import UsageError
 from tpy.config import ModelConfig
 from tpy.config.model_config import ModelParameter
+from tpy.config.model_files import files_beside
 from tpy.errors import TpyError
 from tpy_data.registry import BackendRegistry
 
@@ -68,8 +69,9 @@ def create(request: InitRequest) -> list[str]:
     with tempfile.TemporaryDirectory(prefix=".tpy-init-", dir=request.repository) as scratch:
         building = Path(scratch) / request.name
         (building / "1").mkdir(parents=True)
-        made = _make(request, building)
-        config = _completed(made.config, building, forms_of(request.source) - {choose(request.source, request.form)[0]})
+        form, way = choose(request.source, request.form)
+        made = _make(request, building, form, way)
+        config = _completed(made.config, building, forms_of(request.source) - {form})
         (building / "config.pbtxt").write_text(config_text(config), encoding="utf-8")
         if config.input:
             (building / "request.json").write_text(as_json(sample_request(config)) + "\n", encoding="utf-8")
@@ -77,8 +79,7 @@ def create(request: InitRequest) -> list[str]:
     return [*_summary(folder, made, config), *_next_steps(folder, config)]
 
 
-def _make(request: InitRequest, building: Path) -> _Made:
-    form, way = choose(request.source, request.form)
+def _make(request: InitRequest, building: Path, form: Form, way: Way) -> _Made:
     target = building / "1" / way.filename
     config = ModelConfig(name=request.name, backend=_BACKENDS[way.filename], default_model_filename=way.filename)
     environment = None if request.environment is None else request.environment.absolute()
@@ -105,10 +106,9 @@ def _make(request: InitRequest, building: Path) -> _Made:
     shutil.copy2(request.source, target)
     done = {f"1/{way.filename}": f"copied from {request.source}"}
     if form is Form.ONNX:
-        for data in request.source.parent.glob(f"{request.source.name}?data"):  # weights beside a large model, named inside it
+        for data in files_beside(request.source):
             shutil.copy2(data, target.parent / data.name)
             done[f"1/{data.name}"] = f"copied from {data}"
-        return _Made(done=done, config=config)
     return _Made(done=done, config=config)
 
 

@@ -112,6 +112,7 @@ class InferCall:
         "_request",
         "_response",
         "_version",
+        "_version_text",
     )
 
     def __init__(
@@ -126,7 +127,7 @@ class InferCall:
         self._request = request
         self._model = model
         self._held: ResolvedModel | None = None
-        self._version = version
+        self._version_text = version
         self._answered = answered
         self._plan = _NO_PLAN
         self._description: ModelDescription | None = None
@@ -234,8 +235,8 @@ class InferCall:
     def _admit(self) -> ResolvedModel:
         endpoint = self._endpoint
         endpoint.policy.require("inference", self._request.fields)
-        version = None if self._version is None else parse_version(self._version)
-        model = endpoint.services.inference.resolve(self._model, version)
+        self._version = None if self._version_text is None else parse_version(self._version_text)
+        model = endpoint.services.inference.resolve(self._model, self._version)
         if model.description.decoupled:
             raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
         self._description = model.description
@@ -269,7 +270,7 @@ class InferCall:
             body,
             header_length=None if header is None else codec.parse_header_length(header, len(body)),
             description=description,
-            version=None if self._version is None else parse_version(self._version),
+            version=self._version,
             received_ns=request.received_ns,
             forwarded=self._endpoint.policy.forwarded(request.headers),
             tensors=tensors,
