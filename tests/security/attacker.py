@@ -11,7 +11,8 @@ from tests.e2e.gated import metrics
 from tests.e2e.server import ServerProcess
 from tests.leaks.holding import resident_bytes
 
-_PATIENCE_S = 20.0
+_PATIENCE_S = 40.0
+"""Longer than any time-out of the server for who sends nothing (GRPC_SETUP_S_MAX is 20)."""
 _READ_BYTES = 65_536
 
 
@@ -93,6 +94,16 @@ class Attacker:
                     received += more
             except (BrokenPipeError, ConnectionResetError):
                 pass  # closed while we were sending
+        return received
+
+    def farewell(self, data: bytes, address: str) -> bytes:
+        """Send it, say that nothing more comes, and read until the server closes the connection; what it said."""
+        received = b""
+        with self.connect(address) as connection:
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            while more := connection.recv(_READ_BYTES):
+                received += more
         return received
 
     def said_until(self, wanted: bytes, request: bytes) -> bytes:

@@ -17,7 +17,8 @@ CALL = (
     (b"content-type", b"application/grpc"),
     (b"te", b"trailers"),
 )
-_DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PING, _WINDOW_UPDATE, _CONTINUATION, _UNKNOWN = 0, 1, 2, 3, 4, 6, 8, 9, 200
+_DATA, _HEADERS, _PRIORITY, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 2, 3, 4, 6, 7, 8
+_CONTINUATION, _UNKNOWN = 9, 200
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -81,7 +82,23 @@ ODD = {
 }
 
 
+def frames(data: bytes) -> set[int]:
+    """The kinds of the frames in what a server said."""
+    kinds = set[int]()
+    while data:
+        kinds.add(data[3])
+        data = data[9 + int.from_bytes(data[:3], "big") :]
+    return kinds
+
+
 @pytest.mark.parametrize("odd", ODD)
-def test_what_cannot_be_served_ends_its_connection(attacker: Attacker, odd: str) -> None:
-    """And is not reported as a bug: nobody can fill the log with it (see the fixture)."""
-    attacker.flood(PREFACE + frame(_SETTINGS, 0, 0) + ODD[odd], attacker.server.grpc)
+def test_what_cannot_be_served_is_refused(attacker: Attacker, odd: str) -> None:
+    """Its call is answered or reset, or its connection ended. And it is not reported as a bug: nobody can fill the log with it
+    (see the fixture)."""
+    said = attacker.farewell(PREFACE + frame(_SETTINGS, 0, 0) + ODD[odd], attacker.server.grpc)
+    assert frames(said) & {_HEADERS, _RESET, _GOAWAY}
+
+
+def test_a_client_that_does_not_acknowledge_settings_is_shown_out(attacker: Attacker) -> None:
+    said = attacker.flood(PREFACE + frame(_SETTINGS, 0, 0), attacker.server.grpc)
+    assert _GOAWAY in frames(said)
