@@ -86,8 +86,10 @@ def on(name: str) -> pytest.MarkDecorator:
 @on("plain")
 def test_a_timeout_means_nothing_outside_of_queues_that_allow_it(rig: Rig) -> None:
     """Some clients send seconds for microseconds."""
-    executing, waiting = rig.asker.ask("executing", 1, timeout_us=5), rig.asker.ask("waiting", 2, timeout_us=5)
+    executing = rig.asker.ask("executing", 1, timeout_us=5)
     rig.model.wait_executing("executing")
+    waiting = rig.asker.ask("waiting", 2, timeout_us=5)
+    rig.asker.wait_queued(1)
     rig.model.open_gate("executing", "waiting")
     assert (executing.result(), waiting.result()) == (1, 2)
 
