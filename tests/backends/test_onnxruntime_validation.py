@@ -16,8 +16,9 @@ from tpy.errors import InvalidArgument, Unsupported
 from tpy.messages import DataType
 from tpy.testing import HostedModel
 from tpy_data.backends.onnxruntime import create
-from tpy_data.backends.onnxruntime.signature import Signature, TensorInfo, tensor_info
-from tpy_data.backends.onnxruntime.validation import validate
+from tpy_data.backends.onnxruntime.signature import tensor_info
+from tpy_data.backends.signature import Signature, TensorInfo
+from tpy_data.backends.validation import validate
 
 ZIPMAP = (
     " A classifier of scikit-learn has it from ZipMap: convert it again with options={'zipmap': False}, as "

@@ -6,13 +6,12 @@ from tpy.backend import BackendCapabilities, BackendSettings, InstancePlacement,
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind
 from tpy.errors import Internal
-from tpy_data.backends.onnxruntime.completion import complete, is_complete
-from tpy_data.backends.onnxruntime.files import DEFAULT_FILENAME
-from tpy_data.backends.onnxruntime.model import OnnxModel
+from tpy_data.backends.completion import complete, is_complete
+from tpy_data.backends.onnxruntime.model import DEFAULT_FILENAME, OnnxModel
 from tpy_data.backends.onnxruntime.providers import CUDA
 from tpy_data.backends.onnxruntime.session import VERSION, offered_providers, start_runtime
 from tpy_data.backends.onnxruntime.settings import backend_config
-from tpy_data.backends.onnxruntime.signature import Signature
+from tpy_data.backends.signature import Signature
 
 _INSTANCES_ON_CPU = 2
 """Triton's default count for ONNX models on a CPU."""

@@ -6,14 +6,16 @@ import threading
 
 from tpy.backend import HostPolicy, InstancePlacement, ModelContext, ModelInstance, bound, state_specs
 from tpy.config.model_config import InstanceKind
-from tpy_data.backends.onnxruntime.files import model_file
+from tpy_data.backends.model_file import model_file
 from tpy_data.backends.onnxruntime.instance import OnnxInstance
 from tpy_data.backends.onnxruntime.providers import providers_for
 from tpy_data.backends.onnxruntime.session import Session, offered_providers
 from tpy_data.backends.onnxruntime.settings import BackendConfig, session_settings
 from tpy_data.backends.onnxruntime.stateful import StatefulOnnxInstance
-from tpy_data.backends.onnxruntime.validation import validate
 from tpy_data.backends.operator_libraries import operator_libraries
+from tpy_data.backends.validation import validate
+
+DEFAULT_FILENAME = "model.onnx"
 
 _CPU = -1
 """In the key of the CPU's session, where GPUs have their numbers."""
@@ -63,7 +65,7 @@ class OnnxModel:
     def _open(self, placement: InstancePlacement) -> Session:
         config = self._context.config
         providers = providers_for(config, kind=placement.kind, device_id=placement.device_id, offered=offered_providers())
-        path = model_file(self._context, placement)
+        path = model_file(self._context, (DEFAULT_FILENAME,), placement=placement, inside=DEFAULT_FILENAME)
         self._context.log("verbose", f"opening '{path}' for model '{config.name}' on {', '.join(name for name, _ in providers)}")
         with bound(placement.host):
             return Session(

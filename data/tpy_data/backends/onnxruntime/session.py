@@ -14,8 +14,9 @@ from tpy.errors import Internal, Unsupported
 from tpy.messages import DataType
 from tpy_data.backends.onnxruntime.providers import Provider
 from tpy_data.backends.onnxruntime.settings import BackendConfig, SessionSettings
-from tpy_data.backends.onnxruntime.signature import Signature, TensorInfo, tensor_info
+from tpy_data.backends.onnxruntime.signature import tensor_info
 from tpy_data.backends.onnxruntime.tensors import Array
+from tpy_data.backends.signature import Signature, TensorInfo
 
 VERSION: Final[str] = onnxruntime.__version__
 

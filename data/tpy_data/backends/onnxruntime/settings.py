@@ -8,7 +8,7 @@ import msgspec
 
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument
-from tpy_data.backends.onnxruntime.completion import DEFAULT_MAX_BATCH_SIZE
+from tpy_data.backends.completion import DEFAULT_MAX_BATCH_SIZE
 from tpy_data.backends.parameter_values import parse_boolean, parse_integer
 
 ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"

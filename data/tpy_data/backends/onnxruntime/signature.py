@@ -1,16 +1,12 @@
-"""The signature of a model file: its inputs, outputs and overridable initializers."""
+"""Translates the types and shapes of ONNX Runtime."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-import msgspec
+from collections.abc import Sequence
 
 from tpy.errors import Unsupported
 from tpy.messages import DataType
-
-VARIABLE = -1
-"""The size of a dimension that is named or unknown in the model."""
+from tpy_data.backends.signature import VARIABLE, TensorInfo
 
 _DATATYPES: dict[str, DataType] = {
     "tensor(bool)": DataType.BOOL,
@@ -39,27 +35,6 @@ _ZIPMAP = (
 )
 
 
-class TensorInfo(msgspec.Struct, frozen=True):
-    """A declared tensor. `shape` is () for scalars (and for tensors without a declared rank); VARIABLE is any size."""
-
-    name: str
-    datatype: DataType
-    shape: tuple[int, ...]
-
-
-class Signature(msgspec.Struct, frozen=True, kw_only=True):
-    """In the model's order. `initializers` are those that a request may override."""
-
-    inputs: Mapping[str, TensorInfo]
-    outputs: Mapping[str, TensorInfo]
-    initializers: Mapping[str, TensorInfo]
-
-    @property
-    def batches(self) -> bool:
-        """True if every input and output has a variable first dimension, which Triton takes for a batch."""
-        return all(info.shape[:1] == (VARIABLE,) for info in (*self.inputs.values(), *self.outputs.values()))
-
-
 def tensor_info(name: str, onnx_type: str, shape: Sequence[object]) -> TensorInfo:
     """From what ONNX Runtime says: type such as "tensor(float)", sizes that are numbers, names or None.
 
@@ -74,8 +49,3 @@ def tensor_info(name: str, onnx_type: str, shape: Sequence[object]) -> TensorInf
         advice = _ZIPMAP if "map" in onnx_type else ""
         raise Unsupported(f"Unsupported ONNX Type '{onnx_name}' for I/O '{name}', expected 'ONNX_TYPE_TENSOR'.{advice}")
     return TensorInfo(name, datatype, tuple(size if isinstance(size, int) and size >= 0 else VARIABLE for size in shape))
-
-
-def shape_text(shape: Sequence[int]) -> str:
-    """As Triton prints shapes: `[-1,3]`."""
-    return "[" + ",".join(map(str, shape)) + "]"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path, PurePosixPath
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
 from tpy.backend import HostPolicy, InstancePlacement, ModelContext, ModelInstance, bound, state_specs
 from tpy.config.model_config import InstanceKind
-from tpy.config.model_files import listed_files
-from tpy.errors import Internal, InvalidArgument, Unavailable, Unsupported
+from tpy.errors import Internal, Unsupported
+from tpy_data.backends.model_file import model_file as find_model_file
 from tpy_data.backends.operator_libraries import operator_libraries
 from tpy_data.backends.pytorch.archive import FileKind, file_kind
 from tpy_data.backends.pytorch.device import CudaDevice, Device, HostDevice
@@ -146,30 +147,12 @@ class PyTorchModel:
 
 
 def model_file(context: ModelContext) -> Path:
-    """The file to load: `default_model_filename`, or where that is missing and was not chosen, the other of model.pt and
-    model.pt2.
+    """The file to load: `default_model_filename`, or the other of model.pt and model.pt2. Raises TpyError."""
+    return find_model_file(context, (DEFAULT_FILENAME, PACKAGE_FILENAME), advice=_advice)
 
-    Raises Unavailable when it is missing or no file, InvalidArgument when its name leaves the version directory.
-    """
-    config = context.config
-    name = config.default_model_filename or DEFAULT_FILENAME
-    relative = PurePosixPath(name)
-    if relative.is_absolute() or ".." in relative.parts:
-        raise InvalidArgument(f"model '{config.name}': model filename '{name}' must be inside the version directory")
-    path = context.version_directory / relative
-    other = {DEFAULT_FILENAME: PACKAGE_FILENAME, PACKAGE_FILENAME: DEFAULT_FILENAME}.get(name)
-    if not path.exists() and other is not None and (context.version_directory / other).exists():
-        path = context.version_directory / other
-    if not path.exists():
-        folder = path.parent
-        names = [f"{entry.name}/" if entry.is_dir() else entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-        hint = f"; the folder holds {listed_files(names)}"
-        if RUNTIME in names:
-            hint += f'; add `runtime: "{RUNTIME}"` to config.pbtxt to serve the class in it'
-        raise Unavailable(f"unable to find '{path}' for model instance '{config.name}'{hint}")
-    if not path.is_file():  # opening a pipe would wait for its writer
-        raise Unavailable(f"'{path}' is not a file, for model instance '{config.name}'")
-    return path
+
+def _advice(names: Sequence[str]) -> str:
+    return f'add `runtime: "{RUNTIME}"` to config.pbtxt to serve the class in it' if RUNTIME in names else ""
 
 
 def _device_of(placement: InstancePlacement) -> torch.device | None:

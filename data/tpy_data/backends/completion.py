@@ -1,4 +1,4 @@
-"""Auto-completion: what Triton's onnxruntime backend fills in from the model."""
+"""Auto-completion: what Triton's backends for ONNX, OpenVINO and TensorFlow fill in from the signature of a model."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from tpy.backend import state_specs
 from tpy.config import ModelConfig
 from tpy.config.model_config import DynamicBatching, ModelInput, ModelOutput, TensorReshape
 from tpy.errors import InvalidArgument
-from tpy_data.backends.onnxruntime.signature import VARIABLE, Signature, TensorInfo, shape_text
-from tpy_data.backends.onnxruntime.validation import FIXED_BATCH
+from tpy_data.backends.signature import Signature, TensorInfo, shape_text
+from tpy_data.backends.validation import FIXED_BATCH
 
 DEFAULT_MAX_BATCH_SIZE = 4
 """Triton's default of the `default-max-batch-size` setting."""
@@ -23,10 +23,16 @@ def is_complete(config: ModelConfig) -> bool:
 def complete(config: ModelConfig, signature: Signature, *, default_max_batch_size: int) -> ModelConfig:
     """Fill in the batch size, a batcher, and whichever of the lists of inputs and outputs is empty.
 
-    Raises InvalidArgument for a max_batch_size on a model that does not batch.
+    Raises InvalidArgument for a max_batch_size on a model that does not batch, and for tensors of unknown rank.
     """
     if is_complete(config):
         return config
+    unknown = [info.name for info in (*signature.inputs.values(), *signature.outputs.values()) if info.shape is None]
+    if unknown:
+        raise InvalidArgument(
+            f"unable to autofill for '{config.name}': the model does not say how many dimensions {', '.join(unknown)} "
+            f"{'has' if len(unknown) == 1 else 'have'}; list the inputs and outputs with their dims in config.pbtxt"
+        )
     config = _with_batching(config, signature, default_max_batch_size)
     batches = config.max_batch_size > 0
     if not (config.input or config.batch_input):
@@ -63,7 +69,7 @@ def _with_batching(config: ModelConfig, signature: Signature, default_max_batch_
 
 def _fixed(signature: Signature) -> str:
     infos = (*signature.inputs.values(), *signature.outputs.values())
-    return ", ".join(f"'{info.name}' {shape_text(info.shape)}" for info in infos if info.shape[:1] != (VARIABLE,))
+    return ", ".join(f"'{info.name}' {shape_text(info.shape)}" for info in infos if not info.batches)
 
 
 def _input(info: TensorInfo, *, batches: bool) -> ModelInput:
@@ -79,7 +85,8 @@ def _output(info: TensorInfo, *, batches: bool) -> ModelOutput:
 def _dims(info: TensorInfo, *, batches: bool) -> tuple[tuple[int, ...], TensorReshape | None]:
     """The configuration's dims and reshape. Dims may not be empty, so a scalar is [1]; an empty reshape, which says that it is
     none to the model, is legal with a batch dimension only."""
-    dims = info.shape[1:] if batches else info.shape
+    shape = info.shape or ()
+    dims = shape[1:] if batches else shape
     if dims:
         return dims, None
     return (1,), TensorReshape(shape=()) if batches else None

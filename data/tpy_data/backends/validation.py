@@ -1,4 +1,5 @@
-"""Does the configuration fit the model? Checked at load, with the texts of Triton's onnxruntime backend."""
+"""Does the configuration fit the model? Checked at load, as far as its file describes it, with the texts of Triton's
+onnxruntime backend."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import BatchInput, ModelInput, ModelOutput
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType
-from tpy_data.backends.onnxruntime.signature import VARIABLE, Signature, TensorInfo, shape_text
+from tpy_data.backends.signature import VARIABLE, Signature, TensorInfo, shape_text
 
 FIXED_BATCH = "; convert it again with a dynamic first dimension, or set max_batch_size: 0"
 """The next step, behind Triton's texts about models that take batches of one size only."""
@@ -138,7 +139,7 @@ def _validate_batch_input(config: ModelConfig, made: BatchInput, name: str, inpu
             f"batch input '{name}', model provides TYPE_{info.datatype.value}"
         )
     rank = BATCH_INPUT_RANKS[made.kind]
-    if len(info.shape) != rank:
+    if info.shape is not None and len(info.shape) != rank:
         raise InvalidArgument(
             f"unable to load model '{config.name}', batch input '{name}' of kind {made.kind.name} has {rank} "
             f"dimension{'s' * (rank > 1)}, model provides {shape_text(info.shape)}"
@@ -146,10 +147,12 @@ def _validate_batch_input(config: ModelConfig, made: BatchInput, name: str, inpu
 
 
 def _validate_sizes(config: ModelConfig, tensor: ModelInput | ModelOutput, info: TensorInfo, *, word: str) -> None:
+    if info.shape is None:
+        return
     dims = tensor.dims if tensor.reshape is None else tensor.reshape.shape
-    # Without a declared rank the runtime shows an output as a scalar too; only running tells. A scalar input cannot batch.
+    # Without a declared rank ONNX Runtime shows an output as a scalar too; only running tells. A scalar input cannot batch.
     if info.shape or (word == "input" and config.max_batch_size > 0):
-        _validate_shape(config, info, dims, exact=word == "output")
+        _validate_shape(config, info.name, info.shape, dims, exact=word == "output")
     elif any(size != 1 for size in dims):
         raise InvalidArgument(
             f"unable to load model '{config.name}', scalar tensor '{tensor.name}', should only provide 1 in the model "
@@ -157,24 +160,24 @@ def _validate_sizes(config: ModelConfig, tensor: ModelInput | ModelOutput, info:
         )
 
 
-def _validate_shape(config: ModelConfig, info: TensorInfo, dims: tuple[int, ...], *, exact: bool) -> None:
-    where = f"model '{config.name}', tensor '{info.name}'"
+def _validate_shape(config: ModelConfig, name: str, shape: tuple[int, ...], dims: tuple[int, ...], *, exact: bool) -> None:
+    where = f"model '{config.name}', tensor '{name}'"
     if config.max_batch_size <= 0:
-        if not _fits(info.shape, dims, exact=exact):
+        if not _fits(shape, dims, exact=exact):
             raise InvalidArgument(
-                f"{where}: the model expects {len(info.shape)} dimensions (shape {shape_text(info.shape)}) but the model "
+                f"{where}: the model expects {len(shape)} dimensions (shape {shape_text(shape)}) but the model "
                 f"configuration specifies {len(dims)} dimensions (shape {shape_text(dims)})"
             )
         return
-    if info.shape[:1] != (VARIABLE,):
+    if shape[:1] != (VARIABLE,):
         raise InvalidArgument(
             f"{where}: for the model to support batching the shape should have at least 1 dimension and the first dimension "
-            f"must be -1; but shape expected by the model is {shape_text(info.shape)}{FIXED_BATCH}"
+            f"must be -1; but shape expected by the model is {shape_text(shape)}{FIXED_BATCH}"
         )
     full = (VARIABLE, *dims)
-    if not _fits(info.shape, full, exact=exact):
+    if not _fits(shape, full, exact=exact):
         raise InvalidArgument(
-            f"{where}: the model expects {len(info.shape)} dimensions (shape {shape_text(info.shape)}) but the model "
+            f"{where}: the model expects {len(shape)} dimensions (shape {shape_text(shape)}) but the model "
             f"configuration specifies {len(full)} dimensions (an initial batch dimension because max_batch_size > 0 "
             f"followed by the explicit tensor shape, making complete shape {shape_text(full)})"
         )
