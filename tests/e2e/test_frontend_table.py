@@ -59,15 +59,45 @@ def test_its_flags_are_those_of_the_server(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("source", "problem"),
-    [("", "ModuleNotFoundError: No module named 'tpy_broken'"), ("FRONTEND = 1", "TypeError: expected a Frontend")],
+_FRONTEND = """
+from tpy.flag import new_flag
+from tpy.frontends.table import Frontend
+FRONTEND = Frontend(
+    name="other", service="OtherService", module="tpy_other_server", flags=[new_flag("Other", "{flag}", True, "A flag.")]
 )
-def test_a_frontend_that_cannot_be_loaded_is_named(tmp_path: Path, source: str, problem: str) -> None:
+"""
+
+
+@pytest.mark.parametrize(
+    ("entry", "source", "problem"),
+    [
+        (
+            "broken",
+            "",
+            "the frontend 'broken' of tpy-broken (tpy_broken:FRONTEND) cannot be loaded: ModuleNotFoundError: No module",
+        ),
+        (
+            "broken",
+            "FRONTEND = 1",
+            "the frontend 'broken' of tpy-broken (tpy_broken:FRONTEND) cannot be loaded: TypeError: expected a Frontend",
+        ),
+        (
+            "http",
+            _FRONTEND.format(flag="other"),
+            "both want the name 'http'; remove one of the packages",
+        ),
+        (
+            "other",
+            _FRONTEND.format(flag="http-port"),
+            "both want the flag --http-port; remove one of the packages",
+        ),
+    ],
+)
+def test_a_frontend_that_cannot_be_loaded_is_named(tmp_path: Path, entry: str, source: str, problem: str) -> None:
     package = tmp_path / "tpy_broken-1.0.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: tpy-broken\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text("[tpy.frontends]\nbroken = tpy_broken:FRONTEND\n")
+    (package / "entry_points.txt").write_text(f"[tpy.frontends]\n{entry} = tpy_broken:FRONTEND\n")
     if source:
         (tmp_path / "tpy_broken.py").write_text(source)
     done = subprocess.run(
@@ -79,4 +109,7 @@ def test_a_frontend_that_cannot_be_loaded_is_named(tmp_path: Path, source: str, 
         check=False,
     )
     assert done.returncode == 1
-    assert f"the frontend 'broken' of tpy-broken (tpy_broken:FRONTEND) cannot be loaded: {problem}" in done.stderr
+    [line] = done.stderr.splitlines()
+    assert line.startswith("tpy: error: ")
+    assert "tpy-broken (tpy_broken:FRONTEND)" in line
+    assert problem in line

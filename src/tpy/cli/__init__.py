@@ -3,6 +3,13 @@
 `flags.py` is the table; everything else here is made from it.
 """
 
-from tpy.cli.main import main, tritonserver
+import sys
+
+from tpy.errors import TpyError
+
+try:
+    from tpy.cli.main import main, tritonserver
+except TpyError as error:  # the flags of an installed frontend cannot be read
+    sys.exit(f"tpy: error: {error}")
 
 __all__ = ["main", "tritonserver"]

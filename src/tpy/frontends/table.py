@@ -67,20 +67,36 @@ class Frontend:
     engine_only: bool = False
 
     def load(self) -> Implementation:
-        """Import the implementation."""
-        return cast("Implementation", import_module(self.module))
+        """Import the implementation. Raises Unavailable when that fails."""
+        try:
+            return cast("Implementation", import_module(self.module))
+        except Exception as error:  # of a package that may not be ours
+            raise Unavailable(
+                f"the frontend '{self.name}' cannot be loaded from {self.module}: {type(error).__name__}: {error}"
+            ) from error
 
 
 @cache
 def frontends() -> Mapping[str, Frontend]:
     """All frontends that are installed, by the name of the entry point, in the order of these names. Raises RuntimeError when
-    there are none: then the installation is older than the source that runs; Unavailable for one that cannot be loaded."""
+    there are none: then the installation is older than the source that runs; Unavailable for one that cannot be loaded, and for
+    two that want the same name or flag."""
     found = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
     if not found:
         raise RuntimeError(
             f"no entry points '{GROUP}': this installation is older than its source, install it again (make setup)"
         )
-    return {entry.name: _loaded(entry) for entry in found}
+    table = dict[str, Frontend]()
+    owners = dict[str, EntryPoint]()
+    for entry in found:
+        table[entry.name] = frontend = _loaded(entry)
+        for claim in (f"the name '{entry.name}'", *(f"the flag --{flag.name}" for flag in frontend.flags)):
+            if (other := owners.setdefault(claim, entry)).value != entry.value:  # the same one may be installed twice
+                raise Unavailable(
+                    f"the frontends of {_package(other)} ({other.value}) and {_package(entry)} ({entry.value}) both want "
+                    f"{claim}; remove one of the packages"
+                )
+    return table
 
 
 def _loaded(entry: EntryPoint) -> Frontend:
@@ -89,9 +105,12 @@ def _loaded(entry: EntryPoint) -> Frontend:
         if not isinstance(loaded, Frontend):
             raise TypeError(f"expected a Frontend, got {type(loaded).__name__}")
     except Exception as error:  # of a package that is not ours
-        package = entry.dist.name if entry.dist is not None else "an unknown package"
         raise Unavailable(
-            f"the frontend '{entry.name}' of {package} ({entry.value}) cannot be loaded: {type(error).__name__}: {error}; repair "
-            "or remove the package"
+            f"the frontend '{entry.name}' of {_package(entry)} ({entry.value}) cannot be loaded: {type(error).__name__}: "
+            f"{error}; repair or remove the package"
         ) from error
     return loaded
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "an unknown package"

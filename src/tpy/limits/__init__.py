@@ -324,6 +324,9 @@ TLS_HANDSHAKE_S_MAX: Final = 20
 TLS_HANDSHAKE_STOP_S_MAX: Final = 1
 """The same from the moment on at which the server stops: enough for some round trips over a slow line."""
 
+TLS_CLOSE_S_MAX: Final = 1
+"""Seconds for telling a client that its connection closes (close_notify): one that reads nothing is closed without."""
+
 CACHE_INLINE_BYTES_MAX: Final = 256 * KIB
 """Request or answer data up to this size is hashed or copied on the loop (0.3 ms); more goes to a thread."""
 

@@ -27,7 +27,7 @@ from tpy.remote.link import Link
 from tpy.remote.memory import OwnMemory, PeerMemory
 from tpy.remote.published_copies import HeldCopies
 from tpy.remote.publisher import Publisher, Subscription
-from tpy.remote.wire import GONE
+from tpy.sending import GONE
 from tpy.services import ResolvedModel, Services
 
 _log = logging.getLogger(__name__)

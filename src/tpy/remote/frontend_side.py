@@ -27,7 +27,8 @@ from tpy.remote.core.tensors import response_of, submit_of
 from tpy.remote.link import Link
 from tpy.remote.memory import OwnMemory, PeerMemory
 from tpy.remote.regions import RegionReplicas
-from tpy.remote.wire import GONE, Wire
+from tpy.remote.wire import Wire
+from tpy.sending import GONE
 from tpy.services import RequestHandle, ResponseSink
 
 T = TypeVar("T")

@@ -12,6 +12,7 @@ from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.framing import FrameSplitter
 from tpy.remote.core.messages import Reader, encode
 from tpy.remote.wire import Wire
+from tpy.sending import unsent
 
 
 class Link:
@@ -74,9 +75,4 @@ class Link:
     def _drop(self, sent: int) -> None:
         """`sent` bytes have been written."""
         self.unsent_bytes -= sent
-        for index, piece in enumerate(self._unsent):
-            if sent < len(piece):
-                self._unsent[: index + 1] = [memoryview(piece)[sent:]]
-                return
-            sent -= len(piece)
-        self._unsent.clear()
+        self._unsent = unsent(self._unsent, sent)

@@ -73,6 +73,19 @@ async def test_tls(protocols: tuple[str, ...]) -> None:
         assert [json.loads((await client.answer()).body)["outputs"][0]["data"] for _ in range(2)] == [[3.0], [4.0]]
 
 
+async def test_a_tls_connection_is_closed_in_order() -> None:
+    """The client can tell the end from an answer that was cut off (close_notify)."""
+    context = ssl.create_default_context(cafile=CERTIFICATE)
+    async with running(FakeServices(), tls=TLS) as server:
+        strict = trio.SSLStream((await server.connect()).stream, context, server_hostname="localhost")
+        await strict.send_all(infer(1).replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
+        received = b""
+        while data := await strict.receive_some():  # raises BrokenResourceError for an end without it
+            received += data
+        assert received.startswith(b"HTTP/1.1 200 ")
+        await trio.aclose_forcefully(strict)
+
+
 async def test_a_tls_connection_drains_with_its_port() -> None:
     services = FakeServices()
     services.inference.immediate = False

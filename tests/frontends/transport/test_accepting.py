@@ -83,3 +83,18 @@ async def test_a_connection_that_is_gone_before_it_is_set_up_is_passed_over(poll
         assert made[0].fileno() < 0
         await wire.aclose()
         await listener.aclose()
+
+
+@pytest.mark.parametrize("reason", [errno.ECONNABORTED, errno.EPROTO, errno.ENOPROTOOPT, errno.EHOSTDOWN, errno.EOPNOTSUPP])
+async def test_the_error_of_a_connection_that_is_gone_ends_nothing(poller: Poller, reason: int) -> None:
+    with CrowdedSocket() as listening, socket.socket() as client:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        client.connect(listening.getsockname())
+        listening.failures = 3
+        listening.reason = reason
+        listener = ConnectionListener(listening, partial(SocketWire, poller=poller), port="HTTP")
+        wire = await listener.accept()
+        assert wire.raw.getpeername() == client.getsockname()
+        await wire.aclose()
+        await listener.aclose()

@@ -37,6 +37,8 @@ from tpy.units import KIB
 _RECEIVE_BYTES = 64 * KIB
 _LINGER_S = 5.0
 """The time for which bytes of a refused request are still read, so that its sender gets to read the refusal."""
+_LINGER_STOP_S = 1.0
+"""The same from the moment on at which the server stops."""
 
 _PROBE_PAUSE_S_MIN = 0.002
 _PROBE_PAUSE_S_MAX = 0.25
@@ -73,6 +75,7 @@ class Http1Connection:
         """The wire is to read nothing until there is room for it."""
         self._refused = False
         self._owes_continue = False
+        self._lingering = trio.CancelScope()
         self._timer = trio.CancelScope()
         self._due_s = math.inf
         self._head_timed = 0
@@ -102,6 +105,7 @@ class Http1Connection:
         if self._parser.fatal is None and not self._parser.ended:
             self._head_timed = 0
             self._set_deadline()
+        self._hurry()
 
     def _is_busy(self) -> bool:
         """Returns True if an answer is owed."""
@@ -361,12 +365,19 @@ class Http1Connection:
 
     async def _linger(self) -> None:
         """Let the peer read our refusal: closing over unread bytes would reset the connection."""
-        with trio.move_on_after(_LINGER_S):
+        with self._lingering:
+            self._lingering.deadline = trio.current_time() + _LINGER_S
+            if self._port.is_draining:
+                self._hurry()
             try:
                 await self._wire.send_eof()
                 await self._wire.read(_Discard())
             except GONE:
                 return
+
+    def _hurry(self) -> None:
+        """The server stops: who reads a refusal has a moment left for it."""
+        self._lingering.deadline = min(self._lingering.deadline, trio.current_time() + _LINGER_STOP_S)
 
 
 class _Discard:

@@ -13,7 +13,8 @@ from tpy.frontends.transport.receiver import Demand, Receiver
 from tpy.frontends.transport.serving import Connection, ListenOptions, Port, serve_port
 from tpy.frontends.transport.tls import TlsOptions
 from tpy.frontends.transport.turns import LoopTurns
-from tpy.frontends.transport.wire import GONE, Pieces, PulledWire, SocketWire, StreamWire, Wire, size_of, unsent
+from tpy.frontends.transport.wire import PulledWire, SocketWire, StreamWire, Wire
+from tpy.sending import GONE, Pieces, size_of, unsent
 
 __all__ = [
     "GONE",

@@ -71,7 +71,11 @@ _GONE_BEFORE_ACCEPT = {
     errno.EPERM,
     errno.EPROTO,
     errno.ENETDOWN,
+    errno.ENOPROTOOPT,
+    errno.EHOSTDOWN,
+    errno.ENONET,
+    errno.EOPNOTSUPP,
     errno.EHOSTUNREACH,
     errno.ENETUNREACH,
 }
-"""Errors of one connection, which accept(2) reports as its own."""
+"""Errors of one connection, which accept(2) reports as its own: the list is in its manual page."""

@@ -27,8 +27,9 @@ from tpy.frontends.transport.listening import BoundAddress, address_of, close, l
 from tpy.frontends.transport.poller import Poller
 from tpy.frontends.transport.tls import TlsOptions, tls_context
 from tpy.frontends.transport.turns import LoopTurns
-from tpy.frontends.transport.wire import GONE, SocketWire, StreamWire, Wire
+from tpy.frontends.transport.wire import SocketWire, TlsWire, Wire
 from tpy.limits import TLS_HANDSHAKE_S_MAX, TLS_HANDSHAKE_STOP_S_MAX
+from tpy.sending import GONE
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +140,7 @@ async def _serve_connection(port: Port, serve: Serve, tls: ssl.SSLContext | None
         if tls is None:
             await serve(wire, wire.raw)
         elif (stream := await _handshake(port, tls, wire)) is not None:
-            await serve(StreamWire(stream), wire.raw)
+            await serve(TlsWire(stream, wire.raw), wire.raw)
     except GONE:
         return  # reset, or no TLS, while it was set up
     except Exception:
@@ -162,7 +163,7 @@ class _Handshake:
 
 async def _handshake(port: Port, tls: ssl.SSLContext, wire: SocketWire) -> trio.SSLStream[trio.SocketStream] | None:
     """TLS over the wire; None: it was not agreed on in time."""
-    stream = trio.SSLStream(wire.as_stream(), tls, server_side=True, https_compatible=True)
+    stream = trio.SSLStream(wire.as_stream(), tls, server_side=True)
     with trio.move_on_after(TLS_HANDSHAKE_S_MAX) as patience, port.serving(_Handshake(patience)):
         await stream.do_handshake()
         if stream.selected_alpn_protocol() in port.alpn or not port.alpn_required:

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import abc
 import socket
-from collections.abc import Iterator, Sequence
+import ssl
 from typing import Protocol
 
 import trio
 
 from tpy.frontends.transport.poller import Poller
 from tpy.frontends.transport.receiver import Demand, Receiver
+from tpy.limits import TLS_CLOSE_S_MAX
+from tpy.sending import Pieces, SendingSocket, SendingStream
 from tpy.units import KIB
 
-_PIECES_PER_SEND = 512
-"""Buffers in one `sendmsg`: below any system's IOV_MAX."""
-
 _JOINED_BYTES_MAX = 64 * KIB
-"""Up to this size one copy is cheaper than many buffers."""
-
-Pieces = Sequence[bytes | memoryview]
-
-GONE = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
-"""The errors of a Wire whose connection is gone."""
 
 
 class Wire(Protocol):
@@ -59,14 +52,13 @@ class Wire(Protocol):
         ...
 
 
-class SocketWire(trio.abc.AsyncResource):
+class SocketWire(SendingSocket, trio.abc.AsyncResource):
     """A connected stream socket (TCP or Unix), read by a poller. Owns the socket."""
 
     def __init__(self, raw: socket.socket, poller: Poller) -> None:
-        raw.setblocking(False)
+        super().__init__(raw, joined_bytes_max=_JOINED_BYTES_MAX)
         if raw.family != socket.AF_UNIX:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.raw = raw
         self.is_continuing = False
         self._poller = poller
         self._receiver: Receiver | None = None
@@ -129,34 +121,16 @@ class SocketWire(trio.abc.AsyncResource):
         """The same socket for those who want Trio's interface; from then on it belongs to the stream."""
         return trio.SocketStream(trio.socket.from_stdlib_socket(self.raw))
 
-    def send_nowait(self, pieces: Pieces) -> int:
-        try:
-            if len(pieces) == 1:
-                return self.raw.send(pieces[0])
-            if size_of(pieces) <= _JOINED_BYTES_MAX:
-                return self.raw.send(b"".join(pieces))
-            return self.raw.sendmsg(pieces[:_PIECES_PER_SEND])
-        except BlockingIOError:
-            return 0
-
-    async def send_some(self, pieces: Pieces) -> int:
-        while True:
-            await trio.lowlevel.wait_writable(self.raw)
-            if sent := self.send_nowait(pieces):
-                return sent
-
     async def send_eof(self) -> None:
         self.raw.shutdown(socket.SHUT_WR)
 
     def is_broken(self) -> bool:
-        return self.raw.fileno() < 0 or self.raw.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
+        return _is_broken(self.raw)
 
     async def aclose(self) -> None:
         if self.raw.fileno() >= 0:
             self._poller.discard(self)
-            trio.lowlevel.notify_closing(self.raw)
-            self.raw.close()
-        await trio.lowlevel.checkpoint()
+        await super().aclose()
 
 
 class PulledWire(abc.ABC):
@@ -191,24 +165,15 @@ class PulledWire(abc.ABC):
         self._resumed.set()
 
 
-class StreamWire(PulledWire):
-    """Any Trio stream: TLS, and the in-memory pairs of tests. Takes nothing at once: everything goes through `send_some`."""
+class StreamWire(SendingStream, PulledWire):
+    """Any Trio stream: the in-memory pairs of tests."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
-        super().__init__()
-        self._stream = stream
+        SendingStream.__init__(self, stream)
+        PulledWire.__init__(self)
 
     async def receive(self, size_max: int) -> bytes:
         return bytes(await self._stream.receive_some(size_max))
-
-    def send_nowait(self, pieces: Pieces) -> int:
-        return 0
-
-    async def send_some(self, pieces: Pieces) -> int:
-        # A part only: it is encrypted at once, on the loop, and a writer's time-out is for what is sent at once.
-        data = b"".join(_first_bytes(pieces, _JOINED_BYTES_MAX))
-        await self._stream.send_all(data)
-        return len(data)
 
     async def send_eof(self) -> None:
         if isinstance(self._stream, trio.abc.HalfCloseableStream):
@@ -217,30 +182,30 @@ class StreamWire(PulledWire):
     def is_broken(self) -> bool:
         return False
 
+
+class TlsWire(StreamWire):
+    """TLS over the socket `raw`. It cannot finish sending apart from closing, which tells the peer (close_notify)."""
+
+    def __init__(self, stream: trio.SSLStream[trio.SocketStream], raw: socket.socket) -> None:
+        super().__init__(stream)
+        self._raw = raw
+
+    async def receive(self, size_max: int) -> bytes:
+        try:
+            return await super().receive(size_max)
+        except trio.BrokenResourceError as error:
+            if isinstance(error.__cause__, ssl.SSLEOFError):  # HTTP clients close without telling
+                return b""
+            raise
+
+    def is_broken(self) -> bool:
+        return _is_broken(self._raw)
+
     async def aclose(self) -> None:
-        await trio.aclose_forcefully(self._stream)
+        with trio.move_on_after(TLS_CLOSE_S_MAX):
+            await self._stream.aclose()
+        await super().aclose()
 
 
-def size_of(pieces: Pieces) -> int:
-    """The bytes in `pieces`."""
-    return sum([len(piece) if isinstance(piece, bytes) else piece.nbytes for piece in pieces])
-
-
-def _first_bytes(pieces: Pieces, size_max: int) -> Iterator[bytes | memoryview]:
-    """Up to `size_max` bytes from the beginning of `pieces`; no copies."""
-    for piece in pieces:
-        view = memoryview(piece).cast("B")[:size_max]
-        yield view
-        size_max -= len(view)
-        if not size_max:
-            return
-
-
-def unsent(pieces: Pieces, sent: int) -> list[bytes | memoryview]:
-    """The rest of `pieces` when their first `sent` bytes are gone; no copies."""
-    for index, piece in enumerate(pieces):
-        size = len(piece) if isinstance(piece, bytes) else piece.nbytes
-        if sent < size:
-            return [memoryview(piece).cast("B")[sent:], *pieces[index + 1 :]] if sent else list(pieces[index:])
-        sent -= size
-    return []
+def _is_broken(raw: socket.socket) -> bool:
+    return raw.fileno() < 0 or raw.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0
