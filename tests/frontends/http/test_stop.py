@@ -106,6 +106,25 @@ async def test_a_body_that_makes_progress_is_waited_for(autojump_clock: trio.tes
         assert (await ours.receive_some()).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.parametrize("before_s", [0.0, 2.0])
+async def test_a_refused_client_that_stays_does_not_hold_up_the_stop(
+    before_s: float, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It has a moment left to read the refusal."""
+    port = create_port(options(), FakeServices(), SystemClock())
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Http1Connection(port, StreamWire(theirs), client=None, server=None).run)
+        if not before_s:
+            port.begin_drain()
+        await ours.send_all(b"nonsense\r\n\r\n")
+        assert (await ours.receive_some()).startswith(b"HTTP/1.1 400 ")
+        await trio.sleep(before_s)
+        port.begin_drain()
+        began_s = trio.current_time()
+    assert trio.current_time() - began_s <= 1
+
+
 @pytest.mark.parametrize("size", [20, 100, 100_000])
 async def test_half_a_request_does_not_hold_up_the_stop(size: int) -> None:
     async with running(FakeServices(), drain_timeout_s=3600) as server:
