@@ -13,7 +13,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu setup-torch serve demo test test-changed attack check format bench bench-quick bench-growth simulate chaos first-hour leaks interop fuzz fuzz-smoke mutants docs clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-changed attack check format bench bench-quick bench-growth simulate chaos first-hour leaks interop fuzz fuzz-smoke mutants docs site clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -88,6 +88,17 @@ format: $(SETUP) ## format and fix what can be fixed
 
 docs: $(SETUP) ## write the generated reference pages
 	$(BIN)/python -m tpy.cli.reference > docs/reference/command-line.md
+
+SITE_SETUP := $(VENV)/.tpy-site-setup
+
+$(SITE_SETUP): pyproject.toml constraints.txt $(SETUP)
+	$(PIP) install -c constraints.txt -e '.[site]'
+	touch $@
+
+# Strict: a link or an anchor that leads nowhere, a page that is in no list, or anything fetched from elsewhere ends it.
+site: $(SITE_SETUP) docs ## the documentation as a site with a search, in build/site; it can be read without a network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q --strict
+	@echo "open build/site/index.html"
 
 bench: $(DEMO_SETUP) $(VENV)/.tpy-speech-setup ## compare speed and memory with the peers that are installed
 	$(BIN)/python -m benchmarks

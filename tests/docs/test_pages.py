@@ -15,7 +15,8 @@ RUN = [*pages("docs/tutorial", "docs/how-to"), ROOT / "docs" / "explanation" / "
 ALL = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
-    *pages("docs/tutorial", "docs/how-to", "docs/reference", "docs/explanation", "docs/adr"),
+    ROOT / "CONTRIBUTING.md",
+    *pages("docs", "docs/tutorial", "docs/how-to", "docs/reference", "docs/explanation", "docs/adr"),
 ]
 
 
@@ -73,11 +74,19 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in _anchors(place), f"{_name(page)} links to {target}, which has no such heading"
 
 
-@pytest.mark.parametrize("room", ["tutorial", "how-to", "reference", "explanation", "adr"])
-def test_each_folder_links_all_its_pages(room: str) -> None:
-    index = (ROOT / "docs" / room / "README.md").read_text(encoding="utf-8")
-    missing = [page.name for page in pages(f"docs/{room}") if page.name != "README.md" and f"]({page.name})" not in index]
+@pytest.mark.parametrize("folder", ["tutorial", "how-to", "reference", "explanation", "adr"])
+def test_each_folder_links_all_its_pages(folder: str) -> None:
+    index = (ROOT / "docs" / folder / "README.md").read_text(encoding="utf-8")
+    missing = [page.name for page in pages(f"docs/{folder}") if page.name != "README.md" and f"]({page.name})" not in index]
     assert not missing
+
+
+def test_the_files_that_contributors_are_sent_to_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    tops = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    named = {word for code in re.findall(r"`([^`\n]+)`", text) for word in code.split() if word.split("/")[0] in tops}
+    assert len(named) > 20
+    assert not {name for name in named if not (ROOT / name).exists()}
 
 
 def _shell_blocks() -> list[tuple[Path, Block]]:
