@@ -40,6 +40,8 @@ from tpy.errors import Internal, InvalidArgument, Unavailable, Unsupported
 from tpy.messages import DataType
 from tpy.testing import HostedInstance, HostedModel, batch_of, request_of
 from tpy_data.backends.onnxruntime import create
+from tpy_data.backends.onnxruntime.session import Session
+from tpy_data.backends.onnxruntime.settings import SessionSettings
 from tpy_data.backends.onnxruntime.tensors import from_runtime, to_runtime
 
 BARE = ModelConfig(name="m", backend="onnxruntime")
@@ -100,6 +102,47 @@ def test_threads_of_a_session_are_bound_by_the_host_policy(tmp_path: Path) -> No
     assert opened.keys() <= {f"{cores[0]}-{cores[1]}", f"{cores[0]},{cores[1]}"}
     instance.close()
     model.unload()
+
+
+def test_sessions_that_are_made_together_do_not_keep_the_cores_busy(tmp_path: Path) -> None:
+    """Their threads wait for work by spinning, tens of milliseconds each if left to themselves; a process of its own, so that the
+    CPU time is theirs. To look at a model no threads are made at all."""
+    context = onnx_models.write(tmp_path, onnx_models.matmul(), BARE)
+    program = """
+import sys, time
+from pathlib import Path
+from tpy.backend import BackendSettings, ModelContext
+from tpy.config import ModelConfig
+from tpy_data.backends.onnxruntime import create
+backend = create(BackendSettings(name="onnxruntime"))
+root = Path(sys.argv[1])
+def context(config):
+    return ModelContext(name="m", version=1, generation=1, config=config, model_directory=root, version_directory=root / "1")
+config = backend.auto_complete(context(ModelConfig(name="m")))
+began = time.process_time()
+models = [backend.load(context(config)) for _ in range(30)]
+for model in models:
+    model.unload()  # joins the threads
+print(time.process_time() - began)
+"""
+    made = subprocess.run(
+        [sys.executable, "-c", program, str(context.model_directory)], check=True, timeout=60, stdout=subprocess.PIPE, text=True
+    )
+    assert float(made.stdout) < 0.5
+
+
+def test_a_model_that_is_only_looked_at_gets_no_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[int, int]] = []
+    opened = Session.__init__
+
+    def record(self: Session, path: Path, settings: SessionSettings, **rest: Any) -> None:
+        made.append((settings.intra_op_thread_count, settings.inter_op_thread_count))
+        opened(self, path, settings, **rest)
+
+    monkeypatch.setattr(Session, "__init__", record)
+    backend = create(BackendSettings(name="onnxruntime"))
+    completed(backend, tmp_path, onnx_models.matmul())
+    assert made == [(1, 1)]
 
 
 def test_the_table_of_values_is_total() -> None:

@@ -43,7 +43,8 @@ class OnnxRuntimeBackend:
         return self._capabilities
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
-        """Opens the model, with the very options that loading will use: what is inferred of outputs depends on them."""
+        """Opens the model, with the options that loading will use, because what is inferred of outputs depends on them; without
+        threads."""
         config = context.config
         if is_complete(config):
             context.log(
@@ -86,7 +87,7 @@ class OnnxRuntimeBackend:
         """Read on a GPU when an instance is to run on one: some operators exist there only. Whether there is a GPU nobody
         has looked yet, so the CPU is tried when that fails."""
         config = context.config
-        model = OnnxModel(context, self._config)
+        model = OnnxModel(context, self._config, is_run=False)
         wants_gpu = any(group.kind is InstanceKind.KIND_GPU for group in config.instance_group)
         try:
             if wants_gpu and InstanceKind.KIND_GPU in self._capabilities.devices:

@@ -27,11 +27,13 @@ class OnnxModel:
     """Sessions are shared by the instances of a device. Triton makes one for each instance; measured on two cores, two instances
     answered a tenth to a half more requests with one session, and its memory exists once."""
 
-    def __init__(self, context: ModelContext, config: BackendConfig) -> None:
-        """Opens nothing yet. Raises InvalidArgument for a wrong parameter."""
+    def __init__(self, context: ModelContext, config: BackendConfig, *, is_run: bool = True) -> None:
+        """Opens nothing yet. Raises InvalidArgument for a wrong parameter. Without `is_run` sessions are only to be looked at,
+        and have no threads."""
         self._context = context
         self._backend_config = config
-        self._settings = session_settings(context.config)
+        settings = session_settings(context.config)
+        self._settings = settings if is_run else settings.without_threads()
         self._lock = threading.Lock()
         self._sessions: dict[_Key, Session] = {}
 

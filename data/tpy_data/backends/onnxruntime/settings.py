@@ -48,6 +48,10 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
             return self
         return msgspec.structs.replace(self, intra_op_thread_count=len(cpu_cores))
 
+    def without_threads(self) -> SessionSettings:
+        """The settings of a session that is not to run: it makes no threads."""
+        return msgspec.structs.replace(self, intra_op_thread_count=1, inter_op_thread_count=1)
+
 
 def backend_config(pairs: Mapping[str, str]) -> BackendConfig:
     """Parse `--backend-config` pairs; unknown keys may be meant for other backends. Raises InvalidArgument."""
