@@ -80,14 +80,16 @@ check: $(SETUP) ## formatting, lint, types, import directions, generated files, 
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
 	$(BIN)/python -m tpy.cli.reference | diff - docs/reference/command-line.md
+	$(BIN)/python docs/pictures --check
 	$(BIN)/python -m pytest tests/unit/test_words.py tests/tools/test_tests.py tests/mutation/test_mutants.py
 
 format: $(SETUP) ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(SETUP) ## write the generated reference pages
+docs: $(SETUP) ## write the generated reference pages and pictures
 	$(BIN)/python -m tpy.cli.reference > docs/reference/command-line.md
+	$(BIN)/python docs/pictures
 
 SITE_SETUP := $(VENV)/.tpy-site-setup
 
