@@ -13,8 +13,8 @@ import pytest
 
 from tpy.cli import doctor, main
 from tpy.cli.doctor import Finding, Verdict, examine, report
-from tpy.errors import Unsupported
 from tpy_data.backends.onnxruntime.packages import installed_packages, package_clash
+from tpy_data.gpus import Gpu, GpuInventory
 
 
 def finding(findings: Sequence[Finding], subject: str) -> Finding:
@@ -152,15 +152,15 @@ def test_few_files_and_little_shared_memory_warn(monkeypatch: pytest.MonkeyPatch
 
 def test_gpus_that_the_runtime_cannot_use(versions: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     versions["onnxruntime"] = "1.31.1"
-    monkeypatch.setattr(doctor, "visible_gpus", lambda: (0, 1))
-
-    def capability(device: int) -> tuple[int, int]:
-        if device:
-            raise Unsupported("the driver says nothing")
-        return 9, 0
-
-    monkeypatch.setattr(doctor, "compute_capability", capability)
+    there = GpuInventory(gpus=(Gpu(id=0, compute_capability=(9, 0), name="NVIDIA H100"), Gpu(id=1)))
+    monkeypatch.setattr(doctor, "visible_gpus", lambda: there)
     findings = examine([], {})
-    assert finding(findings, "GPU 0").found == "compute capability 9.0"
+    assert finding(findings, "GPU 0").found == "NVIDIA H100, compute capability 9.0"
     assert finding(findings, "GPU 1").verdict is Verdict.WARNING
     assert finding(findings, "GPUs").advice == "pip uninstall -y onnxruntime && pip install onnxruntime-gpu"
+
+
+def test_gpus_whose_driver_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "visible_gpus", lambda: GpuInventory(trouble="the driver refuses: CUDA error 803"))
+    found = finding(examine([], {}), "GPUs")
+    assert (found.verdict, found.found) == (Verdict.WARNING, "the driver refuses: CUDA error 803")

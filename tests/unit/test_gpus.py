@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tpy.backend import InstancePlacement
-from tpy.cli.serve import usable_gpus
+from tpy.cli.serve import visible_gpus
 from tpy.config.model_config import InstanceKind
 from tpy.errors import Internal, InvalidArgument, Unavailable
 from tpy_data import gpus
@@ -21,8 +22,9 @@ ON_GPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_GPU, device_id=1)
 class FakeDriver:
     """Two devices, of capability 5.2 and 9.0, with 30 of 80 GiB free. Contexts are counted."""
 
-    def __init__(self, *, memory_code: int = 0) -> None:
+    def __init__(self, *, memory_code: int = 0, count: int = 2, count_code: int = 0) -> None:
         self.retained = self.pushed = 0
+        self.count, self.count_code = count, count_code
         self._memory_code = memory_code
 
     def cuInit(self, flags: int) -> int:  # the driver's names
@@ -31,6 +33,18 @@ class FakeDriver:
     def cuDeviceGet(self, device: Any, number: int) -> int:
         device._obj.value = number
         return 0 if number < 2 else 101
+
+    def cuDeviceGetCount(self, count: Any) -> int:
+        count._obj.value = self.count
+        return self.count_code
+
+    def cuDeviceGetName(self, into: Any, size: int, device: Any) -> int:
+        into.value = b"NVIDIA Test"
+        return 0
+
+    def cuDeviceGetUuid(self, into: Any, device: Any) -> int:
+        into.raw = bytes(range(device.value, device.value + 16))
+        return 0
 
     def cuDeviceGetAttribute(self, into: Any, attribute: int, device: Any) -> int:
         major, minor = ((5, 2), (9, 0))[device.value]
@@ -88,12 +102,44 @@ def test_an_instance_that_leaves_its_gpu_too_full_is_refused(driver: FakeDriver)
         require_share(ON_GPU, 0.6)
 
 
-@pytest.mark.parametrize(("least", "usable"), [(5.2, (0, 1)), (6.0, (1,)), (9.0, (1,)), (9.1, ())])
-def test_gpus_that_are_too_old_are_not_used(
-    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, least: float, usable: tuple[int, ...]
-) -> None:
-    monkeypatch.setattr("tpy.cli.serve.visible_gpus", lambda: (0, 1))
-    assert usable_gpus(least) == usable
+def test_discovery(driver: FakeDriver) -> None:
+    driver.count = 3  # of which the last one fails
+    assert gpus.discover() == gpus.GpuInventory(
+        gpus=(
+            gpus.Gpu(id=0, compute_capability=(5, 2), uuid="GPU-00010203-0405-0607-0809-0a0b0c0d0e0f", name="NVIDIA Test"),
+            gpus.Gpu(id=1, compute_capability=(9, 0), uuid="GPU-01020304-0506-0708-090a-0b0c0d0e0f10", name="NVIDIA Test"),
+            gpus.Gpu(id=2),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "trouble"),
+    [(100, ""), (34, ""), (803, "the driver refuses: CUDA error 803")],
+    ids=["no device", "stub", "driver and library disagree"],
+)
+def test_discovery_of_nothing(monkeypatch: pytest.MonkeyPatch, code: int, trouble: str) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: FakeDriver(count_code=code))
+    assert gpus.discover() == gpus.GpuInventory(trouble=trouble)
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_devices_without_a_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, present: bool) -> None:
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    (tmp_path / "nvidiactl").touch()
+    if present:
+        (tmp_path / "nvidia0").touch()
+    text = "the driver's library cannot be loaded: libcuda.so.1: cannot open shared object file"
+    assert gpus.discover(tmp_path) == gpus.GpuInventory(trouble=text if present else "")
+
+
+def test_a_server_told_to_use_the_cpu_only_does_not_ask(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(visible_gpus().gpus) == 2
+    monkeypatch.setenv("TRITON_SERVER_CPU_ONLY", "1")
+    assert visible_gpus() == gpus.NO_GPUS
 
 
 def test_limits_by_device() -> None:

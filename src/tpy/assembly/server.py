@@ -41,6 +41,7 @@ from tpy.units import NS_PER_S
 from tpy_control import BACKENDS_FOLDER, ControlPlane, StartupReport, run_control_plane
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
 from tpy_data.engine.loading.placing import Machine
+from tpy_data.gpus import NO_GPUS, GpuInventory
 from tpy_data.registry import BackendRegistry
 
 _log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ async def run_server(
     logs: LogController,
     announce: Announce,
     stop: Stop,
-    gpus: tuple[int, ...] = (),
+    gpus: GpuInventory = NO_GPUS,
     clock: Clock | None = None,
     task_status: trio.TaskStatus[dict[str, BoundAddress]] = trio.TASK_STATUS_IGNORED,
 ) -> Outcome:
@@ -233,12 +234,17 @@ async def _frontends(
         sampling.cancel_scope.cancel()
 
 
-def _data_options(options: ServerOptions, gpus: tuple[int, ...]) -> DataPlaneOptions:
+def _data_options(options: ServerOptions, gpus: GpuInventory) -> DataPlaneOptions:
     return DataPlaneOptions(
         load_threads_max=options.load_threads,
         load_retries=options.load_retries,
         exit_timeout_ns=round(options.exit_timeout_s * NS_PER_S),
-        machine=Machine(gpus=gpus, host_policies=options.host_policies, gpu_limits=options.gpu_limits),
+        machine=Machine(
+            inventory=gpus,
+            compute_capability_min=options.compute_capability_min,
+            host_policies=options.host_policies,
+            gpu_limits=options.gpu_limits,
+        ),
         server_id=options.server_id,
         model_namespacing=options.control.namespacing,
         cache=options.cache,

@@ -17,7 +17,7 @@ from tpy.backend.host_policy import ANYWHERE, HostPolicy
 from tpy.backend.model_metrics import ModelMetrics
 from tpy.backend.server_calls import ServerCalls
 from tpy.config import ModelConfig
-from tpy.config.model_config import InstanceKind
+from tpy.config.model_config import InstanceKind, SecondaryDevice
 from tpy.telemetry.custom_metrics import CustomMetrics
 
 
@@ -27,7 +27,8 @@ class BackendCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     `default_model_filename` is filled in where the configuration has none; `default_kind` and `default_count` are for a missing
     instance_group on a machine without GPU. `ragged`: takes batches whose inputs with `allow_ragged_batch` differ in shape;
     `batch_io`: feeds its models the tensors of `batch_input` and cuts outputs by `batch_output`. A backend that is ragged without
-    it leaves that to its models, as Triton's python backend does.
+    it leaves that to its models, as Triton's python backend does. `secondary_devices`: does something with those of a placement.
+    `gpus_unusable`, of a backend whose devices have no GPU: why that is so here, and what to install.
     """
 
     name: str
@@ -39,6 +40,8 @@ class BackendCapabilities(msgspec.Struct, frozen=True, kw_only=True):
     implicit_state: bool = False
     ragged: bool = False
     batch_io: bool = False
+    secondary_devices: bool = False
+    gpus_unusable: str = ""
     version: str = ""
 
 
@@ -73,7 +76,8 @@ class ModelContext(msgspec.Struct, frozen=True, kw_only=True):
 
 class InstancePlacement(msgspec.Struct, frozen=True, kw_only=True):
     """The placement of one instance. `name` is Triton's: `<group>_<index>`. `device_id` is 0 on CPU. `host_policy` is the name
-    of its host policy, `host` what that says: the instance's thread is bound so already."""
+    of its host policy, `host` what that says: the instance's thread is bound so already. `profiles` and `secondary_devices` are
+    those of its group."""
 
     name: str
     kind: InstanceKind
@@ -81,6 +85,8 @@ class InstancePlacement(msgspec.Struct, frozen=True, kw_only=True):
     host_policy: str = ""
     group: str = ""
     host: HostPolicy = ANYWHERE
+    profiles: tuple[str, ...] = ()
+    secondary_devices: tuple[SecondaryDevice, ...] = ()
 
 
 class InstanceFailure(Exception):

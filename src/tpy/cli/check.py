@@ -8,14 +8,11 @@ from pathlib import Path
 import orjson
 
 from tpy.cli.deep_check import DeepCheck
-from tpy.cli.flags import FLAG_BY_NAME
-from tpy.cli.serve import usable_gpus
+from tpy.cli.serve import visible_gpus
 from tpy.config import ModelConfig, Objection, Problem, Severity
 from tpy_control import ModelCheck, check_repository
 from tpy_data.engine.loading.support import unsupported, without_effect
 from tpy_data.registry import BackendRegistry, how_to_get
-
-_COMPUTE_CAPABILITY_MIN = float(str(FLAG_BY_NAME["min-supported-compute-capability"].default))
 
 
 def report(
@@ -52,7 +49,7 @@ def report(
             auto_complete=auto_complete,
             namespacing=namespacing,
             extra_check=extra_check,
-            try_load=DeepCheck(registry, usable_gpus(_COMPUTE_CAPABILITY_MIN)) if deep else None,
+            try_load=DeepCheck(registry, visible_gpus()) if deep else None,
         )
     finally:
         registry.close()

@@ -9,15 +9,17 @@ from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy_control import LoadTrial
 from tpy_data.engine.loading.loaded_version import Loader
 from tpy_data.engine.loading.placing import Machine
+from tpy_data.gpus import GpuInventory
 from tpy_data.registry import BackendRegistry
 
 
 class DeepCheck:
     """Tries models with the backends of `registry`; `gpus` are the devices that instances may be placed on."""
 
-    def __init__(self, registry: BackendRegistry, gpus: tuple[int, ...]) -> None:
+    def __init__(self, registry: BackendRegistry, gpus: GpuInventory) -> None:
         self._warnings: list[str] = []
-        self._loader = Loader(registry, server_id="triton", log=self._log, metrics=CustomMetrics(), machine=Machine(gpus=gpus))
+        machine = Machine(inventory=gpus)
+        self._loader = Loader(registry, server_id="triton", log=self._log, metrics=CustomMetrics(), machine=machine)
 
     def __call__(self, desired: DesiredModel) -> LoadTrial:
         """Try all versions. Runs the code of a Python model up to its `initialize`."""

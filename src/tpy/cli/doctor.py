@@ -18,11 +18,9 @@ import orjson
 
 from tpy import __version__
 from tpy.cli.serve import visible_gpus
-from tpy.errors import TpyError
 from tpy.limits import DOCTOR_MEMORY_BYTES_MIN, DOCTOR_OPEN_FILES_MIN, DOCTOR_SHARED_MEMORY_BYTES_MIN, OPEN_FILES_WANTED
 from tpy.units import MIB
 from tpy_data.backends.onnxruntime.packages import GPU, installed_packages, package_clash
-from tpy_data.gpus import compute_capability
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60
@@ -138,17 +136,20 @@ def _onnx_runtime() -> Iterator[Finding]:
 
 
 def _gpus() -> Iterator[Finding]:
-    devices = visible_gpus()
-    if not devices:
+    inventory = visible_gpus()
+    if inventory.trouble:
+        yield Finding("GPUs", Verdict.WARNING, inventory.trouble, "check the NVIDIA driver with nvidia-smi")
+        return
+    if not inventory.gpus:
         yield Finding("GPUs", Verdict.OK, "none, models run on the CPU")
         return
-    for device in devices:
-        try:
-            capability = ".".join(map(str, compute_capability(device)))
-        except TpyError as error:
-            yield Finding(f"GPU {device}", Verdict.WARNING, error.message, "check the NVIDIA driver with nvidia-smi")
+    for gpu in inventory.gpus:
+        subject = f"GPU {gpu.id}"
+        if gpu.compute_capability is None:
+            yield Finding(subject, Verdict.WARNING, "its driver says nothing of it", "check the NVIDIA driver with nvidia-smi")
         else:
-            yield Finding(f"GPU {device}", Verdict.OK, f"compute capability {capability}")
+            capability = ".".join(map(str, gpu.compute_capability))
+            yield Finding(subject, Verdict.OK, f"{gpu.name}, compute capability {capability}")
     packages = installed_packages()
     if packages and GPU not in packages:
         advice = f"pip uninstall -y {' '.join(packages)} && pip install {GPU}"

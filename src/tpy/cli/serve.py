@@ -6,12 +6,10 @@ import contextlib
 import gc
 import logging
 import os
-import re
 import resource
 import signal
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import trio
 
@@ -20,7 +18,7 @@ from tpy.assembly import ServerOptions, Stop, run_server
 from tpy.errors import TpyError
 from tpy.regions import maps
 from tpy.telemetry.logs import LogController
-from tpy_data.gpus import compute_capability
+from tpy_data.gpus import GpuInventory, discover
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +45,10 @@ def serve(options: ServerOptions) -> int:
     try:
         with maps.guarded() if options.allow_client_shm else contextlib.nullcontext():
             # Not on the loop: the first question to a GPU's driver takes a while.
-            return trio.run(_serve, options, logs, usable_gpus(options.compute_capability_min))
+            gpus = visible_gpus()
+            if gpus.trouble:
+                _log.warning("there are GPUs, but none can be used: %(trouble)s", {"trouble": gpus.trouble})
+            return trio.run(_serve, options, logs, gpus)
     except BaseExceptionGroup as group:
         errors = list(_leaves(group))
         if not all(isinstance(error, TpyError) for error in errors):
@@ -59,7 +60,7 @@ def serve(options: ServerOptions) -> int:
         logs.remove()
 
 
-async def _serve(options: ServerOptions, logs: LogController, gpus: tuple[int, ...]) -> int:
+async def _serve(options: ServerOptions, logs: LogController, gpus: GpuInventory) -> int:
     stop = Stop()
     async with trio.open_nursery() as nursery:
         await nursery.start(_watch_signals, stop)
@@ -87,27 +88,9 @@ def raise_open_files_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def visible_gpus() -> tuple[int, ...]:
-    """The device ids that backends may use: CUDA_VISIBLE_DEVICES where it is set, else one per NVIDIA device file."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    present = sum(1 for path in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))
-    if chosen is not None:
-        present = min(present, len([part for part in chosen.split(",") if part.strip() and not part.startswith("-")]))
-    return tuple(range(present))
-
-
-def usable_gpus(compute_capability_min: float) -> tuple[int, ...]:
-    """Those of `visible_gpus` that are not too old; the others are left alone. One that its driver says nothing of is used."""
-    usable = []
-    for device in visible_gpus():
-        try:
-            major, minor = compute_capability(device)
-        except TpyError:
-            usable.append(device)
-            continue
-        if major + minor / 10 >= compute_capability_min - 0.01:  # Triton's tolerance, as 7.5 is no exact number
-            usable.append(device)
-    return tuple(usable)
+def visible_gpus() -> GpuInventory:
+    """The GPUs that backends may use: none with TRITON_SERVER_CPU_ONLY, as in Triton."""
+    return GpuInventory() if "TRITON_SERVER_CPU_ONLY" in os.environ else discover()
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

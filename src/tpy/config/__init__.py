@@ -11,7 +11,7 @@ looks at a device or imports a backend: their facts are arguments. The way of a 
 from tpy.config.check import ExtraCheck, Objection, check_text
 from tpy.config.describe import describe
 from tpy.config.difference import only_instances_differ
-from tpy.config.instance_groups import instance_names, normalise_instance_groups
+from tpy.config.instance_groups import COMPUTE_CAPABILITY_MIN, instance_names, normalise_instance_groups
 from tpy.config.json_form import parse_json, to_json
 from tpy.config.model_config import ModelConfig
 from tpy.config.normalise import normalise
@@ -23,6 +23,7 @@ from tpy.config.validation import check_members, validate
 from tpy.config.wire import from_message, to_message
 
 __all__ = [
+    "COMPUTE_CAPABILITY_MIN",
     "NO_SOURCE",
     "ConfigError",
     "ExtraCheck",

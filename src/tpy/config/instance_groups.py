@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -13,7 +13,7 @@ from tpy.config.problem import NO_SOURCE, ConfigError, Problem, Severity, Source
 from tpy.config.resolve import ENSEMBLE_PLATFORM
 
 COMPUTE_CAPABILITY_MIN: Final = 6.0
-"""The oldest CUDA compute capability that Triton serves on; its text names it."""
+"""Triton's default of --min-supported-compute-capability; its texts name it."""
 
 
 def normalise_instance_groups(
@@ -23,16 +23,19 @@ def normalise_instance_groups(
     supported: Collection[InstanceKind],
     default_kind: InstanceKind = InstanceKind.KIND_CPU,
     default_count: int = 1,
+    compute_capability_min: float = COMPUTE_CAPABILITY_MIN,
+    gpus_unusable: str = "",
     source: Source = NO_SOURCE,
 ) -> tuple[ModelConfig, tuple[Problem, ...]]:
     """The configuration with every group's name, kind, count and GPUs filled in, and warnings.
 
-    `gpus` are the device ids of this machine. `supported` are the kinds that the backend can run. A missing instance_group is one
+    `gpus` are the device ids of this machine, none of them older than `compute_capability_min`; `gpus_unusable` is the reason why
+    there are GPUs and they cannot be used. `supported` are the kinds that the backend can run. A missing instance_group is one
     group on the GPUs where the backend can use them, else of `default_kind`; `default_count` is the count of a CPU group that
     gives none. Ensembles have no groups.
 
-    KIND_GPU without a GPU that the backend can use goes to the CPU, with a warning. Raises ConfigError with all problems: GPUs
-    that are not there, GPUs for a kind that has none, a kind that the backend cannot run.
+    KIND_GPU on a machine without GPUs goes to the CPU, with a warning. Raises ConfigError with all problems: GPUs that are not
+    there or cannot be used, GPUs for a kind that has none, a kind that the backend cannot run.
     """
     if config.ensemble_scheduling is not None or config.platform == ENSEMBLE_PLATFORM:
         return config, ()
@@ -42,8 +45,8 @@ def normalise_instance_groups(
     problems = check_instance_groups(config, source)
     groups = []
     for index, group in enumerate(given):
-        placement = _Placement(config, group, index, source=source)
-        groups.append(placement.resolve(usable, supported, default_count))
+        placement = _Placement(config, group, index, _Gpus(usable, compute_capability_min, gpus_unusable), source=source)
+        groups.append(placement.resolve(supported, default_count))
         problems.extend(placement.problems)
     if any(problem.is_error for problem in problems):
         raise ConfigError(problems)
@@ -96,29 +99,40 @@ def _check_profiles(config: ModelConfig, group: InstanceGroup, name: str, path: 
     ]
 
 
+class _Gpus(NamedTuple):
+    """Those that the backend can use, and why it cannot use those that are there."""
+
+    ids: tuple[int, ...]
+    compute_capability_min: float
+    unusable: str
+
+
 class _Placement:
     """One group on its way to a device. `problems` collects what was found."""
 
-    def __init__(self, config: ModelConfig, group: InstanceGroup, index: int, *, source: Source) -> None:
+    def __init__(self, config: ModelConfig, group: InstanceGroup, index: int, gpus: _Gpus, *, source: Source) -> None:
         self.problems: list[Problem] = []
+        self._gpus = gpus
         self._group = msgspec.structs.replace(group, name=group.name or f"{config.name}_{index}")
         self._title = f"instance group {self._group.name} of model {config.name}"
         self._path = f"instance_group[{index}]"
         self._source = source
 
-    def resolve(self, gpus: tuple[int, ...], supported: Collection[InstanceKind], default_count: int) -> InstanceGroup:
-        """The group with nothing left open; `gpus` are those that the backend can use."""
+    def resolve(self, supported: Collection[InstanceKind], default_count: int) -> InstanceGroup:
+        """The group with nothing left open."""
         kind = self._group.kind
+        gpus = self._gpus.ids
         if kind is InstanceKind.KIND_AUTO:
-            # As Triton: a listed GPU that is not there sends an AUTO group to the CPU, without its GPUs.
+            # As model_config.proto has it: a listed GPU that is not there sends an AUTO group to the CPU. (Triton then refuses
+            # the group, because it has GPUs and is on the CPU.)
             kind = InstanceKind.KIND_GPU if gpus and set(self._group.gpus) <= set(gpus) else InstanceKind.KIND_CPU
             if kind not in supported and InstanceKind.KIND_MODEL in supported:
                 kind = InstanceKind.KIND_MODEL
             if kind is not InstanceKind.KIND_GPU:
                 self._group = msgspec.structs.replace(self._group, gpus=())
         elif kind is InstanceKind.KIND_GPU:
-            kind = self._gpu_or_cpu(gpus, supported)
-        if kind not in supported:
+            kind = self._gpu_or_cpu(supported)
+        if kind not in supported and not (kind is InstanceKind.KIND_GPU and self.problems):
             names = ", ".join(sorted(each.name for each in supported))
             self._error(
                 "kind", f"{self._title} has kind {kind.name}, which its backend does not support", expected=f"one of {names}"
@@ -130,9 +144,10 @@ class _Placement:
             gpus=(self._group.gpus or gpus) if kind is InstanceKind.KIND_GPU else (),
         )
 
-    def _gpu_or_cpu(self, gpus: tuple[int, ...], supported: Collection[InstanceKind]) -> InstanceKind:
-        """KIND_GPU where there is one; else the CPU when the backend runs there, with a warning."""
-        if not gpus and InstanceKind.KIND_CPU in supported:
+    def _gpu_or_cpu(self, supported: Collection[InstanceKind]) -> InstanceKind:
+        """KIND_GPU where there is one; else the CPU when the machine has none and the backend runs there, with a warning."""
+        gpus, unusable = self._gpus.ids, self._gpus.unusable
+        if not gpus and InstanceKind.KIND_CPU in supported and not unusable:
             self.problems.append(
                 self._source.problem(
                     f"{self._path}.kind",
@@ -142,13 +157,14 @@ class _Placement:
             )
             return InstanceKind.KIND_CPU
         if not gpus:
-            self._error("kind", f"{self._title} has kind KIND_GPU but no GPUs are available")
+            reason = f": {unusable}" if unusable else ""
+            self._error("kind", f"{self._title} has kind KIND_GPU but no GPUs are available{reason}")
         for index, gpu in enumerate(self._group.gpus):
             if gpus and gpu not in gpus:
                 self._error(
                     f"gpus[{index}]",
                     f"{self._title} specifies invalid or unsupported gpu id {gpu}. GPUs with at least the minimum required CUDA "
-                    f"compute compatibility of {COMPUTE_CAPABILITY_MIN:f} are: {', '.join(map(str, gpus))}",
+                    f"compute compatibility of {self._gpus.compute_capability_min:f} are: {', '.join(map(str, gpus))}",
                 )
         return InstanceKind.KIND_GPU
 

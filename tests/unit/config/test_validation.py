@@ -142,7 +142,7 @@ def test_warnings_do_not_refuse() -> None:
 input {{ name: "IN" data_type: TYPE_FP32 dims: 4 allow_ragged_batch: true }}
 optimization {{ priority: PRIORITY_MAX cuda {{ }} eager_batching: true gather_kernel_buffer_threshold: 1 }}
 model_metrics {{ metric_control {{ metric_identifier {{ family: "f" }} histogram_options {{ buckets: 1 }} }} }}
-instance_group {{ kind: KIND_CPU rate_limiter {{ }} secondary_devices {{ }} }}
+instance_group {{ kind: KIND_CPU rate_limiter {{ }} }}
 """
     )
     assert messages(problems) == []
@@ -154,7 +154,6 @@ instance_group {{ kind: KIND_CPU rate_limiter {{ }} secondary_devices {{ }} }}
         "optimization.eager_batching",
         "optimization.gather_kernel_buffer_threshold",
         "model_metrics",
-        "instance_group[0].secondary_devices",
     ]
     assert str(problems[2]) == "config.pbtxt:3:16: warning: optimization.priority: 'priority' has no effect in this server"
 

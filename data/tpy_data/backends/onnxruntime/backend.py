@@ -8,7 +8,7 @@ from tpy.config.model_config import InstanceKind
 from tpy.errors import Internal
 from tpy_data.backends.completion import complete, is_complete
 from tpy_data.backends.onnxruntime.model import DEFAULT_FILENAME, OnnxModel
-from tpy_data.backends.onnxruntime.providers import CUDA
+from tpy_data.backends.onnxruntime.providers import CUDA, without_cuda
 from tpy_data.backends.onnxruntime.session import VERSION, offered_providers, start_runtime
 from tpy_data.backends.onnxruntime.settings import backend_config
 from tpy_data.backends.signature import Signature
@@ -35,6 +35,7 @@ class OnnxRuntimeBackend:
             implicit_state=True,
             ragged=True,
             batch_io=True,
+            gpus_unusable=without_cuda(offered_providers()),
             version=VERSION,
         )
 

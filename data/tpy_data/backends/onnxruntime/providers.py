@@ -96,10 +96,7 @@ def providers_for(config: ModelConfig, *, kind: InstanceKind, device_id: int, of
     policy = config.optimization.execution_accelerators if config.optimization is not None else None
     if kind is InstanceKind.KIND_GPU:
         if CUDA not in offered:
-            raise Unsupported(
-                f"GPU instances not supported: the installed ONNX Runtime has no {CUDA} (it has {_words(offered)}); "
-                f"{package_clash() or _GPU_ADVICE}"
-            )
+            raise Unsupported(f"GPU instances not supported: {without_cuda(offered)}")
         cuda = _cuda_parameters(config)
         for accelerator in policy.gpu_execution_accelerator if policy is not None else ():
             if accelerator.name == "tensorrt":
@@ -116,6 +113,13 @@ def providers_for(config: ModelConfig, *, kind: InstanceKind, device_id: int, of
         _require(OPENVINO, accelerator.name, offered)
         chosen.append((OPENVINO, {"device_type": "CPU", **accelerator.parameters}))
     return (*chosen, (CPU, {}))
+
+
+def without_cuda(offered: Collection[str]) -> str:
+    """The reason why nothing runs on a GPU, with what to install; "" where CUDA is offered."""
+    if CUDA in offered:
+        return ""
+    return f"the installed ONNX Runtime has no {CUDA} (it has {_words(offered)}); {package_clash() or _GPU_ADVICE}"
 
 
 def _require(provider: str, accelerator: str, offered: Collection[str]) -> None:

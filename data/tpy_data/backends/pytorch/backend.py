@@ -17,6 +17,16 @@ from tpy_data.backends.pytorch.settings import RUNTIME, backend_config
 _RUNTIME_FOLDER = Path(__file__).parent / "runtime"
 
 
+def _without_cuda() -> str:
+    """The reason why nothing runs on a GPU, with what to do."""
+    if torch.version.cuda is None:
+        return (
+            f"the installed PyTorch {torch.__version__} is a build without CUDA; install one for the CUDA of this machine, see "
+            "https://pytorch.org/get-started"
+        )
+    return f"PyTorch {torch.__version__} with CUDA {torch.version.cuda} finds no GPU that it can use; look at nvidia-smi"
+
+
 class PyTorchBackend:
     """One per server. Models with `runtime: "model.py"` run in workers of a Python backend of its own, as in Triton."""
 
@@ -36,6 +46,7 @@ class PyTorchBackend:
             implicit_state=True,
             ragged=True,
             batch_io=True,
+            gpus_unusable="" if torch.cuda.is_available() else _without_cuda(),
             version=torch.__version__,
         )
 

@@ -346,12 +346,8 @@ class InstanceSet:
 
 def _same_place(one: PlacedInstance, other: PlacedInstance) -> bool:
     a, b = one.placement, other.placement
-    return (a.kind, a.device_id, a.host_policy, one.passive, one.limits) == (
-        b.kind,
-        b.device_id,
-        b.host_policy,
-        other.passive,
-        other.limits,
+    return (one.passive, one.limits) == (other.passive, other.limits) and all(
+        getattr(a, field) == getattr(b, field) for field in ("kind", "device_id", "host_policy", "profiles", "secondary_devices")
     )
 
 

@@ -22,7 +22,6 @@ from tpy.config import (
     describe,
     errors_of,
     normalise,
-    normalise_instance_groups,
     validate,
 )
 from tpy.errors import InvalidArgument
@@ -30,7 +29,7 @@ from tpy.messages import ModelDescription
 from tpy.state import DesiredModel, DesiredVersion
 from tpy_data.engine.loading.initial_states import InitialStates
 from tpy_data.engine.loading.model_files import read_labels
-from tpy_data.engine.loading.placing import Machine, PlacedInstance, place
+from tpy_data.engine.loading.placing import Machine, Placed, PlacedInstance, place
 from tpy_data.engine.loading.support import refuse_beyond, refuse_unsupported, without_effect
 from tpy_data.engine.loading.warmup import WarmupSample, make_samples
 from tpy_data.schedulers.core import NO_START_DELAY, SchedulerCore, StartDelay, make_core
@@ -108,11 +107,12 @@ class Loader:
         )
         if desired.auto_complete:
             config = normalise(backend.auto_complete(context), default_model_filename=filename)
-        config = self._placed(config, backend)
+        placed = self._placed(config, backend)
+        config = placed.config
         _require(validate(config))
         refuse_unsupported(config)
         refuse_beyond(config, backend.capabilities)
-        instances = self._scheduled(config)
+        instances = _scheduled(placed)
         self._warn_without_effect(config, backend.capabilities)
         labels = read_labels(config, desired.directory)
         states = InitialStates(config, desired.directory)
@@ -141,35 +141,27 @@ class Loader:
             instance_group=desired.instance_group,
             version_policy=desired.version_policy or current.version_policy,
         )
-        config = self._placed(changed, self._backends.get(current.backend))
-        _require(validate(config))
-        return config, self._scheduled(config)
+        placed = self._placed(changed, self._backends.get(current.backend))
+        _require(validate(placed.config))
+        return placed.config, _scheduled(placed)
 
-    def _placed(self, config: ModelConfig, backend: Backend) -> ModelConfig:
-        capabilities = backend.capabilities
-        config, problems = normalise_instance_groups(
-            config,
-            gpus=self._machine.gpus,
-            supported=capabilities.devices,
-            default_kind=capabilities.default_kind,
-            default_count=capabilities.default_count,
-        )
-        _require(problems)
-        for warning in problems:
+    def _placed(self, config: ModelConfig, backend: Backend) -> Placed:
+        placed = place(config, self._machine, backend.capabilities)
+        for warning in placed.warnings:
             self._log("warning", warning.message)
-        return config
-
-    def _scheduled(self, config: ModelConfig) -> tuple[PlacedInstance, ...]:
-        """The instances. Raises InvalidArgument when requests could never run on any of them."""
-        placed = place(config, self._machine)
-        if all(instance.passive for instance in placed):
-            raise InvalidArgument(f"every instance group of model '{config.name}' is passive: nothing would run its requests")
         return placed
 
     def _warn_without_effect(self, config: ModelConfig, capabilities: BackendCapabilities) -> None:
         fields = without_effect(config, capabilities)
         if fields:
             self._log("warning", f"model '{config.name}' sets fields that have no effect here: {', '.join(fields)}")
+
+
+def _scheduled(placed: Placed) -> tuple[PlacedInstance, ...]:
+    """The instances. Raises InvalidArgument when requests could never run on any of them."""
+    if all(instance.passive for instance in placed.instances):
+        raise InvalidArgument(f"every instance group of model '{placed.config.name}' is passive: nothing would run its requests")
+    return placed.instances
 
 
 def _require(problems: Sequence[Problem]) -> None:

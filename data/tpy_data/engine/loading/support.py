@@ -53,6 +53,10 @@ def _unsupported(config: ModelConfig) -> Iterator[str]:
 
 
 def _without_effect(config: ModelConfig, capabilities: BackendCapabilities | None) -> Iterator[str]:
+    if capabilities is not None and not capabilities.secondary_devices:
+        for index, group in enumerate(config.instance_group):
+            if group.secondary_devices:
+                yield f"instance_group[{index}].secondary_devices"
     if capabilities is not None and not capabilities.batch_io:
         # The model makes of its batch what it likes.
         if config.batch_input:

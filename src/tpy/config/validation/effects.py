@@ -28,9 +28,6 @@ def _without_effect(config: ModelConfig) -> Iterator[str]:
         yield from _optimization_without_effect(config.optimization)
     if config.model_metrics is not None:
         yield "model_metrics"  # buckets of histograms, which this server does not keep
-    for index, group in enumerate(config.instance_group):
-        if group.secondary_devices:
-            yield f"instance_group[{index}].secondary_devices"
 
 
 def _optimization_without_effect(optimization: Optimization) -> Iterator[str]:
