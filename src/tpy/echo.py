@@ -18,8 +18,8 @@ def echo(text: str, characters_max: int = ECHO_CHARACTERS_MAX) -> str:
     return f"{text[:characters_max]}... ({len(text) - characters_max} more characters)"
 
 
-def echo_list(items: Iterable[object]) -> str:
-    """The items with commas between them, as far as ECHO_LIST_CHARACTERS_MAX characters go, then how many more there are."""
+def echo_list(items: Iterable[object], separator: str = ",") -> str:
+    """The items with `separator` between them, as far as ECHO_LIST_CHARACTERS_MAX characters go, then how many more there are."""
     shown: list[str] = []
     left_out = 0
     room = ECHO_LIST_CHARACTERS_MAX
@@ -29,7 +29,7 @@ def echo_list(items: Iterable[object]) -> str:
             continue
         shown.append(echo(str(item)))
         room -= len(shown[-1])
-    text = ",".join(shown)
+    text = separator.join(shown)
     return f"{text}, ... and {left_out} more" if left_out else text
 
 

@@ -42,8 +42,13 @@ def send(connection: http.client.HTTPConnection, case: Case) -> Answer:
     return Answer(status=response.status, headers=headers, json=stable(parsed), binary=binary)
 
 
-NEXT_STEP = "; raise max_batch_size in its config.pbtxt to allow more"
-"""tpy says it behind Triton's refusal of a batch that is too large."""
+HINT = re.compile(
+    r"; raise max_batch_size in its config\.pbtxt to allow more$"
+    r"|; allowed (inputs|outputs) are: .*$"
+    r"|; taken for parameters: .*$"
+    r"|; '[^']*' is none of BOOL, UINT8, .*$"
+)
+"""Hints of tpy behind Triton's text: where a limit is raised, which names and datatypes there are."""
 
 
 def stable(value: Any) -> Any:
@@ -53,6 +58,6 @@ def stable(value: Any) -> Any:
     if isinstance(value, list):
         return [stable(item) for item in value]
     if isinstance(value, str):
-        value = value.removesuffix(NEXT_STEP)
+        value = HINT.sub("", value)
         return re.sub(r"/[^\s'\"(]*/([^/\s'\"(]+)", r"\1", value) if "model.py" in value else value
     return value

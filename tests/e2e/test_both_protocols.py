@@ -205,7 +205,13 @@ BATCH_NOTE = (
             f"{PREFIX}inference input 'INPUT0' data-type is 'INT32', but model 'batched' expects 'FP32'",
             datatype="INT32",
         ),
-        Refused("batched", (1, 2), "400", "unexpected inference input 'X' for model 'batched'", name="X"),
+        Refused(
+            "batched",
+            (1, 2),
+            "400",
+            "unexpected inference input 'X' for model 'batched'; allowed inputs are: INPUT0 (FP32 [-1,2])",
+            name="X",
+        ),
     ],
     ids=lambda case: f"{case.model} {case.status} {case.text[:40]}",
 )
@@ -219,7 +225,7 @@ def test_an_output_that_is_not_there(client: Client) -> None:
     outputs = [client.output("NOSUCH")]
     assert client.refusal("batched", given, outputs=outputs) == (
         "400",
-        "unexpected inference output 'NOSUCH' for model 'batched'",
+        "unexpected inference output 'NOSUCH' for model 'batched'; allowed outputs are: OUTPUT0 (FP32 [-1,2])",
     )
 
 

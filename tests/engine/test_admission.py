@@ -309,7 +309,34 @@ def test_refused_with_tritons_words(of: ModelConfig, inputs: list[Tensor], field
     sent = InferenceRequest(model_name=of.name, inputs=tuple(inputs), **fields)
     with pytest.raises(InvalidArgument) as refused:
         Admission(of).admit(sent)
-    assert str(refused.value) == message
+    text, _, _ = str(refused.value).partition("; allowed ")
+    assert text == message
+
+
+@pytest.mark.parametrize(
+    ("of", "inputs", "fields", "said"),
+    [
+        (TWO, [t("IN0", 1, 2), t("X", 1, 2)], {}, "'b8two'; allowed inputs are: IN0 (FP32 [-1,2]), IN1 (INT32 [-1,2])"),
+        (N0, [t("X", 1, 2)], {}, "'n0'; allowed inputs are: IN (FP32 [2,-1])"),
+        (B8, [t("IN", 1, 2), t("X", 1, 2)], {}, "required input(s).; allowed inputs are: IN (FP32 [-1,2])"),
+        (B8, [t("IN", 1, 2)], {"requested_outputs": ("Y",)}, "'b8'; allowed outputs are: OUT (FP32 [-1,2])"),
+        (B8, [], {"parameters": {"in": 1.0, "id": "a"}}, "required input(s).; taken for parameters: in, id"),
+    ],
+    ids=["input", "input of a model that does not batch", "one too many", "output", "members of generate"],
+)
+def test_a_refusal_names_what_is_allowed(of: ModelConfig, inputs: list[Tensor], fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        Admission(of).admit(InferenceRequest(model_name=of.name, inputs=tuple(inputs), **fields))
+    assert str(refused.value).endswith(said)
+
+
+def test_the_names_that_are_allowed_are_bounded() -> None:
+    many = model("many", 0, *((f"INPUT{number}", F, (2,), True) for number in range(5000)))
+    with pytest.raises(InvalidArgument) as refused:
+        Admission(many).admit(InferenceRequest(model_name="many", inputs=(t("X", 2),)))
+    text = str(refused.value)
+    assert len(text) < 6000
+    assert text.endswith(" more")
 
 
 TAKEN: list[tuple[str, ModelConfig, list[Tensor], dict[str, Any], int]] = [

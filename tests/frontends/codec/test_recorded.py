@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.transcript import HINT
+
 from . import exchanges
 from .exchanges import Exchange
 
@@ -61,7 +63,8 @@ def test_answers_as_recorded(exchange: Exchange) -> None:
     assert answer.status == status_of(exchange), answer.body
     meant = NEWER_ERRORS.get(exchange.name) or OUR_ERRORS.get(exchange.name) or exchange.error()
     if meant is not None:
-        assert json.loads(answer.body) == {"error": meant}
+        (said,) = json.loads(answer.body).items()
+        assert (said[0], HINT.sub("", said[1])) == ("error", meant)
         return
     unsized = {name: value for name, value in exchange.answer_headers.items() if "length" not in name}
     assert {name: value for name, value in answer.headers.items() if "length" not in name} == unsized

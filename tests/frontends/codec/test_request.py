@@ -37,6 +37,21 @@ def refusal(document: Any, blobs: bytes = b"") -> str:
     return caught.value.message
 
 
+@pytest.mark.parametrize("word", ["TYPE_FP32", "float32", ""])
+def test_a_word_that_is_no_datatype_is_answered_with_those_that_are(word: str) -> None:
+    assert refusal(item([1.0], datatype=word)).startswith(
+        f"invalid datatype for input IN0; '{word}' is none of BOOL, UINT8, UINT16, UINT32, UINT64, INT8, INT16,"
+    )
+
+
+def test_generate_says_which_members_are_inputs() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_generate(b'{"in0": [1, 2]}', description=MODEL, version=None, received_ns=0)
+    assert str(caught.value) == (
+        "parameter 'in0' has invalid type. It should be either 'int', 'bool', or 'string'.; allowed inputs are: IN0 (FP32 [-1])"
+    )
+
+
 def test_fields_reach_the_request() -> None:
     parameters = {"sequence_id": 7, "sequence_start": True, "priority": 2, "timeout": 1500, "mine": "x", "half": 0.5}
     body = json.dumps({"id": "a", **item([1.0]), "parameters": parameters, "outputs": [{"name": "B"}, {"name": "A"}]}).encode()

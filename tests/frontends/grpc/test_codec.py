@@ -187,7 +187,10 @@ FP32 = ("INPUT0", "FP32", [1, 4])
             request(("INPUT0", "FP31", [1, 4]), raw=(bytes(16),)),
             "[request id: <id_unknown>] inference input 'INPUT0' data-type is '<invalid>', but model 'm' expects 'FP32'",
         ),
-        (request(("X", "FP31", [1, 4]), raw=(bytes(16),)), "unexpected inference input 'X' for model 'm'"),
+        (
+            request(("X", "FP31", [1, 4]), raw=(bytes(16),)),
+            "unexpected inference input 'X' for model 'm'; allowed inputs are: INPUT0 (FP32 [-1,-1])",
+        ),
         (request(FP32, FP32, raw=(bytes(16), bytes(16)), id="a"), "[request id: a] input 'INPUT0' already exists in request"),
         (
             request(FP32, raw=(bytes(16),), outputs=[{"name": "O"}, {"name": "P"}, {"name": "O"}], id="a"),

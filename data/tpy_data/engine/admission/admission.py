@@ -17,6 +17,7 @@ from tpy.config import ModelConfig
 from tpy.echo import echo, echo_list, request_prefix
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType, InferenceRequest, Tensor
+from tpy.messages.allowed import allowed_inputs, allowed_outputs, taken_for_parameters
 from tpy_data.engine.admission.shapes import Dims, Reshape, fits
 
 _RAISE_BATCH_SIZE = "; raise max_batch_size in its config.pbtxt to allow more"
@@ -54,7 +55,17 @@ class Admitted(NamedTuple):
 class Admission:
     """The checks of one model version."""
 
-    __slots__ = ("_inputs", "_max_batch_size", "_model_name", "_outputs", "_required", "_reshapes", "_same_signature", "_specs")
+    __slots__ = (
+        "_inputs",
+        "_max_batch_size",
+        "_model_name",
+        "_output_names",
+        "_outputs",
+        "_required",
+        "_reshapes",
+        "_same_signature",
+        "_specs",
+    )
 
     def __init__(self, config: ModelConfig) -> None:
         batching = config.max_batch_size > 0
@@ -74,7 +85,8 @@ class Admission:
         )
         self._specs = {spec.name: spec for spec in self._inputs}
         self._required = {spec.name: None for spec in self._inputs if not spec.optional}.keys()
-        self._outputs = frozenset(entry.name for entry in config.output)
+        self._outputs = {entry.name: entry for entry in config.output}
+        self._output_names = frozenset(self._outputs)
         self._reshapes = any(spec.reshape is not None for spec in self._inputs)
         self._same_signature = all((spec.fixed or spec.ragged) and not spec.optional for spec in self._inputs)
 
@@ -87,7 +99,7 @@ class Admission:
             not batch_size
             or len(inputs) != len(tensors)
             or (len(inputs) != len(self._inputs) and not inputs.keys() >= self._required)
-            or (request.requested_outputs and not self._outputs.issuperset(request.requested_outputs))
+            or (request.requested_outputs and not self._output_names.issuperset(request.requested_outputs))
         ):
             raise self.why_refused(request)
         signature = None if self._same_signature else self._signature(inputs)
@@ -141,10 +153,13 @@ class Admission:
             seen.add(name)
         for name in request.requested_outputs:
             if name not in self._outputs:
-                return InvalidArgument(f"unexpected inference output '{echo(name)}' for model '{self._model_name}'")
+                return InvalidArgument(
+                    f"unexpected inference output '{echo(name)}' for model '{self._model_name}'"
+                    + allowed_outputs((each.name, each.data_type, self._with_batch(each.dims)) for each in self._outputs.values())
+                )
         backwards = request.inputs[::-1]
         return (
-            self._wrong_inputs(names, seen, prefix)
+            self._wrong_inputs(request, names, seen, prefix)
             or self._wrong_batch(backwards, prefix)
             or next((fault for tensor in backwards if (fault := self._wrong_tensor(tensor, prefix))), None)
             or InvalidArgument(
@@ -152,13 +167,15 @@ class Admission:
             )  # Triton takes an empty batch of a variable shape, and its backends hang on it
         )
 
-    def _wrong_inputs(self, names: list[str], given: set[str], prefix: str) -> InvalidArgument | None:
+    def _wrong_inputs(self, request: InferenceRequest, names: list[str], given: set[str], prefix: str) -> InvalidArgument | None:
         total = len(self._inputs)
         least = len(self._required)
         missing = [name for name in self._required if name not in given]
         unknown = next((name for name in reversed(names) if name not in self._specs), None)
         if least <= len(names) <= total and unknown is not None:
-            return InvalidArgument(f"unexpected inference input '{echo(unknown)}' for model '{self._model_name}'")
+            return InvalidArgument(
+                f"unexpected inference input '{echo(unknown)}' for model '{self._model_name}'" + self._allowed_inputs()
+            )
         if least <= len(names) <= total and not missing:
             return None
         expected = f"expected {total} inputs" if least == total else f"expected number of inputs between {least} and {total}"
@@ -166,7 +183,16 @@ class Admission:
             f"{prefix}{expected} but got {len(names)} inputs for model '{self._model_name}'. "
             f"Got input(s) {_quoted(names[::-1])}, but missing required input(s) {_quoted(missing)}. "
             "Please provide all required input(s)."
+            + ("" if unknown is None else self._allowed_inputs())
+            + (taken_for_parameters(request.parameters) if missing and request.parameters else "")
         )
+
+    def _allowed_inputs(self) -> str:
+        return allowed_inputs((spec.name, spec.datatype, self._with_batch(spec.dims)) for spec in self._inputs)
+
+    def _with_batch(self, dims: Dims) -> Dims:
+        """As requests must give it."""
+        return (-1, *dims) if self._max_batch_size > 0 else dims
 
     def _wrong_batch(self, backwards: Sequence[Tensor], prefix: str) -> InvalidArgument | None:
         if self._max_batch_size == 0:
@@ -201,7 +227,7 @@ class Admission:
                 f"but model '{self._model_name}' expects '{spec.datatype.value}'"
             )
         if not fits(shape[1:] if batching else shape, spec.dims):
-            expected = (-1, *spec.dims) if batching else spec.dims
+            expected = self._with_batch(spec.dims)
             note = _BATCH_NOTE if batching else ""
             return InvalidArgument(
                 f"{prefix}unexpected shape for {about}. Expected {_dims(expected)}, got {_dims(shape)}. {note}"

@@ -19,6 +19,7 @@ from tpy.frontends.grpc.codec.wire import ParsedRequest
 from tpy.frontends.shared_memory import NO_REGIONS, RegionRange, TensorResolver, read_region
 from tpy.limits import TENSOR_DIMS_MAX
 from tpy.messages import DataType, InferenceRequest, ModelDescription, ParameterValue, Tensor
+from tpy.messages.allowed import allowed_inputs
 from tpy.messages.datatypes import BY_WORD
 
 _VERSION_MAX = 2**63 - 1
@@ -190,7 +191,10 @@ def _read_outputs(
 def _refuse_datatype(name: str, description: ModelDescription, prefix: str) -> NoReturn:
     described = description.input_by_name.get(name)
     if described is None:
-        raise InvalidArgument(f"unexpected inference input '{echo(name)}' for model '{description.name}'")
+        raise InvalidArgument(
+            f"unexpected inference input '{echo(name)}' for model '{description.name}'"
+            + allowed_inputs((each.name, each.datatype, each.shape) for each in description.inputs)
+        )
     raise InvalidArgument(
         f"{prefix}inference input '{echo(name)}' data-type is '<invalid>', but model '{description.name}' expects "
         f"'{described.datatype.value}'"

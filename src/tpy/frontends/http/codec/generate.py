@@ -27,6 +27,7 @@ from tpy.messages import (
     Tensor,
     TensorDescription,
 )
+from tpy.messages.allowed import allowed_inputs
 
 _PARAMETERS = "parameters"
 
@@ -119,7 +120,11 @@ def _take(
 ) -> None:
     described = description.input_by_name.get(name)
     if described is None:
-        parameters[name] = own_value(name, value)
+        try:
+            parameters[name] = own_value(name, value)
+        except InvalidArgument as error:
+            allowed = allowed_inputs((each.name, each.datatype, each.shape) for each in description.inputs)
+            raise InvalidArgument(f"{error}{allowed}") from None
     elif name in inputs:
         raise InvalidArgument(f"{request_prefix(request_id)}input '{name}' already exists in request")
     else:

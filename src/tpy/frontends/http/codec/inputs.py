@@ -24,6 +24,7 @@ from tpy.frontends.http.codec.regions import region_of
 from tpy.frontends.shared_memory import TensorResolver, read_region
 from tpy.limits import TENSOR_DIMS_MAX
 from tpy.messages import DataType, ModelDescription, Tensor
+from tpy.messages.allowed import allowed_datatypes
 from tpy.messages.datatypes import BY_WORD
 
 
@@ -83,7 +84,8 @@ class InputReader:
             return shaped(np.empty(0, self._known(name, datatype).numpy), shape, name)
         data = data_member(item, "data")
         if datatype is None:
-            raise InvalidArgument(f"invalid datatype for input {echo(name)}")
+            hint = allowed_datatypes(string_member(item, "datatype"))
+            raise InvalidArgument(f"invalid datatype for input {echo(name)}{hint}")
         try:
             return shaped(read_json_data(data, datatype, count, tensor=name), shape, name)
         except BrokenElements as broken:
