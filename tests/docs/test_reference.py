@@ -12,7 +12,9 @@ import pytest
 
 from tpy import limits
 from tpy._proto import POOL
+from tpy.cli.development import DEFAULTS
 from tpy.cli.flags import FLAG_BY_NAME, FLAGS
+from tpy.cli.main import cli
 from tpy.config import ModelConfig
 from tpy.config.model_config import (
     BatchInput,
@@ -131,6 +133,25 @@ def test_every_bound_that_is_named_exists() -> None:
     named = set(re.findall(r"`([A-Z_]+_M(?:AX|IN))`", text))
     assert named
     assert not {name for name in named if not hasattr(limits, name)}
+
+
+def test_every_command_is_described() -> None:
+    text = _text("command-line.md")
+    sections = {name: part for name, _, part in (each.partition("\n") for each in text.split("\n## tpy ")[1:])}
+    assert set(sections) == set(cli.commands)
+    for name, command in cli.commands.items():
+        if name != "dev":  # those of serve; its own are in test_the_defaults_of_dev_are_described
+            missing = {option.opts[0] for option in command.params if f"`{option.opts[0]}`" not in sections[name]}
+            assert not {each for each in missing if each.startswith("--")}, name
+        assert f"\ntpy {name} " in sections[name], "an example"
+    assert "Sentinel" not in text
+    assert "None`" not in text
+
+
+def test_the_defaults_of_dev_are_described() -> None:
+    section = _text("command-line.md").split("\n## tpy dev\n")[1].split("\n## ")[0]
+    rows = {_codes(row[0])[0].removeprefix("--"): _codes(row[1]) for row in _rows(section)}
+    assert rows == {name: [text] for name, text in DEFAULTS.items()}
 
 
 def _not_there_yet() -> list[str]:
