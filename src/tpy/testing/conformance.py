@@ -29,7 +29,7 @@ from tpy.messages import DataType
 from tpy.messages.datatypes import from_numpy
 from tpy.testing.hosting import HostedInstance, HostedModel
 from tpy.testing.requests import SampleRequest, batch_of, request_of
-from tpy.testing.resources import measure
+from tpy.testing.resources import NOTHING, left_since, measure
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
@@ -260,7 +260,7 @@ class BackendConformance:
         self.use_once(stage)  # what is imported, and pools that belong to the process, come with the first use
         before = measure()
         remains = [reference for _ in range(3) for reference in self.use_once(stage)]
-        assert measure() == before
+        assert left_since(before) == NOTHING
         assert [reference() for reference in remains] == [None] * len(remains)
 
     def test_a_failing_request_is_answered_and_the_instance_lives_on(self, stage: Stage) -> None:
@@ -283,7 +283,7 @@ class BackendConformance:
         before = measure()
         with pytest.raises(TpyError, match=r"\S"), HostedModel(stage.backend, broken) as model:
             model.instance(stage.placement())
-        assert measure() == before
+        assert left_since(before) == NOTHING
         self.use_once(stage)
 
     @staticmethod

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -13,6 +15,9 @@ _PROC = Path("/proc/self")
 
 
 _IDLE_THREAD = "Trio thread "
+
+_LOOKS = 100
+_BETWEEN_LOOKS_S = 0.05
 
 
 class Resources(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +42,30 @@ def measure() -> Resources:
         file_descriptors=_count("fd"),
         child_processes=_child_processes(),
         shared_memory=_shared_memory(),
+    )
+
+
+def left_since(before: Resources) -> Resources:
+    """Returns what is held now and was not `before`: all counts zero and all names gone, unless something is left behind. What is
+    about to end, such as a thread that has done its work, has a moment for it."""
+    for _ in range(_LOOKS):
+        left = _more(measure(), before)
+        if left == NOTHING:
+            break
+        time.sleep(_BETWEEN_LOOKS_S)
+    return left
+
+
+NOTHING = Resources(python_threads=(), native_threads=0, file_descriptors=0, child_processes=0, shared_memory=())
+
+
+def _more(now: Resources, before: Resources) -> Resources:
+    return Resources(
+        python_threads=tuple(sorted((Counter(now.python_threads) - Counter(before.python_threads)).elements())),
+        native_threads=max(0, now.native_threads - before.native_threads),
+        file_descriptors=max(0, now.file_descriptors - before.file_descriptors),
+        child_processes=max(0, now.child_processes - before.child_processes),
+        shared_memory=tuple(sorted(set(now.shared_memory) - set(before.shared_memory))),
     )
 
 

@@ -17,7 +17,7 @@ import pytest
 from tests.backends.python.conftest import Serve, request
 from tpy.backend import InstanceFailure
 from tpy.errors import Internal, TpyError
-from tpy.testing.resources import measure
+from tpy.testing.resources import NOTHING, left_since, measure
 
 COPY = """
 class TritonPythonModel:
@@ -245,7 +245,7 @@ def test_twenty_workers_leave_nothing(make: Serve) -> None:
             with pytest.raises(InstanceFailure):
                 served.run(request(large, id="die"))
         served.close()
-    assert measure() == before
+    assert left_since(before) == NOTHING
 
 
 def test_memory_is_used_again_and_given_back(make: Serve) -> None:

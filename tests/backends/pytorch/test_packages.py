@@ -15,7 +15,7 @@ from tpy.config.model_config import InstanceKind
 from tpy.errors import Internal, InvalidArgument
 from tpy.messages import DataType
 from tpy.testing import HostedModel
-from tpy.testing.resources import measure
+from tpy.testing.resources import NOTHING, left_since, measure
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make setup-torch")
 
@@ -109,5 +109,5 @@ def test_loading_and_unloading_leave_nothing(context: ModelContext) -> None:
     before = measure()
     for _ in range(3):
         use()
-    assert measure() == before
+    assert left_since(before) == NOTHING
     backend.close()
