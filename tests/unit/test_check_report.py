@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tpy.cli.check import report
+from tpy_data.registry import BackendRegistry
 
+INSTALLED = ", ".join(sorted(row.name for row in BackendRegistry().available()))
 TENSORS = 'input { name: "I" data_type: TYPE_FP32 dims: 1 } output { name: "O" data_type: TYPE_FP32 dims: 1 }\n'
 
 
@@ -32,16 +34,16 @@ def checked(tmp_path: Path, config: str) -> tuple[list[str], bool]:
         (
             'backend: "identify"\n' + TENSORS,
             (
-                "1:1: backend: unable to find backend library for backend 'identify'; expected one of identity, onnxruntime, "
-                "python, pytorch. Did you mean 'identity'?"
+                "1:1: backend: unable to find backend library for backend 'identify'; expected one of "
+                f"{INSTALLED}. Did you mean 'identity'?"
             ),
         ),
         (
-            'name: "m"\nplatform: "tensorflow_graphdef"\n' + TENSORS,
+            'name: "m"\nplatform: "tensorrt_plan"\n' + TENSORS,
             (
-                "2:1: platform: unable to find backend library for backend 'tensorflow'; expected one of identity, onnxruntime, "
-                "python, pytorch. For 'tensorflow', install a package that offers it as an entry point 'tpy.backends'; or "
-                "convert the model: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx, or run it in a model.py "
+                "2:1: platform: unable to find backend library for backend 'tensorrt'; expected one of "
+                f"{INSTALLED}. For 'tensorrt', install a package that offers it as an entry point 'tpy.backends'; or "
+                "serve the ONNX model that the plan was built from, or run it in a model.py "
                 "(backend 'python')"
             ),
         ),

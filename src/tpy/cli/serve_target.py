@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tpy.cli.parsing import UsageError
-from tpy.config.model_files import BACKEND_OF_SUFFIX, advice_for_file, files_beside, unserved_files
-from tpy.config.resolve import KNOWN_BACKENDS
+from tpy.config.known_backends import BACKEND_OF_FILE, BACKEND_OF_SUFFIX
+from tpy.config.model_files import advice_for_file, files_beside, unserved_files
 
 _CONFIG = "config.pbtxt"
 _CONFIGS = "configs"
-_KNOWN = {known.filename: known.backend for known in KNOWN_BACKENDS}
 
 
 class ServeTarget(NamedTuple):
@@ -51,7 +50,7 @@ def serve_target(path: Path) -> Iterator[ServeTarget]:
         single = _Single(_name_of(path), path.resolve())
         taken = f"{path} is taken for one model, '{single.name}'; a repository is the folder above it"
     elif (only := _only_model_file(path)) is not None:
-        single = _Single(_name_of(path), path.resolve(), _KNOWN[only]) if only in _KNOWN else _file(path / only)
+        single = _Single(_name_of(path), path.resolve(), BACKEND_OF_FILE[only]) if only in BACKEND_OF_FILE else _file(path / only)
         taken = f"{path} is taken for model '{single.name}': {only} in it is version 1 (backend {single.backend})"
     else:
         _require_models(path)
@@ -78,7 +77,7 @@ def _only_model_file(folder: Path) -> str | None:
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     if any(entry.is_dir() and _is_model(entry) for entry in entries):
         return None
-    known = [known.filename for known in KNOWN_BACKENDS if any(entry.name == known.filename for entry in entries)]
+    known = [filename for filename in BACKEND_OF_FILE if any(entry.name == filename for entry in entries)]
     if known:
         return known[0]
     files = [entry.name for entry in entries if entry.is_file() and entry.suffix in BACKEND_OF_SUFFIX]
@@ -104,10 +103,10 @@ def _require_models(folder: Path) -> None:
 
 def _file(path: Path) -> _Single:
     """A model file by itself. Raises UsageError for one that no backend serves."""
-    backend = _KNOWN.get(path.name) or BACKEND_OF_SUFFIX.get(path.suffix)
+    backend = BACKEND_OF_FILE.get(path.name) or BACKEND_OF_SUFFIX.get(path.suffix)
     if backend is None:
         raise UsageError(f"{path}: {advice_for_file(path.name, folder=str(path.parent))}")
-    name = _name_of(path.parent) if path.name in _KNOWN else _legal_name(path.stem)
+    name = _name_of(path.parent) if path.name in BACKEND_OF_FILE else _legal_name(path.stem)
     return _Single(name, path.resolve(), backend)
 
 
@@ -144,5 +143,5 @@ def _fill(model: Path, single: _Single) -> None:
         (model / "1").mkdir(parents=True)
         for file in (source, *files_beside(source)):
             (model / "1" / file.name).symlink_to(file)
-        if source.name not in _KNOWN:
+        if source.name not in BACKEND_OF_FILE:
             (model / _CONFIG).write_text(f'backend: "{single.backend}"\ndefault_model_filename: "{source.name}"\n')

@@ -8,8 +8,7 @@ from glob import escape
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-BACKEND_OF_SUFFIX: Final[Mapping[str, str]] = {".onnx": "onnxruntime", ".pt": "pytorch", ".pt2": "pytorch"}
-"""Of files that are served under any name once the configuration names them."""
+from tpy.config.known_backends import BACKEND_OF_SUFFIX
 
 _NAMES_SHOWN_MAX = 8
 _CONVERTED = "tpy init NAME --from {path} makes an ONNX model of it"
@@ -56,14 +55,16 @@ _UNSERVED: Final[Mapping[str, _Unserved]] = {
 _BACKEND_ADVICE: Final[Mapping[str, str]] = {
     "tensorflow": "convert the model: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx",
     "tensorrt": "serve the ONNX model that the plan was built from",
-    "openvino": "serve the ONNX model that the IR was made from",
 }
 
 
 def files_beside(source: Path) -> list[Path]:
-    """Returns the files that belong to the model file `source`: the weights beside a large ONNX model, which names them."""
+    """Returns the files that belong to the model file `source`: the weights beside a large ONNX model, which names them, or
+    those of OpenVINO's IR."""
     name, stem = escape(source.name), escape(source.stem)
     found = {file for pattern in (f"{name}.*", f"{name}?data", f"{stem}.data") for file in source.parent.glob(pattern)}
+    if source.suffix == ".xml":
+        found.update(source.parent.glob(f"{stem}.bin"))
     return sorted(found - {source})
 
 

@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Collection
+from typing import Final
 
 import msgspec
 
+from tpy.config.known_backends import KNOWN_BACKENDS, KnownBackend
 from tpy.config.model_config import ModelConfig
 from tpy.config.model_files import advice_for_folder
 from tpy.config.problem import NO_SOURCE, ConfigError, Problem, Source
 
 ENSEMBLE_PLATFORM: Final = "ensemble"
-
-
-class _KnownBackend(NamedTuple):
-    """The signs of a backend. The first platform is the one filled in. `is_folder` is None where file and folder both do."""
-
-    backend: str
-    platforms: tuple[str, ...]
-    filename: str
-    is_folder: bool | None = None
-
-
-KNOWN_BACKENDS: Final = (
-    _KnownBackend("tensorflow", ("tensorflow_graphdef",), "model.graphdef", is_folder=False),
-    _KnownBackend("tensorflow", ("tensorflow_savedmodel",), "model.savedmodel", is_folder=True),
-    _KnownBackend("tensorrt", ("tensorrt_plan",), "model.plan", is_folder=False),
-    _KnownBackend("onnxruntime", ("onnxruntime_onnx",), "model.onnx"),
-    _KnownBackend("openvino", (), "model.xml"),
-    _KnownBackend("pytorch", ("pytorch_libtorch", "libtorch"), "model.pt", is_folder=False),
-    _KnownBackend("pytorch", ("torch_aoti",), "model.pt2", is_folder=False),
-    _KnownBackend("python", (), "model.py"),
-)
-"""In the order in which they are looked for; python comes last, because other models may have a model.py beside them."""
-
-PLATFORMS_OF_BACKEND: Final[Mapping[str, frozenset[str]]] = {
-    backend: frozenset(platform for known in KNOWN_BACKENDS if known.backend == backend for platform in known.platforms)
-    for backend in ("tensorflow", "tensorrt", "onnxruntime", "pytorch")
-}
-"""The platforms that may be given together with a backend; other backends take any platform."""
 
 
 def resolve(
@@ -97,7 +70,7 @@ def resolve_as_far_as_possible(
     return config, problems
 
 
-def _find_known(config: ModelConfig, files: frozenset[str]) -> _KnownBackend | None:
+def _find_known(config: ModelConfig, files: frozenset[str]) -> KnownBackend | None:
     """The known backend that the configuration means, or None for any other."""
     if config.backend:
         candidates = [known for known in KNOWN_BACKENDS if known.backend == config.backend]
@@ -111,24 +84,24 @@ def _find_known(config: ModelConfig, files: frozenset[str]) -> _KnownBackend | N
     return next((known for known in KNOWN_BACKENDS if _is_present(known, files)), None)
 
 
-def _first_choice(backend: str, candidates: list[_KnownBackend]) -> _KnownBackend | None:
+def _first_choice(backend: str, candidates: list[KnownBackend]) -> KnownBackend | None:
     """The default format of a backend with several: TorchScript; TensorFlow has none."""
     return candidates[0] if backend == "pytorch" else None
 
 
-def _is_given(known: _KnownBackend, config: ModelConfig) -> bool:
+def _is_given(known: KnownBackend, config: ModelConfig) -> bool:
     if config.platform:
         return config.platform in known.platforms
     return config.default_model_filename == known.filename
 
 
-def _is_present(known: _KnownBackend, files: frozenset[str]) -> bool:
+def _is_present(known: KnownBackend, files: frozenset[str]) -> bool:
     return (known.is_folder is not True and known.filename in files) or (
         known.is_folder is not False and f"{known.filename}/" in files
     )
 
 
-def _filled(config: ModelConfig, known: _KnownBackend) -> ModelConfig:
+def _filled(config: ModelConfig, known: KnownBackend) -> ModelConfig:
     return msgspec.structs.replace(
         config,
         backend=config.backend or known.backend,

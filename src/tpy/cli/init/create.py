@@ -25,6 +25,7 @@ from tpy.cli.init.folder import (
 from tpy.cli.init.sources import Form, Way, choose, converted, forms_of, interpreter_of
 from tpy.cli.parsing import UsageError
 from tpy.config import ModelConfig
+from tpy.config.known_backends import BACKEND_OF_FILE
 from tpy.config.model_config import ModelParameter
 from tpy.config.model_files import files_beside
 from tpy.errors import TpyError
@@ -34,7 +35,6 @@ _BATCH_SIZE = 64
 """Written where the model takes batches: the 4 of auto-completion is refused too soon."""
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
-_BACKENDS = {"model.onnx": "onnxruntime", "model.py": "python", "model.pt": "pytorch"}
 
 
 class InitRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ def create(request: InitRequest) -> list[str]:
 
 def _make(request: InitRequest, building: Path, form: Form, way: Way) -> _Made:
     target = building / "1" / way.filename
-    config = ModelConfig(name=request.name, backend=_BACKENDS[way.filename], default_model_filename=way.filename)
+    config = ModelConfig(name=request.name, backend=BACKEND_OF_FILE[way.filename], default_model_filename=way.filename)
     environment = None if request.environment is None else request.environment.absolute()
     interpreter_of(environment)
     if environment is not None and form is Form.PYTHON:

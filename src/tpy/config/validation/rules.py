@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from tpy.config.instance_groups import check_instance_groups
+from tpy.config.known_backends import PLATFORMS_OF_BACKEND
 from tpy.config.model_config import ModelConfig
 from tpy.config.problem import NO_SOURCE, Problem, Source
 from tpy.config.request_timeout import PARAMETER, RequestTimeout
-from tpy.config.resolve import ENSEMBLE_PLATFORM, PLATFORMS_OF_BACKEND
+from tpy.config.resolve import ENSEMBLE_PLATFORM
 from tpy.config.validation.batching import check_dynamic_batching
 from tpy.config.validation.effects import check_effects
 from tpy.config.validation.ensembles import check_ensemble

@@ -1,0 +1,23 @@
+"""A backend whose framework is not installed says so, and how to get it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tpy.errors import Unavailable
+from tpy_data.registry import BackendRegistry
+
+FRAMEWORKS = {"openvino": ("openvino", "OpenVINO", "openvino")}
+"""Of a backend: its module, its name for people, and the extra that brings it."""
+
+
+@pytest.mark.parametrize("backend", FRAMEWORKS)
+def test_the_extra_is_named(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, name, extra = FRAMEWORKS[backend]
+    for loaded in [each for each in sys.modules if each.startswith(f"tpy_data.backends.{backend}.")]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(Unavailable, match=rf"^backend '{backend}' needs {name}, which cannot be imported .*extra `{extra}`"):
+        BackendRegistry().get(backend)
