@@ -10,28 +10,46 @@ from tpy.assembly.options import ServerOptions
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import ModelStatistics
 from tpy.telemetry.cache import cache_families
+from tpy.telemetry.gpus import GpuSampler
 from tpy.telemetry.host import HostSampler
 from tpy.telemetry.metrics import MeasuredFamily, render
 from tpy_data.engine import DataPlane
+from tpy_data.gpus import NO_GPUS, GpuInventory
 
 
 class MetricsPage:
     """Implements MetricsService. One page at a time is written, in a thread: it may have thousands of lines."""
 
-    def __init__(self, options: ServerOptions, data: DataPlane) -> None:
+    def __init__(self, options: ServerOptions, data: DataPlane, gpus: GpuInventory = NO_GPUS) -> None:
         self._options = options
         self._data = data
         self._sampler = HostSampler()
+        self._gpus = GpuSampler([gpu.uuid for gpu in gpus.gpus if gpu.uuid])
+        self._interval_s = options.metrics.interval_ms / 1000
         self._threads = trio.CapacityLimiter(1)
 
     async def sample(self) -> None:
         """Sample the machine at the interval of the options, for ever."""
-        while self._options.metrics.machine:
+        async with trio.open_nursery() as nursery:
+            if self._options.metrics.machine:
+                nursery.start_soon(self._sample_machine)
+            if self._options.metrics.gpus and self._gpus.uuids:
+                nursery.start_soon(self._sample_gpus)
+
+    async def _sample_machine(self) -> None:
+        while True:
             self._sampler.sample()
-            await trio.sleep(self._options.metrics.interval_ms / 1000)
+            await trio.sleep(self._interval_s)
+
+    async def _sample_gpus(self) -> None:
+        """In a thread that is left behind when the server ends while a driver hangs."""
+        readable = True
+        while readable:
+            readable = await trio.to_thread.run_sync(self._gpus.sample, abandon_on_cancel=True)
+            await trio.sleep(self._interval_s)
 
     async def page(self) -> bytes:
-        host = [*self._sampler.families, *cache_families(self._data.cache_statistics())]
+        host = [*self._gpus.families, *self._sampler.families, *cache_families(self._data.cache_statistics())]
         return await run_in_thread(self._write, self._data.statistics(), host, limiter=self._threads)
 
     def _write(self, models: Sequence[ModelStatistics], host: Sequence[MeasuredFamily]) -> bytes:

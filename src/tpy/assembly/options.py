@@ -19,10 +19,12 @@ from tpy_data.schedulers.core.rate_limiter import Supply
 
 
 class MetricsOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the metrics page. The machine is sampled every `interval_ms` when `machine` is set."""
+    """The content of the metrics page. Every `interval_ms` the machine is sampled when `machine` is set, and its GPUs when
+    `gpus` is."""
 
     interval_ms: int = 2000
     machine: bool = True
+    gpus: bool = True
     counter_latencies: bool = True
 
 

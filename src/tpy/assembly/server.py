@@ -4,7 +4,7 @@
     +-- control plane       run_control_plane: watches repositories, writes what is desired
     +-- data plane          open_data_plane: one nursery for all model versions; leaving it finishes requests and unloads
         +-- readiness       tells frontends when readiness may have changed
-        +-- machine         samples CPU and memory for the metrics
+        +-- machine         samples CPU, memory and GPUs for the metrics
             +-- ports       of all frontends (assembly/frontends.py)
 
 A stop (Ctrl-C, SIGTERM, a failed start) sets `Stop.asked`; everything after that is leaving these blocks, under one deadline:
@@ -102,7 +102,7 @@ async def run_server(
             if control is not None:
                 async with open_data_plane(_data_options(options, gpus), store, store.observed_writer(), registry, clock) as data:
                     data.use_repository(control)
-                    metrics = MetricsPage(options, data)
+                    metrics = MetricsPage(options, data, gpus)
                     if not control.server_live():
                         data.refuse_everything()
                     services = Services(

@@ -135,16 +135,8 @@ FLAGS: tuple[Flag, ...] = (
     *(flag for frontend in frontends().values() for flag in frontend.flags),
     # Metrics
     _flag("Metrics", "allow-cpu-metrics", True, "Include CPU and memory of the machine."),
-    _flag(
-        "Metrics",
-        "allow-gpu-metrics",
-        True,
-        "Include GPUs.",
-        why="this version reads no GPU counters",
-        support=Support.IGNORED,
-        harmless=lambda text: True,  # it is only ever given to switch it off
-    ),
-    _flag("Metrics", "metrics-interval-ms", 2000, "Milliseconds between samples of the machine.", minimum=1),
+    _flag("Metrics", "allow-gpu-metrics", True, "Include GPUs. Needs the package nvidia-ml-py where there are any."),
+    _flag("Metrics", "metrics-interval-ms", 2000, "Milliseconds between samples of the machine and its GPUs.", minimum=1),
     _flag(
         "Metrics",
         "metrics-config",

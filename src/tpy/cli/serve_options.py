@@ -56,6 +56,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     model_namespacing: bool
     frontend_processes: int
     allow_cpu_metrics: bool
+    allow_gpu_metrics: bool
     metrics_interval_ms: int
     metrics_config: tuple[str, ...]
     backend_directory: str
@@ -215,6 +216,7 @@ def _metrics(v: _Values) -> MetricsOptions:
     return MetricsOptions(
         interval_ms=v.metrics_interval_ms,
         machine=v.allow_cpu_metrics,
+        gpus=v.allow_gpu_metrics,
         counter_latencies=counter_latencies,
     )
 

@@ -74,6 +74,9 @@ REGION_UNEXPLAINED_SIGNALS_MAX: Final = 64
 """SIGBUS signals in a row that no copy of a region explains. One may come late, after its cause was repaired; a thread that keeps
 getting it has another cause, and the process ends as it does without regions."""
 
+GPU_METRIC_FAILURES_MAX: Final = 3
+"""Samples in a row in which a GPU does not tell a value, after which it is not asked for it any more: Triton's number."""
+
 OPEN_FILES_WANTED: Final = 65_536
 """Open files that `tpy serve` asks the system for, as far as its hard limit goes: each connection is one, and the usual soft
 limit of 1,024 is for programs that use select(2)."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tpy.telemetry.cache import CACHE_FAMILIES
+from tpy.telemetry.gpus import GPU_FAMILIES
 from tpy.telemetry.metrics import FAMILIES, MeasuredFamily, MetricKind, Sample
 from tpy.units import KIB
 
@@ -15,6 +16,7 @@ _MEMORY_USED = "nv_cpu_memory_used_bytes"
 
 SERVER_FAMILIES: Mapping[str, MetricKind] = {
     **{family.name: family.kind for family in FAMILIES},
+    **GPU_FAMILIES,
     **dict.fromkeys((_UTILIZATION, _MEMORY_TOTAL, _MEMORY_USED, *CACHE_FAMILIES), MetricKind.GAUGE),
 }
 """Every family of the server's own: models cannot have them."""
