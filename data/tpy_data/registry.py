@@ -10,13 +10,19 @@ from pathlib import Path
 
 import msgspec
 
-from tpy.backend import Backend, BackendFactory, BackendSettings
+from tpy.backend import Backend, BackendSettings, Isolation, default_isolation, isolation_of
+from tpy.config import ModelConfig
 from tpy.config.model_files import advice_for_backend
-from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
+from tpy.errors import InvalidArgument, Unavailable
+from tpy_data.backends.creation import BackendOrigin, create_backend, load_factory
+from tpy_data.backends.isolated import IsolatedBackend
 
 ENTRY_POINT_GROUP = "tpy.backends"
 PYTHON_BACKEND = "python"
 """The backend whose factory serves python-based backends."""
+
+_PYTHON_FILE = ".py"
+"""A `runtime` that ends so is served by a Python backend within the backend, as in Triton's for PyTorch."""
 
 Log = Callable[[str, str], None]
 """Level ("verbose", "info", "warning", "error") and message; any thread."""
@@ -41,6 +47,16 @@ class _Source(msgspec.Struct, frozen=True, kw_only=True):
             return str(self.directory)
         distribution = self.entry_point.dist
         return f"{distribution.name} {distribution.version}" if distribution is not None else self.entry_point.value
+
+    @property
+    def origin(self) -> BackendOrigin:
+        """For whoever makes the backend."""
+        return BackendOrigin(entry_point=self.entry_point.value, described=self.describe())
+
+    @property
+    def isolates_itself(self) -> bool:
+        """True of Python models: their backend has workers of its own."""
+        return self.directory is not None or self.entry_point.name == PYTHON_BACKEND
 
 
 class _Slot:
@@ -77,7 +93,7 @@ class BackendRegistry:
         self._global_config = dict(global_config or {})
         self._log = log
         self._lock = threading.Lock()
-        self._slots: dict[str, _Slot] = {}
+        self._slots: dict[tuple[str, Isolation], _Slot] = {}
         self._closed = False
         self._entry_points = self._find_entry_points()
         for directory in self._python_based():
@@ -91,14 +107,30 @@ class BackendRegistry:
         Raises InvalidArgument for a name that no entry point and no folder has, Unavailable when it cannot be imported or
         the registry is closed, and whatever TpyError its factory raises. A failed creation is tried again by the next call.
         """
+        return self._get(name, Isolation.THREAD)
+
+    def for_model(self, config: ModelConfig) -> Backend:
+        """The backend that runs this model, as `get`, or one that runs it in worker processes, as its `isolation` says. The
+        latter's package is not imported in this process.
+
+        Raises as `get`, and InvalidArgument for an isolation that there is not.
+        """
+        name = config.backend
+        source = self._find(name)
+        if source.isolates_itself or config.runtime.endswith(_PYTHON_FILE):
+            return self._get(name, Isolation.THREAD)
+        isolation = isolation_of(config, self._config(name, source))
+        return self._get(name, isolation or default_isolation(load_factory(source.origin, name)))
+
+    def _get(self, name: str, isolation: Isolation) -> Backend:
         with self._lock:
             if self._closed:
                 raise Unavailable(f"backend '{name}' cannot be used: the server is stopping")
-            slot = self._slots.setdefault(name, _Slot())
+            slot = self._slots.setdefault((name, isolation), _Slot())
         with slot.lock:
             if slot.backend is None:
                 source = self._find(name)
-                slot.backend = self._create(name, source)
+                slot.backend = self._create(name, source, isolation)
                 self._log("verbose", f"created backend '{name}' from {source.describe()}")
             return slot.backend
 
@@ -118,7 +150,7 @@ class BackendRegistry:
             self._closed = True
             slots = dict(self._slots)
             self._slots.clear()
-        for name, slot in slots.items():
+        for (name, _), slot in slots.items():
             with slot.lock:
                 backend, slot.backend = slot.backend, None
             if backend is None:
@@ -165,19 +197,11 @@ class BackendRegistry:
         inherited = self._backend_config.get(PYTHON_BACKEND, {}) if source.directory is not None else {}
         return {**self._global_config, **inherited, **self._backend_config.get(name, {})}
 
-    def _create(self, name: str, source: _Source) -> Backend:
+    def _create(self, name: str, source: _Source, isolation: Isolation) -> Backend:
         settings = BackendSettings(name=name, config=self._config(name, source), backend_directory=source.directory)
-        try:
-            factory: BackendFactory = source.entry_point.load()
-            return factory(settings)
-        except TpyError:
-            raise
-        except ImportError as error:
-            raise Unavailable(
-                f"backend '{name}' cannot be imported: {error}. It comes from {source.describe()}; install what that needs"
-            ) from error
-        except Exception as error:
-            raise Internal(f"backend '{name}' failed to start: {type(error).__name__}: {error}") from error
+        if isolation is Isolation.PROCESS:
+            return IsolatedBackend(source.origin, settings, self._log)
+        return create_backend(source.origin, settings)
 
 
 _TYPING_ERROR = 0.75

@@ -70,10 +70,10 @@ class ScriptedBackend:
         self.batches: list[ExecutionBatch] = []
         self.log: list[str] = []
 
-    def get(self, name: str) -> Backend:
+    def for_model(self, config: ModelConfig) -> Backend:
         """This backend is the registry, too."""
-        if name != "fake":
-            raise InvalidArgument(f"unable to find backend library for backend '{name}'")
+        if config.backend != "fake":
+            raise InvalidArgument(f"unable to find backend library for backend '{config.backend}'")
         return self
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:

@@ -68,9 +68,9 @@ class SimulatedBackend:
         self._journal = journal
         self._nursery = nursery
 
-    def get(self, name: str) -> Backend:
-        if name != BACKEND:
-            raise InvalidArgument(f"unable to find backend library for backend '{name}'")
+    def for_model(self, config: ModelConfig) -> Backend:
+        if config.backend != BACKEND:
+            raise InvalidArgument(f"unable to find backend library for backend '{config.backend}'")
         return self
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:

@@ -18,8 +18,10 @@ from tpy.backend.contract import (
     ModelInstance,
 )
 from tpy.backend.execution import ExecutionBatch, ExecutionRequest, ExecutionResult, PhaseTimes, ResponseSender
+from tpy.backend.flaws import flaw_of
 from tpy.backend.host_policy import HostPolicy, bound
 from tpy.backend.implicit_state import SequenceState, StateSpec, control_datatype, state_specs
+from tpy.backend.isolation import ISOLATION, Isolation, default_isolation, isolation_of
 from tpy.backend.late_answer import AnswerLater
 from tpy.backend.model_metrics import Metric, MetricFamily, ModelMetrics
 from tpy.backend.overlapping_instance import OverlappingInstance
@@ -31,6 +33,7 @@ from tpy.backend.watched_instance import WatchedInstance
 
 __all__ = [
     "BATCH_INPUT_RANKS",
+    "ISOLATION",
     "AfterRead",
     "AnswerLater",
     "Backend",
@@ -49,6 +52,7 @@ __all__ = [
     "HostPolicy",
     "InstanceFailure",
     "InstancePlacement",
+    "Isolation",
     "LoadedModel",
     "LoopCalls",
     "Metric",
@@ -70,7 +74,10 @@ __all__ = [
     "batching_of",
     "bound",
     "control_datatype",
+    "default_isolation",
+    "flaw_of",
     "gather",
+    "isolation_of",
     "scatter",
     "state_specs",
 ]

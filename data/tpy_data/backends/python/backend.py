@@ -12,12 +12,15 @@ from typing import Any
 import msgspec
 
 from tpy.backend import (
+    ISOLATION,
     BackendCapabilities,
     BackendSettings,
     InstancePlacement,
+    Isolation,
     LoadedModel,
     ModelContext,
     ModelInstance,
+    isolation_of,
     state_specs,
 )
 from tpy.config import ModelConfig
@@ -39,7 +42,6 @@ from tpy_data.backends.python.worker.loader import ModelSource, forget
 from tpy_data.backends.states import ImplicitState
 
 DEFAULT_FILENAME = "model.py"
-ISOLATION = "TPY_PYTHON_ISOLATION"
 EXECUTE_LIMIT = "TPY_EXECUTE_TIMEOUT_SECONDS"
 
 _KIND_WORDS = {InstanceKind.KIND_CPU: "CPU", InstanceKind.KIND_GPU: "GPU", InstanceKind.KIND_MODEL: "MODEL"}
@@ -57,6 +59,7 @@ class PythonBackend:
 
     def __init__(self, settings: BackendSettings) -> None:
         """Raises InvalidArgument for a bad `--backend-config` value."""
+        self._config = settings.config
         self._settings = read_settings(settings.config)
         self._directory = settings.backend_directory
         self._environments = Environments()
@@ -108,16 +111,10 @@ class PythonBackend:
             raise Unsupported(
                 f"model '{config.name}': implicit state of a decoupled model is not supported by the python backend"
             )
-        isolation = config.parameter(ISOLATION, "process") or "process"
-        if isolation not in ("process", "thread"):
-            raise InvalidArgument(
-                f"parameter {ISOLATION} of model '{context.name}' is '{isolation}', expected 'process' or 'thread'"
-            )
-        if isolation == "thread":
-            if config.parameter(ENVIRONMENT):
-                raise InvalidArgument(f"model '{context.name}': {ENVIRONMENT} needs {ISOLATION} 'process', not 'thread'")
-            if execute_limit_s(config) is not None:
-                raise InvalidArgument(f"model '{context.name}': {EXECUTE_LIMIT} needs {ISOLATION} 'process', not 'thread'")
+        if isolation_of(config, self._config) is Isolation.THREAD:
+            for parameter in (ENVIRONMENT, EXECUTE_LIMIT):
+                if config.parameter(parameter):
+                    raise InvalidArgument(f"model '{context.name}': {parameter} needs {ISOLATION} 'process', not 'thread'")
             package = f"tpy_in_process_model_{next(_package_numbers)}"
             return ThreadedModel(context, self._source(context, package))
         source = self._source(context, str(context.version))

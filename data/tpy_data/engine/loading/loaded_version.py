@@ -41,8 +41,8 @@ Log = Callable[[str, str], None]
 class Backends(Protocol):
     """The source of backends (`tpy_data.registry.BackendRegistry`). Any thread."""
 
-    def get(self, name: str) -> Backend:
-        """Raises TpyError for a backend that is not there or cannot be made."""
+    def for_model(self, config: ModelConfig) -> Backend:
+        """The backend that a configuration names. Raises TpyError for one that is not there or cannot be made."""
         ...
 
 
@@ -89,7 +89,7 @@ class Loader:
         """
         config = desired.config
         refuse_unsupported(config)  # first: an ensemble has no backend to be looked for
-        backend = self._backends.get(config.backend)
+        backend = self._backends.for_model(config)
         refuse_beyond(config, backend.capabilities)
         filename = backend.capabilities.default_model_filename
         config = normalise(config, default_model_filename=filename)
@@ -141,7 +141,7 @@ class Loader:
             instance_group=desired.instance_group,
             version_policy=desired.version_policy or current.version_policy,
         )
-        placed = self._placed(changed, self._backends.get(current.backend))
+        placed = self._placed(changed, self._backends.for_model(current))
         _require(validate(placed.config))
         return placed.config, _scheduled(placed)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, ModelInstance, Outcome, PhaseTimes
+from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, ModelInstance, Outcome, PhaseTimes, flaw_of
 from tpy.clock import Clock
 from tpy.errors import Internal, TpyError
 from tpy_data.engine.requests.handle import Execution
-from tpy_data.engine.requests.outputs import flaw_of
 from tpy_data.engine.requests.ticket import RequestTicket
 from tpy_data.exception_text import exception_text
 

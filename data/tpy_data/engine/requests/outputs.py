@@ -4,27 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
-from tpy.backend import AnswerLater, ExecutionResult
 from tpy.config import ModelConfig
-from tpy.errors import Internal, TpyError
+from tpy.errors import Internal
 from tpy.messages import Tensor
 from tpy_data.engine.admission.shapes import Reshape
-
-
-def flaw_of(result: object) -> str | None:
-    """The breach of contract in a backend's result, None for none. On the Trio thread it would take the server down."""
-    if type(result) is not ExecutionResult:
-        return None if type(result) is AnswerLater else f"a result of type {type(result).__name__}"
-    if result.error is not None:
-        return None if isinstance(result.error, TpyError) else f"an error of type {type(result.error).__name__}"
-    for output in result.outputs:
-        if type(output) is not Tensor or not isinstance(output.array, np.ndarray):
-            return f"an output of type {type(output).__name__}"
-        if output.array.dtype != output.datatype.numpy:
-            return f"output '{output.name}' as {output.datatype.value} with dtype {output.array.dtype}"
-    return None
 
 
 class OutputSelection:

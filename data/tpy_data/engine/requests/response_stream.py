@@ -16,12 +16,11 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from tpy.backend import ExecutionResult
+from tpy.backend import ExecutionResult, flaw_of
 from tpy.clock import Clock
 from tpy.deliveries import Deliveries
 from tpy.errors import Internal, InvariantViolation
 from tpy.limits import DECOUPLED_RESPONSE_BYTES_WAITING_MAX, DECOUPLED_RESPONSES_WAITING_MAX
-from tpy_data.engine.requests.outputs import flaw_of
 
 
 class Sent(NamedTuple):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from tpy.errors import Internal
+from tpy.errors import Internal, TpyError
 from tpy_data.backends.python.environment.output import LogLine
 from tpy_data.backends.python.environment.process import Spawner, WorkerProcess
 from tpy_data.backends.python.instance.questions import Questions
 from tpy_data.backends.python.instance.start import WorkerStart
 from tpy_data.backends.python.protocol.call_server import CallServer
 from tpy_data.backends.python.protocol.connection import Connection
-from tpy_data.backends.python.protocol.messages import decode_text
+from tpy_data.backends.python.protocol.messages import decode_failed
+from tpy_data.backends.python.protocol.translation import error_of
 from tpy_data.backends.python.settings import PythonSettings
 from tpy_data.backends.python.worker.core.frames import Frame, Kind
 from tpy_data.backends.python.worker.core.session import State
@@ -26,7 +27,7 @@ class _Start:
     def __init__(self, connection: Connection) -> None:
         self.is_up = False
         self.loaded: msgspec.Raw | None = None
-        self.failure: str | None = None
+        self.failure: TpyError | None = None
         connection.handlers[Kind.HELLO] = self._take_hello
         connection.handlers[Kind.READY] = self._take_ready
         connection.handlers[Kind.FAILED] = self._take_failed
@@ -40,7 +41,7 @@ class _Start:
         return True
 
     def _take_failed(self, message: Frame, on_loop: bool) -> bool:
-        self.failure = decode_text(message.header)
+        self.failure = error_of(*decode_failed(message.header))
         return True
 
     @property
@@ -68,7 +69,7 @@ class StartedWorker:
                 raise _not_ready(start.name, "its interpreter did not start", settings.start_timeout_s)
             _wait_loaded(connection, progress, start, settings.initialize_timeout_s, log)
             if progress.failure is not None:
-                raise Internal(progress.failure)
+                raise progress.failure
             if progress.loaded is None:
                 raise connection.give_up_starting(was_up=progress.is_up)
         except BaseException:

@@ -29,7 +29,9 @@ from tpy_data.backends.python.protocol.messages import (
     RESCHEDULED_CODE,
     TIMES,
     Answer,
+    BatchFailure,
     decode_count,
+    decode_failed,
     decode_ready,
     decode_result,
     encode_batches,
@@ -37,7 +39,9 @@ from tpy_data.backends.python.protocol.messages import (
 )
 from tpy_data.backends.python.protocol.responses import Responses
 from tpy_data.backends.python.protocol.small import are_small, are_small_texts
+from tpy_data.backends.python.protocol.translation import error_of
 from tpy_data.backends.python.settings import PythonSettings
+from tpy_data.backends.python.worker.channel import Closed
 from tpy_data.backends.python.worker.core.batch import Layout
 from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
 from tpy_data.backends.python.worker.core.session import State
@@ -105,6 +109,7 @@ class ProcessInstance:
         connection = self._connection
         connection.handlers[Kind.RESULT] = self._take_result
         connection.handlers[Kind.NOT_STARTED] = self._take_not_started
+        connection.handlers[Kind.FAILED] = self._take_failed
         connection.on_loss.insert(0, self._lose)
         connection.after_read = self._settle
         connection.watch(start.server)
@@ -240,7 +245,7 @@ class ProcessInstance:
 
     def _take_result(self, message: Frame, on_loop: bool) -> bool:
         times, answers = decode_result(message.header)
-        if on_loop and not isinstance(answers, str):
+        if on_loop and isinstance(answers, tuple):
             for answer in answers:
                 if isinstance(answer, Answer) and not are_small_texts(answer.outputs):
                     return False
@@ -283,16 +288,20 @@ class ProcessInstance:
         self._has_news = True
         return True
 
+    def _take_failed(self, message: Frame, on_loop: bool) -> bool:
+        _, self.end_reason = decode_failed(message.header)
+        raise Closed(self.end_reason)
+
     def _require_number(self, message: Frame, due: int) -> None:
         if message.stream != due:
             raise ProtocolViolation(f"{message.kind.name} with number {message.stream}, while {due} was due")
 
-    def _outcome(self, oldest: _Open, answers: Sequence[Answer | int | None] | str, message: Frame) -> Outcome:
-        if isinstance(answers, str):
+    def _outcome(self, oldest: _Open, answers: tuple[Answer | int | None, ...] | str | BatchFailure, message: Frame) -> Outcome:
+        if not isinstance(answers, tuple):
             if message.segment is not None:
                 raise ProtocolViolation("a segment came with an error")
             self._responses.drop(oldest.numbers)
-            return Internal(answers)
+            return Internal(answers) if isinstance(answers, str) else error_of(answers.code, answers.text)
         if len(answers) != len(oldest.requests):
             raise ProtocolViolation(f"a result for {len(answers)} of {len(oldest.requests)} requests")
         if self._is_decoupled:

@@ -38,6 +38,8 @@ class WorkerStart(InstanceStart, frozen=True, kw_only=True):
     interpreter: Interpreter
     config: str = ""
     host: HostPolicy = ANYWHERE
+    hosting: str = ""
+    """A packed `HostingOrder`: the worker hosts another backend, and has no model.py."""
 
     def order(self) -> bytes:
         """The LOAD message."""
@@ -53,5 +55,6 @@ class WorkerStart(InstanceStart, frozen=True, kw_only=True):
                 "arguments": dict(self.arguments),
                 "config": self.config,
                 "iterative": self.iterative,
+                "hosting": self.hosting,
             }
         ).encode()

@@ -30,6 +30,13 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     outputs: tuple[Descriptor, ...]
 
 
+class BatchFailure(msgspec.Struct, frozen=True):
+    """The error of all requests of a batch that has another code than INTERNAL."""
+
+    code: int
+    text: str
+
+
 class Ready(msgspec.Struct, frozen=True):
     """READY."""
 
@@ -122,8 +129,10 @@ Tell = TellLog | TellChange | TellCloseFamily | TellReady
 encode = msgspec.json.Encoder().encode
 decode_ready = msgspec.json.Decoder(Ready).decode
 decode_text = msgspec.json.Decoder(str).decode
+decode_failed = msgspec.json.Decoder(tuple[int, str]).decode
+"""The code and text of an error."""
 decode_count = msgspec.json.Decoder(int).decode
-decode_result = msgspec.json.Decoder(tuple[TIMES, tuple[Answer | int | None, ...] | str]).decode
+decode_result = msgspec.json.Decoder(tuple[TIMES, tuple[Answer | int | None, ...] | str | BatchFailure]).decode
 """One answer per request: as it is, the number under which it comes later, None when it goes through the request's sender. Or why
 the whole batch failed."""
 decode_response = msgspec.json.Decoder(tuple[int, bool, Answer | None]).decode

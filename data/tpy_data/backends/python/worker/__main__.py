@@ -11,6 +11,9 @@ from typing import Any
 
 PR_SET_PDEATHSIG = 1
 
+INTERNAL = 1
+"""Of TRITONSERVER_Error_Code."""
+
 
 def main() -> None:
     """Set the process up, say hello, then hand over to `main.serve`."""
@@ -32,7 +35,7 @@ def main() -> None:
         worker = importlib.import_module(package.NAME + ".main")
     except Exception as error:
         reason = f"{sys.executable} cannot run a worker of the python backend: {type(error).__name__}: {error}"
-        send(channel, frames.encode(frames.Kind.FAILED, 0, json.dumps(reason).encode(), [], 0))
+        send(channel, frames.encode(frames.Kind.FAILED, 0, json.dumps([INTERNAL, reason]).encode(), [], 0))
         return
     worker.serve(channel, socket.socket(fileno=tokens))
 

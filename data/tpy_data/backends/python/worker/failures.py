@@ -69,6 +69,10 @@ class TritonError:
 class ModelFailure(Exception):
     """A failure of model code, as text for the caller."""
 
+    def __init__(self, text: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
+        super().__init__(text)
+        self.code = code
+
 
 def text_of(error: BaseException) -> str:
     """The message of an exception, also when making it fails."""

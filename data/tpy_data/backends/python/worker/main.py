@@ -9,7 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from . import context, loader, runner
 from .calls import CallClient
@@ -18,8 +18,8 @@ from .connection import TEXT_BYTES_MAX, Connection, decode, encode
 from .core.batch import Array, Layout
 from .core.frames import Frame, Kind
 from .coroutines import Coroutines
-from .failures import ModelFailure, TritonModelException
-from .messages import RESCHEDULED, answer_of, requests_of, sendable
+from .failures import ErrorCode, ModelFailure, TritonModelException
+from .messages import RESCHEDULED, answer_of, failed_batch, requests_of, sendable
 from .metrics import MetricClient
 from .model_calls import FINALIZING, SERVING
 from .readiness import ReadinessAnswers
@@ -71,7 +71,7 @@ class Worker:
         self._calls = CallClient(connection)
         self._responses = Responses(connection)
         self._coroutines = Coroutines(decoupled=False)
-        self._runner: runner.ModelRunner | None = None
+        self._runner: runner.Runner | None = None
         self._outputs: frozenset[str] = frozenset()
         self._decoupled = False
         self._inbox: deque[_Order | None] = deque()
@@ -151,25 +151,36 @@ class Worker:
         self._coroutines = Coroutines(decoupled=self._decoupled)
         try:
             if completes:
-                said = encode(runner.auto_complete(source, order["name"], order["config"]))
+                said = encode(self._completed(source, order))
             else:
-                run_coroutine = self._start_coroutine if self._decoupled else self._coroutines.run
-                model = self._runner = runner.ModelRunner(
-                    source, order["name"], order["arguments"], run_coroutine, iterative=order["iterative"]
-                )
+                model = self._runner = self._make_runner(source, order)
                 self._calls.phase = SERVING
                 if model.has_readiness_check:
                     ReadinessAnswers(self._connection, model, self._coroutines.run_beside)
                 said = encode({"is_ready": model.has_readiness_check})
         except ModelFailure as failure:
-            self._fail(str(failure))
+            self._fail(str(failure), failure.code)
         except (TypeError, ValueError) as error:
             # What auto_complete_config left in the configuration cannot be written as JSON.
             self._fail(f"auto_complete_config made a configuration that is not JSON: {error}")
         self._connection.send(Kind.READY, 0, said)
 
-    def _fail(self, text: str) -> None:
-        self._connection.send(Kind.FAILED, 0, encode(sendable(text[: TEXT_BYTES_MAX // 8])))
+    def _completed(self, source: loader.ModelSource, order: dict[str, Any]) -> Any:
+        """What is answered to an order to complete a configuration. Raises ModelFailure."""
+        if order["hosting"]:
+            return _hosting(source).describe(order["hosting"])
+        return runner.auto_complete(source, order["name"], order["config"])
+
+    def _make_runner(self, source: loader.ModelSource, order: dict[str, Any]) -> runner.Runner:
+        """Raises ModelFailure."""
+        if order["hosting"]:
+            hosted: runner.Runner = _hosting(source).HostedRunner(order["hosting"], self._outputs)
+            return hosted
+        run_coroutine = self._start_coroutine if self._decoupled else self._coroutines.run
+        return runner.ModelRunner(source, order["name"], order["arguments"], run_coroutine, iterative=order["iterative"])
+
+    def _fail(self, text: str, code: int = ErrorCode.INTERNAL) -> NoReturn:
+        self._connection.send(Kind.FAILED, 0, encode([int(code), sendable(text[: TEXT_BYTES_MAX // 8])]))
         raise SystemExit(0) from None
 
     def _start_coroutine(self, coroutine: Coroutine[Any, Any, Any]) -> None:
@@ -209,25 +220,33 @@ class Worker:
         try:
             assert self._runner is not None
             responses = self._runner.execute(requests)
-            output_ns = time.monotonic_ns()
+            infer_ns, output_ns = self._phases(infer_ns)
             if self._ways_opened or None in responses:
                 answers: Any = self._settled(requests, responses, wanted, layout, late)
             else:
                 answers = [answer_of(response, names, layout) for response, names in zip(responses, wanted, strict=False)]  # type: ignore[arg-type]  # no None
             responses = ()
+        except runner.InstanceLost as lost:
+            self._fail(str(lost))
         except ModelFailure as failure:
             output_ns = time.monotonic_ns()
-            answers = sendable(str(failure))
+            answers = failed_batch(failure)
             layout = Layout()
             late.clear()
             if self._ways_opened:
-                settled = settle_failed(single_answers(requests), answers)
+                settled = settle_failed(single_answers(requests), sendable(str(failure)))
                 answers = [answer_of(response, names, layout) for response, names in zip(settled, wanted, strict=True)]
                 settled.clear()
         del requests
         self._send_result(number, answers, layout, infer_ns, output_ns)
         for late_number, names, way in late:
             self._responses.go_late(late_number, names, way)
+
+    def _phases(self, start_ns: int) -> tuple[int, int]:
+        """When the model began with the batch that it is through with, and ended."""
+        assert self._runner is not None
+        infer_ns, output_ns = self._runner.phases_ns
+        return infer_ns or start_ns, output_ns or time.monotonic_ns()
 
     def _open_way(self, request: InferenceRequest) -> SingleAnswer:
         self._ways_opened = True
@@ -284,6 +303,8 @@ class Worker:
                 ways[index].close()
                 if self._responses.rest(numbers[index]):
                     answers[index] = RESCHEDULED
+        except runner.InstanceLost as lost:
+            self._fail(str(lost))
         except ModelFailure as failure:
             answers = sendable(str(failure))[: TEXT_BYTES_MAX // 8]
             for each in ways:
@@ -350,6 +371,14 @@ class _Cancellation:
             flow = self.flow
             self._known = self._worker.ask_cancelled(self._batch, self._index) if flow is None else self._worker.is_ended(flow)
         return self._known
+
+
+def _hosting(source: loader.ModelSource) -> Any:
+    """The module that hosts other backends: with the server's packages, which no other worker needs."""
+    sys.path.extend(entry for entry in source.search_path if entry not in sys.path)
+    from .hosting import runner as hosting
+
+    return hosting
 
 
 def serve(channel: Channel, tokens: socket.socket) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .core.batch import Array, Layout, read
-from .failures import ErrorCode, unsendable
+from .failures import ErrorCode, ModelFailure, unsendable
 from .request import InferenceRequest, received
 from .response import InferenceResponse
 from .tensor import storage_of, wrap
@@ -18,6 +18,12 @@ RESCHEDULED = [-2, "", "", []]
 def failed_answer(text: str, code: int = int(ErrorCode.INTERNAL)) -> list[Any]:
     """The answer of a request that failed."""
     return [code, sendable(text), "", []]
+
+
+def failed_batch(failure: ModelFailure) -> str | dict[str, Any]:
+    """In place of the answers of a batch that failed as a whole: the text, and the code if that is another than INTERNAL."""
+    text = sendable(str(failure))
+    return text if failure.code == ErrorCode.INTERNAL else {"code": int(failure.code), "text": text}
 
 
 def sendable(text: str) -> str:

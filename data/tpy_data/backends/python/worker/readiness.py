@@ -12,7 +12,7 @@ from .connection import Connection
 from .core.frames import Frame, Kind
 from .failures import ModelFailure, TritonModelException
 from .messages import sendable
-from .runner import ModelRunner
+from .runner import Runner
 
 QUESTIONS_WAITING_MAX = 64
 """The server asks once at a time and gives up after seconds: more only wait for a model that hangs."""
@@ -25,9 +25,7 @@ class ReadinessAnswers:
     """`run_coroutine` runs that of an async is_ready, in the thread that it is called in. A question that comes while the model
     still thinks about another one gets the answer to that one, also when whoever asked it has given up."""
 
-    def __init__(
-        self, connection: Connection, runner: ModelRunner, run_coroutine: Callable[[Coroutine[Any, Any, Any]], Any]
-    ) -> None:
+    def __init__(self, connection: Connection, runner: Runner, run_coroutine: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._connection = connection
         self._runner = runner
         self._run_coroutine = run_coroutine

@@ -225,6 +225,11 @@ def received(
     return request
 
 
+def wanted_outputs(request: InferenceRequest) -> frozenset[str]:
+    """The outputs that the caller wants; the very set of the model's outputs unless it named some."""
+    return request._requested_output_names
+
+
 def target_of(request: InferenceRequest) -> tuple[str, int]:
     """Name and version (-1: the newest) of the model that a request of the model's own making is for."""
     return request._model_name, request._model_version

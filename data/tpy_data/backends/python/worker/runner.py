@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from .auto_complete import ModelConfig
 from .failure_log import FailureLog
@@ -17,8 +17,36 @@ RunCoroutine = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs a coroutine to its end."""
 
 
+class InstanceLost(Exception):
+    """The instance can run nothing any more; the worker ends with this as the reason."""
+
+
+class Runner(Protocol):
+    """Runs what a worker is there for: a model of `model.py` (`ModelRunner`), or another backend's (`hosting`). Used by one
+    thread, but for `is_ready` and `report`."""
+
+    phases_ns: tuple[int, int]
+    """When the last batch was handed to the model, and came back from it, where that is known better than by the caller; else
+    zeros."""
+
+    @property
+    def has_readiness_check(self) -> bool: ...
+
+    def is_ready(self, run_coroutine: RunCoroutine) -> bool: ...
+
+    def execute(self, requests: list[InferenceRequest]) -> Sequence[InferenceResponse | None]: ...
+
+    def start(self, requests: list[InferenceRequest]) -> list[int]: ...
+
+    def report(self, error: BaseException, request_ids: Sequence[str]) -> None: ...
+
+    def failed(self, failure: ModelFailure, requests: Sequence[InferenceRequest]) -> str: ...
+
+    def finalize(self) -> None: ...
+
+
 class ModelRunner:
-    """An initialised model. Used by one thread.
+    """An initialised model (a `Runner`). Used by one thread.
 
     Raises ModelFailure when the model cannot be imported or initialised.
     """
@@ -33,6 +61,7 @@ class ModelRunner:
         iterative: bool = False,
     ) -> None:
         """`iterative`: the model may give requests back."""
+        self.phases_ns = 0, 0
         self._name = name
         self._iterative = iterative
         self._path = source.path

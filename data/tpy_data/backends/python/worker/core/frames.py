@@ -71,7 +71,7 @@ class Kind(enum.IntEnum):
     """The interpreter is up."""
     READY = 65
     FAILED = 66
-    """The model was not loaded, and why."""
+    """The model was not loaded, or can run nothing any more, and why."""
     RESULT = 67
     """Of a batch."""
     NOT_STARTED = 68

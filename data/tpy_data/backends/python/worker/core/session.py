@@ -2,7 +2,7 @@
 
     SPAWNED --LOAD--> STARTING --HELLO--> LOADING --READY--> SERVING --FINALIZE--> FINALIZING --FINALIZED--> ENDED
                                              |
-                                           FAILED --> ENDED
+                                           FAILED --> ENDED           (while it serves, too: it can run nothing any more)
 
 Beside these moves a worker may ask and tell something from LOADING on; while it serves come batches, responses, and calls of its
 model, of which all but batches may go on while it finalizes. Whether a batch, a request, or a call is open is for those to check
@@ -40,6 +40,7 @@ LEGAL_MOVES: Mapping[tuple[State, Kind], State] = MappingProxyType(
         (State.STARTING, Kind.HELLO): State.LOADING,
         (State.LOADING, Kind.READY): State.SERVING,
         (State.LOADING, Kind.FAILED): State.ENDED,
+        (State.SERVING, Kind.FAILED): State.ENDED,
         (State.SERVING, Kind.FINALIZE): State.FINALIZING,
         (State.FINALIZING, Kind.FINALIZED): State.ENDED,
         **{(State.LOADING, kind): State.LOADING for kind in _FROM_LOADING_ON},

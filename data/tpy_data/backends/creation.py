@@ -1,0 +1,50 @@
+"""Makes a backend from its entry point, in the server or in a worker."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import msgspec
+
+from tpy.backend import Backend, BackendFactory, BackendSettings
+from tpy.errors import Internal, TpyError, Unavailable
+
+
+class BackendOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """`entry_point` is `<module>:<attribute>`; `described` says to people where it comes from."""
+
+    entry_point: str
+    described: str
+
+
+def load_factory(origin: BackendOrigin, name: str) -> BackendFactory:
+    """The factory of the backend called `name`, imported. Raises Unavailable when it cannot be imported, Internal for what else
+    importing it raises."""
+    try:
+        factory: BackendFactory = EntryPoint(name=name, value=origin.entry_point, group="").load()
+        return factory
+    except ImportError as error:
+        raise Unavailable(_not_imported(origin, name, error)) from error
+    except Exception as error:
+        raise Internal(_not_started(name, error)) from error
+
+
+def create_backend(origin: BackendOrigin, settings: BackendSettings) -> Backend:
+    """Raises as `load_factory`, and whatever TpyError the factory raises."""
+    factory = load_factory(origin, settings.name)
+    try:
+        return factory(settings)
+    except TpyError:
+        raise
+    except ImportError as error:
+        raise Unavailable(_not_imported(origin, settings.name, error)) from error
+    except Exception as error:
+        raise Internal(_not_started(settings.name, error)) from error
+
+
+def _not_imported(origin: BackendOrigin, name: str, error: ImportError) -> str:
+    return f"backend '{name}' cannot be imported: {error}. It comes from {origin.described}; install what that needs"
+
+
+def _not_started(name: str, error: Exception) -> str:
+    return f"backend '{name}' failed to start: {type(error).__name__}: {error}"

@@ -1,0 +1,175 @@
+"""A backend whose instances are hosted by workers, and its loaded models."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+
+from tpy.backend import (
+    BackendCapabilities,
+    BackendSettings,
+    InstancePlacement,
+    LoadedModel,
+    ModelContext,
+    ModelInstance,
+)
+from tpy.config import ModelConfig
+from tpy.errors import Unsupported
+from tpy_data.backends.creation import BackendOrigin
+from tpy_data.backends.python.backend import execute_limit_s, implicit_state, is_iterative
+from tpy_data.backends.python.environment.interpreters import Interpreter
+from tpy_data.backends.python.environment.process import Spawner
+from tpy_data.backends.python.instance.loading import StartedWorker
+from tpy_data.backends.python.instance.process_instance import ProcessInstance
+from tpy_data.backends.python.instance.start import WorkerStart
+from tpy_data.backends.python.protocol.messages import decode_text
+from tpy_data.backends.python.settings import PythonSettings, read_settings
+from tpy_data.backends.python.worker.hosting.order import HostedContext, HostingAnswer, HostingOrder, pack, unpack
+from tpy_data.backends.python.worker.loader import ModelSource
+
+Log = Callable[[str, str], None]
+
+
+class Hosts:
+    """Starts workers that host one backend. Any thread."""
+
+    def __init__(self, origin: BackendOrigin, settings: BackendSettings) -> None:
+        """Raises InvalidArgument for a bad `--backend-config` value."""
+        self.limits: PythonSettings = read_settings(settings.config)
+        self._origin = origin
+        self._settings = settings
+        self._spawner = Spawner()
+
+    def order(self, context: ModelContext | None, placement: InstancePlacement | None = None) -> str:
+        """The packed order for a model, or, without, for the backend alone."""
+        settings = self._settings
+        return pack(
+            HostingOrder(
+                origin=self._origin,
+                backend=settings.name,
+                settings=dict(settings.config),
+                directory=None if settings.backend_directory is None else str(settings.backend_directory),
+                context=None if context is None else _crossing(context),
+                placement=placement,
+            )
+        )
+
+    def ask(self, name: str, context: ModelContext | None, log: Log) -> HostingAnswer:
+        """Has a worker that ends with it say what the backend is capable of, and complete the model's configuration. Raises
+        what the backend raises, and Internal for a worker that dies or takes too long."""
+        start = WorkerStart(
+            name=name,
+            mode="auto_complete",
+            source=_source(),
+            directory="" if context is None else str(context.version_directory),
+            interpreter=_INTERPRETER,
+            hosting=self.order(context),
+        )
+        worker = self.start(start, log)
+        worker.stop(self.limits.finalize_timeout_s)
+        return unpack(decode_text(worker.loaded), HostingAnswer)
+
+    def start(self, start: WorkerStart, log: Log) -> StartedWorker:
+        """A worker that has done what it was started for. Raises as `StartedWorker`."""
+        return StartedWorker(start, self.limits, self._spawner, log)
+
+    def close(self) -> None:
+        """No more workers."""
+        self._spawner.close()
+
+
+class IsolatedBackend:
+    """A `Backend`. What the one that it stands for would do in the server's process is done in workers: saying what it is
+    capable of and completing configurations in one that ends with it, loading and executing in one for each instance."""
+
+    def __init__(self, origin: BackendOrigin, settings: BackendSettings, log: Log) -> None:
+        """Raises InvalidArgument for a bad `--backend-config` value."""
+        self._name = settings.name
+        self._hosts = Hosts(origin, settings)
+        self._log = log
+        self._describing = threading.Lock()
+        self._capabilities: BackendCapabilities | None = None
+
+    @property
+    def capabilities(self) -> BackendCapabilities:
+        """Asked for once. Raises Unavailable when the backend cannot be imported, and whatever else its factory raises."""
+        with self._describing:
+            if self._capabilities is None:
+                self._capabilities = self._hosts.ask(f"{self._name}_capabilities", None, self._log).capabilities
+            return self._capabilities
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        """As the backend does it. Raises what it raises."""
+        answer = self._hosts.ask(f"{context.name}_{context.version}_auto_complete", context, context.log)
+        return context.config if answer.config is None else answer.config
+
+    def load(self, context: ModelContext) -> LoadedModel:
+        """Loads nothing: each instance's worker does. Raises InvalidArgument for a wrong time limit."""
+        return IsolatedModel(context, self._hosts)
+
+    def close(self) -> None:
+        """Ends the spawner."""
+        self._hosts.close()
+
+
+class IsolatedModel:
+    """A `LoadedModel` whose instances share nothing."""
+
+    def __init__(self, context: ModelContext, hosts: Hosts) -> None:
+        if context.config.decoupled and implicit_state(context.config) is not None:
+            raise Unsupported(f"model '{context.name}': implicit state of a decoupled model is not supported in a worker process")
+        self._context = context
+        self._hosts = hosts
+        self._execute_limit_s = execute_limit_s(context.config)
+
+    def create_instance(self, placement: InstancePlacement) -> ModelInstance:
+        """Has a worker load the model and make an instance of it. Raises what the backend raises, and Internal for a worker that
+        dies or takes too long."""
+        context = self._context
+
+        def log(level: str, text: str) -> None:
+            context.log(level, f"{placement.name}: {text}")
+
+        start = WorkerStart(
+            name=placement.name,
+            mode="instance",
+            source=_source(),
+            directory=str(context.version_directory),
+            interpreter=_INTERPRETER,
+            output_names=tuple(output.name for output in context.config.output),
+            decoupled=context.config.decoupled,
+            iterative=is_iterative(context.config),
+            host=placement.host,
+            metrics=context.metrics,
+            server=context.server,
+            hosting=self._hosts.order(context, placement),
+        )
+        worker = self._hosts.start(start, log)
+        log("verbose", f"worker process {worker.connection.pid} is ready")
+        state = implicit_state(context.config)
+        return ProcessInstance(worker, start, self._hosts.limits, log, state=state, execute_limit_s=self._execute_limit_s)
+
+    def unload(self) -> None:
+        """Nothing is loaded but in the instances' workers."""
+
+
+_INTERPRETER = Interpreter(executable=sys.executable)
+"""Always the server's own: the backend and the server's packages are installed there."""
+
+
+def _source() -> ModelSource:
+    """No file, but the server's search path, on which backends may have been put."""
+    return ModelSource("", "", "", tuple(sys.path))
+
+
+def _crossing(context: ModelContext) -> HostedContext:
+    return HostedContext(
+        name=context.name,
+        version=context.version,
+        generation=context.generation,
+        config=context.config,
+        model_directory=str(context.model_directory.absolute()),
+        version_directory=str(context.version_directory.absolute()),
+        server_id=context.server_id,
+    )

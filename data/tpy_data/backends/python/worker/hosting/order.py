@@ -1,0 +1,63 @@
+"""The order to host a backend, and what is answered to it. Both ends use it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from tpy.backend import BackendCapabilities, BackendSettings, InstancePlacement
+from tpy.config import ModelConfig
+from tpy_data.backends.creation import BackendOrigin
+
+
+class HostedContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What crosses of a `ModelContext`."""
+
+    name: str
+    version: int
+    generation: int
+    config: ModelConfig
+    model_directory: str
+    version_directory: str
+    server_id: str
+
+
+class HostingOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """A backend, and what to do with it: without a context to say what it is capable of, without a placement to complete the
+    model's configuration, with both to make an instance."""
+
+    origin: BackendOrigin
+    backend: str
+    settings: Mapping[str, str]
+    directory: str | None
+    context: HostedContext | None = None
+    placement: InstancePlacement | None = None
+
+    def backend_settings(self) -> BackendSettings:
+        """As the backend's factory takes them."""
+        directory = None if self.directory is None else Path(self.directory)
+        return BackendSettings(name=self.backend, config=self.settings, backend_directory=directory)
+
+
+class HostingAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The capabilities, and the completed configuration where one was to be completed."""
+
+    capabilities: BackendCapabilities
+    config: ModelConfig | None = None
+
+
+Packed = TypeVar("Packed")
+
+
+def pack(value: object) -> str:
+    """As text that JSON can carry, without any loss."""
+    return base64.b64encode(msgspec.msgpack.encode(value)).decode()
+
+
+def unpack(text: str, kind: type[Packed]) -> Packed:
+    """Undo `pack`. Raises msgspec.DecodeError or ValueError for anything else."""
+    return msgspec.msgpack.decode(base64.b64decode(text), type=kind)

@@ -1,0 +1,203 @@
+"""HostedRunner: an instance of another backend, run by a worker in place of a `model.py`."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tpy.backend import (
+    AnswerLater,
+    Backend,
+    ChecksReadiness,
+    ExecutionBatch,
+    ExecutionResult,
+    InstanceFailure,
+    LoadedModel,
+    ModelContext,
+    ModelInstance,
+    PhaseTimes,
+    flaw_of,
+    state_specs,
+)
+from tpy.errors import Internal, TpyError
+from tpy.limits import READINESS_CHECK_S_MAX
+from tpy_data.backends.creation import create_backend
+from tpy_data.exception_text import exception_text
+
+from .. import context
+from ..failure_log import FailureLog
+from ..failures import ModelFailure
+from ..request import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, InferenceRequest
+from ..response import InferenceResponse
+from ..runner import InstanceLost, RunCoroutine
+from .metrics import HostedMetrics
+from .order import HostedContext, HostingAnswer, HostingOrder, pack, unpack
+from .requests import HostedRequest, HostedSender, code_of, failed, new_states, response_of
+
+
+def describe(text: str) -> str:
+    """The answer to an order without a placement, packed. Raises ModelFailure."""
+    order = unpack(text, HostingOrder)
+    try:
+        backend = create_backend(order.origin, order.backend_settings())
+        try:
+            config = None if order.context is None else backend.auto_complete(_model_context(order, order.context))
+            return pack(HostingAnswer(capabilities=backend.capabilities, config=config))
+        finally:
+            backend.close()
+    except TpyError as error:
+        raise ModelFailure(error.message, code_of(error)) from error
+    except BaseException as error:
+        FailureLog(order.backend).report("auto_complete", error)
+        raise ModelFailure(exception_text(error)) from error
+
+
+class HostedRunner:
+    """The backend, a loaded model and one instance (a `Runner`)."""
+
+    def __init__(self, text: str, all_outputs: frozenset[str]) -> None:
+        """Raises ModelFailure with the reason when the instance cannot be made."""
+        order = unpack(text, HostingOrder)
+        hosted, placement = order.context, order.placement
+        if hosted is None or placement is None:
+            raise ModelFailure("an order for an instance without a model or a placement")
+        self._name = placement.name
+        self._failures = FailureLog(hosted.name)
+        self._states = state_specs(hosted.config)
+        self._batches = hosted.config.max_batch_size > 0
+        self._all_outputs = all_outputs
+        self.phases_ns = 0, 0
+        self._open = contextlib.ExitStack()
+        try:
+            with contextlib.ExitStack() as opened:
+                backend: Backend = create_backend(order.origin, order.backend_settings())
+                opened.callback(backend.close)
+                model: LoadedModel = backend.load(_model_context(order, hosted))
+                opened.callback(model.unload)
+                self._instance: ModelInstance = model.create_instance(placement)
+                opened.callback(self._instance.close)
+                self._open = opened.pop_all()
+        except TpyError as error:
+            raise ModelFailure(error.message, code_of(error)) from error
+        except BaseException as error:
+            self._failures.report("load", error)
+            raise ModelFailure(exception_text(error)) from error
+
+    @property
+    def has_readiness_check(self) -> bool:
+        """As `Runner`."""
+        return isinstance(self._instance, ChecksReadiness) and self._instance.has_readiness_check
+
+    def is_ready(self, run_coroutine: RunCoroutine) -> bool:
+        """As `Runner`: how long it may take is seen by the server."""
+        assert isinstance(self._instance, ChecksReadiness)
+        return self._instance.check_ready(READINESS_CHECK_S_MAX)
+
+    def execute(self, requests: list[InferenceRequest]) -> Sequence[InferenceResponse | None]:
+        """As `Runner`. Raises InstanceLost as well."""
+        seen = [HostedRequest(request, self._states, self._all_outputs, batches=self._batches) for request in requests]
+        try:
+            results = self._execute(seen)
+        except TpyError as error:
+            raise ModelFailure(error.message, code_of(error)) from None
+        return [self._response(request, result) for request, result in zip(seen, results, strict=True)]
+
+    def start(self, requests: list[InferenceRequest]) -> list[int]:
+        """As `Runner`. Raises InstanceLost as well."""
+        senders = [HostedSender(request.get_response_sender()) for request in requests]
+        seen = [
+            HostedRequest(request, self._states, self._all_outputs, batches=self._batches, sender=sender)
+            for request, sender in zip(requests, senders, strict=True)
+        ]
+        given_back = []
+        try:
+            for index, result in enumerate(self._execute(seen, may_be_none=True)):
+                if result.error is not None:
+                    senders[index].fail(result.error)
+                elif result.reschedule:
+                    given_back.append(index)
+        except TpyError as error:
+            for sender in senders:
+                sender.fail(error)
+        return given_back
+
+    def report(self, error: BaseException, request_ids: Sequence[str]) -> None:
+        """As `Runner`."""
+        self._failures.report("execute", error, request_ids)
+
+    def failed(self, failure: ModelFailure, requests: Sequence[InferenceRequest]) -> str:
+        """As `Runner`."""
+        self.report(failure, [request.request_id() for request in requests])
+        return str(failure)
+
+    def finalize(self) -> None:
+        """Close the instance, unload the model, close the backend; errors are logged."""
+        try:
+            self._open.close()
+        except BaseException as error:
+            self._failures.report("close", error)
+
+    def _execute(self, requests: Sequence[HostedRequest], *, may_be_none: bool = False) -> Sequence[ExecutionResult]:
+        """One result for each request, without flaws. Raises TpyError, InstanceLost, or ModelFailure with the text for all
+        requests."""
+        batch = ExecutionBatch(requests, PhaseTimes())
+        times = batch.times
+        times.start_ns = time.monotonic_ns()
+        try:
+            results = self._instance.execute(batch)
+            times.end_ns = time.monotonic_ns()
+            if may_be_none and not results:
+                return ()
+            flaw = f"{len(results)} results for {len(requests)} requests" if len(results) != len(requests) else None
+            for result in results:
+                flaw = flaw or flaw_of(result)
+        except InstanceFailure as failure:
+            raise InstanceLost(str(failure)) from failure
+        except TpyError:
+            raise
+        except BaseException as error:
+            self.report(error, [request.id for request in requests])
+            raise ModelFailure(_failed_to_process(self._name, error)) from error
+        finally:
+            self.phases_ns = times.input_end_ns or times.start_ns, times.output_start_ns or times.end_ns
+        if flaw is not None:
+            raise Internal(f"instance '{self._name}' gave {flaw}")
+        return results
+
+    def _response(self, request: HostedRequest, result: ExecutionResult) -> InferenceResponse | None:
+        if isinstance(result, AnswerLater):
+            sender = HostedSender(request.request.get_response_sender())
+            result.begin(sender)
+            return None
+        if result.reschedule:
+            request.request.set_release_flags(TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            return None
+        try:
+            states = [] if result.error is not None else new_states(request, self._states, result, batches=self._batches)
+        except Internal as error:
+            return failed(error)
+        return response_of(result, states)
+
+
+def _model_context(order: HostingOrder, hosted: HostedContext) -> ModelContext:
+    known = context.current()
+    assert known is not None
+    assert known.metrics is not None
+    return ModelContext(
+        name=hosted.name,
+        version=hosted.version,
+        generation=hosted.generation,
+        config=hosted.config,
+        model_directory=Path(hosted.model_directory),
+        version_directory=Path(hosted.version_directory),
+        server_id=hosted.server_id,
+        placements=() if order.placement is None else (order.placement,),
+        log=known.log,
+        metrics=HostedMetrics(known.metrics),
+    )
+
+
+def _failed_to_process(instance: str, error: BaseException) -> str:
+    return f"Failed to process the request(s) for model '{instance}', message: {exception_text(error)}"
