@@ -21,7 +21,7 @@ _EARLIER_NAME: Final = "TPY_PYTHON_ISOLATION"
 
 
 class Isolation(enum.Enum):
-    """Where instances run."""
+    """The place where instances run."""
 
     PROCESS = "process"
     """Each in a worker process: a crash ends that instance, and nothing else."""
@@ -30,7 +30,7 @@ class Isolation(enum.Enum):
 
 
 def isolation_of(config: ModelConfig, settings: Mapping[str, str]) -> Isolation | None:
-    """What the model's parameters say, else its backend's settings; None for nothing. Raises InvalidArgument for another word."""
+    """Reads the model's parameters, else its backend's settings; None for nothing. Raises InvalidArgument for another word."""
     name = ISOLATION if config.parameter(ISOLATION) or not config.parameter(_EARLIER_NAME) else _EARLIER_NAME
     text = config.parameter(name)
     where = f"parameter {name} of model '{config.name}'"

@@ -46,14 +46,6 @@ class TestOnnxRuntime(Isolated, in_server.TestOnnxRuntime):
     pass
 
 
-class TestOnnxRuntimeBf16(Isolated, in_server.TestOnnxRuntimeBf16):
-    pass
-
-
-class TestOnnxRuntimeWithoutBatching(Isolated, in_server.TestOnnxRuntimeWithoutBatching):
-    pass
-
-
 @pytest.mark.usefixtures("installed")
 class TestUpper(Isolated, third_party.TestUpper):
     @pytest.fixture

@@ -166,7 +166,7 @@ class Worker:
         self._connection.send(Kind.READY, 0, said)
 
     def _completed(self, source: loader.ModelSource, order: dict[str, Any]) -> Any:
-        """What is answered to an order to complete a configuration. Raises ModelFailure."""
+        """The answer to an order to complete a configuration. Raises ModelFailure."""
         if order["hosting"]:
             return _hosting(source).describe(order["hosting"])
         return runner.auto_complete(source, order["name"], order["config"])
@@ -243,7 +243,7 @@ class Worker:
             self._responses.go_late(late_number, names, way)
 
     def _phases(self, start_ns: int) -> tuple[int, int]:
-        """When the model began with the batch that it is through with, and ended."""
+        """The times at which the model began with the batch that it is through with, and ended."""
         assert self._runner is not None
         infer_ns, output_ns = self._runner.phases_ns
         return infer_ns or start_ns, output_ns or time.monotonic_ns()

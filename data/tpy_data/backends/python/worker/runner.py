@@ -26,7 +26,7 @@ class Runner(Protocol):
     thread, but for `is_ready` and `report`."""
 
     phases_ns: tuple[int, int]
-    """When the last batch was handed to the model, and came back from it, where that is known better than by the caller; else
+    """The times at which the last batch was handed to the model, and came back from it, where the caller does not know best; else
     zeros."""
 
     @property

@@ -15,7 +15,7 @@ from tpy_data.backends.creation import BackendOrigin
 
 
 class HostedContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What crosses of a `ModelContext`."""
+    """The part of a `ModelContext` that crosses to a worker."""
 
     name: str
     version: int
