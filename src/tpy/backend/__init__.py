@@ -1,8 +1,8 @@
 """The backend contract: all that a backend may know of the server.
 
 A backend is found by entry point (group `tpy.backends`, name = the backend's name, value = a callable that takes
-`BackendSettings` and returns a `Backend`). It imports this package, `tpy.messages`, `tpy.config` and `tpy.errors`, nothing
-else of the server. `tpy.testing.conformance` is the suite that every backend passes.
+`BackendSettings` and returns a `Backend`). It imports this package, `tpy.messages`, `tpy.devices`, `tpy.config` and `tpy.errors`,
+nothing else of the server. `tpy.testing.conformance` is the suite that every backend passes.
 """
 
 from tpy.backend.batching import gather, scatter
@@ -17,6 +17,7 @@ from tpy.backend.contract import (
     ModelContext,
     ModelInstance,
 )
+from tpy.backend.device_instance import DeviceInstance, gather_where_it_is, stays_on_device
 from tpy.backend.execution import ExecutionBatch, ExecutionRequest, ExecutionResult, PhaseTimes, ResponseSender
 from tpy.backend.flaws import flaw_of
 from tpy.backend.host_policy import HostPolicy, bound
@@ -45,6 +46,7 @@ __all__ = [
     "CallSink",
     "ChecksReadiness",
     "DescriptorReader",
+    "DeviceInstance",
     "Done",
     "ExecutionBatch",
     "ExecutionRequest",
@@ -77,7 +79,9 @@ __all__ = [
     "default_isolation",
     "flaw_of",
     "gather",
+    "gather_where_it_is",
     "isolation_of",
     "scatter",
     "state_specs",
+    "stays_on_device",
 ]

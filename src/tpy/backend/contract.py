@@ -18,6 +18,7 @@ from tpy.backend.model_metrics import ModelMetrics
 from tpy.backend.server_calls import ServerCalls
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind, SecondaryDevice
+from tpy.devices import NO_DEVICES, Devices
 from tpy.telemetry.custom_metrics import CustomMetrics
 
 
@@ -70,6 +71,8 @@ class ModelContext(msgspec.Struct, frozen=True, kw_only=True):
     """Log from any thread: level is "verbose", "info", "warning" or "error"."""
     server: ServerCalls | None = None
     """For models that call others; None where there is no server around them (tests)."""
+    devices: Devices = NO_DEVICES
+    """The GPUs of the server, with their pools of memory."""
     metrics: ModelMetrics = msgspec.field(default_factory=CustomMetrics)
     """For metrics that the model makes itself; those of a context made without are seen by nobody."""
 

@@ -10,7 +10,7 @@ import msgspec
 
 from tpy.backend.implicit_state import SequenceState
 from tpy.errors import TpyError
-from tpy.messages import ParameterValue, SequencePosition, Tensor
+from tpy.messages import ParameterValue, Residency, SequencePosition, Tensor
 
 
 class ResponseSender(Protocol):
@@ -56,6 +56,11 @@ class ExecutionRequest(Protocol):
     def requested_outputs(self) -> tuple[str, ...]: ...
     @property
     def parameters(self) -> Mapping[str, ParameterValue]: ...
+    @property
+    def residency(self) -> Residency | None:
+        """The outputs that may stay on a device; None: none of them."""
+        ...
+
     @property
     def sequence(self) -> SequencePosition | None: ...
     @property

@@ -9,9 +9,11 @@ from tpy.messages.inference import (
     InferenceRequest,
     InferenceResponse,
     ParameterValue,
+    Residency,
     SequencePosition,
 )
 from tpy.messages.models import ModelDescription, TensorDescription
+from tpy.messages.places import HOST, MemoryType, Place
 from tpy.messages.repository import IndexEntry, LoadRequest, ModelState
 from tpy.messages.server import LogSettings, ServerMetadata
 from tpy.messages.shared_memory import CudaRegistration, RegionFacts, RegionKind, Registration, SystemRegistration
@@ -29,6 +31,7 @@ from tpy.messages.tensors import Tensor
 
 __all__ = [
     "FINAL_ONLY",
+    "HOST",
     "BatchStatistics",
     "CacheStatistics",
     "CudaRegistration",
@@ -41,14 +44,17 @@ __all__ = [
     "InferenceStatistics",
     "LoadRequest",
     "LogSettings",
+    "MemoryType",
     "MemoryUsage",
     "ModelDescription",
     "ModelState",
     "ModelStatistics",
     "ParameterValue",
+    "Place",
     "RegionFacts",
     "RegionKind",
     "Registration",
+    "Residency",
     "ResponseStatistics",
     "SequencePosition",
     "ServerMetadata",

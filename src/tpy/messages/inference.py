@@ -24,13 +24,27 @@ class SequencePosition(msgspec.Struct, frozen=True, kw_only=True):
     end: bool = False
 
 
+class Residency(msgspec.Struct, frozen=True):
+    """The tensors of a request that are on a device, or may be: `inputs` says that some inputs are; `outputs` are those outputs
+    that may stay where they are made, None means all. All others are in host memory.
+    """
+
+    inputs: bool = False
+    outputs: frozenset[str] | None = frozenset()
+
+    def keeps(self, output: str) -> bool:
+        """Returns whether this output may stay where it is made."""
+        return self.outputs is None or output in self.outputs
+
+
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed request, not yet checked against the model.
 
     `model_version` None means the model's newest ready version. `requested_outputs` empty means all. `parameters` holds the
     caller's own ones only; those with a meaning have fields: `priority` (0 = the model's default), `timeout_us` (0 =
     none; a deadline for the whole request, counted from submission), `deadline_ns` (absolute, of the transport, on the
-    server's Clock). `received_ns` is when the frontend had the whole request. `inputs` are in the caller's order.
+    server's Clock). `received_ns` is when the frontend had the whole request. `inputs` are in the caller's order. `residency`
+    None: all tensors are in host memory, those of the answer too.
     """
 
     model_name: str
@@ -44,6 +58,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     timeout_us: int = 0
     deadline_ns: int | None = None
     received_ns: int = 0
+    residency: Residency | None = None
 
 
 class InferenceResponse(msgspec.Struct, frozen=True, kw_only=True):

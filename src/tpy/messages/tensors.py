@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
 
+from tpy import dlpack
 from tpy.messages.datatypes import DataType
+from tpy.messages.places import HOST, Place
 
 
 class Tensor(msgspec.Struct, frozen=True):
@@ -15,8 +17,30 @@ class Tensor(msgspec.Struct, frozen=True):
 
     `array` may be a read-only view over the bytes that arrived; nobody writes to it. Its dtype is `datatype.numpy`, it
     need be neither contiguous nor aligned. BYTES arrays have dtype object and hold `bytes`.
+
+    `array` is a NumPy array, in host memory, but for tensors that stay on the device where they were made: then it is a
+    `tpy.devices.DeviceArray`, which has a shape and a dtype, can be reshaped and cut into rows, and refuses all else. Only
+    those see such a tensor who said that they take it (`InferenceRequest.residency`, `tpy.backend.DeviceInstance`).
     """
 
     name: str
     datatype: DataType
     array: np.ndarray[Any, Any]
+
+    @property
+    def place(self) -> Place:
+        """The place of its elements. Pinned memory counts as the host's here: whoever has it need not care."""
+        array: object = self.array
+        return HOST if isinstance(array, np.ndarray) else cast(Place, getattr(array, "place"))  # noqa: B009
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """A DLPack capsule over the elements: no copy, but of host memory that may not be written when the consumer does not
+        know such memory. Nothing has to be waited for, whatever the consumer's `stream` is. Raises BufferError for BYTES."""
+        if self.datatype is DataType.BYTES:
+            raise BufferError("DLPack does not have support for string tensors.")
+        array: Any = self.array
+        return dlpack.of_array(array, **options) if isinstance(array, np.ndarray) else array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        array: Any = self.array
+        return (dlpack.CPU, 0) if isinstance(array, np.ndarray) else array.__dlpack_device__()

@@ -5,11 +5,13 @@ imports none of this.
 """
 
 from tpy.testing.fake_backend import FakeBackend
+from tpy.testing.fake_device import FakeDevice
 from tpy.testing.hosting import HostedInstance, HostedModel
 from tpy.testing.requests import RecordingSender, SampleRequest, batch_of, request_of
 
 __all__ = [
     "FakeBackend",
+    "FakeDevice",
     "HostedInstance",
     "HostedModel",
     "RecordingSender",

@@ -11,7 +11,7 @@ import numpy as np
 
 from tpy.backend import ExecutionBatch, ExecutionResult, PhaseTimes, ResponseSender, SequenceState
 from tpy.config import ModelConfig
-from tpy.messages import ParameterValue, SequencePosition, Tensor
+from tpy.messages import ParameterValue, Residency, SequencePosition, Tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -25,6 +25,7 @@ class SampleRequest:
     id: str = ""
     requested_outputs: tuple[str, ...] = ()
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    residency: Residency | None = None
     sequence: SequencePosition | None = None
     timeout_us: int = 0
     sender: ResponseSender | None = None

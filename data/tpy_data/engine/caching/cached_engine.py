@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+import msgspec
 import trio
 
 from tpy.config import ModelConfig
@@ -71,6 +72,10 @@ class CachedEngine:
     def submit(self, request: InferenceRequest, sink: ResponseSink) -> EngineHandle:
         """As `ResolvedModel.submit`. Answers inside the call when the answer is known."""
         now_ns = self._clock.now_ns()
+        if request.residency is not None:
+            if request.residency.inputs:  # to know whether it is known, it would have to be copied
+                return self._engine.submit(request, sink)
+            request = msgspec.structs.replace(request, residency=None)  # answers are kept in host memory
         ours = CachedRequest(self, request, sink, now_ns)
         if _takes_long(request.inputs):
             if self._access.hashing >= CACHE_JOBS_MAX:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tpy.backend import ModelInstance
+from tpy.backend import DeviceInstance, ModelInstance
 from tpy.clock import Clock
 from tpy.errors import invariant
 from tpy.limits import QUICK_BATCHES_NS_MAX
@@ -78,6 +78,7 @@ class ThreadChannel:
 
     def __init__(self, instance: ModelInstance, worker: Worker, clock: Clock) -> None:
         self._instance = instance
+        self._takes = instance.takes if isinstance(instance, DeviceInstance) else frozenset()
         self._worker = worker
         self._clock = clock
         self._report: Report = self.nobody
@@ -141,7 +142,7 @@ class ThreadChannel:
         if batch is None:
             return self._begin_report() if self._finished else False
         if batch.is_executed:
-            batch.execute(self._instance, self._clock)
+            batch.execute(self._instance, self._clock, self._takes)
         else:
             batch.times.end_ns = batch.times.start_ns
         if batch.is_started:

@@ -2,12 +2,12 @@
 Immutable.
 
 Names and shapes are dealt with here: a tensor has the name that whoever takes it gives it, and its batch dimension is added or
-taken off where a model that batches and one that does not meet. Arrays are passed on, never copied.
+taken off where a model that batches and one that does not meet. Arrays are passed on, never copied; those on a device stay there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from tpy.config import ModelConfig
 from tpy.config.model_config import EnsembleStep
 from tpy.errors import InvalidArgument
-from tpy.messages import InferenceRequest, InferenceResponse, ParameterValue, SequencePosition, Tensor
+from tpy.messages import InferenceRequest, InferenceResponse, ParameterValue, Residency, SequencePosition, Tensor
 from tpy_data.engine.admission.shapes import Dims, fits
 from tpy_data.engine.serving.served_copy import ServedCopy
 from tpy_data.schedulers.core.ensemble_graph import EnsembleGraph, GraphStep
@@ -42,20 +42,25 @@ class _Feed(NamedTuple):
 class FlowStep:
     """A step, ready to run. `outputs` are the names of the model's outputs, in the order of the graph's tensors."""
 
-    __slots__ = ("_feeds", "_name", "_version", "outputs", "submit")
+    __slots__ = ("_answers", "_feeds", "_name", "_residency", "_version", "outputs", "submit")
 
-    def __init__(self, step: EnsembleStep, member: ServedCopy, feeds: Sequence[_Feed]) -> None:
+    def __init__(self, step: EnsembleStep, member: ServedCopy, feeds: Sequence[_Feed], answers: Mapping[str, str]) -> None:
+        """`answers`: outputs of the model that are outputs of the ensemble, and their names there. All others go to other steps:
+        they may stay on a device."""
         self.submit = member.submit_part
         self.outputs = tuple(step.output_map)
         self._name = step.model_name
         self._version = member.version
         self._feeds = tuple(feeds)
+        self._answers = answers
+        self._residency = Residency(outputs=frozenset(name for name in step.output_map if name not in answers))
 
     def request(self, caller: InferenceRequest, inputs: Sequence[object], deadline_ns: int | None) -> InferenceRequest:
         """The step's request: what the ensemble's caller said goes for every step. `inputs` are Flowing or None, as
         `EnsembleCore` hands them out."""
         tensors = []
         sequence = None
+        on_device = False
         for position, name, convert in self._feeds:
             flowing = inputs[position]
             if isinstance(flowing, Flowing):
@@ -63,6 +68,10 @@ class FlowStep:
                 array = tensor.array if convert is None else convert(tensor.array)
                 tensors.append(Tensor(name, tensor.datatype, array))
                 sequence = sequence or flowing.sequence
+                on_device = on_device or not isinstance(array, np.ndarray)
+        residency = self._residency
+        if on_device or caller.residency is not None:
+            residency = self._residency_for(caller.residency, on_device)
         return InferenceRequest(
             model_name=self._name,
             model_version=self._version,
@@ -75,7 +84,13 @@ class FlowStep:
             timeout_us=caller.timeout_us,
             deadline_ns=deadline_ns,
             received_ns=caller.received_ns,
+            residency=residency,
         )
+
+    def _residency_for(self, caller: Residency | None, on_device: bool) -> Residency:
+        """Outputs that the ensemble's caller takes on a device are left there, too."""
+        kept = () if caller is None else (name for name, answer in self._answers.items() if caller.keeps(answer))
+        return Residency(on_device, (self._residency.outputs or frozenset()).union(kept))
 
     def values(self, response: InferenceResponse, sequence: SequencePosition | None) -> list[Flowing | None]:
         """The values of a response for the step's tensors; None where it has no such output. Raises InvalidArgument for
@@ -115,8 +130,10 @@ class EnsembleFlow:
             outputs=[numbers[entry.name] for entry in config.output],
             tensor_count=len(numbers),
         )
+        answers = {entry.name for entry in config.output}
         self.steps = tuple(
-            FlowStep(step, member, _feeds(step, member, batched)) for step, member in zip(steps, members, strict=True)
+            FlowStep(step, member, _feeds(step, member, batched), _answers(step, answers))
+            for step, member in zip(steps, members, strict=True)
         )
         self.output_names = {numbers[entry.name]: entry.name for entry in config.output}
         self._output_numbers = {name: number for number, name in self.output_names.items()}
@@ -153,6 +170,10 @@ def _graph_step(step: EnsembleStep, member: ServedCopy, numbers: Mapping[str, in
         outputs=tuple(numbers[name] for name in step.output_map.values()),
         decoupled=member.config.decoupled,
     )
+
+
+def _answers(step: EnsembleStep, outputs: Container[str]) -> Mapping[str, str]:
+    return {name: tensor for name, tensor in step.output_map.items() if tensor in outputs}
 
 
 def _feeds(step: EnsembleStep, member: ServedCopy, batched: Mapping[str, bool]) -> list[_Feed]:

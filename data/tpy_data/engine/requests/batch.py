@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, ModelInstance, Outcome, PhaseTimes, flaw_of
 from tpy.clock import Clock
+from tpy.devices import DeviceArray
 from tpy.errors import Internal, TpyError
+from tpy.messages import Place, Tensor
 from tpy_data.engine.requests.handle import Execution
 from tpy_data.engine.requests.ticket import RequestTicket
 from tpy_data.exception_text import exception_text
@@ -42,9 +44,13 @@ class Batch:
                 break
             ticket.sender.began_ns = now_ns
 
-    def execute(self, instance: ModelInstance, clock: Clock) -> None:
-        """Execute. Whatever the model raises becomes the answer of these requests, and of no others."""
+    def execute(self, instance: ModelInstance, clock: Clock, takes: frozenset[Place] = frozenset()) -> None:
+        """Execute on an instance that takes inputs in these places, beside the host's memory. Whatever the model raises becomes
+        the answer of these requests, and of no others."""
         try:
+            for ticket in self.tickets:
+                if ticket.residency is not None and ticket.residency.inputs:
+                    ticket.inputs = within_reach(ticket.inputs, takes)
             results = instance.execute(ExecutionBatch(self.tickets, self.times))
             if not results and self.tickets[0].sender is not None:
                 results = [_SENT] * len(self.tickets)
@@ -64,8 +70,8 @@ class Batch:
             self._fail(outcome.with_traceback(None))
             return
         flaw = f"{len(outcome)} results for {len(self.tickets)} requests" if len(outcome) != len(self.tickets) else None
-        for result in outcome:
-            flaw = flaw or flaw_of(result)
+        for result, ticket in zip(outcome, self.tickets, strict=False):
+            flaw = flaw or flaw_of(result, ticket.residency)
         if flaw is None:
             self.results = outcome
         else:
@@ -101,6 +107,17 @@ class Batch:
 
     def _fail(self, error: TpyError) -> None:
         self.results = [ExecutionResult(error=error)] * len(self.tickets)
+
+
+def within_reach(inputs: Mapping[str, Tensor], takes: frozenset[Place]) -> Mapping[str, Tensor]:
+    """The inputs, with copies in host memory of those that are where the model does not take them. Blocking."""
+    found = {}
+    for name, tensor in inputs.items():
+        array: object = tensor.array
+        if isinstance(array, DeviceArray) and array.place not in takes:
+            tensor = Tensor(tensor.name, tensor.datatype, array.to_host())
+        found[name] = tensor
+    return found
 
 
 def failed_to_process(instance_name: str, error: BaseException) -> str:

@@ -86,7 +86,7 @@ class DecoupledRequests:
 
     def begin(self, ticket: RequestTicket) -> None:
         """A request that is about to be submitted."""
-        ticket.sender = ResponseStream(ticket, self._hand_off, self)
+        ticket.sender = ResponseStream(ticket, self._hand_off, self, ticket.residency)
 
     def ignore(self, ticket: RequestTicket, later: AnswerLater | None = None) -> None:
         """Give a request that has ended a sender whose responses go nowhere; `later` is told of it."""

@@ -21,6 +21,7 @@ from tpy.clock import Clock
 from tpy.deliveries import Deliveries
 from tpy.errors import Internal, InvariantViolation
 from tpy.limits import DECOUPLED_RESPONSE_BYTES_WAITING_MAX, DECOUPLED_RESPONSES_WAITING_MAX
+from tpy.messages import Residency
 
 
 class Sent(NamedTuple):
@@ -111,6 +112,7 @@ class ResponseStream:
         "_hand_off",
         "_open",
         "_owner",
+        "_residency",
         "_room",
         "_taken",
         "_waiting",
@@ -125,8 +127,9 @@ class ResponseStream:
         "ticket",
     )
 
-    def __init__(self, ticket: object, hand_off: HandOff, owner: StreamOwner) -> None:
+    def __init__(self, ticket: object, hand_off: HandOff, owner: StreamOwner, residency: Residency | None = None) -> None:
         self.ticket: object = ticket
+        self._residency = residency
         self.index = 0
         self.last_ns = 0
         self.held: deque[Sent] = deque()
@@ -152,7 +155,7 @@ class ResponseStream:
             raise ValueError("a response without data must be the final one")
         size = 0
         if result is not None:
-            flaw = flaw_of(result)
+            flaw = flaw_of(result, self._residency)
             if flaw is not None:
                 result = ExecutionResult(error=Internal(f"the model sent {flaw}"))
             else:

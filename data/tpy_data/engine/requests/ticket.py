@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Protocol
 
 from tpy.backend import ExecutionResult, SequenceState
-from tpy.messages import InferenceRequest, ParameterValue, Tensor
+from tpy.messages import InferenceRequest, ParameterValue, Residency, Tensor
 from tpy.services import ResponseSink
 from tpy.units import NS_PER_US
 from tpy_data.engine.requests.handle import NO_RESOURCES, Execution, Resources, WaitingRequest
@@ -70,6 +70,7 @@ class RequestTicket(Ticket):
         "owner",
         "parameters",
         "requested_outputs",
+        "residency",
         "result",
         "sender",
         "sink",
@@ -79,6 +80,7 @@ class RequestTicket(Ticket):
     inputs: Mapping[str, Tensor]
     parameters: Mapping[str, ParameterValue]
     requested_outputs: tuple[str, ...]
+    residency: Residency | None
     sender: ResponseStream | None
     result: ExecutionResult | None
     execution: Execution | None
@@ -106,6 +108,7 @@ class RequestTicket(Ticket):
         self.inputs = inputs
         self.parameters = request.parameters
         self.requested_outputs = request.requested_outputs
+        self.residency = request.residency
         self.sequence = request.sequence
         self.live = None
         self.timeout_us = request.timeout_us

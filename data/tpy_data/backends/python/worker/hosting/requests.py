@@ -86,6 +86,11 @@ class HostedRequest:
         return state
 
     @property
+    def residency(self) -> None:
+        """None: tensors cross between processes in host memory."""
+        return None
+
+    @property
     def id(self) -> str:
         """The caller's id."""
         return self.request.request_id()

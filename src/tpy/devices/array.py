@@ -1,0 +1,92 @@
+"""DeviceArray: an array on a device."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NoReturn, cast
+
+import numpy as np
+
+from tpy import dlpack
+from tpy.devices.device import Bytes, DeviceMemory, Stream
+from tpy.messages.places import MemoryType, Place
+
+Array = np.ndarray[Any, Any]
+
+
+class DeviceArray:
+    """A contiguous array in a device's memory. Its parts share the memory. It answers what code that only passes tensors on asks
+    an array, in NumPy's words; code that wants the elements has to say so (`to_host`)."""
+
+    __slots__ = ("dtype", "memory", "nbytes", "offset", "shape", "size")
+
+    def __init__(self, memory: DeviceMemory, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> None:
+        self.memory = memory
+        self.offset = offset
+        self.shape = shape
+        self.dtype = dtype
+        self.size = math.prod(shape)
+        self.nbytes = self.size * dtype.itemsize
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def address(self) -> int:
+        """Of its first element."""
+        return self.memory.address + self.offset
+
+    @property
+    def place(self) -> Place:
+        return Place(MemoryType.GPU, self.memory.device.id)
+
+    def as_array(self) -> Array:
+        """Itself, as the `array` of a `Tensor`."""
+        return cast(Array, self)
+
+    def to_host(self, target: Bytes | None = None, stream: Stream | None = None) -> Array:
+        """Returns a copy in host memory: in `target`, of `nbytes`, where one is given. With a stream it is not there before that
+        is synchronized."""
+        raw = np.empty(self.nbytes, np.uint8) if target is None else target
+        if self.nbytes:
+            self.memory.device.copy_out(raw, self.address, stream)
+        return raw.view(self.dtype).reshape(self.shape)
+
+    def reshape(self, *shape: Any) -> DeviceArray:
+        """As NumPy's: the same memory. Raises ValueError for a shape that has not as many elements."""
+        wanted = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        known = math.prod(extent for extent in wanted if extent != -1)
+        if wanted.count(-1) == 1 and known and self.size % known == 0:
+            wanted = tuple(self.size // known if extent == -1 else extent for extent in wanted)
+        if -1 in wanted or math.prod(wanted) != self.size:
+            raise ValueError(f"cannot reshape array of size {self.size} into shape {wanted}")
+        return DeviceArray(self.memory, wanted, self.dtype, self.offset)
+
+    def __getitem__(self, key: Any) -> DeviceArray:
+        """Rows (`array[2:4]`), one row (`array[0]`), or a new first dimension (`array[None]`)."""
+        if key is None:
+            return DeviceArray(self.memory, (1, *self.shape), self.dtype, self.offset)
+        if not self.shape:
+            raise IndexError("an array without dimensions has no rows")
+        row = math.prod(self.shape[1:]) * self.dtype.itemsize
+        if isinstance(key, slice):
+            begin, end, step = key.indices(self.shape[0])
+            if step == 1:
+                return DeviceArray(self.memory, (max(0, end - begin), *self.shape[1:]), self.dtype, self.offset + begin * row)
+        elif isinstance(key, int) and -self.shape[0] <= key < self.shape[0]:
+            return DeviceArray(self.memory, self.shape[1:], self.dtype, self.offset + key % self.shape[0] * row)
+        raise IndexError(f"an array on a device has no part {key}")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError(f"the array is on device {self.memory.device.id}: copy it with to_host()")
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return dlpack.capsule(self.address, self.shape, self.dtype, self.__dlpack_device__(), self.memory)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        device = self.memory.device
+        return device.dlpack_type, device.id if device.dlpack_type != dlpack.CPU else 0

@@ -1,0 +1,197 @@
+"""CudaDevice: a GPU, through the driver's own library. No CUDA installation is needed, and no framework: what they allocate in
+this process is in the same (primary) context, so their memory and streams are ours and ours theirs."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tpy import dlpack
+from tpy.devices.device import Bytes, DeviceMemory, IpcAddress, Stream
+from tpy.errors import Internal, InvalidArgument, Unavailable
+
+_LIBRARY = "libcuda.so.1"
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+_LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+_PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE: pinned for every device
+
+IPC_HANDLE_BYTES = 64
+
+
+class _IpcHandle(ctypes.Structure):
+    _fields_ = (("reserved", ctypes.c_char * IPC_HANDLE_BYTES),)
+
+
+_SIGNATURES: dict[str, tuple[Any, ...]] = {
+    "cuInit": (ctypes.c_uint,),
+    "cuGetErrorString": (ctypes.c_int, ctypes.c_void_p),
+    "cuDeviceGet": (ctypes.c_void_p, ctypes.c_int),
+    "cuDevicePrimaryCtxRetain": (ctypes.c_void_p, ctypes.c_int),
+    "cuCtxPushCurrent_v2": (ctypes.c_void_p,),
+    "cuCtxPopCurrent_v2": (ctypes.c_void_p,),
+    "cuMemAlloc_v2": (ctypes.c_void_p, ctypes.c_size_t),
+    "cuMemFree_v2": (ctypes.c_uint64,),
+    "cuMemHostAlloc": (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint),
+    "cuMemFreeHost": (ctypes.c_void_p,),
+    "cuMemcpyHtoDAsync_v2": (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p),
+    "cuMemcpyDtoHAsync_v2": (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p),
+    "cuMemcpyDtoDAsync_v2": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p),
+    "cuStreamCreate": (ctypes.c_void_p, ctypes.c_uint),
+    "cuStreamSynchronize": (ctypes.c_void_p,),
+    "cuStreamDestroy_v2": (ctypes.c_void_p,),
+    "cuMemGetAddressRange_v2": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64),
+    "cuIpcGetMemHandle": (ctypes.c_void_p, ctypes.c_uint64),
+    "cuIpcOpenMemHandle_v2": (ctypes.c_void_p, _IpcHandle, ctypes.c_uint),
+    "cuIpcCloseMemHandle": (ctypes.c_uint64,),
+}
+"""The functions of cuda.h that are used, with their argument types; each returns a CUresult."""
+
+
+def load_driver() -> Any:
+    """Returns the driver's library. Raises Unavailable when there is none."""
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+        for name, types in _SIGNATURES.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = types, ctypes.c_int
+    except (OSError, AttributeError) as error:
+        raise Unavailable(f"there is no usable CUDA driver: {error}") from error
+    return library
+
+
+class CudaStream:
+    """A stream of a CudaDevice."""
+
+    def __init__(self, device: CudaDevice, handle: int) -> None:
+        self._device = device
+        self.handle = handle
+        weakref.finalize(self, device.call_quietly, "cuStreamDestroy_v2", handle).atexit = False
+
+    def synchronize(self) -> None:
+        """As `Stream`."""
+        self._device.call("cuStreamSynchronize", self.handle)
+
+
+class CudaDevice:
+    """Implements `Device`. `driver` is the library, or what stands for it in tests."""
+
+    def __init__(self, device_id: int, driver: Any = None) -> None:
+        """Makes the device's context in this process. Raises Unavailable without a driver, Internal when it refuses."""
+        self.id = device_id
+        self.dlpack_type = dlpack.CUDA
+        self._driver = load_driver() if driver is None else driver
+        self._context = ctypes.c_void_p()
+        self._copying = threading.local()
+        self._require(self._driver.cuInit(0), "cuInit")
+        ordinal = ctypes.c_int()
+        self._require(self._driver.cuDeviceGet(ctypes.pointer(ordinal), device_id), "cuDeviceGet")
+        code = self._driver.cuDevicePrimaryCtxRetain(ctypes.pointer(self._context), ordinal)
+        self._require(code, "cuDevicePrimaryCtxRetain")
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a function of the driver in the device's context. Raises Unavailable for no memory, else Internal."""
+        with self._entered():
+            code = getattr(self._driver, name)(*arguments)
+        self._require(code, name)
+
+    def call_quietly(self, name: str, *arguments: Any) -> None:
+        """The same, for what is given back: the context may be gone, and everything with it."""
+        with self._entered():
+            getattr(self._driver, name)(*arguments)
+
+    def stream(self) -> Stream:
+        """As `Device`."""
+        handle = ctypes.c_void_p()
+        self.call("cuStreamCreate", ctypes.pointer(handle), _NON_BLOCKING)
+        return CudaStream(self, handle.value or 0)
+
+    def allocate(self, size: int) -> DeviceMemory:
+        """As `Device`."""
+        address = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.pointer(address), max(1, size))
+        return DeviceMemory(self, address.value, size, release=partial(self.call_quietly, "cuMemFree_v2", address.value))
+
+    def allocate_pinned(self, size: int) -> Bytes:
+        """As `Device`."""
+        address = ctypes.c_void_p()
+        self.call("cuMemHostAlloc", ctypes.pointer(address), max(1, size), _PORTABLE)
+        found = (ctypes.c_uint8 * size).from_address(address.value or 0)
+        weakref.finalize(found, self.call_quietly, "cuMemFreeHost", address.value).atexit = False
+        array: Bytes = np.ctypeslib.as_array(found)
+        return array
+
+    def copy_in(self, target: int, source: Bytes, stream: Stream | None = None) -> None:
+        """As `Device`."""
+        self._copy("cuMemcpyHtoDAsync_v2", target, source.ctypes.data, source.size, stream)
+
+    def copy_out(self, target: Bytes, source: int, stream: Stream | None = None) -> None:
+        """As `Device`."""
+        self._copy("cuMemcpyDtoHAsync_v2", target.ctypes.data, source, target.size, stream)
+
+    def copy_within(self, target: int, source: int, size: int, stream: Stream | None = None) -> None:
+        """As `Device`."""
+        self._copy("cuMemcpyDtoDAsync_v2", target, source, size, stream)
+
+    def export_ipc(self, address: int) -> IpcAddress:
+        """As `Device`. A handle stands for the whole allocation, which may be another owner's: a framework's, or the pool."""
+        base, _ = self._allocation(address)
+        handle = _IpcHandle()
+        self.call("cuIpcGetMemHandle", ctypes.pointer(handle), base)
+        return IpcAddress(bytes(handle), address - base)
+
+    def open_ipc(self, handle: bytes) -> DeviceMemory:
+        """As `Device`."""
+        if len(handle) != IPC_HANDLE_BYTES:
+            raise InvalidArgument("invalid args")
+        address = ctypes.c_uint64()
+        try:
+            self.call("cuIpcOpenMemHandle_v2", ctypes.pointer(address), _IpcHandle.from_buffer_copy(handle), _LAZY_PEER_ACCESS)
+        except Internal as error:
+            raise InvalidArgument(error.message) from None
+        memory = DeviceMemory(self, address.value, 0, release=partial(self.call_quietly, "cuIpcCloseMemHandle", address.value))
+        base, size = self._allocation(address.value)
+        memory.size = base + size - address.value
+        return memory
+
+    def _allocation(self, address: int) -> tuple[int, int]:
+        """Returns the begin and the size of the allocation that an address is in."""
+        base, size = ctypes.c_uint64(), ctypes.c_size_t()
+        self.call("cuMemGetAddressRange_v2", ctypes.pointer(base), ctypes.pointer(size), address)
+        return base.value, size.value
+
+    def _copy(self, name: str, target: int, source: int, size: int, stream: Stream | None) -> None:
+        """Without a stream of the caller's in one of this thread's own, so that it waits for nobody else's work."""
+        if not size:
+            return
+        used = stream
+        if used is None:
+            used = getattr(self._copying, "stream", None)
+            if used is None:
+                used = self._copying.stream = self.stream()
+        self.call(name, target, source, size, used.handle)
+        if stream is None:
+            used.synchronize()
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        self._require(self._driver.cuCtxPushCurrent_v2(self._context), "cuCtxPushCurrent")
+        try:
+            yield
+        finally:
+            self._driver.cuCtxPopCurrent_v2(ctypes.pointer(ctypes.c_void_p()))
+
+    def _require(self, code: int, name: str) -> None:
+        if code == 0:
+            return
+        text = ctypes.c_char_p()
+        self._driver.cuGetErrorString(code, ctypes.pointer(text))
+        reason = f"GPU {self.id}: {name}: {(text.value or b'CUDA error %d' % code).decode()}"
+        raise Unavailable(reason) if code == _OUT_OF_MEMORY else Internal(reason)

@@ -1,0 +1,130 @@
+"""FakeDevice: host memory that calls itself a GPU, and counts what is done with it."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import struct
+from collections import Counter
+
+import numpy as np
+
+from tpy import dlpack
+from tpy.devices.device import Bytes, DeviceMemory, IpcAddress, Stream
+from tpy.errors import InvalidArgument, Unavailable
+
+_HANDLE = struct.Struct("<8siiq40x")
+_MAGIC = b"tpy-fake"
+
+
+class FakeStream:
+    """Copies are done at once; only `FakeDevice.counts` knows whether anybody waited for them."""
+
+    handle = 0
+
+    def __init__(self, device: FakeDevice) -> None:
+        self._device = device
+
+    def synchronize(self) -> None:
+        """As `Stream`."""
+        self._device.counts["synchronize"] += 1
+
+
+class FakeDevice:
+    """Implements `Device`. `counts` has the copies by direction ("in", "out", "within"), and the bytes of each ("in bytes"), the
+    streams and how often one was waited for, the allocations, and `open`: those that are not freed. Allocations are files without
+    a name, so that other processes can open them by their handles."""
+
+    def __init__(self, device_id: int = 0, *, memory_bytes: int = 1 << 30) -> None:
+        self.id = device_id
+        self.dlpack_type = dlpack.CPU  # which is true
+        self.counts: Counter[str] = Counter()
+        self._room = memory_bytes
+        self._files: dict[int, tuple[int, int]] = {}
+
+    def stream(self) -> Stream:
+        """As `Device`."""
+        self.counts["streams"] += 1
+        return FakeStream(self)
+
+    def allocate(self, size: int) -> DeviceMemory:
+        """As `Device`."""
+        if size > self._room:
+            raise Unavailable(f"GPU {self.id}: out of memory")
+        length = max(1, size)
+        descriptor = os.memfd_create("tpy-fake-device", os.MFD_CLOEXEC)
+        os.ftruncate(descriptor, length)
+        memory = np.frombuffer(mmap.mmap(descriptor, length), np.uint8)
+        address = memory.ctypes.data
+        self._room -= size
+        self._files[address] = (descriptor, length)
+        self.counts["allocations"] += 1
+        self.counts["open"] += 1
+
+        def release() -> None:
+            del self._files[address]
+            os.close(descriptor)
+            self._room += size
+            self.counts["open"] -= 1
+
+        return DeviceMemory(self, address, size, owner=memory, release=release)
+
+    def allocate_pinned(self, size: int) -> Bytes:
+        """As `Device`."""
+        self.counts["pinned allocations"] += 1
+        return np.empty(size, np.uint8)
+
+    def copy_in(self, target: int, source: Bytes, stream: Stream | None = None) -> None:
+        """As `Device`."""
+        self._count("in", source.size)
+        _at(target, source.size)[:] = source
+
+    def copy_out(self, target: Bytes, source: int, stream: Stream | None = None) -> None:
+        """As `Device`."""
+        self._count("out", target.size)
+        target[:] = _at(source, target.size)
+
+    def copy_within(self, target: int, source: int, size: int, stream: Stream | None = None) -> None:
+        """As `Device`."""
+        self._count("within", size)
+        _at(target, size)[:] = _at(source, size)
+
+    def export_ipc(self, address: int) -> IpcAddress:
+        """As `Device`. CUDA knows the allocation that an address is in; so do we."""
+        for base, (descriptor, length) in list(self._files.items()):
+            if base <= address < base + length:
+                return IpcAddress(_HANDLE.pack(_MAGIC, os.getpid(), descriptor, length), address - base)
+        raise InvalidArgument("invalid argument")
+
+    def open_ipc(self, handle: bytes) -> DeviceMemory:
+        """As `Device`."""
+        memory = map_fake_ipc(handle)
+        return DeviceMemory(self, memory.ctypes.data, memory.size, owner=memory)
+
+    def _count(self, direction: str, size: int) -> None:
+        self.counts[direction] += 1
+        self.counts[f"{direction} bytes"] += size
+
+
+def map_fake_ipc(handle: bytes) -> Bytes:
+    """Returns the memory that a handle of a FakeDevice, of any process, stands for. Raises InvalidArgument for another handle."""
+    if len(handle) != _HANDLE.size or not handle.startswith(_MAGIC):
+        raise InvalidArgument("invalid args")
+    _, pid, number, length = _HANDLE.unpack(handle)
+    try:
+        descriptor = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        raise InvalidArgument("invalid args") from None
+    try:
+        return np.frombuffer(mmap.mmap(descriptor, length), np.uint8)
+    except (OSError, ValueError):
+        raise InvalidArgument("invalid args") from None
+    finally:
+        os.close(descriptor)
+
+
+def _at(address: int, size: int) -> Bytes:
+    """The memory itself."""
+    memory: Bytes = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
+    return memory
