@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpy.messages import Duration, FailureCounts, InferenceStatistics, ModelStatistics
+from tpy.messages import Duration, FailureCounts, InferenceStatistics, MemoryUsage, ModelStatistics
 from tpy.telemetry.host import HostSampler
 from tpy.telemetry.metrics import FAMILIES, render
 
@@ -15,6 +15,7 @@ STATS = ModelStatistics(
     failures=FailureCounts(rejected=1, backend=2),
     pending_requests=5,
     load_duration_ns=1_500_000_000,
+    memory_usage=(MemoryUsage(kind="CPU", id=0, byte_size=9), MemoryUsage(kind="GPU", id=1, byte_size=7)),
     metric_tags=(("team", "a\nb"),),
 )
 
@@ -37,6 +38,8 @@ def test_values_labels_and_microseconds() -> None:
     assert found[failures % "CANCELED"] == "0"
     assert found[f"nv_inference_pending_request_count{{{labels}}}"] == "5"
     assert found[f"nv_model_load_duration_secs{{{labels}}}"] == "1.5"
+    memory = 'tpy_model_memory_bytes{_team="a\\nb",id="%d",model="m\\"1",type="%s",version="3"}'
+    assert (found[memory % (0, "CPU")], found[memory % (1, "GPU")]) == ("9", "7")
 
 
 def test_families_are_announced_without_models() -> None:

@@ -224,6 +224,7 @@ def _statistics(model: ModelId, served: Served) -> ModelStatistics:
         failures=counters.failures(),
         pending_requests=engine.snapshot().queued,
         load_duration_ns=served.load_duration_ns,
+        memory_usage=served.memory_usage(),
         metric_tags=tuple(sorted(copy.config.metric_tags.items())),
         caches=isinstance(engine, CachedEngine),
     )

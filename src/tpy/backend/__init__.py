@@ -20,6 +20,7 @@ from tpy.backend.contract import (
 from tpy.backend.device_instance import DeviceInstance, gather_where_it_is, stays_on_device
 from tpy.backend.execution import ExecutionBatch, ExecutionRequest, ExecutionResult, PhaseTimes, ResponseSender
 from tpy.backend.flaws import flaw_of
+from tpy.backend.host_memory import HasHostMemory
 from tpy.backend.host_policy import HostPolicy, bound
 from tpy.backend.implicit_state import SequenceState, StateSpec, control_datatype, state_specs
 from tpy.backend.isolation import ISOLATION, Isolation, default_isolation, isolation_of
@@ -51,6 +52,7 @@ __all__ = [
     "ExecutionBatch",
     "ExecutionRequest",
     "ExecutionResult",
+    "HasHostMemory",
     "HostPolicy",
     "InstanceFailure",
     "InstancePlacement",

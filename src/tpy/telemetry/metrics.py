@@ -77,6 +77,11 @@ def _failures(stats: ModelStatistics) -> Iterator[tuple[Mapping[str, str], float
     yield {"reason": "REJECTED"}, counts.rejected
 
 
+def _memory(stats: ModelStatistics) -> Iterator[tuple[Mapping[str, str], float]]:
+    for usage in stats.memory_usage:
+        yield {"type": usage.kind, "id": str(usage.id)}, usage.byte_size
+
+
 FAMILIES: Sequence[ModelFamily] = (
     ModelFamily(
         name="nv_inference_request_success",
@@ -172,6 +177,13 @@ FAMILIES: Sequence[ModelFamily] = (
         kind=MetricKind.GAUGE,
         help="Duration of the last load of the model, in seconds",
         values=_one(lambda s: s.load_duration_ns / NS_PER_S),
+        counter_latencies=False,
+    ),
+    ModelFamily(
+        name="tpy_model_memory_bytes",
+        kind=MetricKind.GAUGE,
+        help="Memory of the model by type and id of the device, measured when it and its instances were loaded",
+        values=_memory,
         counter_latencies=False,
     ),
     ModelFamily(

@@ -11,15 +11,17 @@ from typing import NamedTuple
 
 import trio
 
-from tpy.backend import ChecksReadiness, LoadedModel, ModelInstance, OverlappingInstance, WatchedInstance
+from tpy.backend import ChecksReadiness, HasHostMemory, LoadedModel, ModelInstance, OverlappingInstance, WatchedInstance
 from tpy.backend.host_policy import bind
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import INSTANCE_CLOSE_S_MAX, WORKER_RESTART_BACKOFF_S_MAX, WORKER_RESTART_BACKOFF_S_MIN
+from tpy.messages import MemoryUsage
 from tpy_data.engine.channels.channel import InstanceChannel, ThreadChannel
 from tpy_data.engine.channels.process_channel import open_channel
 from tpy_data.engine.channels.rate_limiter import InstanceGate
 from tpy_data.engine.instances.gpu_limits import require_share
-from tpy_data.engine.loading.placing import PlacedInstance
+from tpy_data.engine.loading.memory_meter import MemoryMeter, total
+from tpy_data.engine.loading.placing import PlacedInstance, devices_of
 from tpy_data.engine.loading.warmup import WarmupSample, run_samples
 from tpy_data.engine.versions.version_engine import InstanceSlot, VersionEngine
 from tpy_data.exception_text import exception_text
@@ -35,7 +37,13 @@ class InstanceRecipe(NamedTuple):
     samples: Sequence[WarmupSample]
     executor: Executor
     engine: VersionEngine
+    meter: MemoryMeter
     gate: InstanceGate | None = None
+
+
+class _Made(NamedTuple):
+    instance: ModelInstance
+    memory: tuple[MemoryUsage, ...]
 
 
 class SupervisedInstance:
@@ -43,7 +51,7 @@ class SupervisedInstance:
 
     `start` makes it; then `supervise` must run, in a nursery of the caller's, until `stop` was called. `alive` says that it
     takes batches, `beyond_help` that it failed and could not be started again either; `on_change` is called when one of them
-    changes while it is supervised, and after each attempt.
+    changes while it is supervised, and after each attempt. `memory` is what it has had since it was made.
     """
 
     def __init__(
@@ -53,6 +61,7 @@ class SupervisedInstance:
         self.alive = False
         self.beyond_help = False
         self.reason = ""
+        self.memory: tuple[MemoryUsage, ...] = ()
         self.ended = trio.Event()
         self._numbers = numbers
         self._number = -1  # of the instance that is there, or was there last: each has its own
@@ -85,7 +94,7 @@ class SupervisedInstance:
         make = functools.partial(_make, self._recipe, self.placed)
         with trio.CancelScope() as self._starting:
             try:
-                instance = await call(worker, make, release=_close)
+                made = await call(worker, make, release=_close_made)
             except TpyError:
                 worker.close()
                 raise
@@ -95,7 +104,8 @@ class SupervisedInstance:
         if self._starting.cancelled_caught:
             # Its thread ends with the process; closed now it could not close the instance when that is there at last.
             raise Unavailable(f"gave up waiting for instance '{name}': the server ends")
-        self._worker, self._instance = worker, instance
+        self._worker, self._instance, self.memory = worker, made.instance, made.memory
+        instance = made.instance
         number = self._number = next(self._numbers)
         self._started_s = trio.current_time()
         self._failed = trio.Event()
@@ -202,7 +212,7 @@ class SupervisedInstance:
         """Close the instance, if there is one, and its thread."""
         worker, instance = self._worker, self._instance
         self._worker = self._instance = None
-        self.alive = False
+        self.alive, self.memory = False, ()
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -259,6 +269,10 @@ class InstanceSet:
         """The instances that are there and say themselves whether they are ready, passive ones too."""
         there: list[object] = [member.instance for member in self._members]
         return [instance for instance in there if isinstance(instance, ChecksReadiness) and instance.has_readiness_check]
+
+    def memory_usage(self) -> tuple[MemoryUsage, ...]:
+        """Memory of those that are there, without what they share."""
+        return total([member.memory for member in self._members])
 
     def reason(self) -> str:
         """The reason why none is alive: that of the last one in order that failed."""
@@ -351,18 +365,24 @@ def _same_place(one: PlacedInstance, other: PlacedInstance) -> bool:
     )
 
 
-def _make(recipe: InstanceRecipe, placed: PlacedInstance) -> ModelInstance:
+def _make(recipe: InstanceRecipe, placed: PlacedInstance) -> _Made:
     """In the instance's thread, which is bound for as long as it lives."""
     bind(placed.placement.host)
-    instance = recipe.model.create_instance(placed.placement)
-    try:
-        if placed.gpu_share_max is not None:
-            require_share(placed.placement, placed.gpu_share_max)
-        run_samples(instance, recipe.samples)
-    except BaseException:
-        _close(instance)
-        raise
-    return instance
+    with recipe.meter.measure(devices_of([placed.placement])) as measured:
+        instance = recipe.model.create_instance(placed.placement)
+        try:
+            if placed.gpu_share_max is not None:
+                require_share(placed.placement, placed.gpu_share_max)
+            run_samples(instance, recipe.samples)
+        except BaseException:
+            _close(instance)
+            raise
+    own = instance.host_memory_bytes() if isinstance(instance, HasHostMemory) else None
+    return _Made(instance, measured.usage(host_bytes=own))
+
+
+def _close_made(made: _Made) -> None:
+    _close(made.instance)
 
 
 def _close(instance: ModelInstance) -> None:

@@ -25,11 +25,12 @@ from tpy.config import (
     validate,
 )
 from tpy.errors import InvalidArgument
-from tpy.messages import ModelDescription
+from tpy.messages import MemoryUsage, ModelDescription
 from tpy.state import DesiredModel, DesiredVersion
 from tpy_data.engine.loading.initial_states import InitialStates
+from tpy_data.engine.loading.memory_meter import MemoryMeter
 from tpy_data.engine.loading.model_files import read_labels
-from tpy_data.engine.loading.placing import Machine, Placed, PlacedInstance, place
+from tpy_data.engine.loading.placing import Machine, Placed, PlacedInstance, devices_of, place
 from tpy_data.engine.loading.support import refuse_beyond, refuse_unsupported, without_effect
 from tpy_data.engine.loading.warmup import WarmupSample, make_samples
 from tpy_data.schedulers.core import NO_START_DELAY, SchedulerCore, StartDelay, make_core
@@ -48,7 +49,7 @@ class Backends(Protocol):
 
 class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
     """A version that is loaded and has no instances yet. Whoever drops it calls `model.unload`. `content` is a digest of its
-    files and configuration, "" where nobody needs it."""
+    files and configuration, "" where nobody needs it; `memory` what it has without instances."""
 
     config: ModelConfig
     description: ModelDescription
@@ -58,6 +59,7 @@ class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
     model: LoadedModel
     states: InitialStates
     content: str = ""
+    memory: tuple[MemoryUsage, ...] = ()
 
 
 class Loader:
@@ -74,6 +76,7 @@ class Loader:
         server: ServerCalls | None = None,
         start_delay: StartDelay = NO_START_DELAY,
     ) -> None:
+        self.meter = MemoryMeter()
         self._start_delay = start_delay
         self._backends = backends
         self._machine = machine
@@ -119,7 +122,8 @@ class Loader:
         samples = make_samples(config, desired.directory, states)
         core = make_core(config, self._start_delay)
         placements = tuple(instance.placement for instance in instances)
-        model = backend.load(msgspec.structs.replace(context, config=config, placements=placements))
+        with self.meter.measure(devices_of(placements)) as measured:
+            model = backend.load(msgspec.structs.replace(context, config=config, placements=placements))
         return LoadedVersion(
             config=config,
             description=describe(config, version.version, labels, namespace=desired.id.namespace),
@@ -128,6 +132,7 @@ class Loader:
             core=core,
             model=model,
             states=states,
+            memory=measured.usage(),
         )
 
     def resized(self, current: ModelConfig, desired: ModelConfig) -> tuple[ModelConfig, tuple[PlacedInstance, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -79,6 +79,11 @@ def place(config: ModelConfig, machine: Machine, capabilities: BackendCapabiliti
         for device_id in group.gpus if group.kind is InstanceKind.KIND_GPU else (0,):
             placed.extend(_instance(group, name, device_id, machine) for name in names)
     return Placed(config, tuple(placed), (*warnings, *_not_on_gpus(given, config, machine, capabilities)))
+
+
+def devices_of(placements: Iterable[InstancePlacement]) -> tuple[int, ...]:
+    """The GPUs that these are on."""
+    return tuple({placement.device_id: None for placement in placements if placement.kind is InstanceKind.KIND_GPU})
 
 
 def _not_on_gpus(given: ModelConfig, config: ModelConfig, machine: Machine, capabilities: BackendCapabilities) -> list[Problem]:

@@ -13,7 +13,7 @@ from tpy.config import RequestTimeout
 from tpy.deliveries import Deliveries
 from tpy.errors import Internal, TpyError
 from tpy.ids import ModelId, Version
-from tpy.messages import ModelState
+from tpy.messages import MemoryUsage, ModelState
 from tpy.state import UNLOADED, DesiredModel, ObservedKey, ObservedVersion, ObservedWriter
 from tpy_data.engine.caching.cache_access import CacheAccess
 from tpy_data.engine.channels.rate_limiter import RateLimiter
@@ -90,6 +90,10 @@ class Runtime(ABC):
         if self._copy is None:
             raise Internal(f"{self.key} is not served")
         return self._copy
+
+    def memory_usage(self) -> tuple[MemoryUsage, ...]:
+        """As `Served.memory_usage`."""
+        return ()
 
     def running(self) -> Running:
         """This copy as the plan sees it."""

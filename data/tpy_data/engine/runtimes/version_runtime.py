@@ -15,13 +15,14 @@ from tpy.clock import Clock
 from tpy.config import enforces_timeouts
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import INSTANCE_CLOSE_S_MAX, LOAD_SLOW_S
-from tpy.messages import ModelState
+from tpy.messages import MemoryUsage, ModelState
 from tpy.state import DesiredModel, DesiredVersion, ObservedKey
 from tpy_data.engine.caching.caching import forget_cached, with_cache, with_content
 from tpy_data.engine.channels.rate_limiter import InstanceGate
 from tpy_data.engine.instances.instance_set import InstanceRecipe, InstanceSet
 from tpy_data.engine.instances.readiness import ReadinessChecks
 from tpy_data.engine.loading.loaded_version import LoadedVersion
+from tpy_data.engine.loading.memory_meter import total
 from tpy_data.engine.loading.placing import PlacedInstance
 from tpy_data.engine.runtimes.core import Phase
 from tpy_data.engine.runtimes.runtime import FAILED_TO_LOAD, Runtime, Shared
@@ -45,6 +46,7 @@ class VersionRuntime(Runtime):
         super().__init__(key, model, shared)
         self._desired_version = version
         self._instances: InstanceSet | None = None
+        self._shared_memory: tuple[MemoryUsage, ...] = ()
         self._gate: InstanceGate | None = None
         self._resize_to: DesiredModel | None = None
         self._readiness = ReadinessChecks(self._readiness_checks)
@@ -52,6 +54,10 @@ class VersionRuntime(Runtime):
     async def check_ready(self) -> bool:
         """As `Served.check_ready`: of all instances that there are."""
         return await self._readiness.ask()
+
+    def memory_usage(self) -> tuple[MemoryUsage, ...]:
+        """As `Served.memory_usage`: what its instances share, and theirs."""
+        return total([self._shared_memory, () if self._instances is None else self._instances.memory_usage()])
 
     def give_up_starting(self) -> None:
         """As `Runtime.give_up_starting`."""
@@ -116,7 +122,8 @@ class VersionRuntime(Runtime):
             enforces_timeouts=enforces_timeouts(loaded.config, shared.request_timeout),
         )
         async with trio.open_nursery() as nursery:
-            recipe = InstanceRecipe(loaded.model, loaded.samples, shared.executor, executing, gate)
+            recipe = InstanceRecipe(loaded.model, loaded.samples, shared.executor, executing, shared.loader.meter, gate)
+            self._shared_memory = loaded.memory
             instances = self._instances = InstanceSet(recipe, nursery, self._on_instances_changed)
             nursery.start_soon(copy.engine.run, name=f"deadlines of {self.id}")
             with nullcontext() if sequences is None else self._joined(copy, sequences):

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from tpy.ids import ModelId, Version
 from tpy.limits import HAVE_SERVED_REMEMBERED_MAX
+from tpy.messages import MemoryUsage
 from tpy_data.engine.sequences.sequence_peers import SequencePeers
 from tpy_data.engine.serving.served_copy import ServedCopy
 
@@ -30,6 +31,11 @@ class Served(Protocol):
 
     @property
     def load_duration_ns(self) -> int: ...
+
+    def memory_usage(self) -> tuple[MemoryUsage, ...]:
+        """Memory by device, as it was when the version and its instances were made."""
+        ...
+
     async def check_ready(self) -> bool:
         """The model's own answer whether it is ready; True when it has none."""
         ...

@@ -15,6 +15,7 @@ from typing import IO
 from tpy.backend import HostPolicy, bound
 from tpy.backend.host_policy import ANYWHERE
 from tpy.errors import Internal
+from tpy.units import KIB
 from tpy_data.backends.python.environment.interpreters import Interpreter
 from tpy_data.backends.python.environment.output import LogLine, OutputForwarder
 from tpy_data.backends.python.environment.threads import ReaderThread
@@ -159,3 +160,12 @@ def _detach(stream: IO[bytes] | None) -> int:
     os.set_inheritable(descriptor, False)
     stream.close()
     return descriptor
+
+
+def memory_bytes(pid: int) -> int:
+    """Memory of a process that no other shares. 0 where the system does not say."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return KIB * sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:", "Swap:")))

@@ -22,6 +22,7 @@ from tpy.errors import Internal, TpyError
 from tpy.limits import WORKER_CHECK_S
 from tpy.units import NS_PER_S
 from tpy_data.backends.python.environment.output import LogLine
+from tpy_data.backends.python.environment.process import memory_bytes
 from tpy_data.backends.python.instance.loading import StartedWorker
 from tpy_data.backends.python.instance.start import WorkerStart
 from tpy_data.backends.python.protocol.connection import Connection, unhealthy
@@ -118,6 +119,10 @@ class ProcessInstance:
     def pid(self) -> int | None:
         """The worker's process id, None when there is none any more."""
         return self._pid
+
+    def host_memory_bytes(self) -> int:
+        """As `HasHostMemory.host_memory_bytes`: the worker's."""
+        return 0 if self._pid is None else memory_bytes(self._pid)
 
     @property
     def open_batches(self) -> int:

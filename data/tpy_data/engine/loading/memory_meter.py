@@ -1,0 +1,125 @@
+"""Memory of models, measured while they are loaded: the growth of a place, shared out among those that were loading just then."""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from tpy.errors import TpyError
+from tpy.messages import MemoryUsage
+from tpy_data import gpus
+
+_HOST = -1
+"""In place of a device's number."""
+
+_STATM = Path("/proc/self/statm")
+_PAGE_BYTES = resource.getpagesize()
+
+
+class Growth:
+    """The growth of one place. Whatever it grows by while several load is theirs in equal shares, so that the sum of all is what
+    it has grown, counted once. Pure: readings are arguments."""
+
+    def __init__(self) -> None:
+        self._last_bytes = 0
+        self._open: dict[int, float] = {}
+        self._numbers = 0
+
+    def begin(self, reading_bytes: int) -> int:
+        """Something begins to load; returns its number."""
+        self._settle(reading_bytes)
+        self._numbers += 1
+        self._open[self._numbers] = 0.0
+        return self._numbers
+
+    def end(self, number: int, reading_bytes: int) -> int:
+        """It is loaded. Returns its bytes."""
+        self._settle(reading_bytes)
+        return round(self._open.pop(number))
+
+    def _settle(self, reading_bytes: int) -> None:
+        grown = reading_bytes - self._last_bytes
+        self._last_bytes = reading_bytes
+        if grown > 0:
+            for number in self._open:
+                self._open[number] += grown / len(self._open)
+
+
+class Measured:
+    """The result of a measurement: bytes by place, once it is over."""
+
+    def __init__(self) -> None:
+        self._bytes: dict[int, int] = {}
+
+    def add(self, place: int, size: int) -> None:
+        self._bytes[place] = self._bytes.get(place, 0) + size
+
+    def usage(self, *, host_bytes: int | None = None) -> tuple[MemoryUsage, ...]:
+        """By place; `host_bytes` is what it has on the host where that is known better, as that of another process."""
+        sizes = self._bytes if host_bytes is None else {**self._bytes, _HOST: host_bytes}
+        return tuple(
+            MemoryUsage(kind="CPU" if place == _HOST else "GPU", id=max(0, place), byte_size=size)
+            for place, size in sorted(sizes.items())
+            if size > 0
+        )
+
+
+def host_bytes() -> int:
+    """Memory of this process that no file is behind. 0 where the system does not say."""
+    try:
+        _, resident, shared, *_ = _STATM.read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return 0
+    return (int(resident) - int(shared)) * _PAGE_BYTES
+
+
+def device_bytes(device_id: int) -> int:
+    """Memory in use on a device. 0 where its driver does not say."""
+    try:
+        return gpus.memory(device_id).used
+    except TpyError:
+        return 0
+
+
+class MemoryMeter:
+    """Measures loads, several at a time. Any thread."""
+
+    def __init__(self, host: Callable[[], int] = host_bytes, device: Callable[[int], int] = device_bytes) -> None:
+        self._host = host
+        self._device = device
+        self._lock = threading.Lock()
+        self._places: dict[int, Growth] = {}
+
+    @contextmanager
+    def measure(self, devices: Sequence[int] = ()) -> Iterator[Measured]:
+        """Measures the block: what it makes this process grow by, and these devices. The result is there after it."""
+        measured = Measured()
+        with ExitStack() as places:
+            for place in (_HOST, *sorted(set(devices))):
+                places.enter_context(self._measure_place(place, measured))
+            yield measured
+
+    @contextmanager
+    def _measure_place(self, place: int, measured: Measured) -> Iterator[None]:
+        with self._lock:
+            growth = self._places.setdefault(place, Growth())
+            number = growth.begin(self._read(place))
+        try:
+            yield
+        finally:
+            with self._lock:
+                measured.add(place, growth.end(number, self._read(place)))
+
+    def _read(self, place: int) -> int:
+        return self._host() if place == _HOST else self._device(place)
+
+
+def total(usages: Sequence[Sequence[MemoryUsage]]) -> tuple[MemoryUsage, ...]:
+    """The sum, by place, the host first."""
+    sizes: dict[tuple[str, int], int] = {}
+    for usage in (usage for group in usages for usage in group):
+        sizes[usage.kind, usage.id] = sizes.get((usage.kind, usage.id), 0) + usage.byte_size
+    return tuple(MemoryUsage(kind=kind, id=number, byte_size=size) for (kind, number), size in sorted(sizes.items()))
