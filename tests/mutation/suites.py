@@ -87,6 +87,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "data/tpy_data/backends/python/": ("tests/backends/python", "tests/e2e/test_workers.py", "tests/e2e/test_python_api.py"),
     "data/tpy_data/backends/openvino/": ("tests/backends/openvino",),
     "data/tpy_data/backends/pytorch/": ("tests/backends/pytorch", "tests/e2e/test_pytorch.py"),
+    "data/tpy_data/backends/tensorflow/": ("tests/backends/tensorflow",),
     "data/tpy_data/backends/": ("tests/backends",),
     "data/tpy_data/cache/": ("tests/cache", "tests/engine/test_cache.py", "tests/conformance/test_cache.py"),
     "data/tpy_data/schedulers/": ("tests/schedulers", "tests/engine", "tests/simulation"),

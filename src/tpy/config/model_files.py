@@ -47,13 +47,15 @@ _UNSERVED: Final[Mapping[str, _Unserved]] = {
     ".ckpt": _WEIGHTS,
     ".safetensors": _WEIGHTS,
     ".tflite": _Unserved("a model of LiteRT", f"convert it with tf2onnx (--tflite {{path}}), or {_IN_PYTHON}"),
-    ".pb": _Unserved("a graph of TensorFlow", f"convert it with tf2onnx, or {_IN_PYTHON}"),
+    ".pb": _Unserved(
+        "a graph of TensorFlow",
+        "rename it model.graphdef if it is a frozen graph; that of a SavedModel belongs into a folder model.savedmodel",
+    ),
     ".gguf": _Unserved("a language model of llama.cpp", _IN_PYTHON),
     ".engine": _Unserved("an engine of TensorRT", "serve the ONNX model that it was built from"),
 }
 
 _BACKEND_ADVICE: Final[Mapping[str, str]] = {
-    "tensorflow": "convert the model: python -m tf2onnx.convert --saved-model FOLDER --output model.onnx",
     "tensorrt": "serve the ONNX model that the plan was built from",
 }
 

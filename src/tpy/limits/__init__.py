@@ -30,6 +30,10 @@ ECHO_LIST_CHARACTERS_MAX: Final = 4096
 ERROR_CHARACTERS_MAX: Final = 64 * KIB
 """A whole error text, whoever made it: room for a long traceback of a model."""
 
+TENSORFLOW_CALLABLES_MAX: Final = 16
+"""Choices of outputs for which an instance of a TensorFlow model keeps a compiled call: clients of one model ask for few. The
+oldest goes when another comes."""
+
 MODEL_NAME_BYTES_MAX: Final = 255
 """The name of a model to load: it is the name of a folder, which file systems bound so."""
 

@@ -1,0 +1,88 @@
+"""A loaded version: its sessions."""
+
+from __future__ import annotations
+
+import threading
+
+from tpy.backend import HostPolicy, InstancePlacement, ModelContext, ModelInstance, bound
+from tpy.config.model_config import InstanceKind
+from tpy_data.backends.model_file import model_path
+from tpy_data.backends.named_tensors import named_instance
+from tpy_data.backends.operator_libraries import operator_libraries
+from tpy_data.backends.tensorflow.graph import LoadedGraph
+from tpy_data.backends.tensorflow.program import SessionProgram
+from tpy_data.backends.tensorflow.settings import GRAPHDEF, BackendConfig, model_settings
+from tpy_data.backends.validation import validate
+
+SAVEDMODEL_FOLDER = "model.savedmodel"
+GRAPHDEF_FILE = "model.graphdef"
+
+_Key = tuple[InstanceKind, int, HostPolicy]
+
+
+class TensorFlowModel:
+    """A `LoadedModel`. Instances on a device share a session, whose runs go side by side: weights are in memory once.
+    MAX_SESSION_SHARE_COUNT says how many may; Triton's default is one."""
+
+    def __init__(self, context: ModelContext, backend: BackendConfig) -> None:
+        """Loads nothing yet. Raises InvalidArgument for a wrong parameter, Unavailable for a missing file."""
+        self._context = context
+        self._backend = backend
+        self._settings = model_settings(context.config)
+        names = (SAVEDMODEL_FOLDER, GRAPHDEF_FILE)
+        self.path = model_path(context, names[::-1] if context.config.platform == GRAPHDEF else names)
+        self._lock = threading.Lock()
+        self._graphs: dict[_Key, list[LoadedGraph]] = {}
+        self._taken: dict[_Key, int] = {}
+
+    def prepare(self) -> None:
+        """Load the first instance's session, so that a broken model fails here. Raises TpyError."""
+        self.graph(self._first_placement(), take=False)
+
+    def graph(self, placement: InstancePlacement, *, take: bool = True) -> LoadedGraph:
+        """The session for this instance, validated against the configuration; `take` False: one that an instance will have.
+        Raises TpyError."""
+        key = (placement.kind, placement.device_id, placement.host)
+        with self._lock:
+            graphs, taken = self._graphs.setdefault(key, []), self._taken.get(key, 0)
+            share_max = self._settings.session_share_max or taken + 1
+            if len(graphs) <= taken // share_max:
+                graph = self.load(placement)
+                try:
+                    validate(self._context.config, graph.signature)
+                except Exception:
+                    graph.close()
+                    raise
+                graphs.append(graph)
+            self._taken[key] = taken + take
+            return graphs[taken // share_max]
+
+    def load(self, placement: InstancePlacement) -> LoadedGraph:
+        """A session of its own for the caller. Raises TpyError."""
+        config = self._context.config
+        self._context.log("verbose", f"opening '{self.path}' for model '{config.name}' ({placement.kind.name})")
+        with bound(placement.host):
+            return LoadedGraph(
+                self.path,
+                self._context,
+                self._settings.within(placement.host.cpu_cores),
+                self._backend,
+                placement,
+                operator_libraries(self._context),
+            )
+
+    def create_instance(self, placement: InstancePlacement) -> ModelInstance:
+        """Raises TpyError."""
+        graph = self.graph(placement)
+        return named_instance(SessionProgram(graph), graph.signature, self._context.config)
+
+    def unload(self) -> None:
+        """Close all sessions."""
+        with self._lock:
+            for graph in (graph for graphs in self._graphs.values() for graph in graphs):
+                graph.close()
+            self._graphs.clear()
+
+    def _first_placement(self) -> InstancePlacement:
+        anywhere = InstancePlacement(name=self._context.name, kind=InstanceKind.KIND_CPU)
+        return next(iter(self._context.placements), anywhere)
