@@ -57,6 +57,9 @@ async def test_a_browser_gets_a_page(path: str) -> None:
         text = answer.body.decode()
         assert '<a href="/v2/models/m/versions/1">m</a>' in text
         assert "INPUT0 FP32[-1,-1]" in text
+        for more in ("config", "stats"):
+            assert f'<a href="/v2/models/m/versions/1/{more}">' in text
+            assert (await client.ask(get(f"/v2/models/m/versions/1/{more}"))).status == 200
         assert "Internal: no" in text
         assert not re.search(r"<script|https?://", text)
 
@@ -82,7 +85,7 @@ async def test_names_and_reasons_are_no_html() -> None:
 async def test_the_routes_are_described() -> None:
     async with running(FakeServices()) as server:
         client = await server.connect()
-        page = await client.ask(get("/docs"))
+        page = await client.ask(get("/docs", BROWSER))
         assert page.headers["content-type"] == "text/html; charset=utf-8"
         assert "<code>/v2/models/{model}/generate</code>" in page.body.decode()
         document = json.loads((await client.ask(get("/openapi.json"))).body)
@@ -91,6 +94,16 @@ async def test_the_routes_are_described() -> None:
         assert len(set(identifiers)) == len(identifiers) == len(OPERATIONS)
         infer = document["paths"]["/v2/models/{model}/versions/{version}/infer"]["post"]
         assert [parameter["name"] for parameter in infer["parameters"]] == ["model", "version"]
+
+
+async def test_curl_gets_the_routes_as_text() -> None:
+    async with running(FakeServices()) as server:
+        page = await (await server.connect()).ask(get("/docs"))
+    assert page.headers["content-type"] == "text/plain; charset=utf-8"
+    lines = page.body.decode().splitlines()
+    assert all(any(line.split()[:2] == [each.method, each.path] for line in lines) for each in OPERATIONS)
+    assert any(line.startswith("  curl -s localhost:8000/v2/models/iris/generate -d ") for line in lines)
+    assert "<" not in page.body.decode()
 
 
 class _Anything:

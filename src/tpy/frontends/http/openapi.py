@@ -149,6 +149,18 @@ def operations_html() -> str:
     return "\n".join(parts)
 
 
+@cache
+def operations_text() -> str:
+    """The routes as text: method, path and what it is for, below the name of each tag; then examples of inference."""
+    parts = []
+    for tag in dict.fromkeys(operation.tag for operation in OPERATIONS):
+        parts.append(f"{tag}\n")
+        parts += (f"  {each.method:4} {each.path:58} {each.summary}\n" for each in OPERATIONS if each.tag == tag)
+    parts.append("\nExamples\n")
+    parts += (f"  {_curl(each)}\n" for each in OPERATIONS if each.tag == "Inference" and _VERSION not in each.path)
+    return "".join(parts)
+
+
 def _curl(operation: Operation) -> str:
     path = operation.path.replace("{model}", "iris").replace("{version}", "1").replace("{region}", "mine")
     sent = f" -d '{operation.body}'" if operation.body else ""

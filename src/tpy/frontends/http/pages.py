@@ -15,19 +15,24 @@ import orjson
 from tpy import limits
 from tpy.errors import TpyError
 from tpy.frontends.http.message import HttpReply, HttpRequest, json_reply
-from tpy.frontends.http.openapi import openapi_document, operations_html
+from tpy.frontends.http.openapi import openapi_document, operations_html, operations_text
 from tpy.messages import IndexEntry, ModelDescription, ModelState, TensorDescription
 from tpy.services import Services
 
 _STYLE: Final = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
+:root { color-scheme: light dark; --line: #ddd; --shade: #f3f4f6; --bad: #b00020; --good: #1b7a2f }
+@media (prefers-color-scheme: dark) { :root { --line: #444; --shade: #2a2d33; --bad: #ff8a80; --good: #81c784 } }
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
 table { border-collapse: collapse; width: 100% }
-td, th { text-align: left; padding: .3rem .8rem .3rem 0; vertical-align: top }
-tr + tr { border-top: 1px solid #ddd }
-code, pre { font: 14px/1.4 ui-monospace, monospace; background: #f5f5f5; border-radius: 3px }
+td, th { text-align: left; padding: .4rem .8rem .4rem 0; vertical-align: top }
+tr + tr { border-top: 1px solid var(--line) }
+td:last-child { overflow-wrap: anywhere }
+code, pre { font: 14px/1.4 ui-monospace, monospace; background: var(--shade); border-radius: 3px }
 pre { padding: .6rem; overflow-x: auto }
 summary { cursor: pointer; padding: .2rem 0 }
-.reason { color: #a00; white-space: pre-wrap }
+.reason { color: var(--bad); white-space: pre-wrap }
+.UNAVAILABLE { color: var(--bad) }
+.READY { color: var(--good) }
 """
 
 _HEADERS: Final = (
@@ -56,7 +61,7 @@ class PagesApi:
             document = {"name": metadata.name, "version": metadata.version, "links": _LINKS}
             return json_reply(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
         ready = "ready" if self._services.repository.server_ready() else "not ready"
-        links = " · ".join(f'<a href="{path}">{escape(path)}</a>' for path in _LINKS.values())
+        links = " · ".join(f'<a href="{path}">{name}</a>' for name, path in _LINKS.items())
         body = f"<h1>{escape(metadata.name)}</h1><p>tpy {escape(metadata.version)}, {ready} · {links}</p>"
         return _html(metadata.name, body + self._models_html(await self._services.repository.index()))
 
@@ -65,10 +70,13 @@ class PagesApi:
         entries = await self._services.repository.index()
         if _wants_html(request):
             return _html("models", f"<h1>Models</h1>{self._models_html(entries)}")
-        return json_reply(orjson.dumps({"models": [_row(entry) for entry in entries]}))
+        document = {"models": [_row(entry) for entry in entries]}
+        return json_reply(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
 
     async def docs(self, request: HttpRequest) -> HttpReply:
         """The routes, for people."""
+        if not _wants_html(request):
+            return _text(operations_text())
         return _html("HTTP API", f'<h1>HTTP API</h1><p><a href="/openapi.json">openapi.json</a></p>{operations_html()}')
 
     async def openapi(self, request: HttpRequest) -> HttpReply:
@@ -83,20 +91,23 @@ class PagesApi:
         )
         if not entries:
             return "<p>No models. <code>tpy init NAME --from FILE</code> makes a folder of a trained one.</p>"
-        return f"<table><tr><th>model</th><th>version</th><th>state</th><th>inputs and outputs</th></tr>{rows}</table>{more}"
+        return f"<table><tr><th>model</th><th>version</th><th>state</th><th></th></tr>{rows}</table>{more}"
 
     def _model_html(self, entry: IndexEntry) -> str:
         version = "" if entry.version is None else str(entry.version)
         state = "not loaded" if entry.state is None else entry.state.value
-        reason = f'<div class="reason">{escape(entry.reason[: limits.PAGE_REASON_CHARACTERS_MAX])}</div>' if entry.reason else ""
         about = ""
+        if entry.reason:
+            about = f'<div class="reason">{escape(entry.reason[: limits.PAGE_REASON_CHARACTERS_MAX])}</div>'
+        path = escape(_path(entry))
         if entry.state is ModelState.READY:
             try:
-                about = _about(self._services.inference.resolve(entry.name, entry.version).description)
+                about += _about(self._services.inference.resolve(entry.name, entry.version).description)
+                about += f'<br><a href="{path}/config">configuration</a> · <a href="{path}/stats">statistics</a>'
             except TpyError as error:  # gone meanwhile, or a name of several repositories
-                about = escape(error.message)
-        link = f'<a href="{escape(_path(entry))}">{escape(entry.name)}</a>'
-        return f"<tr><td>{link}</td><td>{version}</td><td>{state}{reason}</td><td>{about}</td></tr>"
+                about += escape(error.message)
+        link = f'<a href="{path}">{escape(entry.name)}</a>'
+        return f'<tr><td>{link}</td><td>{version}</td><td class="{state}">{state}</td><td>{about}</td></tr>'
 
 
 def _about(description: ModelDescription) -> str:
@@ -130,7 +141,14 @@ def _wants_html(request: HttpRequest) -> bool:
 
 def _html(title: str, body: str) -> HttpReply:
     page = (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title><style>{_STYLE}</style></head>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>"
         f"<body>{body}</body></html>\n"
     ).encode(errors="replace")
     return HttpReply(content_type="text/html; charset=utf-8", parts=(page,), content_length=len(page), headers=_HEADERS)
+
+
+def _text(text: str) -> HttpReply:
+    body = text.encode()
+    return HttpReply(content_type="text/plain; charset=utf-8", parts=(body,), content_length=len(body), headers=_HEADERS)
