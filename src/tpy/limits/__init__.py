@@ -260,6 +260,10 @@ WORKER_CHECK_S: Final = 1.0
 """Seconds between two looks whether an instance in a process of its own lives while it executes. Its end is seen at once, but not
 where another process holds its connection open."""
 
+WORKER_SEEN_END_S: Final = 0.02
+"""Seconds that the end of a worker process may come after the end of its connection, for the error of its requests to say how it
+ended. The loop waits for it: memory of a process is freed before its connection is closed, there is little left to wait for."""
+
 WORKER_MESSAGES_AT_ONCE_MAX: Final = 64
 """Messages of one worker that the Trio thread handles in one go: some milliseconds, then it is the turn of others."""
 

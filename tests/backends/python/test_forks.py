@@ -263,7 +263,7 @@ def test_a_response_out_of_turn_fails_the_instance(make: Serve) -> None:
     sender = RecordingSender()
     with pytest.raises(InstanceFailure):
         served.run(request(sender=sender))
-    assert told(sender) == ["Stub process 'm_0' is not healthy."]
+    assert told(sender) == ["Stub process 'm_0' is not healthy. It sent what no worker sends, and was ended"]
     assert any("RESPONSE with number 2, while 1 was due" in text for text in served.logged("error"))
 
 

@@ -147,7 +147,7 @@ def test_the_death_of_the_worker_costs_the_batch_that_it_executed(make: Serve, g
     listener = Listener()
     assert instance.begin([batch(5), batch(-2), batch(7)], listener) == 3
     assert values(listener.wait(instance)) == [[5, 2]]
-    assert str(listener.failure) == "Stub process 'm_0' is not healthy."
+    assert str(listener.failure).startswith("Stub process 'm_0' is not healthy. It ")
     assert listener.failure is not None
     assert listener.failure.begun
     assert not instance.begin([batch(5)], listener)

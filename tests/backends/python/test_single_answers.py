@@ -248,7 +248,10 @@ def test_a_worker_that_dies_ends_what_it_left_open(make: Serve) -> None:
     served = make(MODEL)
     waiting = Waiting(results(served, "keep")[0])
     os.kill(served.python.pid, signal.SIGKILL)
-    assert text(waiting.wait()) == "Internal: Stub process 'm_0' is not healthy."
+    assert (
+        text(waiting.wait())
+        == "Internal: Stub process 'm_0' is not healthy. It was ended by SIGKILL (as the kernel does when memory runs out)"
+    )
 
 
 def test_closing_ends_what_is_open(serve: Serve) -> None:

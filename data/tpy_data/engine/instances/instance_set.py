@@ -120,7 +120,7 @@ class SupervisedInstance:
         """Replace the instance whenever it fails, until `stop`; then close it."""
         try:
             while await self._wait_failed():
-                _log.error("instance failed", extra={"context": self._context()})
+                _log.error("instance '%(instance)s' failed and is started again: %(reason)s", self._context())
                 self._on_change()
                 await self._close()
                 if self._retiring:
@@ -199,10 +199,12 @@ class SupervisedInstance:
                 await self.start()
             except TpyError as error:
                 self.reason, self.beyond_help = error.message, True
-                _log.error("instance could not be started again", extra={"context": self._context()})
+                _log.error(
+                    "instance '%(instance)s' could not be started again, more attempts follow: %(reason)s", self._context()
+                )
                 self._on_change()
                 continue
-            _log.info("instance started again", extra={"context": {"instance": self.placed.placement.name}})
+            _log.info("instance '%(instance)s' was started again", self._context())
             if self._stopping.is_set():
                 self._recipe.engine.remove_instance(self._number)
             self._on_change()

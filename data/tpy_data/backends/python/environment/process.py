@@ -132,6 +132,15 @@ class WorkerProcess:
         poller.register(self._exit, select.POLLIN)
         return bool(poller.poll(timeout_s * 1000))
 
+    def seen_end(self, timeout_s: float) -> str:
+        """The end of the process, in words; "" while it lives, after at most `timeout_s` seconds. `end` is still to be called."""
+        if not self.wait_exited(timeout_s):
+            return ""
+        found = os.waitid(os.P_PIDFD, self._exit, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if found is None:
+            return ""
+        return in_words(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status)
+
     def end(self, grace_s: float) -> str:
         """Wait `grace_s` seconds for it to exit, then make it; and whatever it has started in its group. Returns how it ended,
         in words. Call once."""
@@ -145,11 +154,18 @@ class WorkerProcess:
         os.close(self._exit)
         self.tokens.close()
         self._output.close()
-        if status < 0:
-            with contextlib.suppress(ValueError):
-                return f"was ended by {signal.Signals(-status).name}"
-            return f"was ended by signal {-status}"
+        return in_words(status)
+
+
+def in_words(status: int) -> str:
+    """The end of a process, by its exit status, or its signal as a negative number."""
+    if status >= 0:
         return f"exited with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        return f"was ended by signal {-status}"
+    return f"was ended by {name}" + (" (as the kernel does when memory runs out)" if name == "SIGKILL" else "")
 
 
 def _detach(stream: IO[bytes] | None) -> int:

@@ -82,7 +82,7 @@ class ProcessInstance:
         execute_limit_s: float | None = None,
     ) -> None:
         self.has_readiness_check = decode_ready(worker.loaded).is_ready
-        self.end_reason = unhealthy(start.name)
+        self._unhealthy = self._end_reason = unhealthy(start.name)
         self._settings = settings
         self._log = log
         self._state = state
@@ -123,6 +123,17 @@ class ProcessInstance:
     def host_memory_bytes(self) -> int:
         """As `HasHostMemory.host_memory_bytes`: the worker's."""
         return 0 if self._pid is None else memory_bytes(self._pid)
+
+    @property
+    def end_reason(self) -> str:
+        """As `WatchedInstance.end_reason`: Triton's text, then how the worker ended, as far as that is known."""
+        if self._end_reason == self._unhealthy:
+            self._end_reason += self._connection.how_lost()
+        return self._end_reason
+
+    @end_reason.setter
+    def end_reason(self, reason: str) -> None:
+        self._end_reason = reason
 
     @property
     def open_batches(self) -> int:
@@ -221,7 +232,7 @@ class ProcessInstance:
             return WORKER_CHECK_S
         left_s = limit_s - (time.monotonic_ns() - self._start_ns) / NS_PER_S
         if left_s <= 0:
-            self.end_reason += f" It was ended: execute did not return within {limit_s:g} s"
+            self.end_reason = f"{self._unhealthy} It was ended: execute did not return within {limit_s:g} s"
             self._connection.lose(TimeoutError(f"execute did not return within {limit_s:g} s"))
             return WORKER_CHECK_S
         return min(left_s, WORKER_CHECK_S)
@@ -387,6 +398,7 @@ class ProcessInstance:
 
     def _lose(self) -> None:
         """The worker is lost: what was begun fails, or waits for another instance; what is open beside that fails."""
+        reason = self.end_reason
         with self._lock:
             lost = list(self._open)
             begun = len(lost) > self._taken_back and not self._connection.is_unread
@@ -397,10 +409,10 @@ class ProcessInstance:
                 each.waiting.over = True
         for each in lost[1:] if begun else lost:
             self._responses.drop(each.numbers)
-        self._responses.failure_text = self.end_reason
+        self._responses.failure_text = reason
         self._responses.end_all()
         if lost and self._listener is not None:
-            self._listener.failed(InstanceFailure(self.end_reason, begun=begun))
+            self._listener.failed(InstanceFailure(reason, begun=begun))
             self._has_news = True
 
     def _settle(self) -> None:

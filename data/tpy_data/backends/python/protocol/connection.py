@@ -19,7 +19,7 @@ from functools import partial
 
 from tpy.backend import AfterRead, LoopCalls
 from tpy.errors import Internal
-from tpy.limits import WORKER_MESSAGES_AT_ONCE_MAX, WORKER_MESSAGES_UNREAD_MAX
+from tpy.limits import WORKER_MESSAGES_AT_ONCE_MAX, WORKER_MESSAGES_UNREAD_MAX, WORKER_SEEN_END_S
 from tpy.units import NS_PER_S
 from tpy_data.backends.python.environment.process import LIVENESS_CHECK_S, EndWatch, WorkerProcess
 from tpy_data.backends.python.environment.threads import JobThread
@@ -313,6 +313,13 @@ class Connection:
         self._endpoint.channel.shut_down()  # whoever watches its end, or writes, sees it
         for lose in self.on_loss:
             lose()
+
+    def how_lost(self) -> str:
+        """A sentence for clients about why the worker was lost, with a blank before it; "" while it is not known."""
+        if isinstance(self.lost, ProtocolViolation):
+            return " It sent what no worker sends, and was ended"
+        how = self._process.seen_end(WORKER_SEEN_END_S)
+        return f" It {how}" if how else ""
 
     def finish(self) -> str:
         """End a worker that has finalized. Returns how it ended, in words."""
