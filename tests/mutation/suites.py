@@ -82,6 +82,8 @@ AREAS: dict[str, tuple[str, ...]] = {
         "tests/e2e/test_serve_target.py",
         "tests/docs/test_reference.py",
     ),
+    "src/tpy/embedded/": ("tests/embedded",),
+    "data/tpy_data/backends/function/": ("tests/embedded",),
     "src/tpy/assembly/": ("tests/e2e", "tests/simulation"),
     "control/": ("tests/control", "tests/simulation", "tests/e2e/test_poll.py", "tests/e2e/test_explicit.py"),
     "data/tpy_data/backends/python/": ("tests/backends/python", "tests/e2e/test_workers.py", "tests/e2e/test_python_api.py"),

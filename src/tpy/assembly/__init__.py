@@ -4,6 +4,6 @@ It decides lifetimes, and nothing about models, requests or protocols. Start wit
 """
 
 from tpy.assembly.options import BackendOptions, MetricsOptions, ServerOptions
-from tpy.assembly.server import Outcome, Stop, run_server
+from tpy.assembly.server import Outcome, Running, Stop, run_server
 
-__all__ = ["BackendOptions", "MetricsOptions", "Outcome", "ServerOptions", "Stop", "run_server"]
+__all__ = ["BackendOptions", "MetricsOptions", "Outcome", "Running", "ServerOptions", "Stop", "run_server"]

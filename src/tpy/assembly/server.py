@@ -20,6 +20,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import NamedTuple
 
 import trio
 
@@ -55,6 +56,14 @@ Announce = Callable[[str], None]
 """Takes text that people are to see at the start on standard error, also when the log goes elsewhere."""
 
 
+class Running(NamedTuple):
+    """A server that serves: the addresses of its ports by name ("HTTP", "gRPC", "metrics"), and what they ask, for a program that
+    has the server in it."""
+
+    addresses: dict[str, BoundAddress]
+    services: Services
+
+
 class Outcome(enum.Enum):
     """The end of a server; the value is the process's exit code."""
 
@@ -85,11 +94,10 @@ async def run_server(
     stop: Stop,
     gpus: GpuInventory = NO_GPUS,
     clock: Clock | None = None,
-    task_status: trio.TaskStatus[dict[str, BoundAddress]] = trio.TASK_STATUS_IGNORED,
+    task_status: trio.TaskStatus[Running] = trio.TASK_STATUS_IGNORED,
 ) -> Outcome:
-    """Serve until `stop` is asked. Started when the models that load at the start have settled; hands out the addresses by name
-    ("HTTP", "gRPC", "metrics"). Raises TpyError (inside exception groups) when a repository cannot be read or a port not be
-    bound.
+    """Serve until `stop` is asked. Started when the models that load at the start have settled. Raises TpyError (inside exception
+    groups) when a repository cannot be read or a port not be bound.
     """
     clock = clock or SystemClock()
     readiness = ReadinessSignal()
@@ -125,7 +133,7 @@ async def run_server(
 
                     if await _wait_loaded(options, control, registry, stop, logs, announce):
                         async with _frontends(options, services, metrics, clock, stop=closing_ports, give_up=stop.asked) as ports:
-                            await _serve(ports, logs, announce, stop, task_status)
+                            await _serve(ports, services, logs, announce, stop, task_status)
                             exit_s = begin_stop()
                             control_nursery.start_soon(_refuse_open_at, exit_s, data)
                             with trio.move_on_at(exit_s - SEQUENCES_STOP_RESERVE_S):
@@ -175,7 +183,12 @@ async def _start_control(
 
 
 async def _serve(
-    ports: Ports, logs: LogController, announce: Announce, stop: Stop, task_status: trio.TaskStatus[dict[str, BoundAddress]]
+    ports: Ports,
+    services: Services,
+    logs: LogController,
+    announce: Announce,
+    stop: Stop,
+    task_status: trio.TaskStatus[Running],
 ) -> None:
     """Say where the ports are, and serve until the stop is asked."""
     async with _unless(stop.asked):
@@ -184,7 +197,7 @@ async def _serve(
             _log.info("%s", started(name, address))
             if not logs.reaches_terminal:
                 announce(started(name, address))
-        task_status.started(ports.addresses)
+        task_status.started(Running(ports.addresses, services))
         await trio.sleep_forever()
 
 

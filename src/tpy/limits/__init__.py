@@ -412,3 +412,6 @@ PAGE_MODELS_MAX: Final = 500
 
 PAGE_REASON_CHARACTERS_MAX: Final = 2_000
 """Of the reason why a model is not there, on that page."""
+
+EMBEDDED_RESPONSES_MAX: Final = 64
+"""Responses of one request that wait for a program that has the server in it, before the model that sends them waits."""

@@ -1,0 +1,145 @@
+"""The function backend, its models and their instances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tpy.backend import (
+    Backend,
+    BackendCapabilities,
+    BackendSettings,
+    ExecutionBatch,
+    ExecutionResult,
+    InstancePlacement,
+    LoadedModel,
+    ModelContext,
+    ModelInstance,
+    batching_of,
+)
+from tpy.config import ModelConfig
+from tpy.config.model_config import InstanceKind
+from tpy.errors import Internal, InvalidArgument
+from tpy.messages import DataType, Tensor
+from tpy.messages.datatypes import from_numpy
+
+Function = Callable[..., Any]
+"""Takes the inputs as keyword arguments, arrays that it must not write to; returns the outputs by name, as a sequence in the
+order of the configuration, or the only one."""
+
+FUNCTIONS: dict[str, Function] = {}
+"""The functions of this process, by the key that configurations name them with."""
+
+PARAMETER = "function"
+"""Of a configuration: the key of its function."""
+
+
+def create(settings: BackendSettings) -> Backend:
+    """The entry point. The backend has no settings of its own."""
+    return FunctionBackend(settings.name)
+
+
+class FunctionBackend:
+    """See the package. Needs no model file; completes nothing."""
+
+    def __init__(self, name: str) -> None:
+        self._capabilities = BackendCapabilities(
+            name=name, default_model_filename="", devices=frozenset({InstanceKind.KIND_CPU, InstanceKind.KIND_MODEL})
+        )
+
+    @property
+    def capabilities(self) -> BackendCapabilities:
+        return self._capabilities
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        return context.config
+
+    def load(self, context: ModelContext) -> LoadedModel:
+        parameter = context.config.parameters.get(PARAMETER)
+        function = FUNCTIONS.get("" if parameter is None else parameter.string_value)
+        if function is None:
+            raise InvalidArgument(
+                f"model '{context.name}' is a function of a program, and this process has no such function: models of the "
+                "backend 'function' are added by tpy.Server.add_model"
+            )
+        return FunctionModel(function, context.config)
+
+    def close(self) -> None:
+        pass
+
+
+class FunctionModel:
+    """A loaded version."""
+
+    def __init__(self, function: Function, config: ModelConfig) -> None:
+        self._function = function
+        self._config = config
+
+    def create_instance(self, placement: InstancePlacement) -> ModelInstance:
+        return FunctionInstance(self._function, self._config)
+
+    def unload(self) -> None:
+        pass
+
+
+class FunctionInstance:
+    """Calls the function once for each batch."""
+
+    def __init__(self, function: Function, config: ModelConfig) -> None:
+        self._function = function
+        self._name = config.name
+        self._types = {output.name: output.data_type for output in config.output}
+        batching = batching_of(config)
+        self._gather, self._scatter = batching.gather, batching.scatter
+
+    def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
+        """Raises whatever the function raises, and Internal for outputs that the model does not have: every request fails."""
+        inputs = self._gather(batch.requests)
+        batch.times.inputs_ready()
+        returned = self._function(**inputs)
+        batch.times.outputs_begin()
+        return self._scatter(batch.requests, [self._tensor(name, value) for name, value in self._named(returned).items()])
+
+    def close(self) -> None:
+        pass
+
+    def _named(self, returned: object) -> Mapping[str, object]:
+        """Returns the values of the function by the names of the outputs."""
+        names = list(self._types)
+        if isinstance(returned, Mapping):
+            unknown = [str(name) for name in returned if name not in self._types]
+            if unknown:
+                raise Internal(
+                    f"the function of model '{self._name}' returned '{unknown[0]}'; its outputs are {', '.join(map(repr, names))}"
+                )
+            return returned
+        values = list(returned) if isinstance(returned, tuple | list) and len(names) != 1 else [returned]
+        if isinstance(returned, tuple) and len(names) == 1 and len(returned) == 1:
+            values = [returned[0]]
+        if len(values) != len(names):
+            raise Internal(
+                f"the function of model '{self._name}' returned {len(values)} values, expected {len(names)}: "
+                f"{', '.join(map(repr, names))}"
+            )
+        return dict(zip(names, values, strict=True))
+
+    def _tensor(self, name: str, value: object) -> Tensor:
+        """The output, cast to its type where that loses nothing."""
+        datatype = self._types[name]
+        if datatype is DataType.BYTES:
+            array = np.asarray(value)
+            flat = [each if isinstance(each, bytes) else str(each).encode() for each in array.ravel().tolist()]
+            made = np.empty(array.shape, dtype=object)
+            made.ravel()[:] = flat
+            return Tensor(name, datatype, made)
+        array = np.asarray(value)
+        if array.dtype != datatype.numpy:
+            found = from_numpy(array.dtype)
+            if isinstance(value, np.ndarray) and not np.can_cast(array.dtype, datatype.numpy, "same_kind"):
+                raise Internal(
+                    f"the function of model '{self._name}' returned output '{name}' as {found.value}, expected {datatype.value}"
+                )
+            array = array.astype(datatype.numpy)
+        return Tensor(name, datatype, array)

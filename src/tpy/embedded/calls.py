@@ -1,0 +1,165 @@
+"""Calls: requests that cross from a thread of the program to the server's thread, and their responses back."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from tpy.embedded.engine_thread import EngineThread
+from tpy.errors import TpyError
+from tpy.limits import EMBEDDED_RESPONSES_MAX
+from tpy.messages import InferenceRequest, InferenceResponse
+from tpy.services import RequestHandle
+
+Put = Callable[[InferenceResponse], None]
+"""Takes a response on the server's thread, for a thread of the program; neither blocks nor raises."""
+
+
+class Call:
+    """A request under way. Implements ResponseSink: a program that takes responses of a stream slowly slows the model down. When
+    EMBEDDED_RESPONSES_MAX wait for it the request is paused, until half of them are taken."""
+
+    def __init__(self, engine: EngineThread, request: InferenceRequest, put: Put) -> None:
+        self._engine = engine
+        self._request = request
+        self._put = put
+        self._handle: RequestHandle | None = None
+        self._waiting = 0
+        self._taken = 0
+        self._cancelled = False
+        self.is_over = False
+        """The program has taken the last response."""
+        engine.enter(self._begin)
+
+    def _begin(self) -> None:
+        if self._cancelled:
+            return
+        request = self._request
+        try:
+            model = self._engine.services.inference.resolve(request.model_name, request.model_version)
+            self._handle = model.submit(request, self)
+        except TpyError as error:
+            self._put(InferenceResponse(model_name=request.model_name, model_version=0, error=error))
+            return
+        self._slow_down()
+
+    def deliver(self, response: InferenceResponse) -> None:
+        self._put(response)
+        if response.final:
+            self._handle = None
+        else:
+            self._waiting += 1
+            self._slow_down()
+
+    def _slow_down(self) -> None:
+        if self._handle is not None and self._waiting >= EMBEDDED_RESPONSES_MAX:
+            self._handle.pause()
+
+    def opened(self, response: InferenceResponse) -> InferenceResponse | None:
+        """The response, which the program takes now: called on its thread. None for one that only says that there are no more.
+        Raises the error of a request that failed."""
+        self.is_over = response.final
+        if response.error is not None:
+            raise response.error.with_traceback(None)
+        if response.final:
+            return response if response.outputs else None
+        self._taken += 1
+        if self._taken >= EMBEDDED_RESPONSES_MAX // 2:
+            taken, self._taken = self._taken, 0
+            self._engine.enter(lambda: self._speed_up(taken))
+        return response
+
+    def _speed_up(self, taken: int) -> None:
+        self._waiting -= taken
+        if self._handle is not None:
+            self._handle.resume()
+
+    def cancel(self) -> None:
+        """Forget the request: nothing more is put. Without effect when it has ended, or the server has."""
+        if self.is_over:
+            return
+        try:
+            self._engine.enter(self._cancel)
+        except TpyError:
+            return
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+
+class Inbox:
+    """The responses of one request for a thread that waits for them."""
+
+    def __init__(self) -> None:
+        self._responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
+        self.put = self._responses.put
+        self.get = self._responses.get
+
+
+class AsyncInbox:
+    """The responses of one request for a task that waits for them, on asyncio or Trio."""
+
+    def __init__(self) -> None:
+        self._responses: deque[InferenceResponse] = deque()
+        self._wake = _waker()
+
+    def put(self, response: InferenceResponse) -> None:
+        """Called on the server's thread."""
+        self._responses.append(response)
+        self._wake.call()
+
+    async def get(self) -> InferenceResponse:
+        """The next response."""
+        while not self._responses:
+            await self._wake.wait()
+        return self._responses.popleft()
+
+
+class _AsyncioWaker:
+    """Wakes a task of an asyncio loop from another thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+
+    def call(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._event.set)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            return
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event.clear()
+
+
+class _TrioWaker:
+    """Wakes a task of a Trio run from another thread."""
+
+    def __init__(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._event = trio.Event()
+
+    def call(self) -> None:
+        try:
+            self._token.run_sync_soon(self._set)
+        except trio.RunFinishedError:
+            return
+
+    def _set(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event = trio.Event()
+
+
+def _waker() -> _AsyncioWaker | _TrioWaker:
+    return _TrioWaker() if trio.lowlevel.in_trio_run() else _AsyncioWaker()

@@ -1,0 +1,161 @@
+"""EngineThread: a running server in a thread of its own, and the way to it from other threads."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import queue
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import outcome
+import trio
+
+from tpy.assembly import Outcome, Running, ServerOptions, Stop, run_server
+from tpy.errors import Internal, TpyError, Unavailable
+from tpy.services import Services
+from tpy.telemetry.logs import LogController
+from tpy_data.gpus import GpuInventory
+
+_T = TypeVar("_T")
+
+
+class _Started(trio.TaskStatus[Running]):
+    """Hands the running server to the thread that has started it."""
+
+    def __init__(self, started: queue.SimpleQueue[outcome.Outcome[Running]]) -> None:
+        self._queue = started
+
+    def started(self, value: Any = None) -> None:
+        """The server serves."""
+        self._queue.put(outcome.Value(value))
+
+
+class _Logs(LogController):
+    """Not installed: logging is the program's own, so that what people must see at the start is in the exception."""
+
+    @property
+    def reaches_terminal(self) -> bool:
+        return False
+
+
+class EngineThread:
+    """One run of a server. Started when made: raises TpyError when the server cannot start."""
+
+    def __init__(self, options: ServerOptions, *, gpus: GpuInventory) -> None:
+        self._options = options
+        self._gpus = gpus
+        self._announced: list[str] = []
+        self._stop = Stop()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._process = os.getpid()
+        self._started: queue.SimpleQueue[outcome.Outcome[Running]] = queue.SimpleQueue()
+        self._ended: outcome.Outcome[Outcome] | None = None
+        self._thread = threading.Thread(target=self._run, name="tpy-server", daemon=True)
+        self._thread.start()
+        try:
+            running = self._started.get().unwrap()
+        except BaseException:  # Ctrl-C as well
+            self.ask_stop("the start was given up")
+            self._thread.join()
+            raise
+        self.services: Services = running.services
+        self.addresses = {name: str(address) for name, address in running.addresses.items()}
+        atexit.register(self.stop)
+
+    def _run(self) -> None:
+        self._ended = outcome.capture(trio.run, self._serve)
+        self._started.put(self._why_not_started())  # read by nobody when it had started
+
+    async def _serve(self) -> Outcome:
+        self._token = trio.lowlevel.current_trio_token()
+        return await run_server(
+            self._options,
+            logs=_Logs(self._options.log),
+            announce=self._announced.append,
+            stop=self._stop,
+            gpus=self._gpus,
+            task_status=_Started(self._started),
+        )
+
+    def _why_not_started(self) -> outcome.Outcome[Running]:
+        if isinstance(self._ended, outcome.Error):
+            known = [error for error in _leaves(self._ended.error) if isinstance(error, TpyError)]
+            return outcome.Error(known[0] if known else self._ended.error)
+        why = "; ".join(line.removeprefix("error: ") for line in self._announced)
+        return outcome.Error(Unavailable(f"the server did not start: {why or 'it was stopped'}"))
+
+    def enter(self, call: Callable[[], None]) -> None:
+        """Call this on the server's thread, soon. Raises Unavailable when the server has stopped, and in a process that was
+        forked; Internal on the server's own thread, whose work may not wait for itself."""
+        if self._token is None or os.getpid() != self._process:
+            raise Unavailable("this process was forked from the one that the server runs in: start a server of its own")
+        try:
+            self._token.run_sync_soon(call)
+        except trio.RunFinishedError:
+            raise Unavailable("the server has stopped") from None
+
+    def require_other_thread(self) -> None:
+        """Raises Internal on the server's own thread, which may not wait for itself."""
+        if threading.current_thread() is self._thread:
+            raise Internal("a blocking call on the server's own thread would wait for itself")
+
+    def run(self, function: Callable[[], _T]) -> _T:
+        """Returns what `function` does on the server's thread; waits for it."""
+
+        async def call() -> _T:
+            return function()
+
+        return self.run_async(call)
+
+    def run_async(self, function: Callable[[], Awaitable[_T]]) -> _T:
+        """Returns what the coroutine function does on the server's thread; waits for it."""
+        self.require_other_thread()
+        done: queue.SimpleQueue[outcome.Outcome[_T]] = queue.SimpleQueue()
+        stopping: outcome.Outcome[_T] = outcome.Error(Unavailable("the server is stopping"))
+
+        async def call() -> None:
+            result: outcome.Outcome[_T] = stopping
+            try:
+                result = outcome.Value(await function())
+            except Exception as error:
+                result = outcome.Error(error)
+            finally:
+                done.put(result)
+
+        def begin() -> None:
+            try:
+                trio.lowlevel.spawn_system_task(call)
+            except RuntimeError:  # no new tasks: the run is over but for what was asked before
+                done.put(stopping)
+
+        self.enter(begin)
+        return done.get().unwrap()
+
+    def ask_stop(self, reason: str) -> None:
+        """Have the server stop; returns at once. Idempotent."""
+        if self._token is not None and os.getpid() == self._process:
+            try:
+                self._token.run_sync_soon(self._stop.ask, reason)
+            except trio.RunFinishedError:
+                return
+
+    def stop(self) -> None:
+        """Stop in order, and wait for the end: requests in flight are answered. Idempotent. Raises what ended the server before,
+        and Unavailable when the exit time-out ran out."""
+        atexit.unregister(self.stop)
+        if os.getpid() != self._process:
+            return
+        self.require_other_thread()
+        self.ask_stop("the program stops the server")
+        self._thread.join()
+        ended, self._ended = self._ended, None
+        if ended is not None and ended.unwrap() is Outcome.FAILED:
+            raise Unavailable("exit timeout expired: requests or models that did not end were cut off")
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in _leaves(each)]
+    return [error]
