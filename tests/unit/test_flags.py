@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tpy.assembly import ServerOptions
 from tpy.cli import main, tritonserver
 from tpy.cli.flags import FLAG_BY_NAME, FLAGS
 from tpy.cli.parsing import UsageError, collect, parse_value
@@ -278,14 +279,12 @@ def test_a_start_script_of_triton_is_taken() -> None:
     server_options(values, warnings)
     assert sorted(warning.split()[0].removeprefix("--") for warning in warnings) == [
         "buffer-manager-thread-count",
-        "cuda-memory-pool-byte-size",
         "cuda-virtual-address-size",
         "enable-peer-access",
         "grpc-infer-allocation-pool-size",
         "grpc-infer-thread-count",
         "grpc-max-response-pool-size",
         "http-thread-count",
-        "pinned-memory-pool-byte-size",
         "trace-config",
     ]
 
@@ -313,3 +312,16 @@ def test_keys_of_restricted_apis_are_not_shown() -> None:
     assert shown["http_restricted_api"] == "health,metadata:x-key=***\nstatistics:x-key=***"
     assert shown["grpc_restricted_protocol"] == "health:key=***"
     assert "hidden" not in str(shown)
+
+
+def test_pools_of_memory() -> None:
+    def options(**flags: str) -> ServerOptions:
+        given = {"model_repository": ["r"], **{name: text.split() for name, text in flags.items()}}
+        return server_options(*collect(given, {}))
+
+    assert (options().pinned_pool_bytes, options().cuda_pool_bytes) == (268_435_456, {})
+    found = options(pinned_memory_pool_byte_size="-5", cuda_memory_pool_byte_size="0:100 1:7 0:5 2:-1")
+    assert (found.pinned_pool_bytes, found.cuda_pool_bytes) == (0, {0: 5, 1: 7, 2: 0})
+    for text in ("x", "0", "0:x", "0:1:2"):
+        with pytest.raises(UsageError, match=f"option format is '<GPU device ID>:<pool byte size>'. Got {text}"):
+            options(cuda_memory_pool_byte_size=text)

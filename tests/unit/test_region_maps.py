@@ -16,7 +16,7 @@ import trio
 from tpy.errors import InvalidArgument
 from tpy.limits import REGION_INLINE_BYTES_MAX
 from tpy.messages import RegionFacts, RegionKind
-from tpy.regions import Region, RegionCopies, maps
+from tpy.regions import RegionCopies, SegmentRegion, maps
 from tpy.regions.maps import SegmentMap
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -37,9 +37,9 @@ def path() -> Iterator[Path]:
     found.unlink(missing_ok=True)
 
 
-def region_of(path: Path) -> Region:
+def region_of(path: Path) -> SegmentRegion:
     facts = RegionFacts(name="r", kind=RegionKind.SYSTEM, key=f"/{path.name}", offset=PAGE, byte_size=SIZE)
-    return Region(facts, os.open(path, os.O_RDWR), RegionCopies())
+    return SegmentRegion(facts, os.open(path, os.O_RDWR), RegionCopies())
 
 
 def is_mapped(path: Path) -> bool:

@@ -12,6 +12,7 @@ import trio
 from tpy.clock import Clock
 from tpy.config import RequestTimeout
 from tpy.deliveries import Deliveries
+from tpy.devices import NO_DEVICES, Devices
 from tpy.echo import echo
 from tpy.errors import InvalidArgument
 from tpy.ids import ModelId
@@ -143,6 +144,7 @@ async def open_data_plane(
     clock: Clock,
     *,
     executor: Executor | None = None,
+    devices: Devices = NO_DEVICES,
 ) -> AsyncIterator[DataPlane]:
     """Run the data plane for the length of the block. The nursery of all model versions is in here.
 
@@ -162,6 +164,7 @@ async def open_data_plane(
         log=_log_from_thread,
         metrics=metrics,
         server=calls,
+        devices=devices,
         start_delay=options.start_delay,
     )
     shared = Shared(

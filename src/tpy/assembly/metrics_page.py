@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import trio
 
 from tpy.assembly.options import ServerOptions
+from tpy.devices import NO_DEVICES, Devices
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import ModelStatistics
 from tpy.telemetry.cache import cache_families
 from tpy.telemetry.gpus import GpuSampler
-from tpy.telemetry.host import HostSampler
+from tpy.telemetry.host import HostSampler, pinned_pool_families
 from tpy.telemetry.metrics import MeasuredFamily, render
 from tpy_data.engine import DataPlane
 from tpy_data.gpus import NO_GPUS, GpuInventory
@@ -20,10 +21,13 @@ from tpy_data.gpus import NO_GPUS, GpuInventory
 class MetricsPage:
     """Implements MetricsService. One page at a time is written, in a thread: it may have thousands of lines."""
 
-    def __init__(self, options: ServerOptions, data: DataPlane, gpus: GpuInventory = NO_GPUS) -> None:
+    def __init__(
+        self, options: ServerOptions, data: DataPlane, gpus: GpuInventory = NO_GPUS, devices: Devices = NO_DEVICES
+    ) -> None:
         self._options = options
         self._data = data
         self._sampler = HostSampler()
+        self._pinned = devices.pinned
         self._gpus = GpuSampler([gpu.uuid for gpu in gpus.gpus if gpu.uuid])
         self._interval_s = options.metrics.interval_ms / 1000
         self._threads = trio.CapacityLimiter(1)
@@ -49,7 +53,12 @@ class MetricsPage:
             await trio.sleep(self._interval_s)
 
     async def page(self) -> bytes:
-        host = [*self._gpus.families, *self._sampler.families, *cache_families(self._data.cache_statistics())]
+        host = [
+            *self._gpus.families,
+            *self._sampler.families,
+            *cache_families(self._data.cache_statistics()),
+            *pinned_pool_families(self._pinned.total_bytes, self._pinned.used_bytes),
+        ]
         return await run_in_thread(self._write, self._data.statistics(), host, limiter=self._threads)
 
     def _write(self, models: Sequence[ModelStatistics], host: Sequence[MeasuredFamily]) -> bytes:

@@ -10,6 +10,7 @@ import msgspec
 
 from tpy.backend import HostPolicy
 from tpy.config import RequestTimeout
+from tpy.devices import PINNED_POOL_BYTES_DEFAULT
 from tpy.frontends.transport import ListenOptions
 from tpy.messages import LogSettings
 from tpy_control.options import ControlOptions
@@ -50,7 +51,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     cache; `rate_limit` None: no rate limiter; `start_delay` holds schedulers back, for tests. `shown` are the rows of the
     start-up table of options; `warnings` are logged once at start; `host_policies` bind instances to cores, by name; `gpu_limits`
     say, by device, to which share a GPU may be full when an instance has been made, `compute_capability_min` which GPUs are used;
-    `allow_client_shm`: clients may register shared memory."""
+    `allow_client_shm`: clients may register shared memory; `pinned_pool_bytes` and, by GPU, `cuda_pool_bytes` are the sizes of
+    pools of memory."""
 
     control: ControlOptions
     server_id: str = "triton"
@@ -72,4 +74,6 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     host_policies: Mapping[str, HostPolicy] = msgspec.field(default_factory=dict)
     gpu_limits: Mapping[int, float] = msgspec.field(default_factory=dict)
     allow_client_shm: bool = False
+    pinned_pool_bytes: int = PINNED_POOL_BYTES_DEFAULT
+    cuda_pool_bytes: Mapping[int, int] = msgspec.field(default_factory=dict)
     compute_capability_min: float = 6.0

@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -32,6 +32,7 @@ from tpy.assembly.options import BackendOptions, ServerOptions
 from tpy.assembly.readiness import ReadinessSignal
 from tpy.assembly.repository import Repository
 from tpy.clock import Clock, SystemClock
+from tpy.devices import NO_DEVICES, Devices
 from tpy.frontends.transport import BoundAddress
 from tpy.limits import ANSWERS_STOP_S, SEQUENCES_STOP_RESERVE_S
 from tpy.regions import RegionRegistry
@@ -93,6 +94,7 @@ async def run_server(
     announce: Announce,
     stop: Stop,
     gpus: GpuInventory = NO_GPUS,
+    devices: Devices = NO_DEVICES,
     clock: Clock | None = None,
     task_status: trio.TaskStatus[Running] = trio.TASK_STATUS_IGNORED,
 ) -> Outcome:
@@ -108,16 +110,16 @@ async def run_server(
         async with trio.open_nursery() as control_nursery:
             control = await _start_control(options, store, clock, stop, control_nursery)
             if control is not None:
-                async with open_data_plane(_data_options(options, gpus), store, store.observed_writer(), registry, clock) as data:
+                async with _open_data_plane(options, gpus, devices, store, registry, clock) as data:
                     data.use_repository(control)
-                    metrics = MetricsPage(options, data, gpus)
+                    metrics = MetricsPage(options, data, gpus, devices)
                     if not control.server_live():
                         data.refuse_everything()
                     services = Services(
                         inference=data.inference,
                         repository=Repository(control, data),
                         diagnostics=Diagnostics(data, logs, server_id=options.server_id),
-                        shared_memory=RegionRegistry(enabled=options.allow_client_shm),
+                        shared_memory=RegionRegistry(_shareable(options, devices), enabled=options.allow_client_shm),
                         readiness=readiness,
                         deliveries=data.deliveries,
                         metrics=metrics,
@@ -247,8 +249,20 @@ async def _frontends(
         sampling.cancel_scope.cancel()
 
 
-def _data_options(options: ServerOptions, gpus: GpuInventory) -> DataPlaneOptions:
-    return DataPlaneOptions(
+def _shareable(options: ServerOptions, devices: Devices) -> Devices:
+    """The GPUs whose memory clients may register: frontend processes have none."""
+    return NO_DEVICES if options.frontend_processes else devices
+
+
+def _open_data_plane(
+    options: ServerOptions,
+    gpus: GpuInventory,
+    devices: Devices,
+    store: ModelStateStore,
+    registry: BackendRegistry,
+    clock: Clock,
+) -> AbstractAsyncContextManager[DataPlane]:
+    found = DataPlaneOptions(
         load_threads_max=options.load_threads,
         load_retries=options.load_retries,
         exit_timeout_ns=round(options.exit_timeout_s * NS_PER_S),
@@ -265,6 +279,7 @@ def _data_options(options: ServerOptions, gpus: GpuInventory) -> DataPlaneOption
         start_delay=options.start_delay,
         request_timeout=options.request_timeout,
     )
+    return open_data_plane(found, store, store.observed_writer(), registry, clock, devices=devices)
 
 
 def _registry(options: ServerOptions) -> BackendRegistry:

@@ -15,6 +15,8 @@ import trio
 
 from tpy import limits
 from tpy.assembly import ServerOptions, Stop, run_server
+from tpy.devices import Devices
+from tpy.devices.cuda import CudaDevice
 from tpy.errors import TpyError
 from tpy.regions import maps
 from tpy.telemetry.logs import LogController
@@ -48,7 +50,7 @@ def serve(options: ServerOptions) -> int:
             gpus = visible_gpus()
             if gpus.trouble:
                 _log.warning("there are GPUs, but none can be used: %(trouble)s", {"trouble": gpus.trouble})
-            return trio.run(_serve, options, logs, gpus)
+            return trio.run(_serve, options, logs, gpus, open_devices(options, gpus))
     except BaseExceptionGroup as group:
         errors = list(_leaves(group))
         if not all(isinstance(error, TpyError) for error in errors):
@@ -60,11 +62,11 @@ def serve(options: ServerOptions) -> int:
         logs.remove()
 
 
-async def _serve(options: ServerOptions, logs: LogController, gpus: GpuInventory) -> int:
+async def _serve(options: ServerOptions, logs: LogController, gpus: GpuInventory, devices: Devices) -> int:
     stop = Stop()
     async with trio.open_nursery() as nursery:
         await nursery.start(_watch_signals, stop)
-        outcome = await run_server(options, logs=logs, announce=_announce, stop=stop, gpus=gpus)
+        outcome = await run_server(options, logs=logs, announce=_announce, stop=stop, gpus=gpus, devices=devices)
         nursery.cancel_scope.cancel()
     return outcome.value
 
@@ -91,6 +93,17 @@ def raise_open_files_limit() -> None:
 def visible_gpus() -> GpuInventory:
     """The GPUs that backends may use: none with TRITON_SERVER_CPU_ONLY, as in Triton."""
     return GpuInventory() if "TRITON_SERVER_CPU_ONLY" in os.environ else discover()
+
+
+def open_devices(options: ServerOptions, gpus: GpuInventory) -> Devices:
+    """The GPUs with their pools. One whose driver refuses is left to the backends, without tensors that stay on it."""
+    found = []
+    for gpu in gpus.gpus:
+        try:
+            found.append(CudaDevice(gpu.id))
+        except TpyError as error:
+            _log.error("Failed to initialize CUDA memory manager: %(reason)s", {"reason": error.message})
+    return Devices(found, pinned_pool_bytes=options.pinned_pool_bytes, cuda_pool_bytes=options.cuda_pool_bytes)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -68,6 +68,8 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     rate_limit_resource: tuple[str, ...]
     host_policy: tuple[str, ...]
     model_load_gpu_limit: tuple[str, ...]
+    pinned_memory_pool_byte_size: int
+    cuda_memory_pool_byte_size: tuple[str, ...]
     allow_client_shm: bool
     min_supported_compute_capability: str
 
@@ -117,6 +119,8 @@ def server_options(
         host_policies=_host_policies(v),
         gpu_limits=_gpu_limits(v),
         allow_client_shm=v.allow_client_shm,
+        pinned_pool_bytes=max(0, v.pinned_memory_pool_byte_size),
+        cuda_pool_bytes=_cuda_pool_bytes(v),
         compute_capability_min=_compute_capability_min(v),
     )
 
@@ -252,6 +256,17 @@ def _gpu_limits(v: _Values) -> dict[int, float]:
         return parse_gpu_limits(v.model_load_gpu_limit)
     except TpyError as error:
         raise UsageError(f"--model-load-gpu-limit: {error.message}") from None
+
+
+def _cuda_pool_bytes(v: _Values) -> dict[int, int]:
+    """Sizes by device; of a device that is given twice the last one counts. Sizes below 1 are no pool, as in Triton."""
+    sizes = {}
+    for text in v.cuda_memory_pool_byte_size:
+        found = re.fullmatch(r"(-?\d{1,9}):(-?\d{1,18})", text)
+        if found is None:
+            raise UsageError(f"--cuda-memory-pool-byte-size option format is '<GPU device ID>:<pool byte size>'. Got {text}")
+        sizes[int(found[1])] = max(0, int(found[2]))
+    return sizes
 
 
 def _compute_capability_min(v: _Values) -> float:

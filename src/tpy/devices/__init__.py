@@ -12,11 +12,12 @@ his stream.
 
 from tpy.devices.array import Array, DeviceArray
 from tpy.devices.device import Bytes, Device, DeviceMemory, IpcAddress, Stream
-from tpy.devices.devices import NO_DEVICES, Devices
+from tpy.devices.devices import NO_DEVICES, PINNED_POOL_BYTES_DEFAULT, Devices
 from tpy.devices.pools import PinnedPool
 
 __all__ = [
     "NO_DEVICES",
+    "PINNED_POOL_BYTES_DEFAULT",
     "Array",
     "Bytes",
     "Device",

@@ -36,10 +36,12 @@ Registration = SystemRegistration | CudaRegistration
 
 
 class RegionFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of a registered region. `offset` and `byte_size` are the range within the segment `key`."""
+    """The facts of a registered region. `offset` and `byte_size` are the range within the segment `key`. `device_id` is that of
+    memory of a GPU, which has no key."""
 
     name: str
     kind: RegionKind
     key: str
     offset: int
     byte_size: int
+    device_id: int = 0

@@ -1,6 +1,7 @@
 """Shared memory that clients made and registered: tensors in it do not travel in messages.
 
-region.py       Region: a range of a segment, read and written by copies
+region.py       Region: read and written by copies; SegmentRegion: a range of a segment
+device_region.py DeviceRegion: in the memory of a GPU
 maps.py         large copies through a map, under a guard
 segments.py     opens a segment by the key that a client names
 copies.py       bounds the memory that copies out of regions take
@@ -11,8 +12,8 @@ shorter at any moment. A model reads what does not change, and a segment that is
 """
 
 from tpy.regions.copies import RegionCopies
-from tpy.regions.region import Region
+from tpy.regions.region import Region, SegmentRegion
 from tpy.regions.registry import DISABLED, RegionRegistry, registered
 from tpy.regions.segments import reopen_segment
 
-__all__ = ["DISABLED", "Region", "RegionCopies", "RegionRegistry", "registered", "reopen_segment"]
+__all__ = ["DISABLED", "Region", "RegionCopies", "RegionRegistry", "SegmentRegion", "registered", "reopen_segment"]

@@ -1,9 +1,10 @@
-"""A region: a range of a client's segment."""
+"""A region: memory of a client's, mostly a range of a segment."""
 
 from __future__ import annotations
 
 import os
 import weakref
+from typing import Protocol
 
 import numpy as np
 
@@ -16,10 +17,26 @@ from tpy.regions.copies import Bytes, RegionCopies
 from tpy.regions.segments import identity_of
 
 
-class Region:
-    """A registered region. Its segment stays open for as long as anyone refers to the region: a request that began with it ends
-    with it, also when it is unregistered meanwhile. Used from any thread. Small copies are system calls, large ones go through a
-    map where that is safe."""
+class Region(Protocol):
+    """A registered region. It stays usable for as long as anyone refers to it. Used from any thread."""
+
+    @property
+    def facts(self) -> RegionFacts: ...
+
+    def read(self, offset: int, size: int) -> Bytes:
+        """Returns a copy of the `size` bytes at `offset`, which lie within the region. Raises InvalidArgument or Internal when
+        its memory is not there any more, Unavailable when there are too many copies."""
+        ...
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """Copy `data` to `offset`, where there is room for it within the region. Raises as `read`."""
+        ...
+
+
+class SegmentRegion:
+    """A `Region` in a segment of the system, which stays open for as long as anyone refers to the region: a request that began
+    with it ends with it, also when it is unregistered meanwhile. Small copies are system calls, large ones go through a map where
+    that is safe."""
 
     __slots__ = ("__weakref__", "_copies", "_map", "descriptor", "facts", "identity")
 

@@ -8,12 +8,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NoReturn
 
+import trio
+
+from tpy.devices import NO_DEVICES, Devices
 from tpy.echo import echo
-from tpy.errors import AlreadyExists, Internal, InvalidArgument, NotFound, Unavailable, Unsupported
+from tpy.errors import AlreadyExists, Internal, InvalidArgument, NotFound, TpyError, Unavailable, Unsupported
 from tpy.limits import REGION_NAME_CHARACTERS_MAX, REGIONS_MAX, REGIONS_OPEN_FILES_SHARE
 from tpy.messages import CudaRegistration, RegionFacts, RegionKind, Registration, SystemRegistration
 from tpy.regions.copies import RegionCopies
-from tpy.regions.region import Region
+from tpy.regions.device_region import DeviceRegion
+from tpy.regions.region import Region, SegmentRegion
 from tpy.regions.segments import RESERVED_PREFIX, open_segment
 
 DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
@@ -24,7 +28,9 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 class RegionRegistry:
     """Implements tpy.services.SharedMemoryService: the one owner of what clients registered. Texts and codes are Triton's."""
 
-    def __init__(self, *, enabled: bool = True) -> None:
+    def __init__(self, devices: Devices = NO_DEVICES, *, enabled: bool = True) -> None:
+        """Memory of GPUs can be registered for those that are in `devices`."""
+        self._devices = devices
         self._enabled = enabled
         self._copies = RegionCopies()
         self._regions: dict[str, Region] = {}
@@ -43,9 +49,7 @@ class RegionRegistry:
             case SystemRegistration():
                 self._register_system(registration)
             case CudaRegistration():
-                self._require_new(registration.name)
-                # What a Triton says that has no GPU: the handle cannot be opened.
-                raise InvalidArgument("failed to register shared memory region: invalid args")
+                await self._register_cuda(registration)
 
     async def unregister(self, kind: RegionKind, name: str = "") -> None:
         """See SharedMemoryService."""
@@ -55,12 +59,26 @@ class RegionRegistry:
             if region is not None and region.facts.kind is kind:
                 del self._regions[found]
 
+    async def _register_cuda(self, asked: CudaRegistration) -> None:
+        self._require_new(asked.name)
+        self._require_room()
+        try:
+            device = self._devices.get(asked.device_id)
+            memory = await trio.to_thread.run_sync(device.open_ipc, asked.raw_handle)
+        except TpyError:
+            memory = None
+        if memory is None or not 0 < asked.byte_size <= memory.size:
+            raise InvalidArgument("failed to register shared memory region: invalid args")
+        self._require_new(asked.name)  # others may have come in between
+        facts = RegionFacts(
+            name=asked.name, kind=RegionKind.CUDA, key="", offset=0, byte_size=asked.byte_size, device_id=asked.device_id
+        )
+        self._regions[asked.name] = DeviceRegion(facts, memory, self._copies)
+
     def _register_system(self, asked: SystemRegistration) -> None:
         _require_foreign(asked)
         self._require_new(asked.name)
-        most = _regions_max()
-        if len(self._regions) >= most:
-            raise Unavailable(f"{len(self._regions)} shared memory regions are registered, at most {most} are accepted")
+        self._require_room()
         descriptor = _open(asked.key)
         try:
             _require_range(asked, os.fstat(descriptor).st_size)
@@ -70,7 +88,12 @@ class RegionRegistry:
         facts = RegionFacts(
             name=asked.name, kind=RegionKind.SYSTEM, key=asked.key, offset=asked.offset, byte_size=asked.byte_size
         )
-        self._regions[asked.name] = Region(facts, descriptor, self._copies)
+        self._regions[asked.name] = SegmentRegion(facts, descriptor, self._copies)
+
+    def _require_room(self) -> None:
+        most = _regions_max()
+        if len(self._regions) >= most:
+            raise Unavailable(f"{len(self._regions)} shared memory regions are registered, at most {most} are accepted")
 
     def _require_name(self, asked: Registration) -> None:
         if not asked.name:

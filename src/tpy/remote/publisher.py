@@ -14,7 +14,7 @@ import trio
 from tpy.errors import ErrorCode, TpyError
 from tpy.limits import REMOTE_SEEN_S_MAX
 from tpy.messages import IndexEntry
-from tpy.regions import Region
+from tpy.regions import Region, SegmentRegion
 from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.messages import encode
 from tpy.remote.core.replica import (
@@ -152,7 +152,7 @@ class Publisher:
     def subscribed(self, subscriber: Subscriber, begin: Callable[[], None]) -> Iterator[Subscription]:
         """For the length of the block `subscriber` gets every update; the block begins with all that is known. `begin` is called
         when the subscriber has confirmed it. To be entered after a first `refresh`."""
-        regions = {name: _region_entry(region) for name, region in self._regions.items()}
+        regions = {name: entry for name, region in self._regions.items() if (entry := _region_entry(region)) is not None}
         first = ReplicaUpdate(self._server or self._state(), dict(self._entries), regions)
         subscription = Subscription(self, first, subscriber, begin)
         self._subscriptions.add(subscription)
@@ -279,5 +279,8 @@ def _unexpected(name: str) -> RemoteError:
     return RemoteError(ErrorCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
 
 
-def _region_entry(region: Region) -> RegionEntry:
+def _region_entry(region: Region) -> RegionEntry | None:
+    """None for memory of a GPU, which the other processes cannot open."""
+    if not isinstance(region, SegmentRegion):
+        return None
     return RegionEntry(region.facts, os.getpid(), region.descriptor, region.identity)

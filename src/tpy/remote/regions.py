@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tpy.regions import Region, RegionCopies, reopen_segment
+from tpy.regions import Region, RegionCopies, SegmentRegion, reopen_segment
 from tpy.remote.core.replica import RegionEntry
 
 _log = logging.getLogger(__name__)
@@ -33,4 +33,4 @@ class RegionReplicas:
                         "shared memory region '%(region)s' cannot be opened: %(reason)s", {"region": name, "reason": error}
                     )
                     continue
-                self._regions[name] = Region(entry.facts, descriptor, self._copies)
+                self._regions[name] = SegmentRegion(entry.facts, descriptor, self._copies)

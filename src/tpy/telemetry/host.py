@@ -13,11 +13,13 @@ from tpy.units import KIB
 _UTILIZATION = "nv_cpu_utilization"
 _MEMORY_TOTAL = "nv_cpu_memory_total_bytes"
 _MEMORY_USED = "nv_cpu_memory_used_bytes"
+_PINNED_TOTAL = "nv_pinned_memory_pool_total_bytes"
+_PINNED_USED = "nv_pinned_memory_pool_used_bytes"
 
 SERVER_FAMILIES: Mapping[str, MetricKind] = {
     **{family.name: family.kind for family in FAMILIES},
     **GPU_FAMILIES,
-    **dict.fromkeys((_UTILIZATION, _MEMORY_TOTAL, _MEMORY_USED, *CACHE_FAMILIES), MetricKind.GAUGE),
+    **dict.fromkeys((_UTILIZATION, _MEMORY_TOTAL, _MEMORY_USED, _PINNED_TOTAL, _PINNED_USED, *CACHE_FAMILIES), MetricKind.GAUGE),
 }
 """Every family of the server's own: models cannot have them."""
 
@@ -65,6 +67,14 @@ class HostSampler:
         spent, self._total = total - self._total, total
         worked, self._busy = busy - self._busy, busy
         return worked / spent if spent > 0 else 0.0
+
+
+def pinned_pool_families(total_bytes: int, used_bytes: int) -> list[MeasuredFamily]:
+    """The families of the pool of pinned memory. Without a GPU Triton shows the size that was asked for, too."""
+    return [
+        _gauge(_PINNED_TOTAL, "Pinned memory pool total memory size, in bytes", total_bytes),
+        _gauge(_PINNED_USED, "Pinned memory pool used memory size, in bytes", used_bytes),
+    ]
 
 
 def _gauge(name: str, text: str, value: float) -> MeasuredFamily:

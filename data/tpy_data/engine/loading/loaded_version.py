@@ -24,6 +24,7 @@ from tpy.config import (
     normalise,
     validate,
 )
+from tpy.devices import NO_DEVICES, Devices
 from tpy.errors import InvalidArgument
 from tpy.messages import MemoryUsage, ModelDescription
 from tpy.state import DesiredModel, DesiredVersion
@@ -75,8 +76,10 @@ class Loader:
         machine: Machine,
         server: ServerCalls | None = None,
         start_delay: StartDelay = NO_START_DELAY,
+        devices: Devices = NO_DEVICES,
     ) -> None:
         self.meter = MemoryMeter()
+        self._devices = devices
         self._start_delay = start_delay
         self._backends = backends
         self._machine = machine
@@ -107,6 +110,7 @@ class Loader:
             log=self._log,
             metrics=self._metrics,
             server=self._server,
+            devices=self._devices,
         )
         if desired.auto_complete:
             config = normalise(backend.auto_complete(context), default_model_filename=filename)

@@ -193,7 +193,7 @@ class ControlService(pb.GrpcInferenceServiceBase):
         regions = registered(self._services.shared_memory.regions, RegionKind.CUDA, message.name)
         shown = pb.CudaSharedMemoryStatusResponseRegionStatus
         return pb.CudaSharedMemoryStatusResponse(
-            regions={one.name: shown(name=one.name, byte_size=one.byte_size) for one in regions}
+            regions={one.name: shown(name=one.name, device_id=one.device_id, byte_size=one.byte_size) for one in regions}
         )
 
     async def cuda_shared_memory_register(

@@ -47,6 +47,8 @@ class RegionsApi:
 
 
 def _shown(facts: RegionFacts) -> dict[str, object]:
+    if facts.kind is RegionKind.CUDA:
+        return {"name": facts.name, "device_id": facts.device_id, "byte_size": facts.byte_size}
     return {"name": facts.name, "key": facts.key, "offset": facts.offset, "byte_size": facts.byte_size}
 
 
