@@ -40,7 +40,7 @@ setup-torch: $(TORCH_SETUP) ## PyTorch for CPUs: the build "+cpu" brings no CUDA
 $(TORCH_SETUP): $(SETUP)
 	$(PIP) install -c constraints.txt '$(TORCH)' && touch $@ || echo "not installed: $(TORCH)"
 
-BACKENDS := openvino tensorflow
+BACKENDS := openvino tensorflow litert
 BACKENDS_SETUP := $(VENV)/.tpy-backends-setup
 
 # Some 400 MB. What cannot be installed here is said; its tests are skipped then, and say so too.

@@ -9,7 +9,11 @@ import pytest
 from tpy.errors import Unavailable
 from tpy_data.registry import BackendRegistry
 
-FRAMEWORKS = {"openvino": ("openvino", "OpenVINO", "openvino"), "tensorflow": ("tensorflow", "TensorFlow", "tensorflow")}
+FRAMEWORKS = {
+    "litert": ("ai_edge_litert", "LiteRT", "litert"),
+    "openvino": ("openvino", "OpenVINO", "openvino"),
+    "tensorflow": ("tensorflow", "TensorFlow", "tensorflow"),
+}
 """Of a backend: its module, its name for people, and the extra that brings it."""
 
 

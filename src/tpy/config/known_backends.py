@@ -26,6 +26,7 @@ KNOWN_BACKENDS: Final = (
     KnownBackend("openvino", (), "model.xml"),
     KnownBackend("pytorch", ("pytorch_libtorch", "libtorch"), "model.pt", is_folder=False, by_suffix=True),
     KnownBackend("pytorch", ("torch_aoti",), "model.pt2", is_folder=False, by_suffix=True),
+    KnownBackend("litert", (), "model.tflite", is_folder=False, by_suffix=True),
     KnownBackend("python", (), "model.py"),
 )
 """In the order in which they are looked for; python comes last, because other models may have a model.py beside them."""

@@ -46,7 +46,6 @@ _UNSERVED: Final[Mapping[str, _Unserved]] = {
     ".pth": _WEIGHTS,
     ".ckpt": _WEIGHTS,
     ".safetensors": _WEIGHTS,
-    ".tflite": _Unserved("a model of LiteRT", f"convert it with tf2onnx (--tflite {{path}}), or {_IN_PYTHON}"),
     ".pb": _Unserved(
         "a graph of TensorFlow",
         "rename it model.graphdef if it is a frozen graph; that of a SavedModel belongs into a folder model.savedmodel",

@@ -1,0 +1,26 @@
+"""The litert backend: `.tflite` files, by LiteRT, which was TensorFlow Lite. `armnn_tflite`, the name of Triton's backend for
+them, means it, too.
+
+`interpreter` reads a file and runs it; `backend` completes configurations and loads models. What does not depend on LiteRT is in
+the modules beside this package: `signature`, `completion`, `validation`, `named_tensors`. LiteRT is imported by `interpreter`,
+when the first model names this backend.
+"""
+
+from __future__ import annotations
+
+from tpy.backend import Backend, BackendSettings
+from tpy.errors import Unavailable
+
+__all__ = ["create"]
+
+
+def create(settings: BackendSettings) -> Backend:
+    """The entry point. Raises Unavailable when LiteRT is not installed, InvalidArgument for a bad setting."""
+    try:
+        from tpy_data.backends.litert.backend import LiteRtBackend
+    except ImportError as error:
+        raise Unavailable(
+            f"backend '{settings.name}' needs LiteRT, which cannot be imported ({error}); install it with tpy's extra `litert`, "
+            "or `pip install ai-edge-litert`"
+        ) from error
+    return LiteRtBackend(settings)

@@ -1,0 +1,109 @@
+"""The litert backend: completes configurations, loads models."""
+
+from __future__ import annotations
+
+import threading
+
+from tpy.backend import (
+    BackendCapabilities,
+    BackendSettings,
+    InstancePlacement,
+    LoadedModel,
+    ModelContext,
+    ModelInstance,
+    bound,
+)
+from tpy.config import ModelConfig
+from tpy.config.model_config import InstanceKind
+from tpy.errors import InvalidArgument
+from tpy_data.backends.completion import DEFAULT_MAX_BATCH_SIZE, complete, is_complete
+from tpy_data.backends.litert.interpreter import VERSION, LoadedFile
+from tpy_data.backends.model_file import model_file
+from tpy_data.backends.named_tensors import named_instance
+from tpy_data.backends.parameter_values import parse_integer
+from tpy_data.backends.validation import validate
+
+DEFAULT_FILENAME = "model.tflite"
+_THREADS = "tflite_num_threads"
+
+
+class LiteRtModel:
+    """A `LoadedModel`: an interpreter per instance, which is no two threads' at once."""
+
+    def __init__(self, context: ModelContext) -> None:
+        """Raises TpyError."""
+        config = context.config
+        self._context = context
+        self._path = model_file(context, (DEFAULT_FILENAME,))
+        self._threads = parse_integer(config.parameter(_THREADS)) if _THREADS in config.parameters else None
+        if self._threads is not None and self._threads < 1:
+            raise InvalidArgument(
+                f"parameter '{_THREADS}' of model '{config.name}' must be a positive number, got {self._threads}"
+            )
+        self._lock = threading.Lock()
+        self._first: LoadedFile | None = None
+
+    def open(self, cpu_cores: tuple[int, ...] = ()) -> LoadedFile:
+        """An interpreter for an instance that is bound to these cores. Raises TpyError."""
+        config = self._context.config
+        threads = self._threads or len(cpu_cores) or None
+        return LoadedFile(self._path, config, signature=config.parameter("TF_SIGNATURE_DEF", ""), threads=threads)
+
+    def prepare(self) -> None:
+        """Make the first instance's interpreter, so that a broken model fails here. Raises TpyError."""
+        file = self.open()
+        validate(self._context.config, file.signature)
+        self._first = file
+
+    def create_instance(self, placement: InstancePlacement) -> ModelInstance:
+        """Raises TpyError."""
+        file = None
+        if not placement.host.cpu_cores:
+            with self._lock:
+                file, self._first = self._first, None
+        if file is None:
+            with bound(placement.host):
+                file = self.open(tuple(placement.host.cpu_cores))
+        return named_instance(file, file.signature, self._context.config)
+
+    def unload(self) -> None:
+        """Let go of an interpreter that no instance has taken."""
+        self._first = None
+
+
+class LiteRtBackend:
+    """One per server."""
+
+    def __init__(self, settings: BackendSettings) -> None:
+        """Raises InvalidArgument for a bad `--backend-config` value."""
+        self._default_max_batch_size = parse_integer(settings.config.get("default-max-batch-size", str(DEFAULT_MAX_BATCH_SIZE)))
+        self._capabilities = BackendCapabilities(
+            name=settings.name,
+            default_model_filename=DEFAULT_FILENAME,
+            devices=frozenset({InstanceKind.KIND_CPU, InstanceKind.KIND_MODEL}),
+            implicit_state=True,
+            ragged=True,
+            batch_io=True,
+            version=VERSION,
+        )
+
+    @property
+    def capabilities(self) -> BackendCapabilities:
+        return self._capabilities
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        """From the file. Raises TpyError."""
+        config = context.config
+        if is_complete(config):
+            context.log("verbose", f"skipping model configuration auto-complete for '{config.name}': inputs and outputs given")
+            return config
+        return complete(config, LiteRtModel(context).open().signature, default_max_batch_size=self._default_max_batch_size)
+
+    def load(self, context: ModelContext) -> LoadedModel:
+        """Reads the file at once, so that a broken model fails here."""
+        model = LiteRtModel(context)
+        model.prepare()
+        return model
+
+    def close(self) -> None:
+        pass
