@@ -98,7 +98,7 @@ output [ {{ name: "{output}" data_type: TYPE_FP32 dims: [ -1 ] }} ]
 instance_group [ {{ kind: KIND_CPU count: 1 }} ]
 {more}"""
 
-_THREAD = 'parameters { key: "TPY_PYTHON_ISOLATION" value: { string_value: "thread" } }\n'
+_THREAD = 'parameters { key: "isolation" value: { string_value: "thread" } }\n'
 
 _PYTHON_ONNX = """\
 import sys

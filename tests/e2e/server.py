@@ -24,7 +24,7 @@ _PRESET = ("--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.
 
 _MODEL_FAILURE = re.compile(
     r"""(?:(?:\]|"message":) "|^\d\d:\d\d:\d\d ERROR   )"""
-    r"""[^"\s]+: (?:import of the model|auto_complete_config|initialize|execute|finalize) failed \(model '"""
+    r"""[^"\s]+: (?:import of the model|auto_complete_config|initialize|execute|finalize|load|close) failed \(model '"""
 )
 """Begins the message about an exception in model code, which has its traceback; `default` and `ISO8601`, `json`, or `plain`."""
 

@@ -51,7 +51,7 @@ def _config(isolation: str) -> ModelConfig:
             ModelOutput(name="OUTPUT0", data_type=DataType.FP32, dims=(3,)),
             ModelOutput(name="OUTPUT1", data_type=DataType.BYTES, dims=(1,)),
         ),
-        parameters={"TPY_PYTHON_ISOLATION": ModelParameter(string_value=isolation)},
+        parameters={"isolation": ModelParameter(string_value=isolation)},
     )
 
 
