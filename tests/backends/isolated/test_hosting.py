@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,13 @@ from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
 from tpy.messages import DataType, SequencePosition
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.testing.hosting import HostedInstance, HostedModel
-from tpy.testing.requests import RecordingSender, SampleRequest, request_of
+from tpy.testing.requests import RecordingSender, SampleRequest, batch_of, request_of
 from tpy.testing.resources import measure
 from tpy_data.backends.isolated import IsolatedBackend
 from tpy_data.registry import BackendRegistry
 
 SITE = Path(__file__).parent / "site"
-INPUT = np.array([[3]], np.int32)
+PLACEMENT = InstancePlacement(name="hostile_0", kind=InstanceKind.KIND_CPU)
 UNHEALTHY = r"^Stub process 'hostile_0' is not healthy\."
 
 
@@ -71,7 +72,11 @@ class Hosted:
         """Make it, as the server does: again, after one that has failed."""
         if not self.models:
             self.models.append(HostedModel(self.backend, self.context))
-        return self.models[0].instance(InstancePlacement(name="hostile_0", kind=InstanceKind.KIND_CPU))
+        return self.models[0].instance(PLACEMENT)
+
+    def bare_instance(self) -> Any:
+        """Without a thread of its own. Whoever has it closes it."""
+        return self.backend.load(self.context).create_instance(PLACEMENT)
 
     def request(self, number: int = 3, sender: RecordingSender | None = None, **parameters: Any) -> SampleRequest:
         options = {key: parameters.pop(key) for key in ("id", "sequence", "timeout_us", "requested_outputs") if key in parameters}
@@ -307,25 +312,23 @@ def test_an_answer_that_comes_later(host: Host) -> None:
 
 def test_readiness_is_the_instances(host: Host) -> None:
     hosted = host()
-    instance = hosted.instance()
-    inner: Any = instance._instance
-    assert inner.has_readiness_check
-    assert inner.check_ready(5)
-    instance.execute(hosted.request(answer="unready"))
-    assert not inner.check_ready(5)
+    with closing(hosted.bare_instance()) as instance:
+        assert instance.has_readiness_check
+        assert instance.check_ready(5)
+        instance.execute(batch_of([hosted.request(answer="unready")]))
+        assert not instance.check_ready(5)
 
 
 def test_killed_while_it_is_idle(host: Host) -> None:
     hosted = host()
-    instance = hosted.instance()
-    inner: Any = instance._instance
-    os.kill(inner.pid, signal.SIGKILL)
-    poller = select.poll()
-    poller.register(inner.end_fileno(), select.POLLIN)
-    assert poller.poll(10_000)
-    with pytest.raises(InstanceFailure, match=UNHEALTHY) as failure:
-        instance.execute(hosted.request())
-    assert not failure.value.begun
+    with closing(hosted.bare_instance()) as instance:
+        os.kill(instance.pid, signal.SIGKILL)
+        poller = select.poll()
+        poller.register(instance.end_fileno(), select.POLLIN)
+        assert poller.poll(10_000)
+        with pytest.raises(InstanceFailure, match=UNHEALTHY) as failure:
+            instance.execute(batch_of([hosted.request()]))
+        assert not failure.value.begun
 
 
 def test_isolation_by_parameter_by_settings_and_by_the_factory(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
