@@ -269,6 +269,26 @@ def test_a_stop_answers_what_is_in_flight() -> None:
         assert answer.result(60)["Y"] == [1]
 
 
+def test_a_stop_that_cannot_wait_fails_what_is_left() -> None:
+    entered, gate = threading.Event(), threading.Event()
+
+    def stuck(X: np.ndarray) -> np.ndarray:
+        entered.set()
+        gate.wait(60)
+        return X
+
+    server = tpy.Server(exit_timeout_secs=1).start()
+    server.add_model("stuck", stuck, inputs=X, outputs=Y)
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(server.model("stuck").infer, {"X": [1]})
+        entered.wait(60)
+        with pytest.raises(Unavailable, match="exit timeout expired"):
+            server.stop()
+        with pytest.raises(Unavailable):
+            answer.result(60)
+        gate.set()
+
+
 def _ask_in_child(server: tpy.Server, said: multiprocessing.SimpleQueue) -> None:
     try:
         server.model("f").infer({"X": np.zeros(1, np.float32)})

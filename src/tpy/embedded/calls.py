@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 from collections import deque
 from collections.abc import Callable
@@ -10,10 +11,12 @@ from collections.abc import Callable
 import trio
 
 from tpy.embedded.engine_thread import EngineThread
-from tpy.errors import TpyError
+from tpy.errors import Internal, TpyError
 from tpy.limits import EMBEDDED_RESPONSES_MAX
 from tpy.messages import InferenceRequest, InferenceResponse
 from tpy.services import RequestHandle
+
+_log = logging.getLogger(__name__)
 
 Put = Callable[[InferenceResponse], None]
 """Takes a response on the server's thread, for a thread of the program; neither blocks nor raises."""
@@ -39,18 +42,28 @@ class Call:
         if self._cancelled:
             return
         request = self._request
+        self._engine.calls.add(self)
         try:
             model = self._engine.services.inference.resolve(request.model_name, request.model_version)
             self._handle = model.submit(request, self)
         except TpyError as error:
-            self._put(InferenceResponse(model_name=request.model_name, model_version=0, error=error))
-            return
-        self._slow_down()
+            self.fail(error)
+        except Exception as error:  # a bug: the server goes on
+            _log.exception("a request of the program failed unexpectedly")
+            self.fail(Internal(f"unexpected error: {type(error).__name__}: {error}"))
+        else:
+            self._slow_down()
+
+    def fail(self, error: TpyError) -> None:
+        """End the request with this error. Called on the server's thread, or when that has ended."""
+        self._engine.calls.discard(self)
+        self._put(InferenceResponse(model_name=self._request.model_name, model_version=0, error=error))
 
     def deliver(self, response: InferenceResponse) -> None:
         self._put(response)
         if response.final:
             self._handle = None
+            self._engine.calls.discard(self)
         else:
             self._waiting += 1
             self._slow_down()
@@ -89,6 +102,7 @@ class Call:
 
     def _cancel(self) -> None:
         self._cancelled = True
+        self._engine.calls.discard(self)
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

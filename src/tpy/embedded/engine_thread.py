@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import outcome
 import trio
@@ -40,6 +40,14 @@ class _Logs(LogController):
         return False
 
 
+class OpenCall(Protocol):
+    """A request under way."""
+
+    def fail(self, error: TpyError) -> None:
+        """End it with this error."""
+        ...
+
+
 class EngineThread:
     """One run of a server. Started when made: raises TpyError when the server cannot start."""
 
@@ -48,6 +56,8 @@ class EngineThread:
         self._gpus = gpus
         self._announced: list[str] = []
         self._stop = Stop()
+        self.calls: set[OpenCall] = set()
+        """Requests that have not ended. Used on the server's thread."""
         self._token: trio.lowlevel.TrioToken | None = None
         self._process = os.getpid()
         self._started: queue.SimpleQueue[outcome.Outcome[Running]] = queue.SimpleQueue()
@@ -66,6 +76,8 @@ class EngineThread:
 
     def _run(self) -> None:
         self._ended = outcome.capture(trio.run, self._serve)
+        for call in tuple(self.calls):  # which the server could not wait for any longer
+            call.fail(Unavailable("the server has stopped"))
         self._started.put(self._why_not_started())  # read by nobody when it had started
 
     async def _serve(self) -> Outcome:
