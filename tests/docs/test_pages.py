@@ -16,6 +16,8 @@ ALL = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "benchmarks" / "README.md",
+    ROOT / "fuzz" / "README.md",
     *pages("docs", "docs/tutorial", "docs/how-to", "docs/reference", "docs/explanation", "docs/adr"),
 ]
 
@@ -102,6 +104,11 @@ def test_commands_can_be_pasted(page: Path, block: Block) -> None:
     )
     assert commands(block)
     assert not subprocess.run(["bash", "-n", "-c", block.text], capture_output=True, text=True).stderr
+
+
+@pytest.mark.parametrize("page", ALL, ids=_name)
+def test_every_block_has_a_language(page: Path) -> None:
+    assert not [block.line for block in blocks(page) if not block.language]
 
 
 @pytest.mark.parametrize("page", ALL, ids=_name)
