@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -206,14 +207,21 @@ def tracebacks(log: str) -> list[str]:
 
 
 def child_processes(pid: int) -> list[int]:
-    """The children of a process, of all its threads; none if it has ended."""
+    """The children of a process, of all its threads; none if it has ended. In place of a template those that it has forked."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*"):
-        try:
-            found.extend(int(child) for child in (task / "children").read_text().split())
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            for child in map(int, (task / "children").read_text().split()):
+                found.extend(child_processes(child) if is_template(child) else [child])
     return found
+
+
+def is_template(pid: int) -> bool:
+    """Returns True if the workers of Python models are forked from this process."""
+    try:
+        return b"--template" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def is_alive(pid: int) -> bool:

@@ -200,7 +200,7 @@ def test_a_model_that_hangs_in_initialize_is_given_up(make: Serve) -> None:
     served = make(code, settings={"stub-timeout-seconds": "30", "initialize-timeout-seconds": "0.2"})
     with pytest.raises(Internal, match=r"Stub process 'm_0' is not ready: initialize did not return within 0\.2 s"):
         served.run()
-    assert measure().child_processes == before
+    assert measure().child_processes <= before + 1  # the template
 
 
 def test_a_model_that_ends_its_process_in_initialize(make: Serve) -> None:

@@ -9,8 +9,9 @@ import signal
 import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import Protocol
 
 from tpy.backend import HostPolicy, bound
 from tpy.backend.host_policy import ANYWHERE
@@ -18,10 +19,9 @@ from tpy.errors import Internal
 from tpy.units import KIB
 from tpy_data.backends.python.environment.interpreters import Interpreter
 from tpy_data.backends.python.environment.output import LogLine, OutputForwarder
+from tpy_data.backends.python.environment.template import WORKER, NoTemplate, Templates
 from tpy_data.backends.python.environment.threads import ReaderThread
 from tpy_data.backends.python.environment.tokens import Tokens
-
-_WORKER = Path(__file__).parents[1] / "worker" / "__main__.py"
 
 LIVENESS_CHECK_S = 1
 """Between two checks that a silent worker lives. A death is normally seen at once, as the end of its socket; not when a
@@ -31,31 +31,55 @@ TERMINATE_GRACE_S = 2
 """Between SIGTERM and SIGKILL."""
 
 
+class Child(Protocol):
+    """A worker's process."""
+
+    pid: int
+
+    def wait(self) -> int:
+        """Its exit status, or minus the signal that ended it, when it has ended."""
+        ...
+
+
 class Spawner:
-    """The thread that starts workers. The kernel ends a worker when the *thread* that started it ends, so this one lives as
-    long as the backend does. `reader` reads what they send where the loop does not."""
+    """Starts workers: forked from the template of their interpreter, or by itself where a host policy binds them or there is no
+    template. The kernel ends a process when the *thread* that started it ends, so that thread lives as long as the backend does.
+    `reader` reads what workers send where the loop does not."""
 
     def __init__(self) -> None:
         self.reader = ReaderThread()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="python-spawner")
+        self._templates = Templates(partial(self._start, (subprocess.DEVNULL, subprocess.DEVNULL), ANYWHERE))
 
-    def start(self, command: list[str], files: tuple[int, ...], host: HostPolicy) -> subprocess.Popen[bytes]:
-        """Start a process in a process group of its own, bound as `host` says. Raises OSError; Internal when it cannot be."""
-        return self._executor.submit(_start, command, files, host).result()
+    def start(self, executable: str, name: str, files: tuple[int, int], output: tuple[int, int], host: HostPolicy) -> Child:
+        """Start a worker in a process group of its own, bound as `host` says, with the descriptors `files` of its connection and
+        of its tokens, and `output`. Raises OSError; Internal when it cannot be bound."""
+        if not host:
+            with contextlib.suppress(NoTemplate):
+                return self._templates.fork(executable, name, (*files, *output))
+        # -B: bytecode in a watched repository would look like a change of the model.
+        command = [executable, "-B", str(WORKER), *map(str, files), str(os.getpid()), name]
+        return self._start(output, host, command, files)
 
     def close(self) -> None:
         """No more workers."""
+        self._templates.close()
         self._executor.shutdown(wait=True)
         self.reader.close()
 
+    def _start(
+        self, output: tuple[int, int], host: HostPolicy, command: list[str], files: tuple[int, ...]
+    ) -> subprocess.Popen[bytes]:
+        return self._executor.submit(_start, command, files, output, host).result()
 
-def _start(command: list[str], files: tuple[int, ...], host: HostPolicy) -> subprocess.Popen[bytes]:
+
+def _start(command: list[str], files: tuple[int, ...], output: tuple[int, int], host: HostPolicy) -> subprocess.Popen[bytes]:
     with bound(host):  # a process is bound as the thread that starts it
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=output[0],
+            stderr=output[1],
             pass_fds=files,
             # Ctrl-C in the terminal goes to the server, which ends its workers in order.
             process_group=0,
@@ -94,24 +118,28 @@ class WorkerProcess:
         """Raises Internal when the interpreter cannot be started."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         tokens = Tokens()
-        # -B: bytecode in a watched repository would look like a change of the model.
-        files = (theirs.fileno(), tokens.worker_end)
-        command = [interpreter.executable, "-B", str(_WORKER), *map(str, files), str(os.getpid()), name]
+        (stdout, out), (stderr, err) = os.pipe(), os.pipe()
         try:
-            process = spawner.start(command, files, host)
-        except OSError as error:
+            process = spawner.start(interpreter.executable, name, (theirs.fileno(), tokens.worker_end), (out, err), host)
+        except BaseException as error:
             ours.close()
             tokens.close()
-            raise Internal(f"cannot start {interpreter.executable} for '{name}': {error}") from error
+            os.close(stdout)
+            os.close(stderr)
+            if isinstance(error, OSError):
+                raise Internal(f"cannot start {interpreter.executable} for '{name}': {error}") from error
+            raise
         finally:
             theirs.close()
+            os.close(out)
+            os.close(err)
         self.name = name
         self.socket = ours
         self.tokens = tokens
         self._process = process
         self.spawner = spawner  # kept: were it collected, its thread would end, and with that this process
         self._exit = os.pidfd_open(process.pid)
-        self._output = OutputForwarder(stdout=_detach(process.stdout), stderr=_detach(process.stderr), name=name, log=log)
+        self._output = OutputForwarder(stdout=stdout, stderr=stderr, name=name, log=log)
 
     @property
     def pid(self) -> int:
@@ -126,20 +154,21 @@ class WorkerProcess:
         """A new watch for its end."""
         return EndWatch(self._exit, self.socket)
 
-    def wait_exited(self, timeout_s: float) -> bool:
-        """Returns True if the process is gone, after at most `timeout_s` seconds."""
+    def wait_exited(self, timeout_s: float | None) -> bool:
+        """Returns True if the process is gone, after at most `timeout_s` seconds; None: however long it takes."""
         poller = select.poll()
         poller.register(self._exit, select.POLLIN)
-        return bool(poller.poll(timeout_s * 1000))
+        return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
 
     def seen_end(self, timeout_s: float) -> str:
         """The end of the process, in words; "" while it lives, after at most `timeout_s` seconds. `end` is still to be called."""
         if not self.wait_exited(timeout_s):
             return ""
-        found = os.waitid(os.P_PIDFD, self._exit, os.WEXITED | os.WNOWAIT | os.WNOHANG)
-        if found is None:
+        try:  # a template has most workers for children, and not we
+            status = int(Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8", errors="replace").split()[-1])
+        except (OSError, ValueError):
             return ""
-        return in_words(found.si_status if found.si_code == os.CLD_EXITED else -found.si_status)
+        return in_words(os.waitstatus_to_exitcode(status))
 
     def end(self, grace_s: float) -> str:
         """Wait `grace_s` seconds for it to exit, then make it; and whatever it has started in its group. Returns how it ended,
@@ -150,6 +179,7 @@ class WorkerProcess:
         # It was not reaped yet, so its number is still the group's, and the group cannot be somebody else's.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+        self.wait_exited(None)
         status = self._process.wait()
         os.close(self._exit)
         self.tokens.close()
@@ -166,16 +196,6 @@ def in_words(status: int) -> str:
     except ValueError:
         return f"was ended by signal {-status}"
     return f"was ended by {name}" + (" (as the kernel does when memory runs out)" if name == "SIGKILL" else "")
-
-
-def _detach(stream: IO[bytes] | None) -> int:
-    """The descriptor of a pipe, as ours to close."""
-    if stream is None:
-        raise Internal("a worker was started without its pipes")
-    descriptor = os.dup(stream.fileno())
-    os.set_inheritable(descriptor, False)
-    stream.close()
-    return descriptor
 
 
 def memory_bytes(pid: int) -> int:

@@ -1,5 +1,9 @@
 """Starts a worker: `python <this file> <connection's descriptor> <tokens' descriptor> <server's process id> <instance>`. The
-name of the instance is there for people who look at processes."""
+name of the instance is there for people who look at processes.
+
+Or the template that workers are forked from: `python <this file> --template <control descriptor> <server's process id> <room>`,
+where the room is as long as a worker's arguments may be.
+"""
 
 import importlib
 import json
@@ -9,6 +13,7 @@ import socket
 import sys
 from typing import Any
 
+TEMPLATE = "--template"
 PR_SET_PDEATHSIG = 1
 
 INTERNAL = 1
@@ -17,22 +22,41 @@ INTERNAL = 1
 
 def main() -> None:
     """Set the process up, say hello, then hand over to `main.serve`."""
-    connection, tokens, server = map(int, sys.argv[1:4])
+    arguments = sys.argv[1:]
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != folder]
     sys.path.append(os.path.join(folder, "importable"))
     sys.argv[:] = [""]
     package = importlib.import_module("tpy_worker_package")
     package.load()
-    channel_module = importlib.import_module(package.NAME + ".channel")
-    frames = importlib.import_module(package.NAME + ".core.frames")
+    if arguments[0] == TEMPLATE:
+        files = be_template(package.NAME, int(arguments[1]), int(arguments[2]))
+        if files is not None:
+            be_worker(package.NAME, *files)
+    else:
+        be_worker(package.NAME, *map(int, arguments[:3]))
+
+
+def be_template(package: str, control: int, server: int) -> Any:
+    """See `template.serve`."""
+    os.set_inheritable(control, False)
+    die_with(server)
+    importlib.import_module(package + ".main")
+    template = importlib.import_module(package + ".template")
+    return template.serve(socket.socket(fileno=control))
+
+
+def be_worker(package: str, connection: int, tokens: int, parent: int) -> None:
+    """Until the server says stop, or is gone, or the parent is."""
+    channel_module = importlib.import_module(package + ".channel")
+    frames = importlib.import_module(package + ".core.frames")
     for descriptor in (connection, tokens):
         os.set_inheritable(descriptor, False)  # what the model starts has no part in them
     channel = channel_module.Channel(socket.socket(fileno=connection), process=os.getpid())
     send(channel, frames.encode(frames.Kind.HELLO, 0, b"{}", [], 0))
     try:
-        die_with(server)
-        worker = importlib.import_module(package.NAME + ".main")
+        die_with(parent)
+        worker = importlib.import_module(package + ".main")
     except Exception as error:
         reason = f"{sys.executable} cannot run a worker of the python backend: {type(error).__name__}: {error}"
         send(channel, frames.encode(frames.Kind.FAILED, 0, json.dumps([INTERNAL, reason]).encode(), [], 0))
@@ -45,13 +69,14 @@ def send(channel: Any, buffers: list[Any]) -> None:
     channel.send(buffers, sum(map(len, buffers)))
 
 
-def die_with(server: int) -> None:
-    """Have the kernel kill this process when the server dies, however that happens."""
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, however that happens: the server, or a template, which dies with
+    the server."""
     import ctypes
     import faulthandler
 
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != server:
+    if os.getppid() != parent:
         os._exit(1)  # it died before the line above
     faulthandler.enable()
 

@@ -1,0 +1,185 @@
+"""Templates: a process for each interpreter that has imported what a worker needs, and is forked for each worker.
+
+An interpreter that cannot be one is no error here: whoever wants a worker starts it by itself then, and is told what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+WORKER = Path(__file__).parents[1] / "worker" / "__main__.py"
+
+ANSWER_S_MAX = 10.0
+"""For an answer of a template, the first one after its start included. One that takes longer is not asked any more."""
+
+IDLE_MAX = 4
+"""Templates that are kept while none of their workers lives: models of that environment may be loaded again."""
+
+_ROOM = "-" * 250
+"""For the arguments of a worker in the command line of its template."""
+
+_ANSWER_BYTES_MAX = 4096
+
+Start = Callable[[list[str], tuple[int, ...]], "subprocess.Popen[bytes]"]
+"""Starts a command that inherits descriptors, and says nothing. Raises OSError."""
+
+
+class NoTemplate(Exception):
+    """There is no template, or it is none any more: the interpreter does not run, has no numpy, was ended, or hangs."""
+
+
+class _Stale(NoTemplate):
+    """Packages of its interpreter were installed or removed after it had started."""
+
+
+class ForkedWorker:
+    """A worker that a template has forked."""
+
+    def __init__(self, template: _Template, pid: int) -> None:
+        self.pid = pid
+        self._template = template
+
+    def wait(self) -> int:
+        """The exit status of a worker that has ended, or minus the signal that ended it. Call once, and not earlier: its template
+        waits with us."""
+        return self._template.reap(self.pid)
+
+
+class _Template:
+    """One process. Any thread."""
+
+    def __init__(self, executable: str, start: Start) -> None:
+        """Raises OSError."""
+        self._lock = threading.Lock()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [executable, "-B", str(WORKER), "--template", str(theirs.fileno()), str(os.getpid()), _ROOM]
+        try:
+            self._process = start(command, (theirs.fileno(),))
+        except OSError:
+            self._control.close()
+            raise
+        finally:
+            theirs.close()
+        self.workers = 0
+        """That were not waited for."""
+        self._is_retired = False
+        self._is_broken = False
+
+    def fork(self, name: str, files: Sequence[int]) -> ForkedWorker:
+        """A worker with these descriptors: of its connection, its tokens, its standard output and error. Raises NoTemplate."""
+        with self._lock:
+            answer = self._ask({"name": name, "server": os.getpid()}, files)
+            if "stale" in answer:
+                raise _Stale
+            if "failed" in answer:
+                raise NoTemplate(answer["failed"])
+            self.workers += 1
+            return ForkedWorker(self, answer["pid"])
+
+    def reap(self, pid: int) -> int:
+        """As `ForkedWorker.wait`. Workers do not outlive a template that is ended."""
+        with self._lock:
+            try:
+                return os.waitstatus_to_exitcode(self._ask({"reap": pid})["status"])
+            except NoTemplate:
+                return -signal.SIGKILL
+            finally:
+                self.workers -= 1
+                self._close_if_over()
+
+    def retire(self) -> None:
+        """End it when none of its workers lives any more."""
+        with self._lock:
+            self._is_retired = True
+            self._close_if_over()
+
+    def close(self) -> None:
+        """End it, and its workers with it. Idempotent."""
+        with self._lock:
+            self._close()
+
+    def _ask(self, order: dict[str, Any], files: Sequence[int] = ()) -> dict[str, Any]:
+        if self._is_broken:
+            raise NoTemplate
+        try:
+            self._control.settimeout(ANSWER_S_MAX)
+            socket.send_fds(self._control, [json.dumps(order).encode()], files)
+            answered: dict[str, Any] = json.loads(self._control.recv(_ANSWER_BYTES_MAX))
+        except (OSError, ValueError) as error:  # it hangs, or is not there
+            self._is_broken = True  # and never asked again: an answer may still come; its workers go on
+            raise NoTemplate from error
+        return answered
+
+    def _close_if_over(self) -> None:
+        if self._is_retired and not self.workers:
+            self._close()
+
+    def _close(self) -> None:
+        if self._control.fileno() >= 0:
+            self._control.close()
+            self._process.kill()
+            self._process.wait()
+
+
+class Templates:
+    """The templates by interpreter. Any thread."""
+
+    def __init__(self, start: Start) -> None:
+        self._start = start
+        self._lock = threading.Lock()
+        self._templates: dict[str, _Template] = {}
+        self._retired: list[_Template] = []
+        self._is_closed = False
+
+    def fork(self, executable: str, name: str, files: Sequence[int]) -> ForkedWorker:
+        """A worker of this interpreter; see `_Template.fork`. Raises NoTemplate."""
+        template = self._get(executable)
+        try:
+            return template.fork(name, files)
+        except NoTemplate as error:
+            self._retire(executable, template)
+            if not isinstance(error, _Stale):
+                raise
+        return self._get(executable).fork(name, files)
+
+    def close(self) -> None:
+        """End all of them, and with them the workers that are left."""
+        with self._lock:
+            self._is_closed = True
+            every = [*self._templates.values(), *self._retired]
+            self._templates.clear()
+            self._retired.clear()
+        for each in every:
+            each.close()
+
+    def _get(self, executable: str) -> _Template:
+        with self._lock:
+            if self._is_closed:
+                raise NoTemplate
+            template = self._templates.pop(executable, None)
+            if template is None:
+                try:
+                    template = _Template(executable, self._start)
+                except OSError as error:
+                    raise NoTemplate from error
+            self._templates[executable] = template  # the last that was used is the last
+            idle = [key for key, each in self._templates.items() if not each.workers and each is not template]
+            superfluous = [self._templates.pop(key) for key in idle[:-IDLE_MAX]]
+        for each in superfluous:
+            each.retire()
+        return template
+
+    def _retire(self, executable: str, template: _Template) -> None:
+        with self._lock:
+            if self._templates.get(executable) is template:
+                del self._templates[executable]
+            self._retired = [each for each in (*self._retired, template) if each.workers]
+        template.retire()
