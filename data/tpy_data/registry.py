@@ -12,7 +12,7 @@ import msgspec
 
 from tpy.backend import Backend, BackendSettings, Isolation, default_isolation, isolation_of
 from tpy.config import ModelConfig
-from tpy.config.model_files import advice_for_backend
+from tpy.config.model_files import ADVICE_FOR_BACKEND
 from tpy.errors import InvalidArgument, Unavailable
 from tpy_data.backends.creation import BackendOrigin, create_backend, load_factory
 from tpy_data.backends.isolated import IsolatedBackend
@@ -213,9 +213,7 @@ def how_to_get(name: str, available: Collection[str]) -> str:
     near = difflib.get_close_matches(name, available, n=1, cutoff=_TYPING_ERROR)
     if near:
         return f"Did you mean '{near[0]}'?"
-    return (
-        f"For '{name}', install a package that offers it as an entry point '{ENTRY_POINT_GROUP}'; or {advice_for_backend(name)}"
-    )
+    return f"For '{name}', install a package that offers it as an entry point '{ENTRY_POINT_GROUP}'; or {ADVICE_FOR_BACKEND}"
 
 
 def _with_model_py(folder: Path) -> list[Path]:

@@ -448,3 +448,36 @@ def test_a_request_with_very_many_inputs_is_refused_in_linear_time() -> None:
     request = InferenceRequest(model_name="b8", inputs=tuple(Tensor(name, F, one.array) for name in names), received_ns=0)
     with pytest.raises(InvalidArgument, match="expected 1 inputs but got 30000 inputs"):
         Admission(B8).admit(request)
+
+
+class TestShapeTensors:
+    """As Triton's core: a shape tensor has no batch dimension in a request, and only requests with the same values share a
+    batch."""
+
+    MODEL = config(
+        "shapes",
+        platform="tensorrt_plan",
+        max_batch_size=8,
+        input=(
+            ModelInput(name="SHAPE", data_type=INT32, dims=(2,), is_shape_tensor=True),
+            ModelInput(name="IN", data_type=F, dims=(2,)),
+        ),
+        output=(ModelOutput(name="OUT", data_type=F, dims=(-1, -1)),),
+    )
+
+    def admitted(self, rows: int, *values: int) -> Any:
+        inputs = (Tensor("SHAPE", INT32, np.array(values, np.int32)), t("IN", rows, 2))
+        return Admission(self.MODEL).admit(InferenceRequest(model_name="shapes", inputs=inputs))
+
+    def test_the_batch_size_is_that_of_the_other_inputs(self) -> None:
+        assert self.admitted(3, 5, 6).batch_size == 3
+
+    def test_values_decide_who_shares_a_batch(self) -> None:
+        assert self.admitted(3, 5, 6).signature == self.admitted(1, 5, 6).signature
+        assert self.admitted(1, 5, 6).signature != self.admitted(1, 5, 7).signature
+
+    def test_a_wrong_shape_is_refused(self) -> None:
+        with pytest.raises(
+            InvalidArgument, match=r"unexpected shape for input 'SHAPE' for model 'shapes'. Expected \[2\], got \[3\]"
+        ):
+            self.admitted(1, 5, 6, 7)

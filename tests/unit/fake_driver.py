@@ -12,12 +12,14 @@ _TEXTS = {1: b"invalid argument", 2: b"out of memory", 999: b"device lost"}
 
 class FakeDriver:
     """`open` are the allocations, streams and handles that were not given back, `contexts` the pushed contexts. `lost`: from now
-    on everything fails."""
+    on everything fails. `captured` are the copies of a graph that is being captured, `priorities` those of all streams."""
 
     def __init__(self, *, memory_bytes: int = 1 << 24) -> None:
         self.open: dict[int, Any] = {}
         self.contexts: list[Any] = []
         self.lost = False
+        self.captured: list[tuple[int, int, int]] | None = None
+        self.priorities: list[int] = []
         self._room = memory_bytes
         self._numbers = 1000
 
@@ -86,8 +88,44 @@ def _set(value: int) -> Callable[..., int]:
 def _copy(driver: FakeDriver, target: int, source: int, size: int, stream: int) -> int:
     if driver.open.get(stream) != "stream" or not driver.contexts:
         return 1
+    if driver.captured is not None:
+        driver.captured.append((target, source, size))
+        return 0
     ctypes.memmove(target, source, size)
     return 0
+
+
+def _begin_capture(driver: FakeDriver, stream: int, mode: int) -> int:
+    driver.captured = []
+    return 0
+
+
+def _end_capture(driver: FakeDriver, stream: int, out: Any) -> int:
+    driver.number(out)
+    driver.open[out.contents.value], driver.captured = driver.captured, None
+    return 0
+
+
+def _instantiate(driver: FakeDriver, out: Any, graph: Any, flags: int) -> int:
+    driver.number(out)
+    driver.open[out.contents.value] = driver.open[graph.value]
+    return 0
+
+
+def _launch(driver: FakeDriver, graph: int, stream: int) -> int:
+    for target, source, size in driver.open[graph]:
+        ctypes.memmove(target, source, size)
+    return 0
+
+
+def _priorities(driver: FakeDriver, last: Any, first: Any) -> int:
+    last.contents.value, first.contents.value = 0, -5
+    return 0
+
+
+def _stream(driver: FakeDriver, out: Any, flags: int, priority: int) -> int:
+    driver.priorities.append(priority)
+    return driver.number(out)
 
 
 def _range(driver: FakeDriver, base: Any, size: Any, address: int) -> int:
@@ -122,11 +160,18 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
     "cuMemcpyHtoDAsync_v2": _copy,
     "cuMemcpyDtoHAsync_v2": _copy,
     "cuMemcpyDtoDAsync_v2": _copy,
-    "cuStreamCreate": lambda driver, out, flags: driver.number(out),
+    "cuCtxGetStreamPriorityRange": _priorities,
+    "cuStreamCreateWithPriority": _stream,
     "cuStreamSynchronize": lambda driver, stream: 0 if stream in driver.open else 1,
     "cuStreamDestroy_v2": lambda driver, stream: 0 if driver.open.pop(stream) else 1,
     "cuMemGetAddressRange_v2": _range,
     "cuIpcGetMemHandle": _get_handle,
     "cuIpcOpenMemHandle_v2": _open_handle,
     "cuIpcCloseMemHandle": lambda driver, address: 0,
+    "cuStreamBeginCapture_v2": _begin_capture,
+    "cuStreamEndCapture": _end_capture,
+    "cuGraphInstantiateWithFlags": _instantiate,
+    "cuGraphLaunch": _launch,
+    "cuGraphExecDestroy": lambda driver, graph: 0 if driver.open.pop(graph) else 1,
+    "cuGraphDestroy": lambda driver, graph: 0 if driver.open.pop(graph.value) is not None else 1,
 }

@@ -217,3 +217,47 @@ def test_without_memory_that_can_be_pinned(caplog: pytest.LogCaptureFixture) -> 
 
 def test_an_array_is_told_from_numpys() -> None:
     assert isinstance(devices_of().to_device(ARRAY, 0).as_array(), DeviceArray)
+
+
+def test_a_graph_repeats_what_was_captured_with_the_memory_that_it_was_captured_with() -> None:
+    driver = FakeDriver()
+    device = CudaDevice(0, driver)
+    stream = device.stream()
+    source, target = device.allocate(4), device.allocate(4)
+    with device.current():
+        graph = device.capture(stream, lambda: device.copy_within(target.address, source.address, 4, stream))
+    out = np.zeros(4, np.uint8)
+    for value in (3, 5):
+        device.copy_in(source.address, np.full(4, value, np.uint8))
+        device.copy_out(out, target.address)
+        assert out[0] != value
+        graph.launch(stream)
+        device.copy_out(out, target.address)
+        assert out.tolist() == [value] * 4
+    assert driver.contexts == []
+    kept = len(driver.open)
+    del graph
+    assert len(driver.open) == kept - 1
+
+
+def test_a_capture_that_fails_ends() -> None:
+    driver = FakeDriver()
+    device = CudaDevice(0, driver)
+    stream = device.stream()
+
+    def record() -> None:
+        raise Internal("no such work")
+
+    kept = len(driver.open)
+    with pytest.raises(Internal, match="no such work"):
+        device.capture(stream, record)
+    assert driver.captured is None
+    assert len(driver.open) == kept
+
+
+def test_priorities_of_streams() -> None:
+    driver = FakeDriver()
+    device = CudaDevice(0, driver)
+    streams = [device.stream(priority) for priority in (0, 1, -1)]
+    assert len(streams) == len(driver.priorities)
+    assert driver.priorities == [0, -5, 0]

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tpy import limits
+from tpy.config.known_backends import TENSORRT_PLAN
 from tpy.config.model_config import InstanceGroup, InstanceKind, ModelConfig
 from tpy.config.problem import NO_SOURCE, ConfigError, Problem, Severity, Source
 from tpy.config.resolve import ENSEMBLE_PLATFORM
@@ -82,7 +83,7 @@ def check_instance_groups(config: ModelConfig, source: Source = NO_SOURCE) -> li
 
 
 def _check_profiles(config: ModelConfig, group: InstanceGroup, name: str, path: str, source: Source) -> list[Problem]:
-    if group.profile and config.platform != "tensorrt_plan":
+    if group.profile and config.platform != TENSORRT_PLAN:
         message = (
             f"instance group {name} of model {config.name} and platform {config.platform}"  # no space: Triton's text
             "specifies profile field which is only supported for TensorRT models"

@@ -18,10 +18,13 @@ class KnownBackend(NamedTuple):
     by_suffix: bool = False
 
 
+TENSORRT_PLAN: Final = "tensorrt_plan"
+"""Some fields of a configuration are of this platform only."""
+
 KNOWN_BACKENDS: Final = (
     KnownBackend("tensorflow", ("tensorflow_graphdef",), "model.graphdef", is_folder=False, by_suffix=True),
     KnownBackend("tensorflow", ("tensorflow_savedmodel",), "model.savedmodel", is_folder=True),
-    KnownBackend("tensorrt", ("tensorrt_plan",), "model.plan", is_folder=False),
+    KnownBackend("tensorrt", (TENSORRT_PLAN,), "model.plan", is_folder=False, by_suffix=True),
     KnownBackend("onnxruntime", ("onnxruntime_onnx",), "model.onnx", by_suffix=True),
     KnownBackend("openvino", (), "model.xml"),
     KnownBackend("pytorch", ("pytorch_libtorch", "libtorch"), "model.pt", is_folder=False, by_suffix=True),

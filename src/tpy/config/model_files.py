@@ -51,12 +51,10 @@ _UNSERVED: Final[Mapping[str, _Unserved]] = {
         "rename it model.graphdef if it is a frozen graph; that of a SavedModel belongs into a folder model.savedmodel",
     ),
     ".gguf": _Unserved("a language model of llama.cpp", _IN_PYTHON),
-    ".engine": _Unserved("an engine of TensorRT", "serve the ONNX model that it was built from"),
+    ".engine": _Unserved("an engine of TensorRT", "rename it to model.plan"),
 }
 
-_BACKEND_ADVICE: Final[Mapping[str, str]] = {
-    "tensorrt": "serve the ONNX model that the plan was built from",
-}
+_BACKEND_ADVICE: Final[Mapping[str, str]] = {}
 
 
 def files_beside(source: Path) -> list[Path]:
@@ -69,10 +67,8 @@ def files_beside(source: Path) -> list[Path]:
     return sorted(found - {source})
 
 
-def advice_for_backend(name: str) -> str:
-    """Advice for a model whose backend is not there: convert it or wrap it."""
-    special = _BACKEND_ADVICE.get(name, "convert the model to ONNX")
-    return f"{special}, or run it in a model.py (backend 'python')"
+ADVICE_FOR_BACKEND: Final = "convert the model to ONNX, or run it in a model.py (backend 'python')"
+"""For a model whose backend is not there."""
 
 
 def unserved_files(names: Iterable[str]) -> list[str]:

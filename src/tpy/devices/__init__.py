@@ -11,7 +11,7 @@ his stream.
 """
 
 from tpy.devices.array import Array, DeviceArray
-from tpy.devices.device import Bytes, Device, DeviceMemory, IpcAddress, Stream
+from tpy.devices.device import Bytes, Device, DeviceMemory, Graph, IpcAddress, Stream
 from tpy.devices.devices import NO_DEVICES, PINNED_POOL_BYTES_DEFAULT, Devices
 from tpy.devices.pools import PinnedPool
 
@@ -24,6 +24,7 @@ __all__ = [
     "DeviceArray",
     "DeviceMemory",
     "Devices",
+    "Graph",
     "IpcAddress",
     "PinnedPool",
     "Stream",

@@ -6,15 +6,16 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tpy import dlpack
-from tpy.devices.device import Bytes, DeviceMemory, IpcAddress, Stream
+from tpy.devices.cuda_graph import GRAPH_SIGNATURES, capture
+from tpy.devices.device import Bytes, DeviceMemory, Graph, IpcAddress, Stream
 from tpy.errors import Internal, InvalidArgument, Unavailable
 
 _LIBRARY = "libcuda.so.1"
@@ -44,13 +45,15 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuMemcpyHtoDAsync_v2": (ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p),
     "cuMemcpyDtoHAsync_v2": (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p),
     "cuMemcpyDtoDAsync_v2": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p),
-    "cuStreamCreate": (ctypes.c_void_p, ctypes.c_uint),
+    "cuCtxGetStreamPriorityRange": (ctypes.c_void_p, ctypes.c_void_p),
+    "cuStreamCreateWithPriority": (ctypes.c_void_p, ctypes.c_uint, ctypes.c_int),
     "cuStreamSynchronize": (ctypes.c_void_p,),
     "cuStreamDestroy_v2": (ctypes.c_void_p,),
     "cuMemGetAddressRange_v2": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64),
     "cuIpcGetMemHandle": (ctypes.c_void_p, ctypes.c_uint64),
     "cuIpcOpenMemHandle_v2": (ctypes.c_void_p, _IpcHandle, ctypes.c_uint),
     "cuIpcCloseMemHandle": (ctypes.c_uint64,),
+    **GRAPH_SIGNATURES,
 }
 """The functions of cuda.h that are used, with their argument types; each returns a CUresult."""
 
@@ -107,11 +110,21 @@ class CudaDevice:
         with self._entered():
             getattr(self._driver, name)(*arguments)
 
-    def stream(self) -> Stream:
+    def current(self) -> AbstractContextManager[None]:
         """As `Device`."""
-        handle = ctypes.c_void_p()
-        self.call("cuStreamCreate", ctypes.pointer(handle), _NON_BLOCKING)
+        return self._entered()
+
+    def stream(self, priority: int = 0) -> Stream:
+        """As `Device`. Of CUDA's priorities the lowest number goes first."""
+        handle, last, first = ctypes.c_void_p(), ctypes.c_int(), ctypes.c_int()
+        self.call("cuCtxGetStreamPriorityRange", ctypes.pointer(last), ctypes.pointer(first))
+        number = first.value if priority > 0 else last.value if priority < 0 else 0
+        self.call("cuStreamCreateWithPriority", ctypes.pointer(handle), _NON_BLOCKING, number)
         return CudaStream(self, handle.value or 0)
+
+    def capture(self, stream: Stream, record: Callable[[], None]) -> Graph:
+        """As `Device`."""
+        return capture(self, stream, record)
 
     def allocate(self, size: int) -> DeviceMemory:
         """As `Device`."""

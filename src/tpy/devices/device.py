@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -31,6 +32,14 @@ class Stream(Protocol):
         ...
 
 
+class Graph(Protocol):
+    """Work that was recorded once, and is queued as a whole. It refers to the memory that it was recorded with."""
+
+    def launch(self, stream: Stream) -> None:
+        """Queue it. Raises Internal when the device fails."""
+        ...
+
+
 class Device(Protocol):
     """One GPU. Any thread. Copies are done when they return, but those with a stream, which are queued there; the memory of those
     must stay until the stream is synchronized. All methods raise Unavailable when there is no memory, Internal when the device
@@ -46,8 +55,18 @@ class Device(Protocol):
         """The type of its memory in DLPack: CUDA's, or the CPU's when the device only pretends."""
         ...
 
-    def stream(self) -> Stream:
-        """Returns a new stream."""
+    def current(self) -> AbstractContextManager[None]:
+        """Makes it the current device of this thread, for runtimes that ask CUDA which one that is."""
+        ...
+
+    def stream(self, priority: int = 0) -> Stream:
+        """Returns a new stream. The work of one with a priority above 0 goes before that of others, below 0 behind it, where the
+        device has priorities."""
+        ...
+
+    def capture(self, stream: Stream, record: Callable[[], None]) -> Graph:
+        """Record what `record` queues in the stream, without doing it. Raises Internal for work that cannot be recorded, and
+        whatever `record` raises. It must not wait for anything."""
         ...
 
     def allocate(self, size: int) -> DeviceMemory:

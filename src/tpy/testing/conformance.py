@@ -24,6 +24,7 @@ import pytest
 from tpy.backend import Backend, ExecutionResult, InstancePlacement, ModelContext
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind
+from tpy.devices import NO_DEVICES, Devices
 from tpy.errors import TpyError
 from tpy.messages import DataType
 from tpy.messages.datatypes import from_numpy
@@ -46,7 +47,8 @@ class BackendUnderTest:
 
     `failing` are inputs that make the model raise; with `isolates_failures` the result of that request alone is an error,
     without it `execute` raises. `write_broken_model` fills a version directory with something that cannot be loaded, or
-    `broken_config` is a configuration that the model cannot be loaded with. What is None is not tested. Floats are compared
+    `broken_config` is a configuration that the model cannot be loaded with. What is None is not tested. `devices` are the GPUs
+    that the backend finds (`tpy.testing.FakeDevice`). Floats are compared
     with `tolerance`, relative and absolute.
     """
 
@@ -59,6 +61,7 @@ class BackendUnderTest:
     isolates_failures: bool = False
     write_broken_model: Callable[[Path], None] | None = None
     broken_config: ModelConfig | None = None
+    devices: Devices = NO_DEVICES
     tolerance: float = 1e-6
 
 
@@ -84,8 +87,12 @@ class Stage:
 
     def placement(self, number: int = 0, kind: InstanceKind | None = None) -> InstancePlacement:
         """The placement of the n-th instance."""
+        groups = self.subject.config.instance_group
         return InstancePlacement(
-            name=f"{self.context.name}_{number}", kind=kind or self.backend.capabilities.default_kind, group=self.context.name
+            name=f"{self.context.name}_{number}",
+            kind=kind or self.backend.capabilities.default_kind,
+            group=self.context.name,
+            profiles=groups[0].profile if groups else (),
         )
 
     def request(self, number: int, **options: Any) -> SampleRequest:
@@ -117,6 +124,7 @@ class Stage:
             config=config,
             model_directory=model_directory,
             version_directory=version_directory,
+            devices=self.subject.devices,
         )
 
 

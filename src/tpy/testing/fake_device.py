@@ -7,12 +7,14 @@ import mmap
 import os
 import struct
 from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
 from tpy import dlpack
-from tpy.devices.device import Bytes, DeviceMemory, IpcAddress, Stream
-from tpy.errors import InvalidArgument, Unavailable
+from tpy.devices.device import Bytes, DeviceMemory, Graph, IpcAddress, Stream
+from tpy.errors import Internal, InvalidArgument, Unavailable
 
 _HANDLE = struct.Struct("<8siiq40x")
 _MAGIC = b"tpy-fake"
@@ -29,24 +31,70 @@ class FakeStream:
     def synchronize(self) -> None:
         """As `Stream`."""
         self._device.counts["synchronize"] += 1
+        if self._device.lost:
+            raise Internal("the device was lost")
+
+
+class FakeGraph:
+    """Work that was submitted while it was captured."""
+
+    def __init__(self, device: FakeDevice, recorded: Sequence[Callable[[], None]]) -> None:
+        self._device = device
+        self._recorded = recorded
+
+    def launch(self, stream: Stream) -> None:
+        """As `Graph`."""
+        self._device.counts["launches"] += 1
+        for work in self._recorded:
+            work()
 
 
 class FakeDevice:
     """Implements `Device`. `counts` has the copies by direction ("in", "out", "within"), and the bytes of each ("in bytes"), the
-    streams and how often one was waited for, the allocations, and `open`: those that are not freed. Allocations are files without
-    a name, so that other processes can open them by their handles."""
+    streams and how often one was waited for, the graphs and their launches, the allocations, and `open`: those that are not
+    freed. Allocations are files without a name, so that other processes can open them by their handles. What waits for a device
+    that is `lost` fails."""
 
     def __init__(self, device_id: int = 0, *, memory_bytes: int = 1 << 30) -> None:
         self.id = device_id
         self.dlpack_type = dlpack.CPU  # which is true
         self.counts: Counter[str] = Counter()
+        self.lost = False
         self._room = memory_bytes
         self._files: dict[int, tuple[int, int]] = {}
+        self._recording: list[Callable[[], None]] | None = None
 
-    def stream(self) -> Stream:
+    def current(self) -> AbstractContextManager[None]:
+        """As `Device`."""
+        return nullcontext()
+
+    def stream(self, priority: int = 0) -> Stream:
         """As `Device`."""
         self.counts["streams"] += 1
+        self.counts[f"streams of priority {priority}"] += 1
         return FakeStream(self)
+
+    def capture(self, stream: Stream, record: Callable[[], None]) -> Graph:
+        """As `Device`, of what was given to `submit`."""
+        self._recording = recorded = list[Callable[[], None]]()
+        try:
+            record()
+        finally:
+            self._recording = None
+        self.counts["graphs"] += 1
+        return FakeGraph(self, recorded)
+
+    @property
+    def recording(self) -> bool:
+        """True while a graph is being captured."""
+        return self._recording is not None
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Do work of the device's: at once, or whenever the graph that is being captured is launched."""
+        if self._recording is None:
+            work()
+        else:
+            self._recording.append(work)
 
     def allocate(self, size: int) -> DeviceMemory:
         """As `Device`."""

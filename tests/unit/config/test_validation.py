@@ -130,6 +130,21 @@ def test_tensorrt_takes_what_others_do_not() -> None:
     ]
 
 
+def test_tensorrt_uses_graphs_and_priorities() -> None:
+    text = (
+        'input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] } output { name: "OUT" data_type: TYPE_FP32 dims: 4 }'
+        " optimization { priority: PRIORITY_MAX cuda { graphs: true busy_wait_events: true output_copy_stream: true } }"
+    )
+    assert [problem.message for problem in check(f'backend: "tensorrt" {text}')] == [
+        "'busy_wait_events' has no effect in this server",
+        "'output_copy_stream' has no effect in this server",
+    ]
+    assert [problem.message for problem in check(f'backend: "python" {text}')] == [
+        "'priority' has no effect in this server",
+        "'cuda' has no effect in this server",
+    ]
+
+
 def test_reshape_of_too_many_elements() -> None:
     huge = "4294967296, 4294967296"
     text = f'backend: "python" input {{ name: "IN" data_type: TYPE_FP32 dims: [ {huge} ] reshape {{ shape: [ {huge} ] }} }}'

@@ -32,8 +32,8 @@ _BATCH_NOTE = (
 
 
 class InputSpec(NamedTuple):
-    """One input of the configuration. `dims` has no batch dimension; `fixed` says that no dim is -1, `ragged` that
-    batches may mix its shapes."""
+    """One input of the configuration. `dims` has no batch dimension; `fixed` says that no dim is -1, `ragged` that batches may
+    mix its shapes. A shape tensor has no batch dimension in requests either, and one value for a whole batch (`shape_tensor`)."""
 
     name: str
     datatype: DataType
@@ -42,6 +42,7 @@ class InputSpec(NamedTuple):
     optional: bool
     ragged: bool
     reshape: Reshape | None
+    shape_tensor: bool
 
 
 class Admitted(NamedTuple):
@@ -64,6 +65,7 @@ class Admission:
         "_required",
         "_reshapes",
         "_same_signature",
+        "_shape_tensors",
         "_specs",
     )
 
@@ -80,6 +82,7 @@ class Admission:
                 optional=entry.optional,
                 ragged=entry.allow_ragged_batch,
                 reshape=None if entry.reshape is None else Reshape(entry.dims, entry.reshape.shape, batching=batching),
+                shape_tensor=entry.is_shape_tensor,
             )
             for entry in config.input
         )
@@ -88,13 +91,16 @@ class Admission:
         self._outputs = {entry.name: entry for entry in config.output}
         self._output_names = frozenset(self._outputs)
         self._reshapes = any(spec.reshape is not None for spec in self._inputs)
-        self._same_signature = all((spec.fixed or spec.ragged) and not spec.optional for spec in self._inputs)
+        self._shape_tensors = frozenset(spec.name for spec in self._inputs if spec.shape_tensor)
+        self._same_signature = not self._shape_tensors and all(
+            (spec.fixed or spec.ragged) and not spec.optional for spec in self._inputs
+        )
 
     def admit(self, request: InferenceRequest) -> Admitted:
         """Raises InvalidArgument when the request does not fit the model's configuration."""
         tensors = request.inputs
         inputs = {tensor.name: tensor for tensor in tensors}
-        batch_size = self._batch_size(tensors)
+        batch_size = self._batch_size_beside_shapes(tensors) if self._shape_tensors else self._batch_size(tensors)
         if (
             not batch_size
             or len(inputs) != len(tensors)
@@ -127,11 +133,26 @@ class Admission:
                 return 0
         return batch_size
 
+    def _batch_size_beside_shapes(self, tensors: Sequence[Tensor]) -> int:
+        """The same, with shape tensors among them."""
+        for tensor in tensors:
+            if tensor.name in self._shape_tensors:
+                spec = self._specs[tensor.name]
+                if tensor.datatype is not spec.datatype or not fits(tensor.array.shape, spec.dims):
+                    return 0
+        return self._batch_size([tensor for tensor in tensors if tensor.name not in self._shape_tensors])
+
     def _signature(self, inputs: Mapping[str, Tensor]) -> Hashable:
         begin = 1 if self._max_batch_size > 0 else 0
         return tuple(
             [
-                None if (tensor := inputs.get(spec.name)) is None else () if spec.ragged else tensor.array.shape[begin:]
+                None
+                if (tensor := inputs.get(spec.name)) is None
+                else ()
+                if spec.ragged
+                else getattr(tensor.array, "tobytes", object)()  # one on a device shares its batch with nobody
+                if spec.shape_tensor
+                else tensor.array.shape[begin:]
                 for spec in self._inputs
             ]
         )
@@ -199,6 +220,8 @@ class Admission:
             return None
         batch_size = 0  # Triton's "not seen yet", and so what a tensor with an empty batch looks like to the next one
         for tensor in backwards:
+            if tensor.name in self._shape_tensors:
+                continue
             if not tensor.array.shape:
                 return InvalidArgument(
                     f"{prefix}input '{tensor.name}' has no shape but model requires batch dimension for '{self._model_name}'"
@@ -218,7 +241,7 @@ class Admission:
 
     def _wrong_tensor(self, tensor: Tensor, prefix: str) -> InvalidArgument | None:
         spec = self._specs[tensor.name]
-        batching = self._max_batch_size > 0
+        batching = self._max_batch_size > 0 and not spec.shape_tensor
         shape = tensor.array.shape
         about = f"input '{tensor.name}' for model '{self._model_name}'"
         if tensor.datatype is not spec.datatype:
@@ -227,7 +250,7 @@ class Admission:
                 f"but model '{self._model_name}' expects '{spec.datatype.value}'"
             )
         if not fits(shape[1:] if batching else shape, spec.dims):
-            expected = self._with_batch(spec.dims)
+            expected = self._with_batch(spec.dims) if batching else spec.dims
             note = _BATCH_NOTE if batching else ""
             return InvalidArgument(
                 f"{prefix}unexpected shape for {about}. Expected {_dims(expected)}, got {_dims(shape)}. {note}"

@@ -134,8 +134,10 @@ def _sample(config: ModelConfig, warmup: Warmup, model_directory: Path, states: 
     if batching and size > config.max_batch_size:
         text = f"batch size {size} for '{config.name}', max allowed is {config.max_batch_size}; "
         raise InvalidArgument(f"failed to run warmup sample '{warmup.name}': {text * size}")
+    shape_tensors = {given.name for given in config.input if given.is_shape_tensor}
     tensors = tuple(
-        _tensor(name, entry, warmup.name, model_directory, batching=batching) for name, entry in warmup.inputs.items()
+        _tensor(name, entry, warmup.name, model_directory, batching=batching and name not in shape_tensors)
+        for name, entry in warmup.inputs.items()
     )
     made = SequenceControls(config)
     controls = {**made.idle, **made.flags(start=True, end=False)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tpy.config.known_backends import TENSORRT_PLAN
 from tpy.config.model_config import ModelConfig, ModelPriority, Optimization
 from tpy.config.problem import entry
 from tpy.config.validation.report import Report
@@ -25,16 +26,22 @@ def check_effects(report: Report) -> None:
 
 def _without_effect(config: ModelConfig) -> Iterator[str]:
     if config.optimization is not None:
-        yield from _optimization_without_effect(config.optimization)
+        yield from _optimization_without_effect(config.optimization, tensorrt=config.platform == TENSORRT_PLAN)
     if config.model_metrics is not None:
         yield "model_metrics"  # buckets of histograms, which this server does not keep
 
 
-def _optimization_without_effect(optimization: Optimization) -> Iterator[str]:
-    if optimization.priority is not ModelPriority.PRIORITY_DEFAULT:
+def _optimization_without_effect(optimization: Optimization, *, tensorrt: bool) -> Iterator[str]:
+    if optimization.priority is not ModelPriority.PRIORITY_DEFAULT and not tensorrt:
         yield "optimization.priority"
-    if optimization.cuda is not None:
+    cuda = optimization.cuda
+    if cuda is not None and not tensorrt:
         yield "optimization.cuda"
+    elif cuda is not None:
+        if cuda.busy_wait_events:
+            yield "optimization.cuda.busy_wait_events"
+        if cuda.output_copy_stream:
+            yield "optimization.cuda.output_copy_stream"
     if optimization.gather_kernel_buffer_threshold:
         yield "optimization.gather_kernel_buffer_threshold"
     if optimization.eager_batching:

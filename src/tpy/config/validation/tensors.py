@@ -7,12 +7,12 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from tpy.config.known_backends import TENSORRT_PLAN
 from tpy.config.model_config import BatchInput, BatchOutput, InputFormat, ModelInput, ModelOutput
 from tpy.config.validation.report import Report
 from tpy.messages.datatypes import DataType
 
 _ELEMENTS_MAX: Final = 2**63 - 1
-_TENSORRT: Final = "tensorrt_plan"
 
 
 def check_tensors(report: Report, *, complete: bool) -> None:
@@ -51,7 +51,7 @@ def _check_tensor(report: Report, tensor: ModelInput | ModelOutput, path: str, p
         for index in _wrong_dims(tensor.reshape.shape):
             report.error(f"{path}.reshape.shape[{index}]", f"{title}reshape dimensions {wanted}{suffix}")
         _check_reshape(report, tensor, tensor.reshape.shape, path, title)
-    if report.config.platform != _TENSORRT:
+    if report.config.platform != TENSORRT_PLAN:
         if tensor.is_shape_tensor:
             report.error(f"{path}.is_shape_tensor", f"shape tensors are only supported for TensorRT platform{suffix}")
         if tensor.is_non_linear_format_io:
