@@ -3,8 +3,8 @@
 The parts, in the order to read them: `archive` (of which kind a file is), `signature` (what a model takes and gives), `names`
 (which tensor of a configuration is which argument or result), `validation` and `completion` (the configuration against the
 signature), `settings` (parameters), `script`, `exported` and `package` with `call_spec` (one program for each kind of file),
-`device` (how tensors get there and back), `instance`, `model` and `backend`. `runtime` is what a worker runs for `runtime:
-"model.py"`.
+`transfer` (how tensors get to a device and back), `instance`, `model` and `backend`. `runtime` is what a worker runs for
+`runtime: "model.py"`.
 
 `torch` is imported by `backend` and what that imports, when the first model names this backend.
 """

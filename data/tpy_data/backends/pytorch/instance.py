@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 import torch
 
-from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, batching_of, state_specs
+from tpy.backend import (
+    ExecutionBatch,
+    ExecutionRequest,
+    ExecutionResult,
+    batching_of,
+    gather_where_it_is,
+    state_specs,
+    stays_on_device,
+)
+from tpy.backend.ragged import PlainBatching
 from tpy.config import ModelConfig
+from tpy.devices import NO_DEVICES, DeviceArray, Devices
 from tpy.errors import Internal, InvalidArgument, TpyError
 from tpy.messages import DataType, Tensor
-from tpy_data.backends.pytorch.device import Device
 from tpy_data.backends.pytorch.names import no_such_output
 from tpy_data.backends.pytorch.program import Program
 from tpy_data.backends.pytorch.settings import ModelSettings
 from tpy_data.backends.pytorch.signature import Shape, ValueKind, shape_text
 from tpy_data.backends.pytorch.tensors import DATATYPE_OF, Array, from_strings, to_scalar, to_strings
+from tpy_data.backends.pytorch.transfer import Transfer
 
 Warn = Callable[[str], None]
 
@@ -30,6 +41,7 @@ class _Output(msgspec.Struct, frozen=True):
     datatype: DataType
     shape: Shape | None
     scalar_shape: Shape
+    is_state: bool = False
 
 
 class PyTorchInstance:
@@ -38,7 +50,7 @@ class PyTorchInstance:
     def __init__(
         self,
         program: Program,
-        device: Device,
+        transfer: Transfer,
         config: ModelConfig,
         settings: ModelSettings,
         *,
@@ -46,10 +58,11 @@ class PyTorchInstance:
         outputs: Mapping[str, int | str],
         threads: int,
         warn: Warn,
+        devices: Devices = NO_DEVICES,
     ) -> None:
         """To be called in the instance's thread. `inputs` and `outputs` are the places of names (`names`)."""
         self._program: Program | None = program
-        self._device = device
+        self._transfer = transfer
         self._name = config.name
         self._inputs = inputs
         self._outputs = _outputs(config, outputs)
@@ -57,7 +70,12 @@ class PyTorchInstance:
         self._warn = warn
         self._warned: set[str] = set()
         batching = batching_of(config)
-        self._gather, self._scatter = batching.gather, batching.scatter
+        self._gather: Callable[[Sequence[ExecutionRequest]], Mapping[str, Array | DeviceArray]] = batching.gather
+        self._scatter = batching.scatter
+        self.takes = transfer.takes if isinstance(batching, PlainBatching) else frozenset()
+        """As `tpy.backend.DeviceInstance`: ragged batches are made on the host."""
+        for place in self.takes:
+            self._gather = partial(gather_where_it_is, devices=devices, device_id=place.device_id)
         torch.get_num_threads()  # a thread's first question sets it to what any thread set last; from then on it keeps its own
         torch.set_num_threads(threads)
         torch._C._set_graph_executor_optimize(settings.optimized_execution)
@@ -69,18 +87,18 @@ class PyTorchInstance:
             raise Internal("the instance was closed")
         requests = batch.requests
         try:
-            with torch.inference_mode(self._settings.inference_mode), torch.no_grad(), self._device.entered():
+            with torch.inference_mode(self._settings.inference_mode), torch.no_grad(), self._transfer.entered():
                 values = self._values(program, requests)
                 batch.times.inputs_ready()
                 made = program.run(values)
                 batch.times.outputs_begin()
-                outputs = self._fetch(made)
+                outputs = self._fetch(made, requests)
         except TpyError:
             raise
         except Exception as error:
-            raise self._device.failure(error) from error
+            raise self._transfer.failure(error) from error
         finally:
-            self._device.after()
+            self._transfer.after()
         return self._scatter(requests, outputs)
 
     def close(self) -> None:
@@ -99,19 +117,23 @@ class PyTorchInstance:
             argument = signature.inputs[position]
             if argument.kind is ValueKind.TENSOR:
                 values[position] = self._tensor(program, array)
-            elif argument.kind is ValueKind.STRINGS:
+                continue
+            array = array.to_host() if isinstance(array, DeviceArray) else array
+            if argument.kind is ValueKind.STRINGS:
                 values[position] = to_strings(name, array)
             else:
                 values[position] = to_scalar(name, array, argument)
         return values
 
-    def _tensor(self, program: Program, array: Array) -> torch.Tensor:
-        return self._device.put(array, may_be_written=program.writes_inputs)
+    def _tensor(self, program: Program, array: Array | DeviceArray) -> torch.Tensor:
+        return self._transfer.put(array, may_be_written=program.writes_inputs)
 
-    def _fetch(self, made: Sequence[Any] | Mapping[str, Any]) -> list[Tensor]:
+    def _fetch(self, made: Sequence[Any] | Mapping[str, Any], requests: Sequence[ExecutionRequest]) -> list[Tensor]:
         """The outputs of the configuration. Raises InvalidArgument, with Triton's texts, for what the model did not give."""
         found = [(output, _find(output, made)) for output in self._outputs]
-        arrays = iter(self._device.fetch([value for _, value in found if isinstance(value, torch.Tensor)]))
+        given = [(output, value) for output, value in found if isinstance(value, torch.Tensor)]
+        stay = [not output.is_state and stays_on_device(requests, output.name) for output, _ in given]
+        arrays = iter(self._transfer.fetch([value for _, value in given], stay))
         tensors = []
         for output, value in found:
             if isinstance(value, torch.Tensor):
@@ -122,7 +144,7 @@ class PyTorchInstance:
                 raise InvalidArgument(f"output '{output.name}' must be of type Tensor or List[str].")
         return tensors
 
-    def _checked(self, output: _Output, array: Array, datatype: DataType) -> Tensor:
+    def _checked(self, output: _Output, array: Array | DeviceArray, datatype: DataType) -> Tensor:
         if datatype is not output.datatype:
             raise InvalidArgument(
                 f"configuration expects datatype {output.datatype.config_name} for output '{output.name}', model provides "
@@ -138,7 +160,7 @@ class PyTorchInstance:
                 f"model '{self._name}': configuration expects shape {shape_text(output.shape)} for output '{output.name}', model "
                 f"provides {shape_text(shape)}"
             )
-        return Tensor(output.name, datatype, array)
+        return Tensor(output.name, datatype, array.as_array() if isinstance(array, DeviceArray) else array)
 
     def _warn_once(self, text: str) -> None:
         """One warning for each output, whatever its shape is the next time."""
@@ -159,8 +181,10 @@ def _outputs(config: ModelConfig, places: Mapping[str, int | str]) -> tuple[_Out
         shape = None if entry.name in cut else (*batch, *dims)
         outputs[entry.name] = _Output(entry.name, places[entry.name], entry.data_type, shape, scalar_shape)
     for spec in state_specs(config):
-        if spec.output_name not in outputs:
-            outputs[spec.output_name] = _Output(spec.output_name, places[spec.output_name], spec.datatype, None, ())
+        known = outputs.get(spec.output_name)
+        if known is None:
+            known = _Output(spec.output_name, places[spec.output_name], spec.datatype, None, ())
+        outputs[spec.output_name] = msgspec.structs.replace(known, is_state=True)
     return tuple(outputs.values())
 
 

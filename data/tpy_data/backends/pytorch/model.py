@@ -14,7 +14,6 @@ from tpy.errors import Internal, Unsupported
 from tpy_data.backends.model_file import model_file as find_model_file
 from tpy_data.backends.operator_libraries import operator_libraries
 from tpy_data.backends.pytorch.archive import FileKind, file_kind
-from tpy_data.backends.pytorch.device import CudaDevice, Device, HostDevice
 from tpy_data.backends.pytorch.exported import ExportedProgram
 from tpy_data.backends.pytorch.instance import PyTorchInstance
 from tpy_data.backends.pytorch.names import input_positions, output_positions
@@ -23,6 +22,7 @@ from tpy_data.backends.pytorch.process_wide import PROCESS
 from tpy_data.backends.pytorch.program import Program, load_failure
 from tpy_data.backends.pytorch.script import ScriptProgram
 from tpy_data.backends.pytorch.settings import RUNTIME, ModelSettings, model_settings, without_meaning
+from tpy_data.backends.pytorch.transfer import DeviceTransfer, HostTransfer, Transfer, torch_device
 from tpy_data.backends.pytorch.validation import validate_inputs, validate_outputs
 from tpy_data.backends.states import ImplicitState, StatefulInstance
 
@@ -65,11 +65,11 @@ class PyTorchModel:
             program = self.program(first)
             self._places(program)
             if not self._settings.weight_sharing:
-                self._first = _device_of(first), program
+                self._first = self._device_of(first), program
 
     def program(self, placement: InstancePlacement) -> Program:
         """A program for an instance there. Raises TpyError."""
-        device = _device_of(placement)
+        device = self._device_of(placement)
         if not self._settings.weight_sharing:
             with self._lock:
                 if self._first is not None and self._first[0] == device:
@@ -89,13 +89,14 @@ class PyTorchModel:
         inputs, outputs = self._places(program)
         instance = PyTorchInstance(
             program,
-            self._device(placement, program),
+            self._transfer(placement, program),
             config,
             self._settings,
             inputs=inputs,
             outputs=outputs,
             threads=_threads(self._settings, placement.host),
             warn=self._warn,
+            devices=self._context.devices,
         )
         specs = state_specs(config)
         return StatefulInstance(instance, ImplicitState(specs, batching=config.max_batch_size > 0)) if specs else instance
@@ -136,11 +137,30 @@ class PyTorchModel:
                 return ExportedProgram(self._path, name, device, self._settings.compile_options)
             return PackageProgram(self._path, name, device)
 
-    def _device(self, placement: InstancePlacement, program: Program) -> Device:
-        device = _device_of(placement)
-        if device is None or device.type == "cpu":
-            return HostDevice(copies_outputs=program.keeps_outputs)
-        return CudaDevice(device, cudnn=self._settings.cudnn, cleans_cache=self._settings.cache_cleaning)
+    def _transfer(self, placement: InstancePlacement, program: Program) -> Transfer:
+        if placement.kind is not InstanceKind.KIND_GPU:
+            return HostTransfer(copies_outputs=program.keeps_outputs)
+        return DeviceTransfer(
+            self._context.devices,
+            placement.device_id,
+            cudnn=self._settings.cudnn,
+            cleans_cache=self._settings.cache_cleaning,
+            copies_outputs=program.keeps_outputs,
+        )
+
+    def _device_of(self, placement: InstancePlacement) -> torch.device | None:
+        """None for an instance of KIND_MODEL, whose model knows best. Raises Unsupported for a GPU that PyTorch cannot use,
+        Unavailable for one that the server cannot."""
+        if placement.kind is InstanceKind.KIND_MODEL:
+            return None
+        if placement.kind is InstanceKind.KIND_CPU:
+            return torch.device("cpu")
+        if placement.device_id not in self._context.devices.ids:
+            _require_cuda(placement)
+        device = torch_device(self._context.devices.get(placement.device_id))
+        if device.type == "cuda":
+            _require_cuda(placement)
+        return device
 
     def _warn(self, text: str) -> None:
         self._context.log("warning", text)
@@ -155,12 +175,8 @@ def _advice(names: Sequence[str]) -> str:
     return f'add `runtime: "{RUNTIME}"` to config.pbtxt to serve the class in it' if RUNTIME in names else ""
 
 
-def _device_of(placement: InstancePlacement) -> torch.device | None:
-    """None for an instance of KIND_MODEL, whose model knows best. Raises Unsupported for a GPU that PyTorch cannot use."""
-    if placement.kind is InstanceKind.KIND_MODEL:
-        return None
-    if placement.kind is InstanceKind.KIND_CPU:
-        return torch.device("cpu")
+def _require_cuda(placement: InstancePlacement) -> None:
+    """Raises Unsupported without a CUDA device, Internal for one that PyTorch does not find."""
     if not torch.cuda.is_available():
         raise Unsupported(
             f"GPU instances not supported: the installed PyTorch ({torch.__version__}) finds no CUDA device; install a "
@@ -170,7 +186,6 @@ def _device_of(placement: InstancePlacement) -> torch.device | None:
         raise Internal(
             f"PyTorch finds {torch.cuda.device_count()} CUDA devices, instance '{placement.name}' wants {placement.device_id}"
         )
-    return torch.device("cuda", placement.device_id)
 
 
 def _threads(settings: ModelSettings, host: HostPolicy) -> int:
