@@ -78,6 +78,10 @@ REGION_UNEXPLAINED_SIGNALS_MAX: Final = 64
 """SIGBUS signals in a row that no copy of a region explains. One may come late, after its cause was repaired; a thread that keeps
 getting it has another cause, and the process ends as it does without regions."""
 
+CUDA_GRAPHS_MAX: Final = 64
+"""Shapes of batches of an ONNX instance that are captured as CUDA graphs: each keeps buffers of its own on the device. Other
+shapes run as without graphs."""
+
 GPU_METRIC_FAILURES_MAX: Final = 3
 """Samples in a row in which a GPU does not tell a value, after which it is not asked for it any more: Triton's number."""
 

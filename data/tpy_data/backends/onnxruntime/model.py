@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 
-from tpy.backend import HostPolicy, InstancePlacement, ModelContext, ModelInstance, bound, state_specs
+from tpy.backend import HostPolicy, InstancePlacement, ModelContext, ModelInstance, batching_of, bound, state_specs
+from tpy.backend.ragged import PlainBatching
 from tpy.config.model_config import InstanceKind
+from tpy.messages import DataType
 from tpy_data.backends.model_file import model_file
+from tpy_data.backends.onnxruntime.device_instance import DeviceOnnxInstance, OnDevice
+from tpy_data.backends.onnxruntime.graphs import NO_CAPTURE
 from tpy_data.backends.onnxruntime.instance import OnnxInstance
 from tpy_data.backends.onnxruntime.providers import providers_for
 from tpy_data.backends.onnxruntime.session import Session, offered_providers
@@ -24,8 +28,9 @@ _Key = tuple[int, HostPolicy]
 
 
 class OnnxModel:
-    """Sessions are shared by the instances of a device. Triton makes one for each instance; measured on two cores, two instances
-    answered a tenth to a half more requests with one session, and its memory exists once."""
+    """Sessions are shared by the instances of the CPU. Triton makes one for each instance; measured on two cores, two instances
+    answered a tenth to a half more requests with one session, and its memory exists once. On a GPU each instance has its own,
+    which computes in the instance's stream, unless the model says `share_session_between_instances`."""
 
     def __init__(self, context: ModelContext, config: BackendConfig, *, is_run: bool = True) -> None:
         """Opens nothing yet. Raises InvalidArgument for a wrong parameter. Without `is_run` sessions are only to be looked at,
@@ -55,18 +60,49 @@ class OnnxModel:
         return session
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
-        session = self.validated_session(placement)
+        """On a GPU with a session and a stream of its own, as Triton's; else with the session of its device."""
         config = self._context.config
+        if self._is_bound(placement):
+            return self._create_bound(placement)
+        session = self.validated_session(placement)
+        run_entries = {**self._settings.run_entries, **(NO_CAPTURE if session.captures else {})}
+        if session.captures:
+            reason = self._unbound_reason() or "the server has no streams on this device"
+            self._context.log("warning", f"model '{config.name}': CUDA graphs are not used, because {reason}")
         kind = StatefulOnnxInstance if state_specs(config) else OnnxInstance
-        return kind(session, config, self._settings.run_entries)
+        return kind(session, config, run_entries)
+
+    def _is_bound(self, placement: InstancePlacement) -> bool:
+        on_gpu = placement.kind is InstanceKind.KIND_GPU and placement.device_id in self._context.devices.ids
+        return on_gpu and not self._unbound_reason()
+
+    def _unbound_reason(self) -> str:
+        """Returns the reason why instances on a GPU pass their tensors through host memory; "" if the configuration has none."""
+        config = self._context.config
+        if state_specs(config):
+            return "it has states, which are kept in host memory"
+        if not isinstance(batching_of(config), PlainBatching):
+            return "its batches are ragged, and gathered in host memory"
+        if any(given.data_type is DataType.BYTES for given in config.input):
+            return "it takes strings, which ONNX Runtime's Python package does not bind"
+        return "its instances share a session" if self._settings.shared else ""
+
+    def _create_bound(self, placement: InstancePlacement) -> ModelInstance:
+        devices = self._context.devices
+        stream = devices.get(placement.device_id).stream()
+        session = self._open(placement, stream.handle)
+        validate(self._context.config, session.signature)
+        place = OnDevice(devices, placement.device_id, stream, captures=session.captures)
+        return DeviceOnnxInstance(session, self._context.config, self._settings.run_entries, place)
 
     def unload(self) -> None:
         with self._lock:
             self._sessions.clear()
 
-    def _open(self, placement: InstancePlacement) -> Session:
+    def _open(self, placement: InstancePlacement, stream: int = 0) -> Session:
         config = self._context.config
-        providers = providers_for(config, kind=placement.kind, device_id=placement.device_id, offered=offered_providers())
+        offered = offered_providers()
+        providers = providers_for(config, kind=placement.kind, device_id=placement.device_id, offered=offered, stream=stream)
         path = model_file(self._context, (DEFAULT_FILENAME,), placement=placement, inside=DEFAULT_FILENAME)
         self._context.log("verbose", f"opening '{path}' for model '{config.name}' on {', '.join(name for name, _ in providers)}")
         with bound(placement.host):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tpy.config import ModelConfig
 from tpy.config.model_config import ExecutionAccelerator, InstanceKind
@@ -82,15 +82,24 @@ _CUDA_PARAMETERS: dict[str, tuple[str, ...] | None] = {
 """Model parameters that are CUDA options by Triton's old spelling; a tuple gives the words for the numbers 0, 1, ..."""
 
 
+_ADVICE = {
+    TENSORRT: f"`pip uninstall -y {CPU_PACKAGE} && pip install {GPU_PACKAGE} tensorrt` brings one",
+    OPENVINO: f"`pip uninstall -y {CPU_PACKAGE} && pip install onnxruntime-openvino` brings one",
+}
+
+_GRAPH_OPTIONS = ("enable_cuda_graph", "trt_cuda_graph_enable")
+
 _GPU_ADVICE = f"`pip uninstall -y {CPU_PACKAGE} && pip install {GPU_PACKAGE}` brings one"
 
 
-def providers_for(config: ModelConfig, *, kind: InstanceKind, device_id: int, offered: Collection[str]) -> tuple[Provider, ...]:
+def providers_for(
+    config: ModelConfig, *, kind: InstanceKind, device_id: int, offered: Collection[str], stream: int = 0
+) -> tuple[Provider, ...]:
     """The providers of a session, most wanted first; the last is always the CPU.
 
     `offered` are those that the installed ONNX Runtime has. Accelerators for GPUs count on GPU placements only, those
-    for CPUs always, as in Triton. Raises InvalidArgument for an unknown accelerator or option, Unsupported for a GPU
-    placement without CUDA.
+    for CPUs always, as in Triton. `stream` is the CUDA stream in which a GPU's session computes, 0: streams of its own. Raises
+    InvalidArgument for an unknown accelerator or option, or one without its provider, Unsupported for a GPU without CUDA.
     """
     chosen: list[Provider] = []
     policy = config.optimization.execution_accelerators if config.optimization is not None else None
@@ -98,15 +107,18 @@ def providers_for(config: ModelConfig, *, kind: InstanceKind, device_id: int, of
         if CUDA not in offered:
             raise Unsupported(f"GPU instances not supported: {without_cuda(offered)}")
         cuda = _cuda_parameters(config)
+        on_device = {"device_id": str(device_id)}
+        if stream:
+            on_device["user_compute_stream"] = str(stream)
         for accelerator in policy.gpu_execution_accelerator if policy is not None else ():
             if accelerator.name == "tensorrt":
                 _require(TENSORRT, accelerator.name, offered)
-                chosen.append((TENSORRT, {**_tensorrt_options(accelerator), "device_id": str(device_id)}))
+                chosen.append((TENSORRT, {**_tensorrt_options(accelerator), **on_device}))
             elif accelerator.name == "cuda":
                 cuda = {**_cuda_options(accelerator), **cuda}
             else:
                 raise InvalidArgument(f"unknown Execution Accelerator '{accelerator.name}' is requested")
-        chosen.append((CUDA, {**cuda, "device_id": str(device_id)}))
+        chosen.append((CUDA, {**cuda, **on_device}))
     for accelerator in policy.cpu_execution_accelerator if policy is not None else ():
         if accelerator.name != "openvino":
             raise InvalidArgument(f"unknown Execution Accelerator '{accelerator.name}' is requested")
@@ -122,11 +134,16 @@ def without_cuda(offered: Collection[str]) -> str:
     return f"the installed ONNX Runtime has no {CUDA} (it has {_words(offered)}); {package_clash() or _GPU_ADVICE}"
 
 
+def captures(providers: Iterable[Provider]) -> bool:
+    """Returns whether a provider runs CUDA graphs."""
+    return any(parse_boolean(options.get(key, "0")) for _, options in providers for key in _GRAPH_OPTIONS)
+
+
 def _require(provider: str, accelerator: str, offered: Collection[str]) -> None:
     if provider not in offered:
         raise InvalidArgument(
             f"unknown Execution Accelerator '{accelerator}' is requested: the installed ONNX Runtime has no {provider} "
-            f"(it has {_words(offered)})"
+            f"(it has {_words(offered)}); {package_clash() or _ADVICE[provider]}"
         )
 
 

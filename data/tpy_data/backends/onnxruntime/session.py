@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import onnxruntime
 
 from tpy.errors import Internal, Unsupported
 from tpy.messages import DataType
-from tpy_data.backends.onnxruntime.providers import Provider
+from tpy_data.backends.onnxruntime.providers import CUDA, TENSORRT, Provider, captures
 from tpy_data.backends.onnxruntime.settings import BackendConfig, SessionSettings
 from tpy_data.backends.onnxruntime.signature import tensor_info
 from tpy_data.backends.onnxruntime.tensors import Array
@@ -22,8 +24,15 @@ VERSION: Final[str] = onnxruntime.__version__
 
 _LOG_ERRORS_ONLY = 3
 _ORT_FAIL = 1
-_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
+_HOST_MEMORY = ("Cpu", "CudaPinned")
+BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 _ERROR_TEXT = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+
+_LIBRARIES = {
+    CUDA: "; its libraries come with `pip install 'onnxruntime-gpu[cuda,cudnn]'`",
+    TENSORRT: "; its library comes with `pip install tensorrt`, of the version that this ONNX Runtime was built for",
+}
+"""The packages of the libraries that a provider misses."""
 
 _GRAPH_LEVELS = {
     -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
@@ -49,6 +58,9 @@ def offered_providers() -> tuple[str, ...]:
 def start_runtime(config: BackendConfig) -> None:
     """Process-wide settings. Raises Internal when the shared thread pool cannot be made (any more)."""
     onnxruntime.set_default_logger_severity(_LOG_ERRORS_ONLY)
+    if CUDA in offered_providers() and hasattr(onnxruntime, "preload_dlls"):
+        with contextlib.redirect_stdout(sys.stderr):  # it prints what it does not find
+            onnxruntime.preload_dlls(directory="")  # CUDA and cuDNN of pip's packages are in no search path
     if config.global_thread_pool:
         try:
             onnxruntime.set_global_thread_pool_sizes(max(0, config.intra_op_thread_count), max(0, config.inter_op_thread_count))
@@ -67,7 +79,9 @@ def runtime_error(error: Exception) -> Internal:
 
 
 class Session:
-    """A loaded model on one device. `run` may be called from several threads at once."""
+    """A loaded model on one device. `run` may be called from several threads at once. `captures`: its runs are CUDA
+    graphs, unless they say otherwise. `host_inputs` and `host_outputs` are those
+    that it reads and writes in host memory, wherever it runs."""
 
     def __init__(
         self,
@@ -95,12 +109,18 @@ class Session:
         running = self._session.get_providers()
         for name, _ in providers:
             if name not in running:
-                raise Internal(f"execution provider {name} did not start, see the log of ONNX Runtime; running: {running}")
+                raise Internal(
+                    f"execution provider {name} did not start, see the log of ONNX Runtime; running: {running}"
+                    f"{_LIBRARIES.get(name, '')}"
+                )
+        self.captures = captures(providers)
         self.signature = Signature(
             inputs=_infos(self._session.get_inputs()),
             outputs=_infos(self._session.get_outputs()),
             initializers=_infos(self._session.get_overridable_initializers()),
         )
+        self.host_inputs = _on_host(self.signature.inputs, getattr(self._session, "get_input_memory_infos", None))
+        self.host_outputs = _on_host(self.signature.outputs, getattr(self._session, "get_output_memory_infos", None))
 
     def run(self, output_names: Sequence[str], feed: Mapping[str, Array], options: RunOptions) -> list[Array | None]:
         """The outputs in the order asked for; arrays are ONNX Runtime's own memory, strings are str objects. No bfloat16.
@@ -116,9 +136,20 @@ class Session:
     def run_values(self, output_names: Sequence[str], feed: Mapping[str, Array], options: RunOptions) -> list[Array | None]:
         """As `run`, and bfloat16 arrays may go in and out: slower by some 40 microseconds."""
         try:
-            values = {name: _value(array) for name, array in feed.items()}
+            values = {name: to_value(array) for name, array in feed.items()}
             outputs = self._session.run_with_ort_values(output_names, values, options.value)
-            return [_array(output) for output in outputs]
+            return [to_array(output) for output in outputs]
+        except Exception as error:
+            raise runtime_error(error) from error
+
+    def io_binding(self) -> onnxruntime.IOBinding:
+        """A new binding of this session's inputs and outputs."""
+        return self._session.io_binding()
+
+    def run_bound(self, binding: onnxruntime.IOBinding, options: RunOptions) -> None:
+        """Run with what is bound. Raises Internal with ONNX Runtime's text."""
+        try:
+            self._session.run_with_iobinding(binding, options.value)
         except Exception as error:
             raise runtime_error(error) from error
 
@@ -161,14 +192,21 @@ def _infos(arguments: Sequence[onnxruntime.NodeArg]) -> dict[str, TensorInfo]:
     return {argument.name: tensor_info(argument.name, argument.type, argument.shape) for argument in arguments}
 
 
-def _value(array: Array) -> onnxruntime.OrtValue:
+def _on_host(tensors: Mapping[str, TensorInfo], memory_infos: Callable[[], Sequence[Any]] | None) -> frozenset[str]:
+    """The tensors that the graph reads or writes in host memory, such as shapes. ONNX Runtime before 1.23 does not tell: none."""
+    if memory_infos is None:
+        return frozenset()
+    return frozenset(name for name, info in zip(tensors, memory_infos(), strict=True) if info.name in _HOST_MEMORY)
+
+
+def to_value(array: Array) -> onnxruntime.OrtValue:
     """An OrtValue over the array's memory; the array must outlive it."""
     if array.dtype == DataType.BF16.numpy:
-        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), _BFLOAT16)
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(np.uint16), BFLOAT16)
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 
-def _array(value: onnxruntime.OrtValue | None) -> Array | None:
+def to_array(value: onnxruntime.OrtValue | None) -> Array | None:
     """The value as an array over its memory, without a copy."""
     if value is None or not value.has_value():
         return None

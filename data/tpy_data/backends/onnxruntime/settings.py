@@ -29,7 +29,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One model's session options. Thread counts 0 and memory switches None leave ONNX Runtime's default.
 
     `graph_level` is Triton's: 0 everything, -1 basic, 1 basic and extended, 2 nothing. `session_entries` and `run_entries` go to
-    ONNX Runtime as they are.
+    ONNX Runtime as they are. `shared`: the instances of a GPU share a session, too, as those of the CPU always do.
     """
 
     intra_op_thread_count: int = 0
@@ -38,6 +38,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     graph_level: int = 0
     memory_arena: bool | None = None
     memory_pattern: bool | None = None
+    shared: bool = False
     session_entries: Mapping[str, str] = msgspec.field(default_factory=dict)
     run_entries: Mapping[str, str] = msgspec.field(default_factory=dict)
 
@@ -81,6 +82,7 @@ def session_settings(config: ModelConfig) -> SessionSettings:
         graph_level=graph.level if graph is not None else 0,
         memory_arena=_switch(config, "enable_mem_arena"),
         memory_pattern=_switch(config, "enable_mem_pattern"),
+        shared=parse_boolean(config.parameter("share_session_between_instances", "0")),
         session_entries={
             key: value.string_value for key, value in config.parameters.items() if key.startswith(_SESSION_ENTRY_PREFIX)
         },
