@@ -106,6 +106,30 @@ def test_commands_can_be_pasted(page: Path, block: Block) -> None:
     assert not subprocess.run(["bash", "-n", "-c", block.text], capture_output=True, text=True).stderr
 
 
+def _uneven_rows(text: str) -> list[str]:
+    """The rows of tables that have not as many cells as the head of their table."""
+    uneven, columns = [], 0
+    for line in re.sub(r"(?ms)^```.*?^```", "", text).splitlines():
+        cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+        if cells and columns and cells != columns:
+            uneven.append(line)
+        columns = columns or cells if cells else 0
+    return uneven
+
+
+@pytest.mark.parametrize("page", ALL, ids=_name)
+def test_tables_have_even_rows(page: Path) -> None:
+    assert not _uneven_rows(page.read_text(encoding="utf-8"))
+
+
+def test_uneven_rows_are_found() -> None:
+    assert _uneven_rows("| a | b |\n|---|---|\n| 1 | 2 |\n| `x|y` | 2 |\n\n| c |\n|---|\n| 3 | 4 |") == [
+        "| `x|y` | 2 |",
+        "| 3 | 4 |",
+    ]
+    assert not _uneven_rows("| a |\n|---|\n| `x\\|y` |\n\n```text\n| 1 | 2 |\n```\n")
+
+
 @pytest.mark.parametrize("page", ALL, ids=_name)
 def test_every_block_has_a_language(page: Path) -> None:
     assert not [block.line for block in blocks(page) if not block.language]

@@ -161,6 +161,16 @@ def _not_there_yet() -> list[str]:
     return [name for line in table.splitlines() if line.startswith("| ") for name in _codes(line.split("|")[1])]
 
 
+def test_what_is_missing_comes_first_with_what_to_do_instead() -> None:
+    section = _text("compatibility.md").split("\n## ")[1]
+    assert section.startswith("Not there yet\n")
+    rows = [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in section.splitlines() if line.startswith("| ")
+    ]
+    assert rows[0] == ["what", "what happens", "what to do instead"]
+    assert all(len(row) == 3 and all(row) for row in rows)
+
+
 _REFUSED = {
     "ensemble_scheduling": ModelConfig(ensemble_scheduling=EnsembleScheduling()),
     "model_transaction_policy { decoupled: true }": ModelConfig(model_transaction_policy=TransactionPolicy(decoupled=True)),

@@ -118,7 +118,7 @@ def _row(flag: Flag) -> str:
     default = default_text(flag)
     shown = f"`{default}`" if default else ""
     kind = metavar(flag).replace("|", "\\|")
-    about = flag.help
+    about = flag.help.replace("|", "\\|")
     if flag.support is Support.IGNORED:
         about += f" **Accepted, no effect:** {flag.why}."
     elif flag.support is Support.REFUSED:
