@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tpy.config.missing_outputs import requires_outputs
 from tpy.config.model_config import ModelConfig
 from tpy.messages.models import ModelDescription, TensorDescription
 
@@ -48,4 +49,5 @@ def describe(
         input_by_name={tensor.name: tensor for tensor in inputs},
         output_by_name={tensor.name: tensor for tensor in outputs},
         namespace=namespace,
+        requires_outputs=requires_outputs(config),
     )

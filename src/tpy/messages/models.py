@@ -25,7 +25,8 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     """The metadata by which frontends parse and check requests. `platform` is the platform, else the backend.
 
     `batches` says whether shapes carry a batch dimension (max_batch_size > 0). `inputs` and `outputs` are in the order of
-    the configuration. The full configuration is served by `InferenceService.config`.
+    the configuration. The full configuration is served by `InferenceService.config`. With `requires_outputs` a response$
+    that lacks an output which was asked for is an error.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     input_by_name: Mapping[str, TensorDescription]
     output_by_name: Mapping[str, TensorDescription]
     namespace: str = ""
+    requires_outputs: bool = False
 
     @property
     def batches(self) -> bool:

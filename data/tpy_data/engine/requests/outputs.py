@@ -1,4 +1,4 @@
-"""Outputs: from what a backend returned to what the caller asked for. Pure."""
+"""Outputs: from what a backend returned to what the caller asked for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tpy.config import ModelConfig
 from tpy.errors import Internal
 from tpy.messages import Tensor
 from tpy_data.engine.admission.shapes import Reshape
+from tpy_data.engine.requests.output_check import OutputCheck
 
 
 class OutputSelection:
@@ -17,10 +18,11 @@ class OutputSelection:
     the answer, and datatypes and shapes are the model's: only a shape that cannot be turned back is an error.
     """
 
-    __slots__ = ("_model_name", "_names", "_only", "_reshapes")
+    __slots__ = ("_check", "_model_name", "_names", "_only", "_reshapes")
 
     def __init__(self, config: ModelConfig) -> None:
         self._model_name = config.name
+        self._check = OutputCheck(config)
         self._names = tuple(entry.name for entry in config.output)
         self._reshapes = {
             entry.name: Reshape(entry.dims, entry.reshape.shape, batching=config.max_batch_size > 0)
@@ -31,6 +33,7 @@ class OutputSelection:
 
     def select(self, outputs: Sequence[Tensor], requested: tuple[str, ...]) -> tuple[Tensor, ...]:
         """Raises Internal for an output whose reshape cannot be undone. `requested` empty means all."""
+        self._check.look(outputs, requested)
         if self._only is not None and len(outputs) == 1 and outputs[0].name == self._only:
             return tuple(outputs)  # the usual case: one output, and whoever requests outputs requests this one
         made = {tensor.name: tensor for tensor in outputs}

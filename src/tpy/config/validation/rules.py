@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tpy.config import missing_outputs
 from tpy.config.instance_groups import check_instance_groups
 from tpy.config.known_backends import PLATFORMS_OF_BACKEND
 from tpy.config.model_config import ModelConfig
@@ -30,6 +31,7 @@ def validate(config: ModelConfig, *, source: Source = NO_SOURCE, complete: bool 
     check_sequence_batching(report)
     check_ensemble(report)
     _check_response_cache(report)
+    _check_missing_outputs(report)
     _check_request_timeout(report)
     check_metrics(report)
     check_tensors(report, complete=complete)
@@ -70,6 +72,13 @@ def _check_response_cache(report: Report) -> None:
         report.error("response_cache.enable", text % "sequence batching scheduler")
     if config.decoupled:
         report.error("response_cache.enable", text % "'decoupled' transaction policy")
+
+
+def _check_missing_outputs(report: Report) -> None:
+    value = report.config.parameter(missing_outputs.PARAMETER, missing_outputs.ERROR)
+    if value not in missing_outputs.VALUES:
+        text = f"unexpected value '{value}' of parameter {missing_outputs.PARAMETER} for {report.config.name}"
+        report.error(f"parameters[{missing_outputs.PARAMETER}]", text, expected=" or ".join(missing_outputs.VALUES))
 
 
 def _check_request_timeout(report: Report) -> None:

@@ -10,10 +10,11 @@ from tpy.frontends.shared_memory import RegionRange
 
 
 class OutputPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """`class_counts`: outputs that are wanted as their best classes, and how many of them. `regions`: outputs that are written
-    there and do not travel in the message. `empty_final`: whether the end of a
+    """`requested`: the outputs that were asked for by name. `class_counts`: those that are wanted as their best classes, and how
+    many of them. `regions`: those that are written there and do not travel in the message. `empty_final`: whether the end of a
     decoupled request is to be told by a message of its own (`triton_enable_empty_final_response`)."""
 
+    requested: tuple[str, ...] = ()
     class_counts: Mapping[str, int] = msgspec.field(default_factory=dict)
     regions: Mapping[str, RegionRange] = msgspec.field(default_factory=dict)
     empty_final: bool = False

@@ -94,9 +94,8 @@ def decode_request(
     plan = NO_PLAN
     if len(head.outputs):
         requested, class_counts, regions = _read_outputs(head.outputs, request_prefix(head.id), tensors)
-        if class_counts or regions:
-            plan = OutputPlan(class_counts=class_counts, regions=regions, empty_final=parameters.empty_final)
-    if parameters.empty_final and not plan.empty_final:
+        plan = OutputPlan(requested=requested, class_counts=class_counts, regions=regions, empty_final=parameters.empty_final)
+    elif parameters.empty_final:
         plan = OutputPlan(empty_final=True)
     request = InferenceRequest(
         model_name=head.model_name,

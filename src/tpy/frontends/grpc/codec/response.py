@@ -14,6 +14,7 @@ from tpy.frontends.binary_tensor import write_binary
 from tpy.frontends.classification import classify
 from tpy.frontends.grpc.codec.plan import OutputPlan
 from tpy.frontends.grpc.codec.wire import RESPONSE_CLASS, STREAM_RESPONSE_CLASS, infer_response, raw_output
+from tpy.frontends.missing_outputs import missing_outputs
 from tpy.limits import GRPC_INLINE_ELEMENTS_MAX, GRPC_JOINED_BYTES_MAX, GRPC_MESSAGE_BYTES_MAX, REGION_INLINE_BYTES_MAX
 from tpy.messages import DataType, InferenceResponse, ModelDescription, ParameterValue, Tensor
 
@@ -76,6 +77,10 @@ def encode_stream_error(text: str, *, request_id: str, response: InferenceRespon
 def _encode(
     response: InferenceResponse, plan: OutputPlan, description: ModelDescription, parameters: Mapping[str, ParameterValue]
 ) -> tuple[Pieces, int]:
+    if len(response.outputs) < len(plan.requested) and description.requires_outputs:
+        missing = missing_outputs(response, plan.requested)
+        if missing is not None:
+            raise missing
     message = RESPONSE_CLASS(model_name=response.model_name, model_version=str(response.model_version), id=response.id)
     for key, value in parameters.items():
         _set_parameter(message.parameters[key], key, value)

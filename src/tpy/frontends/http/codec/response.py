@@ -15,6 +15,7 @@ from tpy.errors import Internal, InvalidArgument, TpyError
 from tpy.frontends.binary_tensor import write_binary
 from tpy.frontends.classification import classify
 from tpy.frontends.http.codec.plan import OutputPlan
+from tpy.frontends.missing_outputs import missing_outputs
 from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor
 
 JSON_TYPE = "application/json"
@@ -49,6 +50,10 @@ def encode_infer(response: InferenceResponse, plan: OutputPlan, description: Mod
     """
     if response.error is not None:
         raise response.error
+    if len(response.outputs) < len(plan.choices) and description.requires_outputs:
+        missing = missing_outputs(response, plan.choices)
+        if missing is not None:
+            raise missing
     outputs: list[dict[str, object]] = []
     blobs: list[bytes | memoryview] = []
     in_pieces = False
