@@ -13,8 +13,12 @@ import pytest
 
 from tests.backends.python.conftest import Serve, Served, request
 from tpy.backend import ExecutionBatch, InstanceFailure, Outcome, PhaseTimes, QueuedInstance
+from tpy.devices import Devices
 from tpy.errors import Internal
+from tpy.messages import DataType, Residency, Tensor
+from tpy.testing import FakeDevice
 from tpy.testing.requests import RecordingSender
+from tpy_data.backends.python.protocol.small import are_small
 
 NUMBERS = """
 class TritonPythonModel:
@@ -297,3 +301,17 @@ class TritonPythonModel:
     assert listener.failure is not None
     assert not listener.failure.begun
     assert [len(sender.sent) for sender in senders] == [1, 0, 0]
+
+
+def test_a_tensor_on_a_device_reaches_a_worker_as_host_memory(make: Serve) -> None:
+    """As a step of an ensemble gets it whose step before ran on a GPU."""
+    device = FakeDevice(0)
+    there = Devices([device]).to_device(np.array([7], np.float32), 0)
+    given = request(inputs={"IN": Tensor("IN", DataType.FP32, there.as_array())}, residency=Residency(inputs=True))
+    instance, listener = make(NUMBERS).python, Listener()
+    assert not are_small([ExecutionBatch([given], PhaseTimes())]), "it is copied in a thread, never on the loop"
+    assert instance.begin([ExecutionBatch([given], PhaseTimes())], listener) == 1
+    (outcome,) = listener.wait(instance)
+    assert not isinstance(outcome, Exception)
+    assert outcome[0].outputs[0].array.tolist() == [7, 1]
+    assert device.counts["out"] == 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from tpy.backend import ExecutionBatch
 from tpy.errors import TpyError
 from tpy.messages import DataType, InferenceResponse, Tensor
@@ -39,6 +41,9 @@ class _Sum:
         """Count it; the elements of texts only as long as there are few."""
         self.tensors += 1
         array = tensor.array
+        if type(array) is not np.ndarray:  # on a device: to copy it is no work for the loop
+            self.size = BYTES_MAX + 1
+            return
         if tensor.datatype is not DataType.BYTES:
             self.size += array.nbytes
             return

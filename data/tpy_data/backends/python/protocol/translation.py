@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from tpy.backend import ExecutionRequest, ExecutionResult
+from tpy.devices import DeviceArray
 from tpy.errors import ERROR_OF_CODE, ErrorCode, InvalidArgument, TpyError
 from tpy.limits import LOAD_OVERRIDE_BYTES_MAX
 from tpy.messages import DataType, LoadRequest, ParameterValue, SequencePosition, Tensor
@@ -39,10 +40,13 @@ _decode_parameters = msgspec.json.Decoder(dict[str, ParameterValue]).decode
 
 
 def storage(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """The tensor's array in the worker's storage form: BF16 as uint16, all others as they are."""
-    if tensor.datatype is DataType.BF16:
-        return tensor.array.view(_UINT16)
-    return tensor.array
+    """The tensor's array in the worker's storage form: BF16 as uint16, all others as they are; a copy in host memory of one on a
+    device."""
+    array = tensor.array
+    if type(array) is not np.ndarray:
+        there: object = array
+        array = there.to_host() if isinstance(there, DeviceArray) else array
+    return array.view(_UINT16) if tensor.datatype is DataType.BF16 else array
 
 
 def tensor(name: str, number: int, array: np.ndarray[Any, Any]) -> Tensor:
