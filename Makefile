@@ -13,7 +13,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu setup-torch serve demo test test-changed test-backends attack check format bench bench-quick bench-growth simulate chaos first-hour leaks interop fuzz fuzz-smoke mutants docs site clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-changed test-gpu test-backends attack check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks interop fuzz fuzz-smoke mutants docs site clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -128,6 +128,16 @@ bench-growth: $(VENV)/.tpy-bench-setup ## how cost grows with batches, clients, 
 	$(BIN)/python -m benchmarks.growth --plots .bench/plots
 
 SEEDS ?= 300
+
+# On a machine with a GPU, with whatever Python and wheels it has: in .venv if that is there, and nothing is fetched.
+GPU_PYTHON := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+GPU_PATH := PYTHONPATH=src:control:data:.:$(PYTHONPATH)
+
+test-gpu: ## tests that need an NVIDIA GPU; elsewhere they say why they are skipped
+	$(GPU_PATH) $(GPU_PYTHON) -m tests.gpu
+
+bench-gpu: ## a network of ResNet-50's size on an NVIDIA GPU, served and in a plain loop; elsewhere it says why it is skipped
+	$(GPU_PATH) $(GPU_PYTHON) -m benchmarks.gpu
 
 simulate: $(SETUP) ## whole-server simulations in virtual time: make simulate SEEDS=1000
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
