@@ -22,7 +22,10 @@ ALL = [
 ]
 
 
-NEEDS = {"serve-a-pytorch-model.md": ("torch", "needs PyTorch: make setup-torch")}
+NEEDS = {
+    "serve-a-pytorch-model.md": ("torch", "needs PyTorch: make setup-torch"),
+    "serve-other-frameworks.md": ("tensorflow", "needs TensorFlow, LiteRT and OpenVINO: make test-backends"),
+}
 """Pages for what is installed apart: a module, and how to get it."""
 
 

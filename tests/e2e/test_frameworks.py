@@ -1,0 +1,92 @@
+"""One network in the forms of all frameworks, served by one process; and in processes of their own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+
+from .examples import python_command
+from .server import ServerProcess
+
+for module in ("tensorflow", "openvino", "ai_edge_litert"):
+    pytest.importorskip(module, reason=f"needs {module}: make test-backends")
+
+FORMS = ("saved", "frozen", "lite", "onnx", "ir")
+FEATURES = np.random.default_rng(3).standard_normal((24, 4), dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    built = tmp_path_factory.mktemp("frameworks") / "models"
+    subprocess.run(python_command("frameworks/save.py", built), check=True, stdout=subprocess.DEVNULL)
+    return built
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(repositories=[repository]) as server:
+        yield server
+
+
+def ask(module: Any, address: str, model: str, rows: Any) -> Any:
+    """By the stock client, over HTTP or gRPC."""
+    tensor = module.InferInput("features", list(rows.shape), "FP32")
+    tensor.set_data_from_numpy(rows)
+    with module.InferenceServerClient(address) as client:
+        return client.infer(model, [tensor]).as_numpy("OUTPUT__0" if model == "script" else "probabilities")
+
+
+def models(repository: Path) -> tuple[str, ...]:
+    """With TorchScript where PyTorch is installed."""
+    return (*FORMS, "script") if (repository / "script").is_dir() else FORMS
+
+
+def test_one_network_gives_equal_answers_by_every_framework(server: ServerProcess, repository: Path) -> None:
+    expected = ask(tritonclient.http, server.http, "onnx", FEATURES[:3])
+    np.testing.assert_allclose(expected.sum(axis=1), 1, atol=1e-5)
+    assert len({int(row.argmax()) for row in ask(tritonclient.http, server.http, "onnx", FEATURES[:4])}) > 1
+    for model in models(repository):
+        for module, address in ((tritonclient.http, server.http), (tritonclient.grpc, server.grpc)):
+            np.testing.assert_allclose(ask(module, address, model, FEATURES[:3]), expected, atol=1e-5, err_msg=model)
+
+
+def test_the_frameworks_run_beside_each_other_in_one_process(server: ServerProcess, repository: Path) -> None:
+    names = models(repository)
+    alone = {row: ask(tritonclient.http, server.http, "onnx", FEATURES[row : row + 1]) for row in range(len(FEATURES))}
+    with ThreadPoolExecutor(8) as pool:
+        rows = [number % len(FEATURES) for number in range(20 * len(names))]
+        together = list(
+            pool.map(
+                lambda number: ask(
+                    tritonclient.http, server.http, names[number % len(names)], FEATURES[rows[number] : rows[number] + 1]
+                ),
+                range(len(rows)),
+            )
+        )
+    for row, given in zip(rows, together, strict=True):
+        np.testing.assert_allclose(given, alone[row], atol=1e-5)
+
+
+def test_each_runs_in_a_process_of_its_own_too(repository: Path, tmp_path: Path) -> None:
+    apart = 'instance_group [ { count: 1 } ] parameters { key: "isolation" value { string_value: "process" } }\n'
+    chosen = ("saved", "lite", "ir", "onnx")
+    for model in chosen:
+        shutil.copytree(repository / model, tmp_path / model)
+        if model != "onnx":
+            with (tmp_path / model / "config.pbtxt").open("a") as file:
+                file.write(apart)
+    with ServerProcess(repositories=[tmp_path]) as server:
+        expected = ask(tritonclient.http, server.http, "onnx", FEATURES[:3])
+        for model in chosen:
+            np.testing.assert_allclose(
+                ask(tritonclient.http, server.http, model, FEATURES[:3]), expected, atol=1e-5, err_msg=model
+            )
