@@ -127,7 +127,9 @@ class Cancelled(Refusal):
 
 
 class Fault(TpyError):
-    """A bug of ours, or a model that failed."""
+    """A bug of ours, or a model that failed. `is_logged`: whoever raised it has put it into the log."""
+
+    is_logged = False
 
 
 class Internal(Fault):

@@ -264,6 +264,15 @@ WORKER_CHECK_S: Final = 1.0
 """Seconds between two looks whether an instance in a process of its own lives while it executes. Its end is seen at once, but not
 where another process holds its connection open."""
 
+FAILURE_REPORTS_MAX: Final = 10
+"""Exceptions of one instance's `execute` that are logged in FAILURE_REPORTS_S. Each has a traceback, and a model that fails
+every request must not fill the disk; the rest is counted."""
+
+FAILURE_REPORTS_S: Final = 10.0
+
+FAILURE_REPORTS_INSTANCES_MAX: Final = 4096
+"""Instances whose failures are counted at a time: names of models come and go."""
+
 WORKER_SEEN_END_S: Final = 0.02
 """Seconds that the end of a worker process may come after the end of its connection, for the error of its requests to say how it
 ended. The loop waits for it: memory of a process is freed before its connection is closed, there is little left to wait for."""

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, ModelInstance, Outcome, PhaseTimes, flaw_of
 from tpy.clock import Clock
 from tpy.devices import DeviceArray
-from tpy.errors import Internal, TpyError
+from tpy.errors import Fault, Internal, TpyError
 from tpy.messages import Place, Tensor
+from tpy_data.engine.requests.failure_log import FAILURES
 from tpy_data.engine.requests.handle import Execution
 from tpy_data.engine.requests.ticket import RequestTicket
 from tpy_data.exception_text import exception_text
@@ -58,8 +59,11 @@ class Batch:
         except InstanceFailure as failure:
             self.fail(failure, clock)
         except TpyError as error:
+            if isinstance(error, Fault) and not error.is_logged:
+                FAILURES.report(self.instance_name, self.tickets, error)
             self.conclude(error)
         except BaseException as error:  # also sys.exit() in model code, which must end neither this thread nor the server
+            FAILURES.report(self.instance_name, self.tickets, error)
             self._fail(Internal(failed_to_process(self.instance_name, error)))
         self.times.end_ns = clock.now_ns()
 

@@ -100,7 +100,7 @@ class ThreadInstance:
                 return self._settled(batch, requests, responses)
         except ModelFailure as failure:
             if not self._ways_opened:
-                raise Internal(str(failure)) from failure
+                raise _logged(failure) from failure
             responses = settle_failed(single_answers(requests), str(failure))
         finally:
             context.set_for_thread(None)
@@ -146,7 +146,7 @@ class ThreadInstance:
         except ModelFailure as failure:
             for way in ways:
                 way.close()
-            raise Internal(str(failure)) from failure
+            raise _logged(failure) from failure
         finally:
             context.set_for_thread(None)
         if not given_back:
@@ -208,6 +208,13 @@ class ThreadInstance:
         )
         watch(seen, request.is_cancelled, self._open_way)
         return seen
+
+
+def _logged(failure: ModelFailure) -> Internal:
+    """The error of a batch; the runner has logged it."""
+    error = Internal(str(failure))
+    error.is_logged = True
+    return error
 
 
 def _sent_or_later(way: SingleAnswer, request: ExecutionRequest) -> ExecutionResult:
