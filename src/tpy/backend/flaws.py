@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
 from tpy.backend.execution import ExecutionResult
@@ -18,14 +20,19 @@ def flaw_of(result: object, residency: Residency | None = None) -> str | None:
     if result.error is not None:
         return None if isinstance(result.error, TpyError) else f"an error of type {type(result.error).__name__}"
     for output in result.outputs:
-        if type(output) is not Tensor:
-            return f"an output of type {type(output).__name__}"
-        array: object = output.array
-        if not isinstance(array, np.ndarray):
-            if not isinstance(array, DeviceArray):
-                return f"an output of type {type(array).__name__}"
-            if residency is None or not residency.keeps(output.name):
-                return f"output '{output.name}' on a device, where it may not stay"
+        if type(output) is not Tensor or not isinstance(output.array, np.ndarray):
+            flaw = _not_on_the_host(output, residency)
+            if flaw is not None:
+                return flaw
         if output.array.dtype != output.datatype.numpy:
             return f"output '{output.name}' as {output.datatype.value} with dtype {output.array.dtype}"
+    return None
+
+
+def _not_on_the_host(output: object, residency: Residency | None) -> str | None:
+    """The flaw of an output that is no tensor in host memory."""
+    if type(output) is not Tensor or not isinstance(cast(object, output.array), DeviceArray):
+        return f"an output of type {type(output).__name__}"
+    if residency is None or not residency.keeps(output.name):
+        return f"output '{output.name}' on a device, where it may not stay"
     return None

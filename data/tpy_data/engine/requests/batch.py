@@ -74,8 +74,11 @@ class Batch:
             self._fail(outcome.with_traceback(None))
             return
         flaw = f"{len(outcome)} results for {len(self.tickets)} requests" if len(outcome) != len(self.tickets) else None
-        for result, ticket in zip(outcome, self.tickets, strict=False):
-            flaw = flaw or flaw_of(result, ticket.residency)
+        for result in outcome:
+            flaw = flaw or flaw_of(result)
+        if flaw is not None and len(outcome) == len(self.tickets):  # an output on a device is one, unless it may stay there
+            flaws = [flaw_of(result, ticket.residency) for result, ticket in zip(outcome, self.tickets, strict=True)]
+            flaw = next((each for each in flaws if each is not None), None)
         if flaw is None:
             self.results = outcome
         else:
