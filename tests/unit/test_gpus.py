@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from tpy.assembly import ServerOptions
 from tpy.backend import InstancePlacement
-from tpy.cli.serve import visible_gpus
+from tpy.cli.serve import open_devices, visible_gpus
 from tpy.config.model_config import InstanceKind
 from tpy.errors import Internal, InvalidArgument, Unavailable
+from tpy.testing import FakeDevice
+from tpy_control.options import ControlOptions
 from tpy_data import gpus
 from tpy_data.engine.instances.gpu_limits import parse_gpu_limits, require_share
 
@@ -140,6 +143,14 @@ def test_a_server_told_to_use_the_cpu_only_does_not_ask(driver: FakeDriver, monk
     assert len(visible_gpus().gpus) == 2
     monkeypatch.setenv("TRITON_SERVER_CPU_ONLY", "1")
     assert visible_gpus() == gpus.NO_GPUS
+
+
+def test_a_gpu_that_is_too_old_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No context is made on it, which takes memory."""
+    monkeypatch.setattr("tpy.cli.serve.CudaDevice", FakeDevice)
+    there = gpus.GpuInventory(gpus=(gpus.Gpu(id=0, compute_capability=(5, 2)), gpus.Gpu(id=1, compute_capability=(9, 0))))
+    options = ServerOptions(control=ControlOptions(repositories=()), compute_capability_min=6.0)
+    assert open_devices(options, there).ids == (1,)
 
 
 def test_limits_by_device() -> None:

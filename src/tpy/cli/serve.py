@@ -20,6 +20,7 @@ from tpy.devices.cuda import CudaDevice
 from tpy.errors import TpyError
 from tpy.regions import maps
 from tpy.telemetry.logs import LogController
+from tpy_data.engine.loading.placing import Machine
 from tpy_data.gpus import GpuInventory, discover
 
 _log = logging.getLogger(__name__)
@@ -96,11 +97,12 @@ def visible_gpus() -> GpuInventory:
 
 
 def open_devices(options: ServerOptions, gpus: GpuInventory) -> Devices:
-    """The GPUs with their pools. One whose driver refuses is left to the backends, without tensors that stay on it."""
+    """The GPUs that are not too old, with their pools. One whose driver refuses is left to the backends, without tensors that
+    stay on it."""
     found = []
-    for gpu in gpus.gpus:
+    for device_id in Machine(inventory=gpus, compute_capability_min=options.compute_capability_min).gpus:
         try:
-            found.append(CudaDevice(gpu.id))
+            found.append(CudaDevice(device_id))
         except TpyError as error:
             _log.error("Failed to initialize CUDA memory manager: %(reason)s", {"reason": error.message})
     return Devices(found, pinned_pool_bytes=options.pinned_pool_bytes, cuda_pool_bytes=options.cuda_pool_bytes)
