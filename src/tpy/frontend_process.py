@@ -26,11 +26,28 @@ from tpy.clock import SystemClock
 from tpy.errors import TpyError, Unavailable
 from tpy.frontends.table import frontends
 from tpy.regions import maps
+from tpy.reloading import reload, reloaded
 from tpy.remote import EngineGone, EngineLink, open_engine, remote_services
 from tpy.remote.wire import SocketWire
 from tpy.telemetry.logs import LogController
 
 _log = logging.getLogger(__name__)
+
+
+_IGNORED = (
+    *(
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGQUIT,
+        signal.SIGPWR,
+        signal.SIGXCPU,
+        signal.SIGHUP,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+    ),
+    *(signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGSTKFLT),
+)
+"""SIGHUP only until its receiver is there: the server sends it when it gets one itself."""
 
 
 class PortOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +68,7 @@ class FrontendOptions(msgspec.Struct, frozen=True, kw_only=True):
 def main(arguments: Sequence[str]) -> int:
     """`arguments` are the descriptors of the connection and of the shared memories: this process's own, and the engine's."""
     # The server stops us in order, also when a whole group of processes is signalled; and we end when it does.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (*_IGNORED, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)):
         signal.signal(number, signal.SIG_IGN)
     if len(arguments) != 3 or not all(text.isdigit() for text in arguments):
         print("tpy.frontend_process is started by tpy serve --frontend-processes", file=sys.stderr)
@@ -80,7 +97,7 @@ async def _serve(connection: socket.socket, own: int, peer: int) -> None:
         logs.install()
         engine.on_log_settings = logs.apply
         try:
-            with maps.guarded() if engine.replica.server.shared_memory is None else nullcontext():
+            with reloaded(logs.reopen), maps.guarded() if engine.replica.server.shared_memory is None else nullcontext():
                 await _serve_ports(options, engine)
         finally:
             logs.remove()
@@ -90,15 +107,25 @@ async def _serve_ports(options: FrontendOptions, engine: EngineLink) -> None:
     """Until the engine asks to stop and what is in flight is answered."""
     services, clock, stop = remote_services(engine), SystemClock(), engine.stop_asked
     try:
-        async with trio.open_nursery() as ports:
-            for name, port in options.ports.items():
-                frontend = frontends()[name].load()
-                decoded = msgspec.msgpack.decode(port.options, type=frontend.Options)
-                serve = partial(frontend.serve, decoded, services, clock)
-                await ports.start(partial(serve, stop=stop, inherited=_sockets(port.sockets)))
-            engine.send_ready()
+        async with trio.open_nursery() as reloading:
+            await reloading.start(_reload_at_signals)
+            async with trio.open_nursery() as ports:
+                for name, port in options.ports.items():
+                    frontend = frontends()[name].load()
+                    decoded = msgspec.msgpack.decode(port.options, type=frontend.Options)
+                    serve = partial(frontend.serve, decoded, services, clock)
+                    await ports.start(partial(serve, stop=stop, inherited=_sockets(port.sockets)))
+                engine.send_ready()
+            reloading.cancel_scope.cancel()
     except* TpyError as group:
         engine.send_failed(_first(group))
+
+
+async def _reload_at_signals(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    with trio.open_signal_receiver(signal.SIGHUP) as received:
+        task_status.started()
+        async for _ in received:
+            reload()
 
 
 def _sockets(descriptors: Sequence[int]) -> list[socket.socket]:

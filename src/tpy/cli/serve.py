@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import resource
-import signal
 import sys
 from collections.abc import Iterator
 
@@ -15,17 +14,17 @@ import trio
 
 from tpy import limits
 from tpy.assembly import ServerOptions, Stop, run_server
+from tpy.cli.signals import notify, watch_signals
 from tpy.devices import Devices
 from tpy.devices.cuda import CudaDevice
 from tpy.errors import TpyError
 from tpy.regions import maps
+from tpy.reloading import reloaded
 from tpy.telemetry.logs import LogController
 from tpy_data.engine.loading.placing import Machine
 from tpy_data.gpus import GpuInventory, discover
 
 _log = logging.getLogger(__name__)
-
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _SWITCH_INTERVAL_S = 0.0005
 """Time for which a thread may hold the interpreter while others wait: a python model that computes in this process keeps the loop
@@ -46,7 +45,7 @@ def serve(options: ServerOptions) -> int:
         return _complain(f"--log-file: cannot write '{options.log.log_file}': {error.strerror}")
     logs.install()
     try:
-        with maps.guarded() if options.allow_client_shm else contextlib.nullcontext():
+        with maps.guarded() if options.allow_client_shm else contextlib.nullcontext(), reloaded(logs.reopen):
             # Not on the loop: the first question to a GPU's driver takes a while.
             gpus = visible_gpus()
             if gpus.trouble:
@@ -66,20 +65,20 @@ def serve(options: ServerOptions) -> int:
 async def _serve(options: ServerOptions, logs: LogController, gpus: GpuInventory, devices: Devices) -> int:
     stop = Stop()
     async with trio.open_nursery() as nursery:
-        await nursery.start(_watch_signals, stop)
-        outcome = await run_server(options, logs=logs, announce=_announce, stop=stop, gpus=gpus, devices=devices)
+        await nursery.start(watch_signals, stop)
+        outcome = await run_server(
+            options, logs=logs, announce=_announce, stop=stop, gpus=gpus, devices=devices, task_status=_Ready()
+        )
         nursery.cancel_scope.cancel()
     return outcome.value
 
 
-async def _watch_signals(stop: Stop, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-    with trio.open_signal_receiver(*_SIGNALS) as received:
-        task_status.started()
-        async for number in received:
-            if stop.asked.is_set():
-                # Workers see the end of their connection and end themselves; nothing else outlives the process.
-                os._exit(128 + number)
-            stop.ask(signal.Signals(number).name)
+class _Ready:
+    """Tells a service manager when the server serves: the status of the task that runs it."""
+
+    def started(self, value: object = None) -> None:
+        """The ports answer."""
+        notify("READY=1")
 
 
 def raise_open_files_limit() -> None:

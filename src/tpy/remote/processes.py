@@ -32,6 +32,7 @@ from tpy.limits import (
     REMOTE_STALL_S_MAX,
     REMOTE_START_S_MAX,
 )
+from tpy.reloading import reloaded
 from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.messages import FROM_FRONTEND, Stop
 from tpy.remote.engine_side import FrontendSession, run_session
@@ -148,7 +149,7 @@ class _Slot:
                 wire = SocketWire(ours)
                 grace_s = 0.0
                 try:
-                    why = await self._serve(Link(wire, FROM_FRONTEND, stall_s=REMOTE_STALL_S_MAX), memories)
+                    why = await self._serve(process, Link(wire, FROM_FRONTEND, stall_s=REMOTE_STALL_S_MAX), memories)
                     grace_s = 0.0 if why else REMOTE_EXIT_GRACE_S
                 finally:
                     await _end(process, wire, grace_s)
@@ -158,7 +159,7 @@ class _Slot:
             return f"cannot be started: {error}"
         return why or _exit_text(process.returncode)
 
-    async def _serve(self, link: Link, memories: tuple[int, int]) -> str:
+    async def _serve(self, process: subprocess.Popen[bytes], link: Link, memories: tuple[int, int]) -> str:
         """Answer the process until its end of the connection is closed. Returns the reason for ending it, if it does not end by
         itself."""
         broken = ""
@@ -167,7 +168,7 @@ class _Slot:
         try:
             async with trio.open_nursery() as nursery:
                 session = await nursery.start(run)
-                nursery.start_soon(self._watch_start, session, nursery.cancel_scope)
+                nursery.start_soon(self._watch_start, process, session, nursery.cancel_scope)
                 nursery.start_soon(self._watch_stop, link, session, nursery.cancel_scope)
                 await session.over.wait()
                 nursery.cancel_scope.cancel()
@@ -188,12 +189,15 @@ class _Slot:
             return "ended before it served"
         return ""
 
-    async def _watch_start(self, session: FrontendSession, scope: trio.CancelScope) -> None:
-        with trio.move_on_after(REMOTE_START_S_MAX):
+    async def _watch_start(self, process: subprocess.Popen[bytes], session: FrontendSession, scope: trio.CancelScope) -> None:
+        with trio.move_on_after(REMOTE_START_S_MAX) as starting:
             await session.ready.wait()
             self.began.set()
-            return
-        scope.cancel()
+        if starting.cancelled_caught:
+            scope.cancel()
+        else:
+            with reloaded(partial(_reload, process)):
+                await trio.sleep_forever()
 
     async def _watch_stop(self, link: Link, session: FrontendSession, scope: trio.CancelScope) -> None:
         await self._stop.wait()
@@ -243,6 +247,12 @@ async def _end(process: subprocess.Popen[bytes], wire: SocketWire, grace_s: floa
         if process.poll() is None:
             process.send_signal(signal.SIGKILL)
         await _wait(process)
+
+
+def _reload(process: subprocess.Popen[bytes]) -> None:
+    """Have a frontend process read its files again."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGHUP)
 
 
 async def _wait(process: subprocess.Popen[bytes]) -> None:

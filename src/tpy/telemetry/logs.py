@@ -191,6 +191,19 @@ class LogController:
             logger.propagate = False
         self._set_levels()
 
+    def reopen(self) -> None:
+        """Open the log file again, by its name: whoever rotates logs has renamed the old one. Raises OSError when it cannot be;
+        the old one stays in use then."""
+        if self._settings.log_file:
+            former, self._handler = self._handler, self._open(self._settings)
+            self._handler.setFormatter(_formatter(self._settings.log_format))
+            for name in (*_OURS, *_LIBRARIES):
+                logger = logging.getLogger(name)
+                if former in logger.handlers:
+                    logger.addHandler(self._handler)
+                    logger.removeHandler(former)
+            former.close()
+
     def remove(self) -> None:
         """Detach and close."""
         for name in (*_OURS, *_LIBRARIES):

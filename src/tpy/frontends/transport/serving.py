@@ -14,7 +14,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Protocol
 
@@ -25,10 +25,11 @@ from tpy.clock import Clock
 from tpy.frontends.transport.accepting import ConnectionListener
 from tpy.frontends.transport.listening import BoundAddress, address_of, close, listen
 from tpy.frontends.transport.poller import Poller
-from tpy.frontends.transport.tls import TlsOptions, tls_context
+from tpy.frontends.transport.tls import ServerTls, TlsOptions
 from tpy.frontends.transport.turns import LoopTurns
 from tpy.frontends.transport.wire import SocketWire, TlsWire, Wire
 from tpy.limits import TLS_HANDSHAKE_S_MAX, TLS_HANDSHAKE_STOP_S_MAX
+from tpy.reloading import reloaded
 from tpy.sending import GONE
 
 _log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ async def serve_port(
     options that cannot be served. Cancelled: everything in flight is cancelled. Opens all nurseries.
     """
     options = port.listen_options
-    tls = None if options.tls is None else tls_context(options.tls, port=port.name, alpn=port.alpn)
+    tls = None if options.tls is None else ServerTls(options.tls, port=port.name, alpn=port.alpn)
     sockets = inherited or await listen(options.address, options.port, reuse_port=options.reuse_port)
     address = address_of(sockets[0])
     poller = Poller(port.turns)
@@ -125,7 +126,8 @@ async def serve_port(
                     )
                 )
                 task_status.started(address)
-                await stop.wait()
+                with nullcontext() if tls is None else reloaded(tls.reload):
+                    await stop.wait()
                 accepting.cancel_scope.cancel()
             connections.cancel_scope.deadline = trio.current_time() + options.drain_timeout_s
             port.begin_drain()
@@ -134,12 +136,12 @@ async def serve_port(
         close(sockets, None if inherited else address)
 
 
-async def _serve_connection(port: Port, serve: Serve, tls: ssl.SSLContext | None, wire: SocketWire) -> None:
+async def _serve_connection(port: Port, serve: Serve, tls: ServerTls | None, wire: SocketWire) -> None:
     """One connection, in the `connections` nursery. A bug in it ends this connection only."""
     try:
         if tls is None:
             await serve(wire, wire.raw)
-        elif (stream := await _handshake(port, tls, wire)) is not None:
+        elif (stream := await _handshake(port, tls.context, wire)) is not None:
             await serve(TlsWire(stream, wire.raw), wire.raw)
     except GONE:
         return  # reset, or no TLS, while it was set up

@@ -19,6 +19,21 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
     mutual: bool = False
 
 
+class ServerTls:
+    """TLS of a port, whose files may be read again: `context` is for the next connection."""
+
+    def __init__(self, options: TlsOptions, *, port: str, alpn: Sequence[str]) -> None:
+        """Raises as `tls_context`."""
+        self._options = options
+        self._port = port
+        self._alpn = alpn
+        self.context = tls_context(options, port=port, alpn=alpn)
+
+    def reload(self) -> None:
+        """Read the files again. Raises as `tls_context`, and what was read before stays in use."""
+        self.context = tls_context(self._options, port=self._port, alpn=self._alpn)
+
+
 def tls_context(options: TlsOptions, *, port: str, alpn: Sequence[str]) -> ssl.SSLContext:
     """The server's side of TLS, which offers the protocols `alpn`; `port` names the port in errors. Raises InvalidArgument for
     files that are missing or are not what they should be, and for options that contradict each other."""

@@ -1,0 +1,35 @@
+"""Files that are read again while the server runs: certificates, and the log file, which is opened again.
+
+Whoever has read such a file says for how long with `reloaded`; `reload` calls all of them, in the loop's thread. One list for the
+process, as signals are the process's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_log = logging.getLogger(__name__)
+
+_readers: dict[object, Callable[[], None]] = {}
+
+
+@contextmanager
+def reloaded(read: Callable[[], None]) -> Iterator[None]:
+    """Have `read` called at each reload within the block. It keeps what it had when it fails."""
+    key = object()
+    _readers[key] = read
+    try:
+        yield
+    finally:
+        del _readers[key]
+
+
+def reload() -> None:
+    """Read everything again. What cannot be read is an error in the log."""
+    for read in tuple(_readers.values()):
+        try:
+            read()
+        except Exception as error:
+            _log.error("not reloaded, what was there stays in use: %(reason)s", {"reason": str(error)})

@@ -1,0 +1,106 @@
+"""Signals: which end the server, which make it read its files again, and that no other does anything."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+from tritonclient.http import InferenceServerClient
+
+from tests.e2e.repositories import ModelFolder
+from tests.e2e.server import ServerProcess
+from tests.e2e.waiting import wait_until
+
+CERTIFICATES = Path(__file__).parents[1] / "frontends" / "grpc" / "transport" / "certificates"
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    ModelFolder(tmp_path / "models", "m").identity()
+    return tmp_path / "models"
+
+
+def is_live(server: ServerProcess) -> bool:
+    with InferenceServerClient(server.http) as client:
+        return bool(client.is_server_live())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGPWR, signal.SIGXCPU])
+def test_signals_that_stop_in_order(repository: Path, number: signal.Signals) -> None:
+    with ServerProcess(repositories=[repository]) as server:
+        server.process.send_signal(number)
+        assert server.wait_end(20) == 0
+        assert f"stopping ({number.name})" in server.log
+
+
+def test_no_other_signal_ends_the_server(repository: Path) -> None:
+    """Nor a frontend process of it."""
+    others = {*signal.valid_signals()} - {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGPWR, signal.SIGXCPU}
+    crashes = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS}
+    stops = {signal.SIGKILL, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
+    with ServerProcess("--frontend-processes=1", repositories=[repository]) as server:
+        frontends = server.children()
+        for number in sorted(others - crashes - stops):
+            for pid in (*frontends, server.process.pid):
+                os.kill(pid, number)
+        server.wait_log("signal SIGUSR2 means nothing to this server")
+        server.wait_log("reloaded at SIGHUP")
+        assert is_live(server)
+        assert server.children() == frontends
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_reload_opens_the_log_again_and_reads_certificates(repository: Path, tmp_path: Path, processes: int) -> None:
+    """logrotate renames the file and sends SIGHUP; what renews certificates does that, too. Bad files change nothing."""
+    log, key, certificate = tmp_path / "server.log", tmp_path / "key.pem", tmp_path / "certificate.pem"
+    install("server", certificate, key)
+    tls = ("--grpc-use-ssl=true", f"--grpc-server-cert={certificate}", f"--grpc-server-key={key}")
+    flags = (f"--log-file={log}", f"--frontend-processes={processes}", *tls)
+    with ServerProcess(*flags, repositories=[repository]) as server:
+        first = presented(server)
+        log.rename(tmp_path / "server.log.1")
+        install("stranger", certificate, key)
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: log.exists() and "reloaded at SIGHUP" in log.read_text())
+        wait_until(lambda: presented(server) != first)
+        second = presented(server)
+        key.write_text("no key")
+        log.rename(tmp_path / "server.log.2")
+        server.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: log.exists() and "not reloaded, what was there stays in use" in log.read_text())
+        assert presented(server) == second
+        assert is_live(server)
+
+
+def test_a_service_manager_is_told(repository: Path, tmp_path: Path) -> None:
+    """As systemd's Type=notify expects it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        with ServerProcess(repositories=[repository], environment={"NOTIFY_SOCKET": str(tmp_path / "notify")}) as server:
+            assert manager.recv(100) == b"READY=1"
+            server.process.send_signal(signal.SIGHUP)
+            assert manager.recv(100).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+            assert manager.recv(100) == b"READY=1"
+        assert manager.recv(100) == b"STOPPING=1"
+
+
+def install(name: str, certificate: Path, key: Path) -> None:
+    shutil.copy(CERTIFICATES / f"{name}.pem", certificate)
+    shutil.copy(CERTIFICATES / f"{name}.key", key)
+
+
+def presented(server: ServerProcess) -> bytes:
+    """The certificate that the gRPC port shows."""
+    host, _, port = server.grpc.rpartition(":")
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection((host, int(port)), timeout=10) as plain, context.wrap_socket(plain) as stream:
+        return stream.getpeercert(binary_form=True) or b""
