@@ -37,10 +37,10 @@ async def served(repository: Path, devices: Devices, **flags: str) -> AsyncItera
     stop, logs = Stop(), LogController(options.log, stream=io.StringIO())
     async with trio.open_nursery() as nursery:
 
-        async def serve(task_status: trio.TaskStatus[dict[str, BoundAddress]]) -> None:
+        async def serve(task_status: trio.TaskStatus[Any]) -> None:
             await run_server(options, logs=logs, announce=lambda text: None, stop=stop, devices=devices, task_status=task_status)
 
-        yield await nursery.start(serve)
+        yield (await nursery.start(serve)).addresses
         stop.ask("the test is over")
 
 
