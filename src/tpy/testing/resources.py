@@ -16,7 +16,7 @@ _PROC = Path("/proc/self")
 
 _IDLE_THREAD = "Trio thread "
 
-_LOOKS = 100
+_PATIENCE_S = 2.0
 _BETWEEN_LOOKS_S = 0.05
 
 
@@ -48,10 +48,8 @@ def measure() -> Resources:
 def left_since(before: Resources) -> Resources:
     """Returns what is held now and was not `before`: all counts zero and all names gone, unless something is left behind. What is
     about to end, such as a thread that has done its work, has a moment for it."""
-    for _ in range(_LOOKS):
-        left = _more(measure(), before)
-        if left == NOTHING:
-            break
+    until_s = time.monotonic() + _PATIENCE_S
+    while (left := _more(measure(), before)) != NOTHING and time.monotonic() < until_s:
         time.sleep(_BETWEEN_LOOKS_S)
     return left
 
