@@ -39,11 +39,11 @@ def checked(tmp_path: Path, config: str) -> tuple[list[str], bool]:
             ),
         ),
         (
-            'name: "m"\nplatform: "tensorrt_plan"\n' + TENSORS,
+            'name: "m"\nbackend: "dali"\n' + TENSORS,
             (
-                "2:1: platform: unable to find backend library for backend 'tensorrt'; expected one of "
-                f"{INSTALLED}. For 'tensorrt', install a package that offers it as an entry point 'tpy.backends'; or "
-                "serve the ONNX model that the plan was built from, or run it in a model.py "
+                "2:1: backend: unable to find backend library for backend 'dali'; expected one of "
+                f"{INSTALLED}. For 'dali', install a package that offers it as an entry point 'tpy.backends'; or "
+                "convert the model to ONNX, or run it in a model.py "
                 "(backend 'python')"
             ),
         ),
