@@ -6,17 +6,21 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.backends import onnx_models
 from tests.backends.tensorrt import fake
 from tests.backends.tensorrt.models import FP32, Machine, double_config, placement
 from tpy.backend import BackendSettings
 from tpy.devices.cuda import load_driver
 from tpy.errors import TpyError, Unavailable
+from tpy.messages import DataType
 from tpy_data.backends.tensorrt import create
 from tpy_data.backends.tensorrt.library import MODULES, find_library, make_logger
 from tpy_data.backends.tensorrt.plan import FLAGS, built_by, deserialize, read_plan
@@ -133,3 +137,18 @@ def test_without_a_gpu_the_sentence_says_so(library: Any, engine: bytes, tmp_pat
         backend.load(machine.context(tmp_path, config, engine)).create_instance(placement(config))
     assert backend.capabilities.version == f"{library.__name__} {library.__version__}"
     backend.close()
+
+
+def test_the_program_of_the_how_to_builds_an_engine_of_several_profiles(library: Any, tmp_path: Path) -> None:
+    if library.__name__ != "tensorrt_rtx":
+        pytest.skip("only TensorRT for RTX builds engines without a GPU: pip install tensorrt-rtx-cu13")
+    model, plan = tmp_path / "model.onnx", tmp_path / "models" / "m" / "1" / "model.plan"
+    model.write_bytes(onnx_models.identity(DataType.FP32, ["N", 4]))
+    program = Path(__file__).parents[3] / "docs" / "examples" / "tensorrt" / "build.py"
+    batches = ["--batch", "1", "1", "4", "--batch", "1", "32", "64"]
+    done = subprocess.run(
+        [sys.executable, program, model, plan, *batches], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"wrote {plan} ({plan.stat().st_size} bytes) with tensorrt_rtx {library.__version__}\n"
+    assert built_by(plan.read_bytes()) == library.__version__
