@@ -22,6 +22,11 @@ _ELEMENTS_TOGETHER = 65_536
 """Elements that are made in one step, during which no other thread runs: some milliseconds."""
 
 
+def elements_size(array: np.ndarray[Any, Any]) -> int:
+    """The bytes of a BYTES array's elements together, without their lengths."""
+    return sum(map(len, array.flat))
+
+
 class BrokenElements(Exception):
     """The bytes are not the expected number of elements. `text` says how, for the tensor that they belong to."""
 

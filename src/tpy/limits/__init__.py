@@ -194,6 +194,10 @@ milliseconds at worst, and up to sixty times as large as Python's objects: room 
 HTTP_INLINE_JSON_ELEMENTS_MAX: Final = 32_768
 """Output elements up to this number are written as JSON on the loop; more go to a thread."""
 
+INLINE_STRING_OUTPUT_BYTES_MAX: Final = 256 * KIB
+"""Bytes of an answer's BYTES elements that are written on the loop, in whatever form (half a millisecond as JSON); more go to a
+thread. Few elements may be huge, so their number says nothing."""
+
 HTTP_INLINE_BYTES_MAX: Final = 128 * KIB
 """Binary bodies up to this size are split into the elements of BYTES tensors on the loop (some milliseconds at worst)."""
 

@@ -442,6 +442,9 @@ def test_every_error_code_has_a_status() -> None:
 def test_what_takes_long_is_known() -> None:
     many = np.full(limits.GRPC_INLINE_ELEMENTS_MAX + 1, b"", object)
     assert codec.is_large(response_of(Tensor("OUTPUT0", DataType.BYTES, many)), codec.NO_PLAN)
+    few = np.array([b"x" * limits.INLINE_STRING_OUTPUT_BYTES_MAX], object)
+    assert not codec.is_large(response_of(Tensor("OUTPUT0", DataType.BYTES, few)), codec.NO_PLAN)
+    assert codec.is_large(response_of(Tensor("OUTPUT0", DataType.BYTES, few + b"x")), codec.NO_PLAN)
     floats = Tensor("OUTPUT0", DataType.FP32, many.astype(bool).astype(np.float32))
     assert not codec.is_large(response_of(floats), codec.NO_PLAN)
     assert codec.is_large(response_of(floats), codec.OutputPlan(requested=("OUTPUT1", "OUTPUT0"), class_counts={"OUTPUT0": 1}))

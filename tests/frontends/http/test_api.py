@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
+import struct
 import zlib
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -356,6 +359,10 @@ async def test_a_model_that_answers_later_or_with_an_error() -> None:
             assert answer.status == (200, 500, 503)[number]
 
 
+HUGE = 20_000_000
+"""Bytes of an element that takes long to be written."""
+
+
 def many_elements(count: int) -> tuple[bytes, bytes]:
     """A request with a BYTES tensor of that many elements, and its blob."""
     blob = b"".join(b"%c\0\0\0%b" % (number % 3, b"ab"[: number % 3]) for number in range(count))
@@ -370,6 +377,22 @@ async def test_many_bytes_elements_do_not_hold_up_the_loop(loop_guard: LoopGuard
         client = await server.connect()
         answer = await client.ask(request)
         assert (answer.status, answer.body.endswith(blob)) == (200, True)
+
+
+async def test_one_huge_element_does_not_hold_up_the_loop(loop_guard: LoopGuard) -> None:
+    def ask(port: int) -> tuple[int, int]:
+        blob = struct.pack("<I", HUGE) + b"\\" * HUGE
+        tensor = {"name": "INPUT0", "datatype": "BYTES", "shape": [1, 1], "parameters": {"binary_data_size": len(blob)}}
+        head = json.dumps({"inputs": [tensor]}).encode()
+        with contextlib.closing(HTTPConnection("127.0.0.1", port)) as connection:
+            connection.request("POST", "/v2/models/text/infer", head + blob, {"Inference-Header-Content-Length": str(len(head))})
+            response = connection.getresponse()
+            return response.status, len(response.read())
+
+    async with running(FakeServices()) as server:
+        status, size = await trio.to_thread.run_sync(ask, server.address.port)
+        assert status == 200
+        assert size > 2 * HUGE  # as JSON, each byte escaped
 
 
 async def test_many_classes_do_not_hold_up_the_loop(loop_guard: LoopGuard) -> None:

@@ -21,6 +21,7 @@ from tpy import limits
 from tpy.clock import Clock
 from tpy.echo import echo
 from tpy.errors import Internal, InvalidArgument, InvariantViolation, TpyError, Unsupported
+from tpy.frontends.bytes_tensor import elements_size
 from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http import codec
 from tpy.frontends.http.access import HeaderPolicy
@@ -142,9 +143,11 @@ class InferCall:
         response, plan = self._response, self._plan
         if response is None or response.error is not None:
             return False
-        elements = 0
+        elements = string_bytes = 0
         for output in response.outputs:
             choice = plan.choice(output.name)
+            if output.datatype is DataType.BYTES and elements <= limits.HTTP_INLINE_JSON_ELEMENTS_MAX:
+                string_bytes += elements_size(output.array)
             if choice.region is not None:
                 if output.datatype is DataType.BYTES:
                     elements += output.array.size
@@ -154,7 +157,7 @@ class InferCall:
                 elements += _CLASS_COST * output.array.size
             elif not choice.binary or output.datatype is DataType.BYTES:
                 elements += output.array.size
-        if elements > limits.HTTP_INLINE_JSON_ELEMENTS_MAX:
+        if elements > limits.HTTP_INLINE_JSON_ELEMENTS_MAX or string_bytes > limits.INLINE_STRING_OUTPUT_BYTES_MAX:
             return True
         if b"accept-encoding" not in self._request.fields:
             return False

@@ -11,11 +11,18 @@ from typing import Any
 
 from tpy.errors import Internal, InvalidArgument
 from tpy.frontends.binary_tensor import write_binary
+from tpy.frontends.bytes_tensor import elements_size
 from tpy.frontends.classification import classify
 from tpy.frontends.grpc.codec.plan import OutputPlan
 from tpy.frontends.grpc.codec.wire import RESPONSE_CLASS, STREAM_RESPONSE_CLASS, infer_response, raw_output
 from tpy.frontends.missing_outputs import missing_outputs
-from tpy.limits import GRPC_INLINE_ELEMENTS_MAX, GRPC_JOINED_BYTES_MAX, GRPC_MESSAGE_BYTES_MAX, REGION_INLINE_BYTES_MAX
+from tpy.limits import (
+    GRPC_INLINE_ELEMENTS_MAX,
+    GRPC_JOINED_BYTES_MAX,
+    GRPC_MESSAGE_BYTES_MAX,
+    INLINE_STRING_OUTPUT_BYTES_MAX,
+    REGION_INLINE_BYTES_MAX,
+)
 from tpy.messages import DataType, InferenceResponse, ModelDescription, ParameterValue, Tensor
 
 Pieces = list[bytes | memoryview]
@@ -25,10 +32,12 @@ _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
 
 def is_large(response: InferenceResponse, plan: OutputPlan) -> bool:
-    """Returns True if encoding takes long: many BYTES elements, or many elements to classify."""
+    """Returns True if encoding takes long: many or large BYTES elements, or many elements to classify."""
     for output in response.outputs:
         counted = output.datatype is DataType.BYTES or output.name in plan.class_counts
         if counted and output.array.size > GRPC_INLINE_ELEMENTS_MAX:
+            return True
+        if output.datatype is DataType.BYTES and elements_size(output.array) > INLINE_STRING_OUTPUT_BYTES_MAX:
             return True
         if plan.regions and output.array.nbytes > REGION_INLINE_BYTES_MAX and output.name in plan.regions:
             return True
