@@ -47,6 +47,8 @@ TARGETS: tuple[Target, ...] = (
     http.BODIES,
     http.RESPONSES,
     http.PIECES,
+    http.REGIONS,
+    http.REGIONS_CANARY,
     grpc.HOSTILE,
     grpc.CONVERSATION,
     grpc.FRAMING,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fuzz.chance import Chance
-from fuzz.http import bodies, pieces, requests
+from fuzz.http import bodies, pieces, regions, requests
 from fuzz.target import Target
 from tpy.frontends.http.parser import RequestParser
+from tpy.frontends.shared_memory import RegionRange, TensorResolver
 
 
 class HastyParser(RequestParser):
@@ -14,6 +15,17 @@ class HastyParser(RequestParser):
     def on_body(self, piece: bytes) -> None:
         self._pieces.clear()
         super().on_body(piece)
+
+
+class ForgetfulResolver(TensorResolver):
+    """Wrong on purpose: every tensor lies at the beginning of its region."""
+
+    def resolve(self, name: str, offset: int, byte_size: int) -> RegionRange:
+        return super().resolve(name, 0, byte_size)
+
+
+def _regions_canary(chance: Chance) -> int:
+    return regions.run(chance, ForgetfulResolver)
 
 
 def _canary(chance: Chance) -> int:
@@ -49,3 +61,11 @@ BODIES = Target(
 )
 RESPONSES = Target(name="http_response_bodies", invariant=bodies.RESPONSES, run=bodies.run_responses, smoke_examples=4000)
 PIECES = Target(name="http_json_pieces", invariant=pieces.INVARIANT, run=pieces.run, smoke_examples=4000, attack=pieces.attack)
+REGIONS = Target(name="http_regions", invariant=regions.INVARIANT, run=regions.run, smoke_examples=3000, rules=regions.RULES)
+REGIONS_CANARY = Target(
+    name="http_regions_canary",
+    invariant="a resolver that forgets offsets is found out",
+    run=_regions_canary,
+    smoke_examples=200,
+    must_fail=True,
+)

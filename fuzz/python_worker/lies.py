@@ -82,6 +82,7 @@ def run(chance: Chance) -> int:
         tokens=tokens,
         spawner=SimpleNamespace(reader=reader),
         wait_exited=lambda _: False,
+        seen_end=lambda _: "",
         end=lambda _: "was ended",
         watch=lambda: SimpleNamespace(fileno=lambda: -1, close=lambda: None),
     )

@@ -45,10 +45,13 @@ class NaiveSession:
             case [_, Kind.HELLO]:
                 return {Kind.READY, Kind.FAILED} | _BESIDE
             case [_, _, Kind.READY]:
-                return {Kind.EXECUTE, Kind.RESULT, Kind.NOT_STARTED, Kind.FINALIZE} | _SERVED
+                return {Kind.EXECUTE, Kind.RESULT, Kind.NOT_STARTED, Kind.FINALIZE, Kind.FAILED} | _SERVED
             case [_, _, Kind.READY, Kind.FINALIZE]:
                 return {Kind.FINALIZED} | _SERVED
         return set()
+
+
+_ENDS = frozenset({Kind.FINALIZE, Kind.FAILED})
 
 
 def run_session(chance: Chance, session_of: type[Session] = Session) -> int:
@@ -59,7 +62,7 @@ def run_session(chance: Chance, session_of: type[Session] = Session) -> int:
     for _ in chance.rounds((50, 60)):
         steps += 1
         allowed = naive.allowed()
-        legal = [kind for kind in kinds if kind in allowed and (kind is not Kind.FINALIZE or chance.random() < 0.1)]
+        legal = [kind for kind in kinds if kind in allowed and (kind not in _ENDS or chance.random() < 0.1)]
         kind = chance.choice(legal) if legal and chance.random() < 0.985 else chance.choice(kinds)
         if chance.random() < 0.002:
             session.break_off()

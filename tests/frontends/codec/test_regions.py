@@ -1,0 +1,68 @@
+"""Outputs in shared memory regions that overlap."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from fuzz.http.regions import SEGMENT_BYTES, segment
+from fuzz.tensors import description_of
+from tpy.errors import Internal
+from tpy.frontends.http.codec import encode_infer, parse_infer
+from tpy.frontends.shared_memory import TensorResolver
+from tpy.messages import DataType, InferenceResponse, RegionFacts, RegionKind, Tensor
+from tpy.regions import Region, RegionCopies, SegmentRegion
+
+
+def asked(*outputs: tuple[str, int, int]) -> tuple[bytes, str]:
+    """The beginning of a segment after an answer with these outputs (name, offset, size) of four bytes each, and the error."""
+    descriptor = segment()
+    facts = RegionFacts(name="r", kind=RegionKind.SYSTEM, key="/k", offset=0, byte_size=SEGMENT_BYTES)
+    regions: dict[str, Region] = {"r": SegmentRegion(facts, descriptor, RegionCopies())}
+    tensors = [Tensor(name, DataType.UINT8, np.full(4, ord(name), np.uint8)) for name, _, _ in outputs]
+    places = [
+        {"shared_memory_region": "r", "shared_memory_offset": offset, "shared_memory_byte_size": size}
+        for _, offset, size in outputs
+    ]
+    document = {
+        "inputs": [{"name": "I", "datatype": "UINT8", "shape": [1], "data": [1]}],
+        "outputs": [{"name": tensor.name, "parameters": place} for tensor, place in zip(tensors, places, strict=True)],
+    }
+    description = description_of([Tensor("I", DataType.UINT8, np.zeros(1, np.uint8)), *tensors])
+    _, plan = parse_infer(
+        json.dumps(document).encode(),
+        header_length=None,
+        description=description,
+        version=None,
+        received_ns=0,
+        tensors=TensorResolver(regions),
+    )
+    error = ""
+    try:
+        encode_infer(InferenceResponse(model_name="m", model_version=1, id="", outputs=tuple(tensors)), plan, description)
+    except Internal as refused:
+        error = refused.message
+    return os.pread(descriptor, 12, 0), error
+
+
+@pytest.mark.parametrize(
+    ("outputs", "found"),
+    [
+        ((("A", 0, 4), ("B", 4, 4)), b"AAAABBBB\0\0\0\0"),
+        ((("A", 0, 4), ("B", 2, 4)), b"AABBBB\0\0\0\0\0\0"),
+        ((("A", 2, 4), ("B", 0, 4)), b"BBBBAA\0\0\0\0\0\0"),
+        ((("A", 4, 4), ("B", 4, 4)), b"\0\0\0\0BBBB\0\0\0\0"),
+        ((("A", 0, 12), ("B", 2, 4)), b"AABBBB\0\0\0\0\0\0"),
+    ],
+)
+def test_the_later_output_lies_over_the_earlier_one(outputs: tuple[tuple[str, int, int], ...], found: bytes) -> None:
+    assert asked(*outputs) == (found, "")
+
+
+def test_an_output_that_does_not_fit_writes_nothing_over_another() -> None:
+    found, error = asked(("A", 0, 4), ("B", 2, 3))
+    assert found == b"AAAA" + bytes(8)
+    assert "(3 bytes) should be at least 4 bytes to hold the results" in error
