@@ -61,7 +61,7 @@ def place(chance: Chance, regions: dict[str, Region], size: int) -> Place:
 
 
 def span_of(regions: dict[str, Region], given: Place) -> tuple[int, int] | None:
-    """Where in the segment this is, begin and end; None: nowhere."""
+    """The place in the segment, begin and end; None for none."""
     name, offset, size = (given.get(f"shared_memory_{key}", 0) for key in ("region", "offset", "byte_size"))
     if not isinstance(name, str) or name not in regions:
         return None
