@@ -13,6 +13,7 @@ from benchmarks.rows import (
     decoupled,
     ensemble,
     frontends,
+    many,
     memory,
     models,
     onnx,
@@ -66,6 +67,12 @@ ROWS: tuple[Row, ...] = (
     Row("batching", "64 clients of a voice detector, dynamic batching, against a plain loop", batching.measure, quick=True),
     Row("memory", "peak memory of one 12 MB tensor, HTTP", memory.measure),
     Row("grpc_memory", "peak memory of one 12 MB tensor, gRPC", memory.measure_grpc),
+    Row(
+        "many",
+        "start-up with 50 ONNX models and with 50 Python models, memory of an idle worker",
+        many.measure,
+        needs_models=True,
+    ),
     Row("start", "start-up time and idle memory", start.measure, needs_models=True, quick=True),
 )
 

@@ -18,7 +18,7 @@ ROW = "start to READY with one small model"
 BASELINE = "Triton, python model"
 
 _SETTLE_S = 1.0
-_ONNX_CONFIG = """\
+ONNX_CONFIG = """\
 backend: "onnxruntime"
 max_batch_size: 16
 input [ { name: "bytes" data_type: TYPE_INT32 dims: [ 2048 ] } ]
@@ -62,7 +62,7 @@ def measure(bench: Bench) -> None:
 
 def _cases(bench: Bench) -> Sequence[_Case]:
     onnx = bench.fresh("onnx")
-    write_onnx_model(onnx, "magika", bench.models / "magika" / "1" / "model.onnx", _ONNX_CONFIG)
+    write_onnx_model(onnx, "magika", bench.models / "magika" / "1" / "model.onnx", ONNX_CONFIG)
     python = bench.fresh("python")
     write_python_identity(python, "identity")
     cases = [
