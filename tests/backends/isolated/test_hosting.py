@@ -236,8 +236,10 @@ def resident_bytes(pid: int) -> int:
 )
 def test_what_goes_wrong_while_loading_is_the_reason(host: Host, step: str, how: str, kind: type[TpyError], text: str) -> None:
     before = measure().child_processes
+    hosted = host(**{step: how})
     with pytest.raises(kind, match=text):
-        host(**{step: how}).instance()
+        hosted.instance()
+    hosted.close()
     assert measure().child_processes == before
 
 
