@@ -106,6 +106,18 @@ async def test_a_model_parameter_sets_the_meaning_of_timeouts(
         assert sink.at_ms == (20 if parameter == "enforce" else 1000)
 
 
+async def test_a_batch_that_takes_long_is_told_in_the_log(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    async with rig(latency_ms=50_000) as r:
+        await r.serve(config())
+        await r.submit().wait()
+        told = [record.getMessage() for record in caplog.records if "still executing" in record.getMessage()]
+        assert [text.partition(" is ")[2].partition(":")[0] for text in told] == [
+            "still executing after 10 s",
+            "still executing after 20 s",
+            "still executing after 40 s",
+        ]
+
+
 async def test_the_queue_policys_default_timeout(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
     policy = QueuePolicy(default_timeout_microseconds=20_000)
     async with rig(latency_ms=1000) as r:

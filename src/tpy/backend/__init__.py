@@ -31,7 +31,7 @@ from tpy.backend.queued_instance import BatchListener, Outcome, QueuedInstance
 from tpy.backend.ragged import BATCH_INPUT_RANKS, Batching, batching_of
 from tpy.backend.readiness import ChecksReadiness
 from tpy.backend.server_calls import AfterRead, CallSink, DescriptorReader, Done, LoopCalls, ServerCall, ServerCalls, WaitingBatch
-from tpy.backend.watched_instance import WatchedInstance
+from tpy.backend.watched_instance import ShowsStack, WatchedInstance
 
 __all__ = [
     "BATCH_INPUT_RANKS",
@@ -72,6 +72,7 @@ __all__ = [
     "SequenceState",
     "ServerCall",
     "ServerCalls",
+    "ShowsStack",
     "StateSpec",
     "WaitingBatch",
     "WatchedInstance",

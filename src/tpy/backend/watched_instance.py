@@ -18,3 +18,12 @@ class WatchedInstance(Protocol):
         """A descriptor that is readable from the moment that the instance can run nothing any more, whatever else it is doing.
         Valid until `close`. -1: this one cannot be watched."""
         ...
+
+
+@runtime_checkable
+class ShowsStack(Protocol):
+    """An instance that can say where its model is, in the log."""
+
+    def show_stack(self) -> None:
+        """Have the stacks of its threads written into the log. Returns at once; any thread."""
+        ...

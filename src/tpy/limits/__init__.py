@@ -268,6 +268,10 @@ WORKER_CHECK_S: Final = 1.0
 """Seconds between two looks whether an instance in a process of its own lives while it executes. Its end is seen at once, but not
 where another process holds its connection open."""
 
+LONG_EXECUTION_S: Final = 10.0
+"""Seconds without the end of any batch after which an instance that has one is told in the log, with the stack of its model; then
+after twice as long, and so on, so that the lines about a model that hangs stay few."""
+
 FAILURE_REPORTS_MAX: Final = 10
 """Exceptions of one instance's `execute` that are logged in FAILURE_REPORTS_S. Each has a traceback, and a model that fails
 every request must not fill the disk; the rest is counted."""

@@ -33,6 +33,7 @@ def test_its_process_is_ended(make: Serve) -> None:
         served.run(request(-array - 1))
     assert str(caught.value) == OVERDUE
     assert served.python.pid is None
+    assert any("model.py" in text and "in execute" in text for text in served.logged("warning")), "where it was"
 
 
 def test_a_decoupled_model(make: Serve) -> None:

@@ -11,10 +11,18 @@ from typing import NamedTuple
 
 import trio
 
-from tpy.backend import ChecksReadiness, HasHostMemory, LoadedModel, ModelInstance, OverlappingInstance, WatchedInstance
+from tpy.backend import (
+    ChecksReadiness,
+    HasHostMemory,
+    LoadedModel,
+    ModelInstance,
+    OverlappingInstance,
+    ShowsStack,
+    WatchedInstance,
+)
 from tpy.backend.host_policy import bind
 from tpy.errors import Internal, TpyError, Unavailable
-from tpy.limits import INSTANCE_CLOSE_S_MAX, WORKER_RESTART_BACKOFF_S_MAX, WORKER_RESTART_BACKOFF_S_MIN
+from tpy.limits import INSTANCE_CLOSE_S_MAX, LONG_EXECUTION_S, WORKER_RESTART_BACKOFF_S_MAX, WORKER_RESTART_BACKOFF_S_MIN
 from tpy.messages import MemoryUsage
 from tpy_data.engine.channels.channel import InstanceChannel, ThreadChannel
 from tpy_data.engine.channels.process_channel import open_channel
@@ -26,6 +34,7 @@ from tpy_data.engine.loading.warmup import WarmupSample, run_samples
 from tpy_data.engine.versions.version_engine import InstanceSlot, VersionEngine
 from tpy_data.exception_text import exception_text
 from tpy_data.executors.executor import Executor, Worker, call, see_through
+from tpy_data.executors.stacks import thread_stack
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +79,7 @@ class SupervisedInstance:
         self._worker: Worker | None = None
         self._instance: ModelInstance | None = None
         self._channel: InstanceChannel | None = None
+        self._slot: InstanceSlot | None = None
         self._failures_in_row = 0
         self._started_s = 0.0
         self._failed = trio.Event()
@@ -114,6 +124,7 @@ class SupervisedInstance:
             channel = self._channel = self._open_channel(instance, worker)
             slot = InstanceSlot(number, name, channel, worked=self._worked, failed=functools.partial(self._fail, number))
             slot.credit = instance.credit if isinstance(instance, OverlappingInstance) else 1
+            self._slot = slot
             self._recipe.engine.add_instance(slot)
 
     async def supervise(self) -> None:
@@ -169,6 +180,7 @@ class SupervisedInstance:
             nursery.start_soon(first, self._failed)
             nursery.start_soon(first, self._stopping)
             nursery.start_soon(self._watch_end)
+            nursery.start_soon(self._watch_long)
         return not self._stopping.is_set()
 
     async def _watch_end(self) -> None:
@@ -180,6 +192,29 @@ class SupervisedInstance:
         # What it may be running finds the same in its thread; nothing more is given to it.
         self._recipe.engine.remove_instance(self._number)
         self._fail(self._number, instance.end_reason)
+
+    async def _watch_long(self) -> None:
+        """Tell of a batch that takes long, and where its model is."""
+        slot = self._slot
+        instance: object = self._instance
+        if slot is None:
+            return
+        over, quiet_s, told_s = slot.over, 0.0, LONG_EXECUTION_S
+        while True:
+            pause_s = told_s - quiet_s
+            await trio.sleep(pause_s)
+            if not slot.held or slot.over != over:
+                over, quiet_s, told_s = slot.over, 0.0, LONG_EXECUTION_S
+                continue
+            quiet_s += pause_s
+            told_s *= 2
+            context = {"instance": slot.name, "seconds": f"{quiet_s:g}"}
+            if isinstance(instance, ShowsStack):
+                _log.warning("instance '%(instance)s' is still executing after %(seconds)s s; its stack follows", context)
+                instance.show_stack()
+            else:
+                text = "instance '%(instance)s' is still executing after %(seconds)s s:\n%(stack)s"
+                _log.warning(text, {**context, "stack": thread_stack(slot.name)})
 
     def _pause_s(self) -> float:
         """Before it is started again: none for one that had lived for a while, but for that again and again."""

@@ -35,9 +35,9 @@ class InstanceSlot:
     """A running instance as the request path has it. `number` is the scheduler's, and of this instance alone: one that is started
     again gets another. `failed` is called with the reason when the instance can run nothing any more; `worked` after batches that
     it ran without that. `held` counts the batches that it was given and that are not over, `credit` how many of them it works on
-    at a time."""
+    at a time, `over` those that are over."""
 
-    __slots__ = ("channel", "credit", "failed", "held", "name", "number", "worked")
+    __slots__ = ("channel", "credit", "failed", "held", "name", "number", "over", "worked")
 
     def __init__(
         self, number: int, name: str, channel: InstanceChannel, *, worked: Callable[[], None], failed: Callable[[str], None]
@@ -48,6 +48,7 @@ class InstanceSlot:
         self.worked = worked
         self.failed = failed
         self.held = 0
+        self.over = 0
         self.credit = 1
 
 
@@ -293,6 +294,7 @@ class VersionEngine:
         """Book these batches and answer their requests."""
         if batches:
             self._book([batch for batch in batches if batch.is_executed])
+            slot.over += len(batches)
             self._release(slot, len(batches))
             self._driver.done(slot.number, [batch.took_ns for batch in batches])
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import threading
 import time
 from collections import deque
@@ -144,6 +147,13 @@ class ProcessInstance:
         """As `ChecksReadiness.check_ready`; any thread."""
         return self._questions.check_ready(timeout_s)
 
+    def show_stack(self) -> None:
+        """As `ShowsStack.show_stack`: the worker writes it, in the handler of a signal."""
+        with self._lock:
+            if self._pid is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._pid, signal.SIGURG)
+
     def end_fileno(self) -> int:
         """As `WatchedInstance.end_fileno`."""
         return self._watch.fileno()
@@ -232,6 +242,8 @@ class ProcessInstance:
             return WORKER_CHECK_S
         left_s = limit_s - (time.monotonic_ns() - self._start_ns) / NS_PER_S
         if left_s <= 0:
+            self.show_stack()
+            self._connection.how_lost()  # a moment for that, before it is ended
             self.end_reason = f"{self._unhealthy} It was ended: execute did not return within {limit_s:g} s"
             self._connection.lose(TimeoutError(f"execute did not return within {limit_s:g} s"))
             return WORKER_CHECK_S

@@ -79,6 +79,8 @@ def die_with(parent: int) -> None:
     if os.getppid() != parent:
         os._exit(1)  # it died before the line above
     faulthandler.enable()
+    # Asks for the stacks of all threads, also where native code holds the interpreter. By default this signal does nothing.
+    faulthandler.register(signal.SIGURG)
 
 
 # Processes that a model starts with multiprocessing run this file too, under another name.
