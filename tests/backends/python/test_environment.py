@@ -110,7 +110,7 @@ def test_an_interpreter_without_numpy_says_so(make: Serve) -> None:
 def test_parameters_that_contradict(make: Serve) -> None:
     with pytest.raises(InvalidArgument, match="TPY_PYTHON_ISOLATION of model 'm' is 'fibre'"):
         make(WHERE, "fibre").run()
-    with pytest.raises(InvalidArgument, match="EXECUTION_ENV_PATH needs TPY_PYTHON_ISOLATION 'process'"):
+    with pytest.raises(InvalidArgument, match="EXECUTION_ENV_PATH needs isolation 'process'"):
         make(WHERE, "thread", parameters={"EXECUTION_ENV_PATH": "/env"}).run()
 
 

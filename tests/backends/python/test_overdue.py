@@ -58,5 +58,5 @@ def test_numbers_that_are_none(make: Serve, text: str) -> None:
 
 
 def test_a_thread_cannot_be_ended(make: Serve) -> None:
-    with pytest.raises(InvalidArgument, match="needs TPY_PYTHON_ISOLATION 'process'"):
+    with pytest.raises(InvalidArgument, match="needs isolation 'process'"):
         make(HANGS, "thread", parameters=limit("1")).run()

@@ -430,9 +430,9 @@ def test_files_that_nobody_takes_are_closed() -> None:
 
 
 def test_the_worker_imports_nothing_of_the_server() -> None:
-    """It runs under interpreters that have numpy and nothing else."""
+    """It runs under interpreters that have numpy and nothing else. What hosts instances of other backends runs under ours."""
     folder = Path(channel_module.__file__).parent
-    for path in folder.rglob("*.py"):
+    for path in {*folder.rglob("*.py")} - {*(folder / "hosting").rglob("*.py")}:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             modules = [name.name for name in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and not node.level:
