@@ -84,15 +84,33 @@ def capsule(address: int, shape: tuple[int, ...], dtype: np.dtype[Any], device: 
     return made
 
 
-def of_array(array: np.ndarray[Any, Any], *, max_version: tuple[int, int] | None = None, **_: Any) -> Any:
+def of_array(
+    array: np.ndarray[Any, Any],
+    *,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+    **_: Any,
+) -> Any:
     """Returns a capsule over a NumPy array's memory. One that may not be written, or that is not contiguous, is copied, unless
-    the consumer can be told."""
+    the consumer can be told; `copy` True asks for a copy. Raises BufferError for another device, and for a copy where `copy` is
+    False."""
+    require_device((CPU, 0), dl_device)
     flags = array.flags
-    if not flags.writeable and max_version is not None and tuple(max_version) >= (1, 0) and array.dtype != _BF16:
+    told = max_version is not None and tuple(max_version) >= (1, 0) and array.dtype != _BF16
+    if not flags.writeable and told and not copy:
         return array.__dlpack__(max_version=max_version)
-    if not (flags.writeable and flags.c_contiguous and flags.aligned):
+    if copy or not (flags.writeable and flags.c_contiguous and flags.aligned):
+        if copy is False:
+            raise BufferError("the tensor may not be written or is not contiguous, and has to be copied for this consumer")
         array = array.copy(order="C")
     return capsule(array.ctypes.data, array.shape, array.dtype, (CPU, 0), array)
+
+
+def require_device(there: tuple[int, int], wanted: tuple[int, int] | None) -> None:
+    """Raise BufferError when a consumer wants the memory on another device than it is on (None: on any)."""
+    if wanted is not None and (int(wanted[0]), int(wanted[1])) != there:
+        raise BufferError(f"the tensor is on DLPack device {there}, and cannot be given on {tuple(map(int, wanted))}")
 
 
 def describe(source: Any) -> Described:

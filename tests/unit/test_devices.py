@@ -261,3 +261,13 @@ def test_priorities_of_streams() -> None:
     streams = [device.stream(priority) for priority in (0, 1, -1)]
     assert len(streams) == len(driver.priorities)
     assert driver.priorities == [0, -5, 0]
+
+
+def test_arrays_on_a_device_take_the_shapes_and_rows_that_numpy_takes() -> None:
+    array = DeviceArray(FakeDevice(0).allocate(24), (2, 3), np.dtype(np.float32))
+    assert array.reshape(np.int64(6)).shape == array.reshape(-1).shape == (6,)
+    assert array.reshape(np.array([3, 2])).shape == (3, 2)
+    assert array[np.int64(-1)].address == array[1].address
+    for shape in ((-2, -3), (-6,), (-1, -6)):
+        with pytest.raises(ValueError, match="cannot reshape"):
+            array.reshape(shape)

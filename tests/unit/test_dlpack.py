@@ -65,6 +65,31 @@ def test_what_may_not_be_written_is_copied_for_consumers_that_cannot_be_told() -
     assert dlpack.describe(tensor.__dlpack__()).address != array.ctypes.data
 
 
+def test_a_consumer_gets_the_copy_that_it_asks_for() -> None:
+    array = np.ones(4, np.float32)
+    tensor = Tensor("x", DataType.FP32, array)
+    for writeable in (True, False):
+        array.flags.writeable = writeable
+        copied = np.from_dlpack(tensor, copy=True)
+        assert np.array_equal(copied, array)
+        assert not np.shares_memory(copied, array), "whoever asks for a copy may write to it"
+    with pytest.raises(BufferError, match="has to be copied"):
+        tensor.__dlpack__(copy=False)
+    there = DeviceArray(FakeDevice(0).allocate(8), (2,), np.dtype(np.float32))
+    with pytest.raises(BufferError, match="copy it yourself"):
+        there.__dlpack__(copy=True)
+
+
+def test_a_consumer_that_wants_another_device_is_refused() -> None:
+    tensor = Tensor("x", DataType.FP32, np.ones(4, np.float32))
+    assert np.array_equal(np.from_dlpack(tensor, device="cpu"), tensor.array)
+    with pytest.raises(BufferError, match=r"device \(1, 0\), and cannot be given on \(2, 0\)"):
+        tensor.__dlpack__(dl_device=(dlpack.CUDA, 0))
+    there = DeviceArray(FakeDevice(0).allocate(8), (2,), np.dtype(np.float32))
+    with pytest.raises(BufferError, match="cannot be given on"):
+        there.__dlpack__(dl_device=(dlpack.CUDA, 1))
+
+
 def test_what_no_capsule_can_hold() -> None:
     strings = Tensor("x", DataType.BYTES, np.array([b"a"], object))
     with pytest.raises(BufferError, match="string tensors"):

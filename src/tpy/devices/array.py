@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -55,11 +56,12 @@ class DeviceArray:
 
     def reshape(self, *shape: Any) -> DeviceArray:
         """As NumPy's: the same memory. Raises ValueError for a shape that has not as many elements."""
-        wanted = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        given = shape[0] if len(shape) == 1 and not isinstance(shape[0], int | np.integer) else shape
+        wanted = tuple(map(operator.index, given))
         known = math.prod(extent for extent in wanted if extent != -1)
         if wanted.count(-1) == 1 and known and self.size % known == 0:
             wanted = tuple(self.size // known if extent == -1 else extent for extent in wanted)
-        if -1 in wanted or math.prod(wanted) != self.size:
+        if min(wanted, default=0) < 0 or math.prod(wanted) != self.size:
             raise ValueError(f"cannot reshape array of size {self.size} into shape {wanted}")
         return DeviceArray(self.memory, wanted, self.dtype, self.offset)
 
@@ -74,8 +76,8 @@ class DeviceArray:
             begin, end, step = key.indices(self.shape[0])
             if step == 1:
                 return DeviceArray(self.memory, (max(0, end - begin), *self.shape[1:]), self.dtype, self.offset + begin * row)
-        elif isinstance(key, int) and -self.shape[0] <= key < self.shape[0]:
-            return DeviceArray(self.memory, self.shape[1:], self.dtype, self.offset + key % self.shape[0] * row)
+        elif isinstance(key, int | np.integer) and -self.shape[0] <= key < self.shape[0]:
+            return DeviceArray(self.memory, self.shape[1:], self.dtype, self.offset + int(key) % self.shape[0] * row)
         raise IndexError(f"an array on a device has no part {key}")
 
     def __len__(self) -> int:
@@ -84,7 +86,11 @@ class DeviceArray:
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError(f"the array is on device {self.memory.device.id}: copy it with to_host()")
 
-    def __dlpack__(self, **_: Any) -> Any:
+    def __dlpack__(self, *, dl_device: tuple[int, int] | None = None, copy: bool | None = None, **_: Any) -> Any:
+        """Raises BufferError for another device, and for a copy, which would have to be allocated on this one."""
+        dlpack.require_device(self.__dlpack_device__(), dl_device)
+        if copy:
+            raise BufferError(f"the array stays on device {self.memory.device.id}, and is not copied there: copy it yourself")
         return dlpack.capsule(self.address, self.shape, self.dtype, self.__dlpack_device__(), self.memory)
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -97,6 +97,7 @@ def test_dlpack_shares_memory() -> None:
     assert seen[0, 0] == 9
     again = pb_utils.Tensor.from_dlpack("y", tensor.to_dlpack())
     assert np.shares_memory(again.as_numpy(), array)
+    assert not np.shares_memory(np.from_dlpack(tensor, copy=True), array), "whoever asks for a copy may write to it"
     assert pb_utils.Tensor.from_dlpack("z", array > 3).as_numpy().dtype == bool
     fixed = array.copy()
     fixed.flags.writeable = False

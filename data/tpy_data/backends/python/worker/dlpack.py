@@ -25,11 +25,12 @@ _get_pointer.restype = ctypes.c_void_p
 _get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
-def to_capsule(array: np.ndarray[Any, Any], number: int) -> Any:
-    """A "dltensor" capsule over the array's memory (over a copy when it is read-only, which old DLPack cannot say)."""
+def to_capsule(array: np.ndarray[Any, Any], number: int, *, copy: bool = False) -> Any:
+    """A "dltensor" capsule over the array's memory (over a copy when it is read-only, which old DLPack cannot say, or when a copy
+    is asked for)."""
     if number == datatypes.BYTES:
         raise TritonModelException("DLPack does not have support for string tensors.")
-    if not array.flags.writeable:
+    if copy or not array.flags.writeable:
         array = array.copy()
     capsule = array.__dlpack__()
     if number == datatypes.BF16:

@@ -60,8 +60,10 @@ class Tensor:
 
         return dlpack.to_capsule(self._array, self._number)
 
-    def __dlpack__(self, *, stream: Any = None, **_: Any) -> Any:
-        return self.to_dlpack()
+    def __dlpack__(self, *, stream: Any = None, copy: bool | None = None, **_: Any) -> Any:
+        from . import dlpack
+
+        return dlpack.to_capsule(self._array, self._number, copy=bool(copy))
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return (1, 0)
