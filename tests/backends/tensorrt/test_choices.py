@@ -115,6 +115,13 @@ def dims(*sizes: int) -> dict[str, CudaGraphShape]:
     return {"x": CudaGraphShape(dim=sizes)}
 
 
+def test_a_graph_of_a_model_that_does_not_batch_serves_just_its_own_shapes() -> None:
+    """An answer with the rows of a larger graph would have what an earlier request left in the memory."""
+    spec = CudaGraphSpec(input=dims(16), graph_lower_bound=CudaGraphLowerBound(input=dims(1)))
+    [found] = graph_specs(with_graphs(spec, max_batch_size=0))
+    assert found.lower_shapes == found.shapes == {"x": (16,)}
+
+
 @pytest.mark.parametrize(
     ("spec", "max_batch_size", "text"),
     [

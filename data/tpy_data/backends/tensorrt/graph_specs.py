@@ -42,8 +42,10 @@ def graph_specs(config: ModelConfig) -> list[GraphSpec]:
         return []
     if not cuda.graph_spec:
         return [GraphSpec(batch_size=size, lower_batch_size=size) for size in _default_sizes(config)]
-    # Outputs that are cut by the shapes of inputs have no rows, so nothing behind those of the batch could be left out.
-    specs = [_spec(given, exact=bool(config.batch_output)) for given in cuda.graph_spec]
+    # Outputs that are cut by the shapes of inputs, and those of models that do not batch, have no rows: what a larger graph makes
+    # behind those of the request, out of what was in the memory before, could not be left out.
+    exact = bool(config.batch_output) or not config.max_batch_size
+    specs = [_spec(given, exact=exact) for given in cuda.graph_spec]
     for spec in specs:
         _check(config, spec)
     return specs
