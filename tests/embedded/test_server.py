@@ -320,3 +320,30 @@ def test_a_program_may_end_without_a_stop() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[3.]\n", "")
+
+
+def test_workers_of_models_live_until_a_program_has_ended(tmp_path: Path) -> None:
+    """Its other threads go on when its main thread has ended."""
+    folder = tmp_path / "models" / "late" / "1"
+    folder.mkdir(parents=True)
+    (folder.parent / "config.pbtxt").write_text(
+        'backend: "python" input { name: "X" data_type: TYPE_FP32 dims: 1 } output { name: "Y" data_type: TYPE_FP32 dims: 1 }'
+    )
+    (folder / "model.py").write_text(
+        "import triton_python_backend_utils as pb_utils\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        "        return [pb_utils.InferenceResponse([pb_utils.Tensor('Y', each.inputs()[0].as_numpy())]) for each in requests]\n"
+    )
+    program = (
+        "import sys, threading, tpy\n"
+        "server = tpy.Server(sys.argv[1]).start()\n"
+        "def ask():\n"
+        "    threading.main_thread().join()\n"
+        "    print(server.model('late').infer({'X': [3]})['Y'])\n"
+        "threading.Thread(target=ask).start()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "models"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[3.]\n", "")

@@ -6,6 +6,8 @@ import json
 import os
 import select
 import signal
+import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,7 @@ class TritonPythonModel:
             "main": sys.modules["__main__"].__file__, "argv": sys.argv, "bytecode": sys.dont_write_bytecode,
             "product": float((np.ones((300, 300)) @ np.ones((300, 300))).sum()),
             "cores": sorted(os.sched_getaffinity(0)),
+            "folder": os.getcwd(), "variable": os.environ.get("OF_THE_PROGRAM"),
         }
         return [answer(tensor(np.array([json.dumps(said)], dtype=object)))]
 """
@@ -112,6 +115,48 @@ def test_a_template_that_hangs_is_not_waited_for_long(make: Serve, monkeypatch: 
     assert look(instance, served)["pid"] == was["pid"]
     model.close()
     assert not Path(f"/proc/{was['parent']}").exists()
+
+
+def test_an_order_that_was_given_up_is_not_carried_out_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its descriptors have gone to another worker: two would read one connection."""
+
+    def start(command: list[str], files: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, pass_fds=files, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def fork() -> tuple[socket.socket, template.ForkedWorker | None]:
+        ours, theirs = socket.socketpair()
+        with theirs, open(os.devnull, "r+b") as null:
+            try:
+                return ours, templates.fork(sys.executable, "m", (theirs.fileno(), *[null.fileno()] * 3))
+            except template.NoTemplate:
+                return ours, None
+
+    templates = template.Templates(start)
+    first, worker = fork()
+    assert worker is not None
+    assert first.recv(1)
+    pid = int(Path(f"/proc/{worker.pid}/stat").read_text(encoding="ascii").split()[3])
+    monkeypatch.setattr(template, "ANSWER_S_MAX", 0.2)
+    os.kill(pid, signal.SIGSTOP)
+    late, nobody = fork()
+    assert nobody is None
+    os.kill(pid, signal.SIGCONT)
+    late.settimeout(20)
+    assert late.recv(1) == b""
+    templates.close()
+    first.close()
+    late.close()
+
+
+def test_a_worker_has_the_environment_and_the_folder_of_now(make: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that has the server in it may change them."""
+    served = make(LOOK)
+    model, _ = opened(served, 1)
+    monkeypatch.setenv("OF_THE_PROGRAM", "set")
+    monkeypatch.chdir(tmp_path)
+    later = look(model.instance(_placement("m_1")), served)
+    assert (later["variable"], later["folder"]) == ("set", str(tmp_path))
+    model.close()
 
 
 def test_packages_that_were_installed_meanwhile_are_found(make: Serve, tmp_path: Path) -> None:

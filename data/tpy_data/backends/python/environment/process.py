@@ -8,10 +8,12 @@ import select
 import signal
 import socket
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Protocol
+
+import outcome
 
 from tpy.backend import HostPolicy, bound
 from tpy.backend.host_policy import ANYWHERE
@@ -20,7 +22,7 @@ from tpy.units import KIB
 from tpy_data.backends.python.environment.interpreters import Interpreter
 from tpy_data.backends.python.environment.output import LogLine, OutputForwarder
 from tpy_data.backends.python.environment.template import WORKER, NoTemplate, Templates
-from tpy_data.backends.python.environment.threads import ReaderThread
+from tpy_data.backends.python.environment.threads import JobThread, ReaderThread
 from tpy_data.backends.python.environment.tokens import Tokens
 
 LIVENESS_CHECK_S = 1
@@ -43,12 +45,13 @@ class Child(Protocol):
 
 class Spawner:
     """Starts workers: forked from the template of their interpreter, or by itself where a host policy binds them or there is no
-    template. The kernel ends a process when the *thread* that started it ends, so that thread lives as long as the backend does.
-    `reader` reads what workers send where the loop does not."""
+    template. The kernel ends a process when the *thread* that started it ends, so that thread lives as long as the backend does,
+    also in a program whose main thread has ended (one of an executor does not). `reader` reads what workers send where the loop
+    does not."""
 
     def __init__(self) -> None:
         self.reader = ReaderThread()
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="python-spawner")
+        self._thread = JobThread("python-spawner")
         self._templates = Templates(partial(self._start, (subprocess.DEVNULL, subprocess.DEVNULL), ANYWHERE))
 
     def start(self, executable: str, name: str, files: tuple[int, int], output: tuple[int, int], host: HostPolicy) -> Child:
@@ -64,13 +67,16 @@ class Spawner:
     def close(self) -> None:
         """No more workers."""
         self._templates.close()
-        self._executor.shutdown(wait=True)
+        self._thread.close()
         self.reader.close()
 
     def _start(
         self, output: tuple[int, int], host: HostPolicy, command: list[str], files: tuple[int, ...]
     ) -> subprocess.Popen[bytes]:
-        return self._executor.submit(_start, command, files, output, host).result()
+        started: SimpleQueue[outcome.Outcome[subprocess.Popen[bytes]]] = SimpleQueue()
+        if not self._thread.run(lambda: started.put(outcome.capture(_start, command, files, output, host))):
+            raise OSError("the backend is closed")
+        return started.get().unwrap()
 
 
 def _start(command: list[str], files: tuple[int, ...], output: tuple[int, int], host: HostPolicy) -> subprocess.Popen[bytes]:

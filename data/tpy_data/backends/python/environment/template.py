@@ -1,4 +1,4 @@
-"""Templates: a process for each interpreter that has imported what a worker needs, and is forked for each worker.
+"""Templates: a process for each interpreter and environment that has imported what a worker needs, and is forked for each worker.
 
 An interpreter that cannot be one is no error here: whoever wants a worker starts it by itself then, and is told what is wrong.
 """
@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,10 @@ _ANSWER_BYTES_MAX = 4096
 
 Start = Callable[[list[str], tuple[int, ...]], "subprocess.Popen[bytes]"]
 """Starts a command that inherits descriptors, and says nothing. Raises OSError."""
+
+
+_Key = tuple[str, str, frozenset[tuple[str, str]]]
+"""Executable, current folder, environment."""
 
 
 class NoTemplate(Exception):
@@ -76,7 +81,9 @@ class _Template:
     def fork(self, name: str, files: Sequence[int]) -> ForkedWorker:
         """A worker with these descriptors: of its connection, its tokens, its standard output and error. Raises NoTemplate."""
         with self._lock:
-            answer = self._ask({"name": name, "server": os.getpid()}, files)
+            # Half: whoever gets no answer gives the descriptors to another worker, and two of them may not read one connection.
+            order = {"name": name, "server": os.getpid(), "until": time.monotonic() + ANSWER_S_MAX / 2}
+            answer = self._ask(order, files)
             if "stale" in answer:
                 raise _Stale
             if "failed" in answer:
@@ -130,25 +137,27 @@ class _Template:
 
 
 class Templates:
-    """The templates by interpreter. Any thread."""
+    """The templates, by interpreter and what a process gets from the one that starts it: a program that has the server in it may
+    change its environment and its folder. Any thread."""
 
     def __init__(self, start: Start) -> None:
         self._start = start
         self._lock = threading.Lock()
-        self._templates: dict[str, _Template] = {}
+        self._templates: dict[_Key, _Template] = {}
         self._retired: list[_Template] = []
         self._is_closed = False
 
     def fork(self, executable: str, name: str, files: Sequence[int]) -> ForkedWorker:
         """A worker of this interpreter; see `_Template.fork`. Raises NoTemplate."""
-        template = self._get(executable)
+        key = executable, _folder(), frozenset(os.environ.items())
+        template = self._get(key)
         try:
             return template.fork(name, files)
         except NoTemplate as error:
-            self._retire(executable, template)
+            self._retire(key, template)
             if not isinstance(error, _Stale):
                 raise
-        return self._get(executable).fork(name, files)
+        return self._get(key).fork(name, files)
 
     def close(self) -> None:
         """End all of them, and with them the workers that are left."""
@@ -160,26 +169,33 @@ class Templates:
         for each in every:
             each.close()
 
-    def _get(self, executable: str) -> _Template:
+    def _get(self, key: _Key) -> _Template:
         with self._lock:
             if self._is_closed:
                 raise NoTemplate
-            template = self._templates.pop(executable, None)
+            template = self._templates.pop(key, None)
             if template is None:
                 try:
-                    template = _Template(executable, self._start)
+                    template = _Template(key[0], self._start)
                 except OSError as error:
                     raise NoTemplate from error
-            self._templates[executable] = template  # the last that was used is the last
-            idle = [key for key, each in self._templates.items() if not each.workers and each is not template]
-            superfluous = [self._templates.pop(key) for key in idle[:-IDLE_MAX]]
+            self._templates[key] = template  # the last that was used is the last
+            idle = [known for known, each in self._templates.items() if not each.workers and each is not template]
+            superfluous = [self._templates.pop(known) for known in idle[:-IDLE_MAX]]
         for each in superfluous:
             each.retire()
         return template
 
-    def _retire(self, executable: str, template: _Template) -> None:
+    def _retire(self, key: _Key, template: _Template) -> None:
         with self._lock:
-            if self._templates.get(executable) is template:
-                del self._templates[executable]
+            if self._templates.get(key) is template:
+                del self._templates[key]
             self._retired = [each for each in (*self._retired, template) if each.workers]
         template.retire()
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return ""

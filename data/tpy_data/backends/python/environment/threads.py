@@ -32,16 +32,17 @@ class JobThread:
         """True if a job is not done yet."""
         return self._open > 0
 
-    def run(self, job: Callable[[], None]) -> None:
-        """Do this after the jobs before; nothing after `close`. It must not raise."""
+    def run(self, job: Callable[[], None]) -> bool:
+        """Do this after the jobs before; nothing after `close`, which returns False. It must not raise."""
         with self._lock:
             if self._is_closed:
-                return
+                return False
             self._open += 1
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
                 self._thread.start()
             self._jobs.put(job)
+        return True
 
     def wait_idle(self) -> None:
         """Until the jobs that were given so far are done. Not in a job."""
