@@ -33,6 +33,10 @@ class NamedProgram(Protocol):
         and out. Raises TpyError."""
         ...
 
+    def close(self) -> None:
+        """Give back what it shares with others. Called once, by the instance's thread."""
+        ...
+
 
 class _Output(msgspec.Struct, frozen=True):
     datatype: DataType
@@ -80,7 +84,9 @@ class NamedInstance:
 
     def close(self) -> None:
         """As `ModelInstance`."""
-        self._program = None
+        program, self._program = self._program, None
+        if program is not None:
+            program.close()
 
     def _wanted(self, requests: Sequence[ExecutionRequest]) -> tuple[str, ...]:
         """The outputs to fetch: those asked for when all requests ask for the same, else all."""

@@ -28,6 +28,7 @@ tf = pytest.importorskip("tensorflow", reason="needs TensorFlow: make test-backe
 from tests.backends.tensorflow import models  # noqa: E402  # imports tensorflow
 from tests.backends.tensorflow.models import config  # noqa: E402
 from tpy_data.backends.tensorflow import create  # noqa: E402
+from tpy_data.backends.tensorflow.graph import LoadedGraph  # noqa: E402
 from tpy_data.backends.tensorflow.model import TensorFlowModel  # noqa: E402
 from tpy_data.backends.tensorflow.settings import BackendConfig, model_settings  # noqa: E402
 
@@ -182,6 +183,36 @@ class TestSessions:
         graphs = [model.graph(placement) for placement in self.placements()]
         assert len({id(each.session) for each in graphs}) == sessions
         model.unload()
+
+    @pytest.mark.parametrize("share", ["1", "2"])
+    def test_instances_that_come_and_go_load_no_session_more_each_time(
+        self, backend: Backend, tmp_path: Path, saved: Path, share: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        loaded, closed = list[LoadedGraph](), list[LoadedGraph]()
+        load, close = TensorFlowModel.load, LoadedGraph.close
+
+        def counted_load(model: TensorFlowModel, placement: InstancePlacement) -> LoadedGraph:
+            loaded.append(load(model, placement))
+            return loaded[-1]
+
+        def counted_close(graph: LoadedGraph) -> None:
+            closed.append(graph)
+            close(graph)
+
+        monkeypatch.setattr(TensorFlowModel, "load", counted_load)
+        monkeypatch.setattr(LoadedGraph, "close", counted_close)
+        context = gathering(tmp_path, saved, **GATHERING, parameters=parameters(MAX_SESSION_SHARE_COUNT=share))
+        with HostedModel(backend, context) as model:
+            for _ in range(5):
+                instance = model.instance(ON_CPU)
+                assert run(instance, context, INDEX=np.array([[1]]))["DOUBLED"].tolist() == [[2]]
+                instance.close()
+            assert (len(loaded), len(closed)) == (1, 0)
+            several = [model.instance(placement) for placement in self.placements()]
+            for instance in several:
+                instance.close()
+            assert len(loaded) - len(closed) == 1
+        assert len(loaded) == len(closed)
 
     def test_a_run_leaves_the_interpreter_to_others(self, backend: Backend, tmp_path: Path) -> None:
         context = context_of(

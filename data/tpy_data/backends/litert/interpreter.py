@@ -63,6 +63,9 @@ class LoadedFile:
         except Exception as error:
             raise Internal(f"LiteRT execute failure: {error}") from error
 
+    def close(self) -> None:
+        """As `NamedProgram`: the interpreter is the instance's alone."""
+
     def _run_tensors(self, feed: Mapping[str, Array], names: Sequence[str]) -> Sequence[Array]:
         interpreter, inputs = self._interpreter, self._inputs
         shapes = {name: array.shape for name, array in feed.items()}

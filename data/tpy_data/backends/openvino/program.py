@@ -55,6 +55,9 @@ class InferRequest:
             raise failure("running inference", error) from error
         return arrays if rows is None else [array[:rows] for array in arrays]
 
+    def close(self) -> None:
+        """As `NamedProgram`: the request is the instance's alone, and the compiled model is the model's."""
+
     def _filled(self, feed: Mapping[str, Array], rows: int) -> Mapping[str, Array]:
         """The batch with rows of zeros behind it, where the model takes batches of one size only."""
         size = self._fixed_batch or rows

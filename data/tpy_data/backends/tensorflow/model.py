@@ -20,6 +20,18 @@ GRAPHDEF_FILE = "model.graphdef"
 _Key = tuple[InstanceKind, int, HostPolicy]
 
 
+class _Shared:
+    """A session, and the number of instances that have it."""
+
+    def __init__(self, graph: LoadedGraph) -> None:
+        self.graph = graph
+        self.users = 0
+
+
+def _key(placement: InstancePlacement) -> _Key:
+    return placement.kind, placement.device_id, placement.host
+
+
 class TensorFlowModel:
     """A `LoadedModel`. Instances on a device share a session, whose runs go side by side: weights are in memory once.
     MAX_SESSION_SHARE_COUNT says how many may; Triton's default is one."""
@@ -32,30 +44,43 @@ class TensorFlowModel:
         names = (SAVEDMODEL_FOLDER, GRAPHDEF_FILE)
         self.path = model_path(context, names[::-1] if context.config.platform == GRAPHDEF else names)
         self._lock = threading.Lock()
-        self._graphs: dict[_Key, list[LoadedGraph]] = {}
-        self._taken: dict[_Key, int] = {}
+        self._shared: dict[_Key, list[_Shared]] = {}
 
     def prepare(self) -> None:
         """Load the first instance's session, so that a broken model fails here. Raises TpyError."""
         self.graph(self._first_placement(), take=False)
 
     def graph(self, placement: InstancePlacement, *, take: bool = True) -> LoadedGraph:
-        """The session for this instance, validated against the configuration; `take` False: one that an instance will have.
-        Raises TpyError."""
-        key = (placement.kind, placement.device_id, placement.host)
+        """The session for this instance, validated against the configuration, to be given back (`give_back`); `take` False: one
+        that an instance will have. Raises TpyError."""
+        key = _key(placement)
+        share_max = self._settings.session_share_max
         with self._lock:
-            graphs, taken = self._graphs.setdefault(key, []), self._taken.get(key, 0)
-            share_max = self._settings.session_share_max or taken + 1
-            if len(graphs) <= taken // share_max:
+            sessions = self._shared.setdefault(key, [])
+            found = next((each for each in sessions if not share_max or each.users < share_max), None)
+            if found is None:
                 graph = self.load(placement)
                 try:
                     validate(self._context.config, graph.signature)
                 except Exception:
                     graph.close()
                     raise
-                graphs.append(graph)
-            self._taken[key] = taken + take
-            return graphs[taken // share_max]
+                found = _Shared(graph)
+                sessions.append(found)
+            found.users += take
+            return found.graph
+
+    def give_back(self, placement: InstancePlacement, graph: LoadedGraph) -> None:
+        """An instance has ended. The last session of a device stays for the next one, until the model is unloaded."""
+        with self._lock:
+            sessions = self._shared.get(_key(placement), [])
+            found = next((each for each in sessions if each.graph is graph), None)
+            if found is None:
+                return  # the model was unloaded
+            found.users -= 1
+            if not found.users and len(sessions) > 1:
+                sessions.remove(found)
+                graph.close()
 
     def load(self, placement: InstancePlacement) -> LoadedGraph:
         """A session of its own for the caller. Raises TpyError."""
@@ -74,14 +99,15 @@ class TensorFlowModel:
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
         """Raises TpyError."""
         graph = self.graph(placement)
-        return named_instance(SessionProgram(graph), graph.signature, self._context.config)
+        program = SessionProgram(graph, lambda: self.give_back(placement, graph))
+        return named_instance(program, graph.signature, self._context.config)
 
     def unload(self) -> None:
         """Close all sessions."""
         with self._lock:
-            for graph in (graph for graphs in self._graphs.values() for graph in graphs):
-                graph.close()
-            self._graphs.clear()
+            for each in (each for sessions in self._shared.values() for each in sessions):
+                each.graph.close()
+            self._shared.clear()
 
     def _first_placement(self) -> InstancePlacement:
         anywhere = InstancePlacement(name=self._context.name, kind=InstanceKind.KIND_CPU)

@@ -19,8 +19,10 @@ class SessionProgram:
     """A `NamedProgram`, used in one thread. For each choice of outputs there is a callable, which costs a quarter of
     `Session.run`."""
 
-    def __init__(self, graph: LoadedGraph) -> None:
+    def __init__(self, graph: LoadedGraph, give_back: Callable[[], object]) -> None:
+        """`give_back` is called when it is closed."""
         self._graph = graph
+        self._give_back = give_back
         self._callables: dict[_Key, _Run] = {}
 
     def run(self, feed: Mapping[str, Array], names: Sequence[str]) -> Sequence[Array]:
@@ -29,6 +31,11 @@ class SessionProgram:
             return self._callable((tuple(feed), tuple(names)))(*feed.values())
         except Exception as error:
             raise Internal(f"TensorFlow execute failure: {text_of(error)}") from error
+
+    def close(self) -> None:
+        """As `NamedProgram`."""
+        self._callables.clear()
+        self._give_back()
 
     def _callable(self, key: _Key) -> _Run:
         run = self._callables.get(key)
