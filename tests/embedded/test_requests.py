@@ -129,6 +129,31 @@ def test_wrong_inputs_are_refused(server: tpy.Server, inputs: dict[str, object],
         server.model("echo").infer(inputs)
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("output", ["Y"]),
+        ("outputs", "Y"),
+        ("outputs", [5]),
+        ("id", 5),
+        ("id", "\ud800"),
+        ("parameters", {"a": object()}),
+        ("parameters", [1]),
+        ("sequence_id", -1),
+        ("sequence_id", 1.5),
+        ("sequence_start", "yes"),
+        ("priority", "high"),
+        ("timeout_us", 1 << 64),
+        ("timeout_s", float("inf")),
+        ("timeout_s", "1"),
+    ],
+)
+def test_wrong_options_are_refused(server: tpy.Server, option: str, value: object) -> None:
+    """They would reach workers, which cannot be told them, or the scheduler."""
+    with pytest.raises(InvalidArgument, match=f"'{option}'"):
+        server.model("counter").infer({"COUNT": [1]}, **{option: value})
+
+
 def test_a_request_ends_when_its_time_is_over(server: tpy.Server, held: Held) -> None:
     with pytest.raises(Unavailable, match=r"(?i)timeout|deadline"):
         server.model("held").infer({"X": [1]}, timeout_s=0.05)

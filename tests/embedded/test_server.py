@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +20,10 @@ import tritonclient.http
 import tpy
 from tests.e2e.repositories import AFFINE_CONFIG, ModelFolder
 from tests.e2e.waiting import wait_until
+from tpy.embedded.engine_thread import EngineThread
 from tpy.errors import InvalidArgument, NotFound, TpyError, Unavailable
 from tpy.messages import ModelState
+from tpy_data.backends.function import FUNCTIONS
 
 X = [("X", np.float32, [-1])]
 Y = [("Y", np.float32, [-1])]
@@ -166,12 +171,87 @@ def test_a_function_keeps_the_state_of_sequences(server: tpy.Server) -> None:
         ({"Z": [1]}, "returned 'Z'; its outputs are 'Y'"),
         (np.array(["a"]), "returned output 'Y' as BYTES, expected FP32"),
         (np.array([1j]), "returned output 'Y' as INVALID, expected FP32"),
+        (None, "returned output 'Y' as None, expected FP32"),
+        ([object()], "returned output 'Y' as object, expected FP32"),
     ],
 )
 def test_what_a_function_returns_is_checked(server: tpy.Server, returned: object, problem: str) -> None:
     server.add_model("f", lambda X: returned, inputs=X, outputs=Y)
     with pytest.raises(TpyError, match=problem):
         server.model("f").infer({"X": [1]})
+
+
+@pytest.mark.parametrize("returned", [[300], [1.5], [-1], [float("nan")], np.array([300], np.uint16)])
+def test_numbers_that_the_type_does_not_have_are_not_bent(server: tpy.Server, returned: object) -> None:
+    server.add_model("f", lambda X: returned, inputs=X, outputs=[("Y", np.uint8, [-1])])
+    with pytest.raises(TpyError, match="returned output 'Y' as values that the type does not have, expected UINT8"):
+        server.model("f").infer({"X": [1]})
+
+
+def test_strings_of_a_function_stay_what_they_are(server: tpy.Server) -> None:
+    server.add_model("f", lambda X: [b"a\0\0", "\xe9"], inputs=X, outputs=[("Y", bytes, [-1])])
+    assert server.model("f").infer({"X": [1]})["Y"].tolist() == [b"a\0\0", "\xe9".encode()]
+    server.add_model("f", lambda X: [b"a", None], inputs=X, outputs=[("Y", bytes, [-1])])
+    with pytest.raises(TpyError, match="as NoneType, expected BYTES"):
+        server.model("f").infer({"X": [1]})
+
+
+async def _task(X: np.ndarray) -> np.ndarray:
+    return X
+
+
+@pytest.mark.parametrize("function", [5, _task, lambda X: (yield X)])
+def test_what_is_no_function_is_refused(server: tpy.Server, function: Any) -> None:
+    with pytest.raises(InvalidArgument, match="expected a function that returns its outputs"):
+        server.add_model("f", function, inputs=X, outputs=Y)
+
+
+def test_functions_that_were_replaced_are_forgotten(server: tpy.Server) -> None:
+    known = len(FUNCTIONS)
+    for _ in range(3):
+        server.add_model("f", lambda X: X, inputs=X, outputs=Y)
+    assert len(FUNCTIONS) == known + 1
+
+
+def test_a_start_may_be_tried_again_and_nothing_is_added_after_the_end() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        server = tpy.Server(http_address="127.0.0.1", http_port=taken.getsockname()[1])
+        server.add_model("f", lambda X: X, inputs=X, outputs=Y)
+        with pytest.raises(Unavailable, match="already in use"):
+            server.start()
+    with server:
+        assert server.model("f").infer({"X": [3]})["Y"] == [3]
+    with pytest.raises(Unavailable, match="the server has stopped"):
+        server.add_model("g", lambda X: X, inputs=X, outputs=Y)
+
+
+def test_a_start_whose_task_is_cancelled_leaves_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On asyncio the task ends before the thread that starts the server."""
+    starting, gate, stopped = threading.Event(), threading.Event(), threading.Event()
+
+    class Gated(EngineThread):
+        def __init__(self, *arguments: Any, **rest: Any) -> None:
+            starting.set()
+            gate.wait(60)
+            super().__init__(*arguments, **rest)
+
+        def stop(self) -> None:
+            super().stop()
+            stopped.set()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(tpy.Server().__aenter__())
+        await asyncio.to_thread(starting.wait, 60)
+        task.cancel()
+        await asyncio.wait([task])
+        gate.set()
+        assert task.cancelled()
+
+    monkeypatch.setattr("tpy.embedded.server.EngineThread", Gated)
+    asyncio.run(main())
+    assert stopped.wait(60)
 
 
 def test_a_failing_function_fails_its_request_only(server: tpy.Server) -> None:

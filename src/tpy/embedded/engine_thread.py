@@ -56,6 +56,7 @@ class EngineThread:
         self._gpus = gpus
         self._announced: list[str] = []
         self._stop = Stop()
+        self._asked_to_stop = ""
         self.calls: set[OpenCall] = set()
         """Requests that have not ended. Used on the server's thread."""
         self._token: trio.lowlevel.TrioToken | None = None
@@ -82,6 +83,8 @@ class EngineThread:
 
     async def _serve(self) -> Outcome:
         self._token = trio.lowlevel.current_trio_token()
+        if self._asked_to_stop:  # before there was a token
+            self._stop.ask(self._asked_to_stop)
         return await run_server(
             self._options,
             logs=_Logs(self._options.log),
@@ -147,6 +150,7 @@ class EngineThread:
 
     def ask_stop(self, reason: str) -> None:
         """Have the server stop; returns at once. Idempotent."""
+        self._asked_to_stop = reason
         if self._token is not None and os.getpid() == self._process:
             try:
                 self._token.run_sync_soon(self._stop.ask, reason)
@@ -156,12 +160,12 @@ class EngineThread:
     def stop(self) -> None:
         """Stop in order, and wait for the end: requests in flight are answered. Idempotent. Raises what ended the server before,
         and Unavailable when the exit time-out ran out."""
-        atexit.unregister(self.stop)
         if os.getpid() != self._process:
             return
         self.require_other_thread()
         self.ask_stop("the program stops the server")
         self._thread.join()
+        atexit.unregister(self.stop)  # not earlier: Ctrl-C may end the wait
         ended, self._ended = self._ended, None
         if ended is not None and ended.unwrap() is Outcome.FAILED:
             raise Unavailable("exit timeout expired: requests or models that did not end were cut off")

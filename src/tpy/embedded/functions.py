@@ -31,7 +31,7 @@ def write_model(
     config: Mapping[str, object],
 ) -> None:
     """Write the folder of a model of the backend `function`, of one version. Raises InvalidArgument for a wrong name or type."""
-    if not name or Path(name).name != name or name.startswith("."):
+    if not isinstance(name, str) or not name or Path(name).name != name or name.startswith(".") or "\0" in name:
         raise InvalidArgument(f"a model's name is that of a folder, got {name!r}")
     document = {
         **({"dynamic_batching": {}} if max_batch_size > 0 and "sequence_batching" not in config else {}),

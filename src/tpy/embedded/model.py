@@ -11,6 +11,7 @@ import numpy as np
 from tpy.config import ModelConfig
 from tpy.embedded.calls import AsyncInbox, Call, Inbox
 from tpy.embedded.engine_thread import EngineThread
+from tpy.embedded.options import check_options
 from tpy.embedded.tensors import to_tensors
 from tpy.errors import Internal
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, ParameterValue, SequencePosition
@@ -133,6 +134,7 @@ class Model:
         return response
 
     def _request(self, inputs: Mapping[str, object], options: RequestOptions) -> InferenceRequest:
+        check_options(options)
         sequence_id = options.get("sequence_id", 0)
         now_ns = self._now_ns()
         timeout_s = options.get("timeout_s")

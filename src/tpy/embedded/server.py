@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 import shutil
 import tempfile
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -54,29 +56,35 @@ class Server:
         if "load_model" not in options and "model_control_mode" not in options:
             self._given["load_model"] = ("*",)
         self._given["model_repository"] = tuple(map(str, folders))
-        self._functions: list[str] = []
+        self._functions: list[tuple[str, int]] = []
         self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._is_given_up = False
         self._engine: EngineThread | None = None
 
     def start(self) -> Self:
-        """Start, and return when the models of the start serve. Raises what prevents it; a server starts once."""
-        if self._engine is not None:
+        """Start, and return when the models of the start serve. Raises what prevents it, after which it may be tried again; a
+        server that has started does not start again."""
+        if self._engine is not None or self._is_given_up:
             raise Unavailable("the server was started already: make another one")
         repositories = (*self._given["model_repository"], str(self._own_repository()))
         try:
-            try:
-                values, warnings = collect({**self._given, "model_repository": repositories}, {})
-                options = server_options(values, warnings)
-            except UsageError as error:
-                raise InvalidArgument(str(error)) from None
-            self._engine = EngineThread(options, gpus=visible_gpus())
-        except BaseException:
-            self._clean_up()
-            raise
+            values, warnings = collect({**self._given, "model_repository": repositories}, {})
+            options = server_options(values, warnings)
+        except UsageError as error:
+            raise InvalidArgument(str(error)) from None
+        engine = EngineThread(options, gpus=visible_gpus())
+        with self._lock:
+            self._engine = engine
+            is_wanted = not self._is_given_up
+        if not is_wanted:
+            self.stop()
         return self
 
     def stop(self) -> None:
         """Stop in order: requests in flight are answered until `exit_timeout_secs` are over. Idempotent."""
+        with self._lock:
+            self._is_given_up = True
         try:
             if self._engine is not None:
                 self._engine.stop()
@@ -90,7 +98,15 @@ class Server:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        return await anyio.to_thread.run_sync(self.start)
+        try:
+            return await anyio.to_thread.run_sync(self.start)
+        except BaseException:
+            with self._lock:
+                self._is_given_up = True  # a task of asyncio that is cancelled does not wait for its thread
+                engine = self._engine
+            if engine is not None:
+                engine.ask_stop("the start was cancelled")
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -159,13 +175,19 @@ class Server:
         dimension in front, and concurrent requests are computed together. It runs in a thread of the server, one call at a time;
         more at once by an `instance_group` in `config`, which holds further fields of a model configuration.
         """
-        own = self._own_repository()
-        key = f"{own}/{next(self._numbers)}"
-        write_model(own, name, key, inputs, outputs, max_batch_size, config or {})
-        FUNCTIONS[key] = function
-        self._functions.append(key)
+        if not callable(function) or any(kind(function) for kind in _NO_FUNCTIONS):
+            raise InvalidArgument(f"model '{name}': expected a function that returns its outputs, got {function!r}")
+        with self._lock:
+            if self._is_given_up:
+                raise Unavailable("the server has stopped")
+            own = self._own_repository()
+            number = next(self._numbers)
+            write_model(own, name, self._key(number), inputs, outputs, max_batch_size, config or {})
+            FUNCTIONS[self._key(number)] = function
+            self._functions.append((name, number))
         if self._engine is not None:
             self.load(name)
+            self._forget([each for each in self._functions if each[0] == name and each[1] < number])
         elif "*" not in self._given.get("load_model", ("*",)):
             self._given["load_model"] = (*self._given["load_model"], name)
 
@@ -176,9 +198,18 @@ class Server:
             weakref.finalize(self, _remove, self._own, self._process)
         return self._own
 
+    def _key(self, number: int) -> str:
+        return f"{self._own}/{number}"
+
+    def _forget(self, functions: Sequence[tuple[str, int]]) -> None:
+        with self._lock:
+            for each in functions:
+                if each in self._functions:
+                    self._functions.remove(each)
+                    FUNCTIONS.pop(self._key(each[1]), None)
+
     def _clean_up(self) -> None:
-        while self._functions:
-            del FUNCTIONS[self._functions.pop()]
+        self._forget(tuple(self._functions))
         if self._own is not None:
             _remove(self._own, self._process)
 
@@ -188,6 +219,8 @@ class Server:
             raise Unavailable("the server was not started: use it in a `with` block, or call start()")
         return self._engine
 
+
+_NO_FUNCTIONS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 _DEFAULTS: Mapping[str, OptionValue] = {"model_control_mode": "explicit"}
 

@@ -17,6 +17,8 @@ Array = np.ndarray[Any, Any]
 def to_tensors(inputs: Mapping[str, object], describe: Callable[[], ModelDescription]) -> tuple[Tensor, ...]:
     """The tensors of `inputs`: arrays and what offers DLPack without a copy, where they are in host memory; strings, numbers and
     lists of them as the model's data type, which `describe` is asked for. Raises InvalidArgument for what is none of these."""
+    if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
+        raise InvalidArgument("expected inputs by their names")
     return tuple(_to_tensor(name, value, describe) for name, value in inputs.items())
 
 
@@ -71,7 +73,10 @@ def _as_bytes(name: str, array: Array) -> Array:
 def _encoded(name: str, values: Iterable[object]) -> Iterator[bytes]:
     for value in values:
         if isinstance(value, str):
-            yield value.encode()
+            try:
+                yield value.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidArgument(f"input '{name}': {error}") from None
         elif isinstance(value, bytes):
             yield value
         else:

@@ -126,20 +126,38 @@ class FunctionInstance:
         return dict(zip(names, values, strict=True))
 
     def _tensor(self, name: str, value: object) -> Tensor:
-        """The output, cast to its type where that loses nothing."""
+        """The output, cast to its type where that loses no more than precision."""
         datatype = self._types[name]
+        if value is None:
+            raise self._wrong(name, "None", datatype)
         if datatype is DataType.BYTES:
-            array = np.asarray(value)
-            flat = [each if isinstance(each, bytes) else str(each).encode() for each in array.ravel().tolist()]
+            # NumPy's own strings would lose the zeros at their ends.
+            array = value if isinstance(value, np.ndarray) else np.asarray(value, dtype=object)
             made = np.empty(array.shape, dtype=object)
-            made.ravel()[:] = flat
+            made.ravel()[:] = [self._encoded(name, each) for each in array.ravel().tolist()]
             return Tensor(name, datatype, made)
         array = np.asarray(value)
         if array.dtype != datatype.numpy:
-            found = from_numpy(array.dtype)
-            if isinstance(value, np.ndarray) and not np.can_cast(array.dtype, datatype.numpy, "same_kind"):
-                raise Internal(
-                    f"the function of model '{self._name}' returned output '{name}' as {found.value}, expected {datatype.value}"
-                )
-            array = array.astype(datatype.numpy)
+            array = self._cast(name, array, datatype, is_array=isinstance(value, np.ndarray))
         return Tensor(name, datatype, array)
+
+    def _encoded(self, name: str, element: object) -> bytes:
+        if isinstance(element, bytes):
+            return element
+        if isinstance(element, str):
+            return element.encode()
+        raise self._wrong(name, type(element).__name__, DataType.BYTES)
+
+    def _cast(self, name: str, array: np.ndarray[Any, Any], datatype: DataType, *, is_array: bool) -> np.ndarray[Any, Any]:
+        """Numbers that are no array may be any that the type has."""
+        target = np.dtype(datatype.numpy)
+        if array.dtype.kind in "OSUc" or (is_array and not np.can_cast(array.dtype, target, "same_kind")):
+            raise self._wrong(name, array.dtype if array.dtype.kind == "O" else from_numpy(array.dtype).value, datatype)
+        with np.errstate(invalid="ignore", over="ignore"):
+            cast = array.astype(target)
+        if target.kind in "biu" and not np.can_cast(array.dtype, target) and not np.array_equal(cast, array):
+            raise self._wrong(name, "values that the type does not have", datatype)
+        return cast
+
+    def _wrong(self, name: str, found: object, expected: DataType) -> Internal:
+        return Internal(f"the function of model '{self._name}' returned output '{name}' as {found}, expected {expected.value}")
