@@ -392,9 +392,9 @@ def test_tritons_start_scripts_run_unchanged(repository: Path, tmp_path: Path) -
 
 
 def test_flags_without_effect_warn(repository: Path) -> None:
-    with ServerProcess("--http-thread-count=3", "--pinned-memory-pool-byte-size=1", repositories=[repository]) as server:
+    with ServerProcess("--http-thread-count=3", "--enable-peer-access=false", repositories=[repository]) as server:
         pass
-    for name in ("http-thread-count", "pinned-memory-pool-byte-size"):
+    for name in ("http-thread-count", "enable-peer-access"):
         assert re.search(rf'^W.*"--{name} has no effect: ', server.log, re.MULTILINE)
 
 

@@ -41,7 +41,9 @@ def _listening(pid: int) -> set[str]:
 
 
 def _workers(pid: int) -> list[int]:
-    return [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+    """The processes below the server: workers, and the template that they are forked from."""
+    children = [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
+    return children + [worker for child in children for worker in _workers(child)]
 
 
 @pytest.mark.parametrize("region", REGIONS, ids=lambda region: region[:20])
