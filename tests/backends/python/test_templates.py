@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
@@ -146,6 +147,26 @@ def test_an_order_that_was_given_up_is_not_carried_out_late(monkeypatch: pytest.
     templates.close()
     first.close()
     late.close()
+
+
+def test_the_first_process_of_a_container_leaves_no_zombie_of_a_worker_without_its_template(make: Serve) -> None:
+    set_subreaper = 36
+    served = make(LOOK)
+    model, [instance] = opened(served, 1)
+    was = look(instance, served)
+    libc = ctypes.CDLL(None)
+    libc.prctl(set_subreaper, 1, 0, 0, 0)
+    try:
+        os.kill(was["parent"], signal.SIGKILL)
+        process = os.pidfd_open(was["pid"])
+        poller = select.poll()
+        poller.register(process, select.POLLIN)
+        assert poller.poll(20_000)
+        os.close(process)
+        model.close()
+    finally:
+        libc.prctl(set_subreaper, 0, 0, 0, 0)
+    assert not Path(f"/proc/{was['pid']}").exists()
 
 
 def test_a_worker_has_the_environment_and_the_folder_of_now(make: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ An interpreter that cannot be one is no error here: whoever wants a worker start
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -97,7 +98,7 @@ class _Template:
             try:
                 return os.waitstatus_to_exitcode(self._ask({"reap": pid})["status"])
             except NoTemplate:
-                return -signal.SIGKILL
+                return _adopted_status(pid)
             finally:
                 self.workers -= 1
                 self._close_if_over()
@@ -199,3 +200,12 @@ def _folder() -> str:
         return os.getcwd()
     except OSError:  # it was removed
         return ""
+
+
+def _adopted_status(pid: int) -> int:
+    """Of a worker without its template: it is our child then, if we are the first process of a container."""
+    with contextlib.suppress(ChildProcessError):
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+    return -signal.SIGKILL
