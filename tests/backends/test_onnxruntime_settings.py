@@ -63,6 +63,7 @@ def test_graph_level() -> None:
     [
         ({"intra_op_thread_count": "two"}, "failed to convert 'two' to integral number"),
         ({"inter_op_thread_count": ""}, "failed to convert '' to integral number"),
+        ({"inter_op_thread_count": "2147483648"}, "failed to convert '2147483648' to integral number"),
         ({"enable_mem_arena": "yes"}, "failed to convert 'yes' to boolean"),
         (
             {"execution_mode": "2"},

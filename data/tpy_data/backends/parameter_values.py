@@ -16,9 +16,12 @@ def parse_boolean(text: str) -> bool:
     return word in _TRUE
 
 
-def parse_integer(text: str) -> int:
-    """Raises InvalidArgument for what is no whole number."""
+def parse_integer(text: str, *, bits: int = 64) -> int:
+    """Raises InvalidArgument for what is no whole number, or none of so many bits, of which one is the sign."""
     try:
-        return int(text)
+        number = int(text)
     except ValueError:
-        raise InvalidArgument(f"failed to convert '{text}' to integral number") from None
+        number = 1 << bits
+    if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
+        raise InvalidArgument(f"failed to convert '{text}' to integral number")
+    return number

@@ -271,6 +271,7 @@ class TestWhatDoesNotFit:
             ({"parameters": parameters(MAX_SESSION_SHARE_COUNT="0")}, "'MAX_SESSION_SHARE_COUNT' must be positive number"),
             ({"parameters": parameters(TF_NUM_INTRA_THREADS="-1")}, "'TF_NUM_INTRA_THREADS' must be non-negative number"),
             ({"parameters": parameters(TF_NUM_INTER_THREADS="two")}, "failed to convert 'two' to integral number"),
+            ({"parameters": parameters(TF_NUM_INTER_THREADS="9999999999")}, "failed to convert '9999999999' to integral number"),
             ({"parameters": parameters(TF_USE_PER_SESSION_THREADS="maybe")}, "failed to convert 'maybe' to boolean"),
             (
                 {"model_operations": ModelOperations(op_library_filename=("no_such.so",))},
@@ -306,11 +307,13 @@ class TestWhatDoesNotFit:
         with pytest.raises(Internal, match=r"Op type not registered 'OperatorOfNobody'.*model_operations \{ op_library_filename"):
             backend.load(context)
 
-    def test_a_file_that_is_no_graph(self, backend: Backend, tmp_path: Path) -> None:
-        context = context_of(tmp_path, config(**GRAPH))
-        (context.version_directory / "model.graphdef").write_bytes(b"no graph")
-        with pytest.raises(Internal, match=r"'model.graphdef' is no graph of TensorFlow"):
-            backend.load(context)
+    @pytest.mark.parametrize("content", [b"no graph", b""])
+    def test_a_file_that_is_no_graph(self, backend: Backend, tmp_path: Path, content: bytes) -> None:
+        for given in (config(**GRAPH), config()):
+            context = context_of(tmp_path, given)
+            (context.version_directory / "model.graphdef").write_bytes(content)
+            with pytest.raises(Internal, match=r"'model.graphdef' is no graph of TensorFlow"):
+                backend.load(completed(backend, context))
 
     def test_a_folder_that_is_no_saved_model(self, backend: Backend, tmp_path: Path) -> None:
         context = context_of(tmp_path, config(**GATHERING))

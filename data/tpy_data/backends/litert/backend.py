@@ -35,7 +35,7 @@ class LiteRtModel:
         config = context.config
         self._context = context
         self._path = model_file(context, (DEFAULT_FILENAME,))
-        self._threads = parse_integer(config.parameter(_THREADS)) if _THREADS in config.parameters else None
+        self._threads = parse_integer(config.parameter(_THREADS), bits=32) if _THREADS in config.parameters else None
         if self._threads is not None and self._threads < 1:
             raise InvalidArgument(
                 f"parameter '{_THREADS}' of model '{config.name}' must be a positive number, got {self._threads}"

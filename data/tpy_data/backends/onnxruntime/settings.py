@@ -59,8 +59,8 @@ def backend_config(pairs: Mapping[str, str]) -> BackendConfig:
     return BackendConfig(
         default_max_batch_size=parse_integer(pairs.get("default-max-batch-size", str(DEFAULT_MAX_BATCH_SIZE))),
         global_thread_pool=parse_boolean(pairs.get("enable-global-threadpool", "0")),
-        intra_op_thread_count=parse_integer(pairs.get("intra_op_thread_count", "0")),
-        inter_op_thread_count=parse_integer(pairs.get("inter_op_thread_count", "0")),
+        intra_op_thread_count=parse_integer(pairs.get("intra_op_thread_count", "0"), bits=32),
+        inter_op_thread_count=parse_integer(pairs.get("inter_op_thread_count", "0"), bits=32),
     )
 
 
@@ -76,8 +76,8 @@ def session_settings(config: ModelConfig) -> SessionSettings:
         )
     graph = config.optimization.graph if config.optimization is not None else None
     return SessionSettings(
-        intra_op_thread_count=parse_integer(config.parameter("intra_op_thread_count", "0")),
-        inter_op_thread_count=parse_integer(config.parameter("inter_op_thread_count", "0")),
+        intra_op_thread_count=parse_integer(config.parameter("intra_op_thread_count", "0"), bits=32),
+        inter_op_thread_count=parse_integer(config.parameter("inter_op_thread_count", "0"), bits=32),
         parallel_execution=execution_mode == 1,
         graph_level=graph.level if graph is not None else 0,
         memory_arena=_switch(config, "enable_mem_arena"),

@@ -137,6 +137,8 @@ def _import_frozen(path: Path) -> None:
         definition.ParseFromString(path.read_bytes())
     except DecodeError as error:
         raise Internal(f"'{path.name}' is no graph of TensorFlow: {error}") from error
+    if not definition.node:
+        raise Internal(f"'{path.name}' is no graph of TensorFlow: it holds no operations")
     tf.import_graph_def(definition, name="")
 
 

@@ -82,7 +82,7 @@ def model_settings(config: ModelConfig) -> ModelSettings:
 
 
 def _count(config: ModelConfig, key: str) -> int:
-    count = parse_integer(config.parameter(key, "0"))
+    count = parse_integer(config.parameter(key, "0"), bits=32)
     if count < 0:
         raise InvalidArgument(f"parameter '{key}' must be non-negative number for TensorFlow model '{config.name}'")
     return count
