@@ -57,7 +57,7 @@ def test_no_other_signal_ends_the_server(repository: Path) -> None:
         for number in sorted(others - crashes - stops):
             for pid in (*frontends, server.process.pid):
                 os.kill(pid, number)
-            if number in answers:  # one after the other: dozens at once are too much for the signal stack of a native thread
+            if number in answers:  # several at once are too much for the signal stack of PYTHONFAULTHANDLER
                 server.wait_log(answers[number])
         assert is_live(server)
         assert server.children() == frontends
