@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import mmap
 import os
 import subprocess
 import sys
@@ -94,10 +96,13 @@ def test_threads_at_the_same_time() -> None:
 
     def load() -> None:
         with meter.measure() as measured:
-            kept.append(np.ones(32 * MIB, np.uint8))
+            block = np.frombuffer(mmap.mmap(-1, 32 * MIB), np.uint8)  # from the system: no memory that others have freed
+            block.fill(1)
+            kept.append(block)
         sizes.extend(usage.byte_size for usage in measured.usage())
 
     threads = [threading.Thread(target=load) for _ in range(3)]
+    gc.collect()
     before = host_bytes()
     for thread in threads:
         thread.start()
