@@ -19,6 +19,9 @@ from tpy.units import MIB
 from tpy_data.backends.python.environment.process import memory_bytes
 from tpy_data.engine.loading.memory_meter import Growth, MemoryMeter, host_bytes, total
 
+_OWN = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+"""New memory of the system, none that others have freed."""
+
 
 def test_growth_of_loads_one_after_the_other() -> None:
     growth = Growth()
@@ -96,7 +99,7 @@ def test_threads_at_the_same_time() -> None:
 
     def load() -> None:
         with meter.measure() as measured:
-            block = np.frombuffer(mmap.mmap(-1, 32 * MIB), np.uint8)  # from the system: no memory that others have freed
+            block = np.frombuffer(mmap.mmap(-1, 32 * MIB, flags=_OWN), np.uint8)
             block.fill(1)
             kept.append(block)
         sizes.extend(usage.byte_size for usage in measured.usage())
