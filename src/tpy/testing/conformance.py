@@ -65,6 +65,10 @@ class BackendUnderTest:
     tolerance: float = 1e-6
 
 
+_ROUNDS = 3
+"""A pool of native threads may grow with its second use, too; what is left behind is left behind each time."""
+
+
 class Stage:
     """The backend under test with its model on disk."""
 
@@ -266,9 +270,14 @@ class BackendConformance:
 
     def test_loading_and_unloading_leave_nothing(self, stage: Stage) -> None:
         self.use_once(stage)  # what is imported, and pools that belong to the process, come with the first use
-        before = measure()
-        remains = [reference for _ in range(3) for reference in self.use_once(stage)]
-        assert left_since(before) == NOTHING
+        remains = []
+        for _ in range(_ROUNDS):
+            before = measure()
+            remains += [reference for _ in range(3) for reference in self.use_once(stage)]
+            left = left_since(before)
+            if left == NOTHING:
+                break
+        assert left == NOTHING
         assert [reference() for reference in remains] == [None] * len(remains)
 
     def test_a_failing_request_is_answered_and_the_instance_lives_on(self, stage: Stage) -> None:
