@@ -422,4 +422,4 @@ async def test_a_request_beyond_any_deadline_does_not_keep_the_loop_busy(
         before = loop_guard.steps
         await sink.wait()
         assert sink.at_ms == 3_600_000
-        assert loop_guard.steps - before < 20
+        assert loop_guard.steps - before < 40, "some for each line about a batch that takes long"

@@ -48,14 +48,14 @@ def _observed_by_model(snapshot: Snapshot) -> dict[ModelId, list[ObservedVersion
 
 
 def _status(version: Version, wanted: DesiredVersion | None, observed: Sequence[ObservedVersion]) -> VersionStatus:
-    """READY as long as one generation serves; then its reason is what went wrong with the newest one."""
+    """READY as long as one generation serves; then its reason is what went wrong with the newest one, or the version's remark."""
     newest = observed[-1] if observed else None
     if wanted is not None:
         newest = next((entry for entry in observed if entry.key.generation == wanted.generation), None)
     serving = next((entry for entry in reversed(observed) if entry.state is ModelState.READY), None)
     if serving is not None:
         failed = newest is not None and newest.state is ModelState.UNAVAILABLE
-        reason = newest.reason if newest is not None and failed else serving.applied_error
+        reason = newest.reason if newest is not None and failed else serving.applied_error or serving.remark
         return VersionStatus(version=version, state=ModelState.READY, reason=reason)
     if newest is not None:
         return VersionStatus(version=version, state=newest.state, reason=newest.reason)

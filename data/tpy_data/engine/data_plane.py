@@ -228,6 +228,7 @@ def _statistics(model: ModelId, served: Served) -> ModelStatistics:
         pending_requests=engine.snapshot().queued,
         load_duration_ns=served.load_duration_ns,
         memory_usage=served.memory_usage(),
+        executing_s=served.executing_s(),
         metric_tags=tuple(sorted(copy.config.metric_tags.items())),
         caches=isinstance(engine, CachedEngine),
     )

@@ -15,6 +15,7 @@ from tpy.config.instance_groups import COMPUTE_CAPABILITY_MIN, instance_names, n
 from tpy.config.json_form import parse_json, to_json
 from tpy.config.model_config import ModelConfig
 from tpy.config.normalise import normalise
+from tpy.config.not_ready_after import not_ready_after_s
 from tpy.config.pbtxt import ParsedConfig, format_pbtxt, parse_pbtxt
 from tpy.config.problem import NO_SOURCE, ConfigError, Location, Problem, Severity, Source, errors_of
 from tpy.config.request_timeout import RequestTimeout, enforces_timeouts
@@ -45,6 +46,7 @@ __all__ = [
     "instance_names",
     "normalise",
     "normalise_instance_groups",
+    "not_ready_after_s",
     "only_instances_differ",
     "parse_json",
     "parse_pbtxt",

@@ -85,7 +85,8 @@ class CacheStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One model version. `inference_count` sums batch sizes of successful requests, `execution_count` counts executed batches,
     `last_inference_ms` is wall-clock milliseconds since the epoch, 0 for never. `pending_requests` wait in the queue now.
-    `caches`: its answers are kept in the response cache."""
+    `caches`: its answers are kept in the response cache. `executing_s`: seconds for which an instance of it executes without
+    finishing a batch, where that is long."""
 
     name: str
     version: int
@@ -102,3 +103,4 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     metric_tags: tuple[tuple[str, str], ...] = ()
     caches: bool = False
+    executing_s: float = 0.0

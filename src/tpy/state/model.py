@@ -64,7 +64,8 @@ class ObservedVersion(msgspec.Struct, frozen=True, kw_only=True):
     `config` (normalised, auto-completed) and `description` are there from READY until it is unloaded, so that an UNAVAILABLE
     version that has them was loaded and lost its instances. `config_revision` is the one last applied,
     so that an instance resize has converged when it equals the desired one. `applied_error` is the reason why `refused_revision`,
-    the newest one that was tried, could not be applied (the old instances go on); "" when it could.
+    the newest one that was tried, could not be applied (the old instances go on); "" when it could. `remark` is what its operator
+    should know of a version that serves, such as instances that hang.
     """
 
     key: ObservedKey
@@ -75,6 +76,7 @@ class ObservedVersion(msgspec.Struct, frozen=True, kw_only=True):
     config_revision: int = 0
     description: ModelDescription | None = None
     applied_error: str = ""
+    remark: str = ""
     refused_revision: int = 0
 
 

@@ -187,6 +187,13 @@ FAMILIES: Sequence[ModelFamily] = (
         counter_latencies=False,
     ),
     ModelFamily(
+        name="tpy_model_long_execution_seconds",
+        kind=MetricKind.GAUGE,
+        help="Seconds for which an instance has been executing without finishing a batch, 0 while that is not long",
+        values=_one(lambda s: s.executing_s),
+        counter_latencies=False,
+    ),
+    ModelFamily(
         name="tpy_inference_refused_at_admission",
         kind=MetricKind.COUNTER,
         help="Number of inference requests refused before they were queued: malformed, or the queue was full",

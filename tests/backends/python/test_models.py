@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.backends.python.conftest import PREAMBLE, Serve, request
+from tpy.config.model_config import ModelInput
 from tpy.errors import Internal, NotFound
 from tpy.messages import DataType, SequencePosition, Tensor
 from tpy.messages.datatypes import BY_NUMBER
@@ -452,3 +453,31 @@ def test_a_request_learns_that_it_was_cancelled(serve: Serve) -> None:
     """)
     results = served.run(request(), request(cancelled=lambda: True), request())
     assert [result.outputs[0].array.tolist() for result in results] == [[False, True], [True, True], [False, True]]
+
+
+def test_a_wrong_name_of_an_input_is_told_once(serve: Serve) -> None:
+    """Not that of an input that a request may leave out, nor of a request that the model makes itself."""
+    served = serve(
+        """
+        class TritonPythonModel:
+            def execute(self, requests):
+                found = [pb_utils.get_input_tensor_by_name(requests[0], name) for name in ("in", "MAYBE", "START", "in")]
+                own = pb_utils.InferenceRequest(model_name="other", inputs=[], requested_output_names=["X"])
+                assert pb_utils.get_input_tensor_by_name(own, "X") is None
+                assert found == [None] * 4
+                return [answer(tensor(given(r))) for r in requests]
+        """,
+        input=(
+            ModelInput(name="IN", data_type=DataType.FP32, dims=(-1,)),
+            ModelInput(name="MAYBE", data_type=DataType.INT64, dims=(2, 3), optional=True),
+        ),
+    )
+    for _ in range(3):
+        served.output()
+    served.close()
+    told = [text for level, text in served.logs if level == "warning"]
+    reason = "returns None: the model has no such input; its inputs are IN (FP32 [-1]), MAYBE (INT64 [2,3]); told once"
+    assert [text[text.index("get_input") :] for text in told] == [
+        f"get_input_tensor_by_name(request, 'in') {reason}",
+        f"get_input_tensor_by_name(request, 'START') {reason}",
+    ]

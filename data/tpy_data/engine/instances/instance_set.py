@@ -7,7 +7,7 @@ import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 
@@ -22,7 +22,12 @@ from tpy.backend import (
 )
 from tpy.backend.host_policy import bind
 from tpy.errors import Internal, TpyError, Unavailable
-from tpy.limits import INSTANCE_CLOSE_S_MAX, LONG_EXECUTION_S, WORKER_RESTART_BACKOFF_S_MAX, WORKER_RESTART_BACKOFF_S_MIN
+from tpy.limits import (
+    INSTANCE_CLOSE_S_MAX,
+    LONG_EXECUTION_S,
+    WORKER_RESTART_BACKOFF_S_MAX,
+    WORKER_RESTART_BACKOFF_S_MIN,
+)
 from tpy.messages import MemoryUsage
 from tpy_data.engine.channels.channel import InstanceChannel, ThreadChannel
 from tpy_data.engine.channels.process_channel import open_channel
@@ -38,6 +43,9 @@ from tpy_data.executors.stacks import thread_stack
 
 _log = logging.getLogger(__name__)
 
+REMARKS_MAX: Final = 4
+"""Instances that the remark about a version names."""
+
 
 class InstanceRecipe(NamedTuple):
     """The parts that every instance of a version is made from. `gate` None: nothing is rate limited."""
@@ -48,6 +56,8 @@ class InstanceRecipe(NamedTuple):
     engine: VersionEngine
     meter: MemoryMeter
     gate: InstanceGate | None = None
+    long_s: float = LONG_EXECUTION_S
+    """Seconds without the end of a batch that are long."""
 
 
 class _Made(NamedTuple):
@@ -60,7 +70,8 @@ class SupervisedInstance:
 
     `start` makes it; then `supervise` must run, in a nursery of the caller's, until `stop` was called. `alive` says that it
     takes batches, `beyond_help` that it failed and could not be started again either; `on_change` is called when one of them
-    changes while it is supervised, and after each attempt. `memory` is what it has had since it was made.
+    changes while it is supervised, and after each attempt. `memory` is what it has had since it was made. `told_s` are the
+    seconds that were told last of a batch that takes long; 0 when it has none.
     """
 
     def __init__(
@@ -71,6 +82,7 @@ class SupervisedInstance:
         self.beyond_help = False
         self.reason = ""
         self.memory: tuple[MemoryUsage, ...] = ()
+        self.told_s = 0
         self.ended = trio.Event()
         self._numbers = numbers
         self._number = -1  # of the instance that is there, or was there last: each has its own
@@ -82,6 +94,8 @@ class SupervisedInstance:
         self._slot: InstanceSlot | None = None
         self._failures_in_row = 0
         self._started_s = 0.0
+        self._long_since_s: float | None = None
+        self._worked_again = trio.Event()
         self._failed = trio.Event()
         self._stopping = trio.Event()
         self._starting: trio.CancelScope | None = None
@@ -91,6 +105,11 @@ class SupervisedInstance:
     def instance(self) -> ModelInstance | None:
         """None while there is none."""
         return self._instance
+
+    @property
+    def executing_s(self) -> float:
+        """Seconds since a batch ended, while it has one and that is long; else 0."""
+        return 0.0 if self._long_since_s is None else trio.current_time() - self._long_since_s
 
     @property
     def closing(self) -> bool:
@@ -196,25 +215,33 @@ class SupervisedInstance:
     async def _watch_long(self) -> None:
         """Tell of a batch that takes long, and where its model is."""
         slot = self._slot
-        instance: object = self._instance
         if slot is None:
             return
-        over, quiet_s, told_s = slot.over, 0.0, LONG_EXECUTION_S
+        over, wait_s = slot.over, self._recipe.long_s
         while True:
-            pause_s = told_s - quiet_s
-            await trio.sleep(pause_s)
+            with trio.move_on_after(wait_s):
+                await self._worked_again.wait()
+            self._worked_again = trio.Event()
             if not slot.held or slot.over != over:
-                over, quiet_s, told_s = slot.over, 0.0, LONG_EXECUTION_S
+                over, self._long_since_s, wait_s = slot.over, None, self._recipe.long_s
                 continue
-            quiet_s += pause_s
-            told_s *= 2
-            context = {"instance": slot.name, "seconds": f"{quiet_s:g}"}
-            if isinstance(instance, ShowsStack):
-                _log.warning("instance '%(instance)s' is still executing after %(seconds)s s; its stack follows", context)
-                instance.show_stack()
-            else:
-                text = "instance '%(instance)s' is still executing after %(seconds)s s:\n%(stack)s"
-                _log.warning(text, {**context, "stack": thread_stack(slot.name)})
+            if self._long_since_s is None:
+                self._long_since_s = trio.current_time() - wait_s
+            if round(self.executing_s, 3) >= max(2 * self.told_s, LONG_EXECUTION_S):
+                self.told_s = round(self.executing_s)
+                self._tell_long(slot.name)
+                self._on_change()
+            wait_s = max(2 * self.told_s, LONG_EXECUTION_S) - self.executing_s
+
+    def _tell_long(self, name: str) -> None:
+        context = {"instance": name, "seconds": f"{self.told_s:g}"}
+        instance: object = self._instance
+        if isinstance(instance, ShowsStack):
+            _log.warning("instance '%(instance)s' is still executing after %(seconds)s s; its stack follows", context)
+            instance.show_stack()
+        else:
+            text = "instance '%(instance)s' is still executing after %(seconds)s s:\n%(stack)s"
+            _log.warning(text, {**context, "stack": thread_stack(name)})
 
     def _pause_s(self) -> float:
         """Before it is started again: none for one that had lived for a while, but for that again and again."""
@@ -250,6 +277,7 @@ class SupervisedInstance:
         worker, instance = self._worker, self._instance
         self._worker = self._instance = None
         self.alive, self.memory = False, ()
+        self.told_s, self._long_since_s = 0, None
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -268,6 +296,10 @@ class SupervisedInstance:
 
     def _worked(self) -> None:
         self._failures_in_row = 0
+        if self._long_since_s is not None:
+            self.told_s, self._long_since_s = 0, None
+            self._worked_again.set()
+            self._on_change()
 
     def _fail(self, number: int, reason: str) -> None:
         """The instance of this number has failed; no-op when another one has taken its place."""
@@ -310,6 +342,22 @@ class InstanceSet:
     def memory_usage(self) -> tuple[MemoryUsage, ...]:
         """Memory of those that are there, without what they share."""
         return total([member.memory for member in self._members])
+
+    def executing_s(self) -> float:
+        """Seconds for which one of them executes without finishing a batch, where that is long; else 0."""
+        return max((member.executing_s for member in self._members), default=0.0)
+
+    def all_execute_s(self) -> float:
+        """Seconds for which all that take batches have been executing without finishing one; 0 without any."""
+        return min((member.executing_s for member in self._members if member.alive and not member.placed.passive), default=0.0)
+
+    def remark(self) -> str:
+        """Says which execute for long; "" for none."""
+        long = [member for member in self._members if member.told_s]
+        told = [f"instance '{member.placed.placement.name}' for more than {member.told_s:g} s" for member in long[:REMARKS_MAX]]
+        if len(long) > REMARKS_MAX:
+            told.append(f"{len(long) - REMARKS_MAX} more")
+        return f"still executing a batch: {', '.join(told)}" if told else ""
 
     def reason(self) -> str:
         """The reason why none is alive: that of the last one in order that failed."""

@@ -71,6 +71,7 @@ class Runtime(ABC):
         self._applied_revision = model.config_revision
         self._applied_error = ""
         self._refused_revision = 0
+        self._remark = ""
         self._told: ObservedVersion | None = None
         self._move(ModelState.LOADING)
 
@@ -94,6 +95,10 @@ class Runtime(ABC):
     def memory_usage(self) -> tuple[MemoryUsage, ...]:
         """As `Served.memory_usage`."""
         return ()
+
+    def executing_s(self) -> float:
+        """As `Served.executing_s`."""
+        return 0.0
 
     def running(self) -> Running:
         """This copy as the plan sees it."""
@@ -187,6 +192,7 @@ class Runtime(ABC):
             description=None if copy is None else copy.description,
             applied_error=self._applied_error,
             refused_revision=self._refused_revision,
+            remark=self._remark if state is ModelState.READY else "",
         )
         if told != self._told:
             self._told = told

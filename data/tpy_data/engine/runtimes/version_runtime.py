@@ -12,9 +12,9 @@ import trio
 
 from tpy.backend import ChecksReadiness
 from tpy.clock import Clock
-from tpy.config import enforces_timeouts
+from tpy.config import enforces_timeouts, not_ready_after_s
 from tpy.errors import Internal, TpyError, Unavailable
-from tpy.limits import INSTANCE_CLOSE_S_MAX, LOAD_SLOW_S
+from tpy.limits import INSTANCE_CLOSE_S_MAX, LOAD_SLOW_S, LONG_EXECUTION_S
 from tpy.messages import MemoryUsage, ModelState
 from tpy.state import DesiredModel, DesiredVersion, ObservedKey
 from tpy_data.engine.caching.caching import forget_cached, with_cache, with_content
@@ -53,7 +53,15 @@ class VersionRuntime(Runtime):
 
     async def check_ready(self) -> bool:
         """As `Served.check_ready`: of all instances that there are."""
+        instances = self._instances
+        if instances is not None and instances.all_execute_s() >= not_ready_after_s(self.served_copy.config):
+            await trio.lowlevel.checkpoint()
+            return False
         return await self._readiness.ask()
+
+    def executing_s(self) -> float:
+        """As `Served.executing_s`."""
+        return 0.0 if self._instances is None else self._instances.executing_s()
 
     def memory_usage(self) -> tuple[MemoryUsage, ...]:
         """As `Served.memory_usage`: what its instances share, and theirs."""
@@ -122,7 +130,15 @@ class VersionRuntime(Runtime):
             enforces_timeouts=enforces_timeouts(loaded.config, shared.request_timeout),
         )
         async with trio.open_nursery() as nursery:
-            recipe = InstanceRecipe(loaded.model, loaded.samples, shared.executor, executing, shared.loader.meter, gate)
+            recipe = InstanceRecipe(
+                loaded.model,
+                loaded.samples,
+                shared.executor,
+                executing,
+                shared.loader.meter,
+                gate,
+                long_s=min(LONG_EXECUTION_S, not_ready_after_s(loaded.config)),
+            )
             self._shared_memory = loaded.memory
             instances = self._instances = InstanceSet(recipe, nursery, self._on_instances_changed)
             nursery.start_soon(copy.engine.run, name=f"deadlines of {self.id}")
@@ -242,14 +258,18 @@ class VersionRuntime(Runtime):
         return [] if self._instances is None else self._instances.readiness_checks()
 
     def _on_instances_changed(self) -> bool:
-        """READY while one instance is alive; UNAVAILABLE, with the reason, while none is. Whether that changed."""
+        """READY while one instance is alive; UNAVAILABLE, with the reason, while none is. Whether that or the remark changed."""
         instances = self._instances
         if instances is not None and instances.beyond_help():
             self.served_copy.engine.refuse_waiting()
-        if self.phase is not Phase.SERVING or instances is None or instances.alive() is self.ready:
+        if self.phase is not Phase.SERVING or instances is None:
             return False
-        self.ready = not self.ready
-        self._shared.table.refresh(self)
+        remark, self._remark = self._remark, instances.remark()
+        if instances.alive() is not self.ready:
+            self.ready = not self.ready
+            self._shared.table.refresh(self)
+        elif remark == self._remark:
+            return False
         self._move_serving()
         return True
 

@@ -36,6 +36,10 @@ class Served(Protocol):
         """Memory by device, as it was when the version and its instances were made."""
         ...
 
+    def executing_s(self) -> float:
+        """Seconds for which an instance executes without finishing a batch, where that is long; else 0."""
+        ...
+
     async def check_ready(self) -> bool:
         """The model's own answer whether it is ready; True when it has none."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tpy.config import missing_outputs
+from tpy.config import missing_outputs, not_ready_after
 from tpy.config.instance_groups import check_instance_groups
 from tpy.config.known_backends import PLATFORMS_OF_BACKEND
 from tpy.config.model_config import ModelConfig
@@ -32,6 +32,7 @@ def validate(config: ModelConfig, *, source: Source = NO_SOURCE, complete: bool 
     check_ensemble(report)
     _check_response_cache(report)
     _check_missing_outputs(report)
+    _check_not_ready_after(report)
     _check_request_timeout(report)
     check_metrics(report)
     check_tensors(report, complete=complete)
@@ -87,3 +88,12 @@ def _check_request_timeout(report: Report) -> None:
     if value not in known:
         text = f"unexpected value '{value}' of parameter {PARAMETER} for {report.config.name}"
         report.error(f"parameters[{PARAMETER}]", text, expected=" or ".join(known))
+
+
+def _check_not_ready_after(report: Report) -> None:
+    try:
+        not_ready_after.not_ready_after_s(report.config)
+    except ValueError:
+        value = report.config.parameter(not_ready_after.PARAMETER, "")
+        text = f"unexpected value '{value}' of parameter {not_ready_after.PARAMETER} for {report.config.name}"
+        report.error(f"parameters[{not_ready_after.PARAMETER}]", text, expected="a number of seconds above 0")

@@ -24,6 +24,7 @@ from tpy_data.backends.python.protocol.late_answer import LateAnswer
 from tpy_data.backends.python.protocol.metric_table import DirectMetrics, MetricTable
 from tpy_data.backends.python.worker import context, tensor
 from tpy_data.backends.python.worker.failures import ModelFailure, unsendable
+from tpy_data.backends.python.worker.missing_inputs import MissingInputs
 from tpy_data.backends.python.worker.model_calls import FINALIZING, SERVING
 from tpy_data.backends.python.worker.request import (
     InferenceRequest,
@@ -49,7 +50,8 @@ class ThreadInstance:
         """Raises Internal with the model's failure, Unsupported for an async execute."""
         self._metrics = MetricTable(start.name, start.metrics)
         self._calls = None if start.server is None else ThreadCalls(start.name, start.server)
-        self._context = context.ModelContext(start.directory, log, DirectMetrics(self._metrics), self._calls)
+        missing = MissingInputs(start.arguments.get("model_config", "{}"), log)
+        self._context = context.ModelContext(start.directory, log, DirectMetrics(self._metrics), self._calls, missing)
         self._package = start.source.package
         self._outputs = frozenset(start.output_names)
         self._log = log

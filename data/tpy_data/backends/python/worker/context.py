@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+from .missing_inputs import MissingInputs
 from .ports import CallPort, MetricPort
 
 Log = Callable[[str, str], None]
@@ -19,12 +20,13 @@ Log = Callable[[str, str], None]
 
 class ModelContext(NamedTuple):
     """`directory` is the model's version folder; `metrics` is the way to the server's metrics, `calls` that to other
-    models."""
+    models. `missing` tells of names that are wrong."""
 
     directory: str
     log: Log
     metrics: MetricPort | None = None
     calls: CallPort | None = None
+    missing: MissingInputs | None = None
 
 
 _of_process: list[ModelContext] = []

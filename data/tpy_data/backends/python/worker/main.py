@@ -21,6 +21,7 @@ from .coroutines import Coroutines
 from .failures import ErrorCode, ModelFailure, TritonModelException
 from .messages import RESCHEDULED, answer_of, failed_batch, requests_of, sendable
 from .metrics import MetricClient
+from .missing_inputs import MissingInputs
 from .model_calls import FINALIZING, SERVING
 from .readiness import ReadinessAnswers
 from .request import InferenceRequest, answer_through, cancellation_of, is_rescheduled, single_answers, watch
@@ -145,7 +146,9 @@ class Worker:
             os.environ["PATH"] = order["bin"] + os.pathsep + os.environ.get("PATH", os.defpath)
         completes = order["mode"] == "auto_complete"
         metrics = MetricClient(self._connection, order["name"])
-        context.set_for_process(context.ModelContext(order["directory"], self._log, metrics, None if completes else self._calls))
+        missing = MissingInputs(order["arguments"].get("model_config", "{}"), self._log)
+        calls = None if completes else self._calls
+        context.set_for_process(context.ModelContext(order["directory"], self._log, metrics, calls, missing))
         self._outputs = frozenset(order["outputs"])
         self._decoupled = order["decoupled"]
         self._coroutines = Coroutines(decoupled=self._decoupled)

@@ -27,6 +27,7 @@ from .request import (
     TRITONSERVER_RESPONSE_COMPLETE_FINAL,
     InferenceRequest,
     PreferredMemory,
+    is_of_the_models_making,
 )
 from .response import InferenceResponse
 from .response_sender import InferenceResponseSender
@@ -74,8 +75,14 @@ __all__ = [
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
-    """The request's input called `name`, or None."""
-    return next((tensor for tensor in inference_request.inputs() if tensor.name() == name), None)
+    """The request's input called `name`, or None. A name that no request can have is a warning in the log, once."""
+    for tensor in inference_request.inputs():
+        if tensor.name() == name:
+            return tensor
+    known = context.current()
+    if known is not None and known.missing is not None and not is_of_the_models_making(inference_request):
+        known.missing.look(name)
+    return None
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:

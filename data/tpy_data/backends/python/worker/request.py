@@ -235,6 +235,11 @@ def target_of(request: InferenceRequest) -> tuple[str, int]:
     return request._model_name, request._model_version
 
 
+def is_of_the_models_making(request: InferenceRequest) -> bool:
+    """Returns True if a model made the request, to call another one."""
+    return bool(request._model_name)
+
+
 def watch(
     request: InferenceRequest, is_cancelled: Callable[[], bool], open_way: Callable[[InferenceRequest], SingleAnswer]
 ) -> None:
