@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -133,6 +133,15 @@ class LoadedModel(Protocol):
     def unload(self) -> None:
         """Release what is shared. Called once, after every instance was closed."""
         ...
+
+
+@runtime_checkable
+class CopiesInputs(Protocol):
+    """A LoadedModel may have this as well: one whose instances copy every input to where the model sees it, as those in processes
+    of their own do. Inputs of such models may be tensors in regions of clients (`tpy.regions.RegionArray`)."""
+
+    @property
+    def copies_inputs(self) -> bool: ...
 
 
 class Backend(Protocol):

@@ -15,6 +15,7 @@ def describe(
     labels: Mapping[str, tuple[str, ...]] | None = None,
     *,
     namespace: str = "",
+    copies_inputs: bool = False,
 ) -> ModelDescription:
     """A served version as metadata and request checks see it: shapes are `dims`, never `reshape`, with a leading -1 when the
     model batches. `labels` are the lines of each output's label file, by output name."""
@@ -50,4 +51,5 @@ def describe(
         output_by_name={tensor.name: tensor for tensor in outputs},
         namespace=namespace,
         requires_outputs=requires_outputs(config),
+        copies_inputs=copies_inputs,
     )

@@ -1,10 +1,11 @@
-"""DeviceArray: an array on a device."""
+"""Arrays that are somewhere else: on a device (DeviceArray), or wherever an ArrayReference says."""
 
 from __future__ import annotations
 
 import math
 import operator
-from typing import Any, NoReturn, cast
+from abc import abstractmethod
+from typing import Any, NoReturn, Self, cast
 
 import numpy as np
 
@@ -15,13 +16,15 @@ from tpy.messages.places import MemoryType, Place
 Array = np.ndarray[Any, Any]
 
 
-class DeviceArray:
-    """A contiguous array in a device's memory. Its parts share the memory. It answers what code that only passes tensors on asks
-    an array, in NumPy's words; code that wants the elements has to say so (`to_host`)."""
+class ArrayReference:
+    """A contiguous array at an offset of memory that is not to be touched here. Its parts share the memory. It answers what code
+    that only passes tensors on asks an array, in NumPy's words; code that wants the elements has to say so (`to_host`).
+
+    A subclass says which memory it is."""
 
     __slots__ = ("dtype", "memory", "nbytes", "offset", "shape", "size")
 
-    def __init__(self, memory: DeviceMemory, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> None:
+    def __init__(self, memory: Any, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> None:
         self.memory = memory
         self.offset = offset
         self.shape = shape
@@ -34,27 +37,19 @@ class DeviceArray:
         return len(self.shape)
 
     @property
-    def address(self) -> int:
-        """Of its first element."""
-        return self.memory.address + self.offset
+    @abstractmethod
+    def place(self) -> Place: ...
 
-    @property
-    def place(self) -> Place:
-        return Place(MemoryType.GPU, self.memory.device.id)
+    @abstractmethod
+    def to_host(self) -> Array:
+        """Returns a copy in host memory. Raises TpyError when the memory is not there any more."""
+        ...
 
     def as_array(self) -> Array:
         """Itself, as the `array` of a `Tensor`."""
         return cast(Array, self)
 
-    def to_host(self, target: Bytes | None = None, stream: Stream | None = None) -> Array:
-        """Returns a copy in host memory: in `target`, of `nbytes`, where one is given. With a stream it is not there before that
-        is synchronized."""
-        raw = np.empty(self.nbytes, np.uint8) if target is None else target
-        if self.nbytes:
-            self.memory.device.copy_out(raw, self.address, stream)
-        return raw.view(self.dtype).reshape(self.shape)
-
-    def reshape(self, *shape: Any) -> DeviceArray:
+    def reshape(self, *shape: Any) -> Self:
         """As NumPy's: the same memory. Raises ValueError for a shape that has not as many elements."""
         given = shape[0] if len(shape) == 1 and not isinstance(shape[0], int | np.integer) else shape
         wanted = tuple(map(operator.index, given))
@@ -63,28 +58,53 @@ class DeviceArray:
             wanted = tuple(self.size // known if extent == -1 else extent for extent in wanted)
         if min(wanted, default=0) < 0 or math.prod(wanted) != self.size:
             raise ValueError(f"cannot reshape array of size {self.size} into shape {wanted}")
-        return DeviceArray(self.memory, wanted, self.dtype, self.offset)
+        return type(self)(self.memory, wanted, self.dtype, self.offset)
 
-    def __getitem__(self, key: Any) -> DeviceArray:
+    def __getitem__(self, key: Any) -> Self:
         """Rows (`array[2:4]`), one row (`array[0]`), or a new first dimension (`array[None]`)."""
         if key is None:
-            return DeviceArray(self.memory, (1, *self.shape), self.dtype, self.offset)
+            return type(self)(self.memory, (1, *self.shape), self.dtype, self.offset)
         if not self.shape:
             raise IndexError("an array without dimensions has no rows")
         row = math.prod(self.shape[1:]) * self.dtype.itemsize
         if isinstance(key, slice):
             begin, end, step = key.indices(self.shape[0])
             if step == 1:
-                return DeviceArray(self.memory, (max(0, end - begin), *self.shape[1:]), self.dtype, self.offset + begin * row)
+                return type(self)(self.memory, (max(0, end - begin), *self.shape[1:]), self.dtype, self.offset + begin * row)
         elif isinstance(key, int | np.integer) and -self.shape[0] <= key < self.shape[0]:
-            return DeviceArray(self.memory, self.shape[1:], self.dtype, self.offset + int(key) % self.shape[0] * row)
-        raise IndexError(f"an array on a device has no part {key}")
+            return type(self)(self.memory, self.shape[1:], self.dtype, self.offset + int(key) % self.shape[0] * row)
+        raise IndexError(f"an array that is somewhere else has no part {key}")
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        raise TypeError(f"the array is on device {self.memory.device.id}: copy it with to_host()")
+        raise TypeError(f"the array is in memory of type {self.place.memory.value}: copy it with to_host()")
+
+
+class DeviceArray(ArrayReference):
+    """An array in a device's memory."""
+
+    __slots__ = ()
+
+    memory: DeviceMemory
+
+    @property
+    def address(self) -> int:
+        """Of its first element."""
+        return self.memory.address + self.offset
+
+    @property
+    def place(self) -> Place:
+        return Place(MemoryType.GPU, self.memory.device.id)
+
+    def to_host(self, target: Bytes | None = None, stream: Stream | None = None) -> Array:
+        """As `ArrayReference.to_host`: in `target`, of `nbytes`, where one is given. With a stream it is not there before that is
+        synchronized."""
+        raw = np.empty(self.nbytes, np.uint8) if target is None else target
+        if self.nbytes:
+            self.memory.device.copy_out(raw, self.address, stream)
+        return raw.view(self.dtype).reshape(self.shape)
 
     def __dlpack__(self, *, dl_device: tuple[int, int] | None = None, copy: bool | None = None, **_: Any) -> Any:
         """Raises BufferError for another device, and for a copy, which would have to be allocated on this one."""

@@ -18,8 +18,8 @@ from tpy.echo import echo
 from tpy.errors import Internal, InvalidArgument, NotFound
 from tpy.frontends.binary_tensor import byte_size_mismatch, element_count, read_binary, write_binary
 from tpy.limits import REGION_INLINE_BYTES_MAX, REGION_INLINE_STRING_BYTES_MAX
-from tpy.messages import DataType, Tensor
-from tpy.regions import Region
+from tpy.messages import DataType, ModelDescription, Tensor
+from tpy.regions import Region, RegionArray
 
 _SIZE_MAX = 2**64 - 1
 """The largest of Triton's offsets and sizes; negative ones of gRPC wrap around."""
@@ -39,6 +39,10 @@ class RegionRange:
         self._offset = offset
         self.byte_size = byte_size
         self._inline = inline
+
+    def reference(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> RegionArray:
+        """Returns the array of `byte_size` bytes without a copy."""
+        return RegionArray(self._region, shape, dtype, self._offset)
 
     def load(self, *, inline_bytes_max: int = REGION_INLINE_BYTES_MAX) -> memoryview:
         """Returns a copy of the bytes. Raises LongCopy on the loop when there are more than `inline_bytes_max`; TpyError as
@@ -91,15 +95,18 @@ NO_REGIONS = TensorResolver({})
 
 
 def read_region(
-    found: RegionRange, datatype: DataType, shape: tuple[int, ...], *, tensor: str, model: str, prefix: str
+    found: RegionRange, datatype: DataType, shape: tuple[int, ...], *, tensor: str, description: ModelDescription, prefix: str
 ) -> np.ndarray[Any, Any]:
-    """The array of `shape` in a copy of `found`. Raises as `load`, and as `read_binary`, before anything is copied where the size
-    can be told."""
+    """The array of `shape` in a copy of `found`; without a copy a large one, where the model's instances make one. Raises as
+    `load`, and as `read_binary`, before anything is copied where the size can be told."""
+    model = description.name
     if datatype is DataType.BYTES:
         data = found.load(inline_bytes_max=REGION_INLINE_STRING_BYTES_MAX)
     else:
         expected = element_count(shape) * datatype.itemsize
         if found.byte_size != expected:
             raise byte_size_mismatch(expected, found.byte_size, tensor=tensor, model=model, prefix=prefix)
+        if expected > REGION_INLINE_BYTES_MAX and description.copies_inputs:
+            return found.reference(shape, datatype.numpy).as_array()
         data = found.load()
     return read_binary(data, datatype, shape, tensor=tensor, model=model, prefix=prefix)

@@ -26,7 +26,8 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
 
     `batches` says whether shapes carry a batch dimension (max_batch_size > 0). `inputs` and `outputs` are in the order of
     the configuration. The full configuration is served by `InferenceService.config`. With `requires_outputs` a response$
-    that lacks an output which was asked for is an error.
+    that lacks an output which was asked for is an error. With `copies_inputs` its instances copy every input to where their model
+    sees it, so that a large one may be given as a `tpy.regions.RegionArray`.
     """
 
     name: str
@@ -40,6 +41,7 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     output_by_name: Mapping[str, TensorDescription]
     namespace: str = ""
     requires_outputs: bool = False
+    copies_inputs: bool = False
 
     @property
     def batches(self) -> bool:

@@ -1,6 +1,7 @@
 """Shared memory that clients made and registered: tensors in it do not travel in messages.
 
 region.py       Region: read and written by copies; SegmentRegion: a range of a segment
+array.py        RegionArray: an array that is read when it is put where a model sees it
 device_region.py DeviceRegion: in the memory of a GPU
 maps.py         large copies through a map, under a guard
 segments.py     opens a segment by the key that a client names
@@ -11,9 +12,10 @@ Tensors are copied out of regions and into them, never used where they are: whoe
 shorter at any moment. A model reads what does not change, and a segment that is gone is an error of the request that uses it.
 """
 
+from tpy.regions.array import RegionArray
 from tpy.regions.copies import RegionCopies
 from tpy.regions.region import Region, SegmentRegion
 from tpy.regions.registry import DISABLED, RegionRegistry, registered
 from tpy.regions.segments import reopen_segment
 
-__all__ = ["DISABLED", "Region", "RegionCopies", "RegionRegistry", "SegmentRegion", "registered", "reopen_segment"]
+__all__ = ["DISABLED", "Region", "RegionArray", "RegionCopies", "RegionRegistry", "SegmentRegion", "registered", "reopen_segment"]

@@ -22,8 +22,12 @@ class DeviceRegion:
     def read(self, offset: int, size: int) -> Bytes:
         """As `Region.read`."""
         copy = self._copies.allocate(size)
-        self._memory.device.copy_out(copy, self._memory.address + offset)
+        self.read_into(copy, offset)
         return copy
+
+    def read_into(self, target: Bytes, offset: int) -> None:
+        """As `Region.read_into`."""
+        self._memory.device.copy_out(target, self._memory.address + offset)
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """As `Region.write`."""

@@ -28,6 +28,11 @@ class Region(Protocol):
         its memory is not there any more, Unavailable when there are too many copies."""
         ...
 
+    def read_into(self, target: Bytes, offset: int) -> None:
+        """Copy the bytes at `offset`, which lie within the region, to `target`, which is contiguous. Raises as `read`, but
+        Unavailable."""
+        ...
+
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """Copy `data` to `offset`, where there is room for it within the region. Raises as `read`."""
         ...
@@ -54,16 +59,20 @@ class SegmentRegion:
         """Returns a copy of the `size` bytes at `offset`, which lie within the region. Raises InvalidArgument when the segment
         has become too short for that, Unavailable when there are too many copies."""
         copy = self._copies.allocate(size)
+        self.read_into(copy, offset)
+        return copy
+
+    def read_into(self, target: Bytes, offset: int) -> None:
+        """As `Region.read_into`."""
         try:
-            found = self._mapped(size)
+            found = self._mapped(target.size)
             if found is not None:
-                found.load(offset, size, copy.ctypes.data)
+                found.load(offset, target.size, target.ctypes.data)
                 self._check(found)
             else:
-                self._read(copy.data, self.facts.offset + offset)
+                self._read(target.data, self.facts.offset + offset)
         except OSError as error:
             raise self._failed("read", error) from None
-        return copy
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """Copy `data` to `offset`, where there is room for it within the region. Raises InvalidArgument when the segment has

@@ -252,10 +252,11 @@ class Publisher:
         if isinstance(model, RemoteError):
             return model
         copy = self.copies.publish(model)
+        description = msgspec.structs.replace(model.description, copies_inputs=False)  # what they send they have read
         config = _result_of(lambda: inference.config(name, version))
         if isinstance(config, RemoteError):
-            return VersionEntry(copy, model.description, None, config)
-        return VersionEntry(copy, model.description, config, None)
+            return VersionEntry(copy, description, None, config)
+        return VersionEntry(copy, description, config, None)
 
 
 def _copies(entry: ModelEntry | None) -> set[int]:

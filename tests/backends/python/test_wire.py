@@ -258,7 +258,7 @@ def test_other_threads_run_while_a_large_tensor_is_written() -> None:
 
 def test_segments_that_are_too_many_are_dropped() -> None:
     lender, borrower = Lender(), Borrower(writable=True)
-    lent = [_lent(lender, size) for size in (100_000, 5_000_000, 2_000_000)]
+    lent = [_lent(lender, size) for size in (100_000, 50_000_000, 20_000_000)]
     for number, size, file in lent:
         borrower.borrow(number, size, file)[0] = 1
     lender.take_back(borrower.take_released())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from tpy.frontends.http.codec import encode_infer, parse_infer
 from tpy.frontends.shared_memory import TensorResolver
 from tpy.messages import DataType, InferenceResponse, RegionFacts, RegionKind, Tensor
 from tpy.regions import Region, RegionCopies, SegmentRegion
+from tpy.units import MIB
 
 
 def asked(*outputs: tuple[str, int, int]) -> tuple[bytes, str]:
@@ -66,3 +68,30 @@ def test_an_output_that_does_not_fit_writes_nothing_over_another() -> None:
     found, error = asked(("A", 0, 4), ("B", 2, 3))
     assert found == b"AAAA" + bytes(8)
     assert "(3 bytes) should be at least 4 bytes to hold the results" in error
+
+
+@pytest.mark.parametrize(
+    ("copies_inputs", "elements", "is_read"), [(False, 2 * MIB, True), (True, 2 * MIB, False), (True, 8, True)]
+)
+def test_large_inputs_are_left_to_instances_that_copy_them(*, copies_inputs: bool, elements: int, is_read: bool) -> None:
+    descriptor = os.memfd_create("region")
+    os.truncate(descriptor, 4 * MIB)
+    os.pwrite(descriptor, bytes([7]) * elements, MIB)
+    facts = RegionFacts(name="r", kind=RegionKind.SYSTEM, key="/k", offset=0, byte_size=4 * MIB)
+    copies = RegionCopies()
+    place = {"shared_memory_region": "r", "shared_memory_offset": MIB, "shared_memory_byte_size": elements}
+    given = Tensor("I", DataType.UINT8, np.zeros(elements, np.uint8))
+    request, _ = parse_infer(
+        json.dumps({"inputs": [{"name": "I", "datatype": "UINT8", "shape": [elements], "parameters": place}]}).encode(),
+        header_length=None,
+        description=msgspec.structs.replace(description_of([given]), copies_inputs=copies_inputs),
+        version=None,
+        received_ns=0,
+        tensors=TensorResolver({"r": SegmentRegion(facts, descriptor, copies)}),
+    )
+    found: object = request.inputs[0].array
+    assert isinstance(found, np.ndarray) is is_read
+    assert copies.held_bytes == (elements if is_read else 0)
+    array = found if isinstance(found, np.ndarray) else found.to_host()  # type: ignore[attr-defined]
+    assert array.shape == (elements,)
+    assert np.all(array == 7)

@@ -119,6 +119,8 @@ class IsolatedModel:
     def __init__(self, context: ModelContext, hosts: Hosts) -> None:
         if context.config.decoupled and implicit_state(context.config) is not None:
             raise Unsupported(f"model '{context.name}': implicit state of a decoupled model is not supported in a worker process")
+        self.copies_inputs = True
+        """As `tpy.backend.CopiesInputs`: into memory that is shared with the worker."""
         self._context = context
         self._hosts = hosts
         self._execute_limit_s = execute_limit_s(context.config)

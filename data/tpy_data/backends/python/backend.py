@@ -163,6 +163,8 @@ class IsolatedModel:
         self._execute_limit_s = execute_limit_s(context.config)
         self._spawner = spawner
         self._settings = settings
+        self.copies_inputs = True
+        """As `tpy.backend.CopiesInputs`: into memory that is shared with the worker."""
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
         """Starts a worker and initialises the model in it. Raises Internal with the reason."""

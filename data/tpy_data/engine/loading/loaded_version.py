@@ -10,6 +10,7 @@ import msgspec
 from tpy.backend import (
     Backend,
     BackendCapabilities,
+    CopiesInputs,
     LoadedModel,
     ModelContext,
     ModelMetrics,
@@ -130,7 +131,13 @@ class Loader:
             model = backend.load(msgspec.structs.replace(context, config=config, placements=placements))
         return LoadedVersion(
             config=config,
-            description=describe(config, version.version, labels, namespace=desired.id.namespace),
+            description=describe(
+                config,
+                version.version,
+                labels,
+                namespace=desired.id.namespace,
+                copies_inputs=_copies_inputs(model, config),
+            ),
             instances=instances,
             samples=samples,
             core=core,
@@ -164,6 +171,13 @@ class Loader:
         fields = without_effect(config, capabilities)
         if fields:
             self._log("warning", f"model '{config.name}' sets fields that have no effect here: {', '.join(fields)}")
+
+
+def _copies_inputs(model: LoadedModel, config: ModelConfig) -> bool:
+    """Returns whether inputs may be handed to the instances before they are copied: nothing else looks at them, and once."""
+    is_cached = config.response_cache is not None and config.response_cache.enable
+    looked_at = config.decoupled or config.sequence_batching is not None or is_cached
+    return not looked_at and isinstance(model, CopiesInputs) and model.copies_inputs
 
 
 def _scheduled(placed: Placed) -> tuple[PlacedInstance, ...]:

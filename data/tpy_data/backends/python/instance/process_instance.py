@@ -40,6 +40,7 @@ from tpy_data.backends.python.protocol.messages import (
     decode_result,
     encode_batches,
     result_of,
+    unreadable,
 )
 from tpy_data.backends.python.protocol.responses import Responses
 from tpy_data.backends.python.protocol.small import are_small, are_small_texts
@@ -56,14 +57,16 @@ _SENT = ExecutionResult()
 
 
 class _Open:
-    """A batch that was begun. `requests` are what the worker sees; `numbers` those of the requests of a decoupled model."""
+    """A batch that was begun. `requests` are what the worker sees; `numbers` those of the requests of a decoupled model;
+    `refused` the results, by their place in the batch, of requests that it does not see."""
 
-    __slots__ = ("batch", "numbers", "requests", "waiting")
+    __slots__ = ("batch", "numbers", "refused", "requests", "waiting")
 
     def __init__(self, batch: ExecutionBatch, requests: Sequence[ExecutionRequest]) -> None:
         self.batch = batch
         self.requests = requests
         self.numbers: Sequence[int] = ()
+        self.refused: dict[int, ExecutionResult] = {}
         self.waiting: WaitingBatch | None = None
 
 
@@ -191,25 +194,40 @@ class ProcessInstance:
 
     def _send(self, begun: Sequence[_Open], number: int) -> None:
         layout = Layout()
+        numbers: list[int] | None = None
         try:
-            numbers: list[int] | None = None
             if self._is_decoupled:
                 numbers = []
                 for each in begun:
                     each.numbers = [self._responses.open(request) for request in each.requests]
                     numbers.extend(each.numbers)
             header = encode_batches([each.requests for each in begun], numbers, layout)
-            loan = self._connection.lend(layout)
         except Internal as error:
             self._conclude_unsent(begun, error)
+            return
+        try:
+            loan = self._connection.lend(layout)
         except OSError as error:
             self._conclude_unsent(begun, Internal(f"no shared memory for {layout.segment_bytes} bytes of inputs: {error}"))
+        except TpyError as error:
+            self._send_readable(begun, number, error)
         else:
             self._connection.send(Kind.EXECUTE, number, header, layout, loan)
             if numbers is not None:
                 self._responses.given(numbers)
 
-    def _conclude_unsent(self, begun: Sequence[_Open], error: Internal) -> None:
+    def _send_readable(self, begun: Sequence[_Open], number: int, error: TpyError) -> None:
+        """A client has made a segment shorter, or the like: send the others' requests."""
+        first = begun[0]  # and the only one: large batches are begun one by one
+        refused = {index: refusal for index, request in enumerate(first.requests) if (refusal := unreadable(request))}
+        if not refused or len(refused) == len(first.requests) or first.refused or len(begun) > 1 or self._is_decoupled:
+            self._conclude_unsent(begun, error)
+            return
+        first.refused = refused
+        first.requests = [request for index, request in enumerate(first.requests) if index not in refused]
+        self._send(begun, number)
+
+    def _conclude_unsent(self, begun: Sequence[_Open], error: TpyError) -> None:
         """These cannot be sent. Their tokens are nobody's."""
         for _ in begun[1:]:
             self._connection.tokens.take(1)
@@ -345,6 +363,8 @@ class ProcessInstance:
                 results.append(self._responses.expect(answer))
             else:
                 raise ProtocolViolation("no answer to a request")
+        for index, refusal in oldest.refused.items():  # in order
+            results.insert(index, refusal)
         return results
 
     def _given_back(self, answer: Answer | int, number: int) -> ExecutionResult:

@@ -103,7 +103,8 @@ class Connection:
     # Sending
 
     def lend(self, layout: Layout) -> Loan | None:
-        """The shared memory of a message, written. Raises OSError when there is none."""
+        """The shared memory of a message, written. Raises OSError when there is none, TpyError when a tensor of a client's region
+        cannot be read."""
         return self._endpoint.lend(layout)
 
     def send(self, kind: Kind, stream: int, header: bytes, layout: Layout = NO_TENSORS, loan: Loan | None = None) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from tpy.backend import ExecutionRequest, ExecutionResult
 from tpy.errors import Internal, TpyError
 from tpy.messages import InferenceResponse
+from tpy.regions import RegionArray
 from tpy_data.backends.python.protocol import translation
 from tpy_data.backends.python.worker.core.batch import Descriptor, Layout, read
 from tpy_data.backends.python.worker.core.frames import HEADER_BYTES_MAX, Frame
@@ -174,6 +175,18 @@ def encode_batches(batches: Sequence[Sequence[ExecutionRequest]], numbers: Seque
     if len(text) > HEADER_BYTES_MAX // 2:
         raise Internal(f"a batch with {len(text)} bytes of request ids, parameters and names is too long to be sent")
     return text
+
+
+def unreadable(request: ExecutionRequest) -> ExecutionResult | None:
+    """The result of a request with an input in a client's region that cannot be read; None for all others. Blocking."""
+    try:
+        for given in request.inputs.values():
+            array: object = given.array
+            if isinstance(array, RegionArray):
+                array.to_host()
+    except TpyError as error:
+        return ExecutionResult(error=error.with_traceback(None))
+    return None
 
 
 def result_of(answer: Answer, message: Frame) -> ExecutionResult:

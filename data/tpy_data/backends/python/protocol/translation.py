@@ -14,6 +14,7 @@ from tpy.errors import ERROR_OF_CODE, ErrorCode, InvalidArgument, TpyError
 from tpy.limits import LOAD_OVERRIDE_BYTES_MAX
 from tpy.messages import DataType, LoadRequest, ParameterValue, SequencePosition, Tensor
 from tpy.messages.datatypes import BY_NUMBER
+from tpy.regions import RegionArray
 from tpy_data.backends.python.worker.core.frames import ProtocolViolation
 
 _FILE = "file:"
@@ -41,10 +42,12 @@ _decode_parameters = msgspec.json.Decoder(dict[str, ParameterValue]).decode
 
 def storage(tensor: Tensor) -> np.ndarray[Any, Any]:
     """The tensor's array in the worker's storage form: BF16 as uint16, all others as they are; a copy in host memory of one on a
-    device."""
+    device. What is in a region of a client's stays there, until it is read into the worker's memory."""
     array = tensor.array
     if type(array) is not np.ndarray:
         there: object = array
+        if isinstance(there, RegionArray):
+            return array
         array = there.to_host() if isinstance(there, DeviceArray) else array
     return array.view(_UINT16) if tensor.datatype is DataType.BF16 else array
 

@@ -27,12 +27,18 @@ class Endpoint:
         self._borrower = Borrower(writable=writable)
 
     def lend(self, layout: Layout) -> Loan | None:
-        """Write a message's large tensors into shared memory; None when it has none. Raises OSError when there is no memory."""
+        """Write a message's large tensors into shared memory; None when it has none. Raises OSError when there is no memory, and
+        what those raise that are read for it."""
         if not layout.segment_bytes:
             return None
         with self._memory:
             loan = self._lender.take(layout.segment_bytes)
-        loan.write(layout.placed)
+        try:
+            loan.write(layout.placed)
+        except BaseException:
+            with self._memory:
+                self._lender.take_unsent(loan)
+            raise
         layout.placed.clear()
         return loan
 

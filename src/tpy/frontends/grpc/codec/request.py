@@ -139,7 +139,7 @@ def _read_inputs(parsed: ParsedRequest, description: ModelDescription, resolver:
                 )
             if datatype is DataType.INVALID:
                 _refuse_datatype(name, description, prefix)
-            array = read_region(region, datatype, shape, tensor=name, model=model, prefix=prefix)
+            array = read_region(region, datatype, shape, tensor=name, description=description, prefix=prefix)
         elif item.HasField("contents"):
             if raw_count:
                 raise InvalidArgument(

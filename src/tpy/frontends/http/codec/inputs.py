@@ -31,7 +31,7 @@ from tpy.messages.datatypes import BY_WORD
 class InputReader:
     """Reads the inputs of one request; blobs are taken from `body` in the order of the inputs, from `blobs_at` on."""
 
-    __slots__ = ("_blob_at", "_body", "_described", "_model", "_request_id", "_tensors")
+    __slots__ = ("_blob_at", "_body", "_described", "_description", "_model", "_request_id", "_tensors")
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class InputReader:
         self._body = body
         self._blob_at = blobs_at
         self._model = description.name
+        self._description = description
         self._described = description.input_by_name
         self._request_id = request_id
         self._tensors = tensors
@@ -116,7 +117,7 @@ class InputReader:
     ) -> np.ndarray[Any, Any]:
         found = region_of(parameters, self._tensors)
         known = self._known(name, datatype)
-        return read_region(found, known, shape, tensor=name, model=self._model, prefix=self._prefix)
+        return read_region(found, known, shape, tensor=name, description=self._description, prefix=self._prefix)
 
     def _known(self, name: str, datatype: DataType | None) -> DataType:
         if datatype is None:

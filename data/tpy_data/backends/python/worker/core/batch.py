@@ -7,7 +7,7 @@ area and 1 for the message's segment. Neither end copies to decode: arrays are v
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -33,11 +33,22 @@ SEGMENT_ALIGNMENT = 64
 _ZEROS = bytes(ALIGNMENT)
 
 
+class Source(Protocol):
+    """An array in memory of somebody else's, which is read when it is written into the segment."""
+
+    @property
+    def nbytes(self) -> int: ...
+
+    def read_into(self, target: Array) -> None:
+        """Copy its bytes in C order to flat uint8."""
+        ...
+
+
 class Placed(NamedTuple):
-    """Data for the segment: where to write it, and what (a flat byte view)."""
+    """Data for the segment: where to write it, and what: a flat byte view, or what is to be read now."""
 
     offset: int
-    data: memoryview | bytes
+    data: memoryview | bytes | Source
 
 
 class Layout:
@@ -54,6 +65,8 @@ class Layout:
     def add(self, name: str, number: int, array: Array) -> Descriptor:
         """Give a tensor its place. `array` has the storage dtype of its type, or object / bytes for BYTES."""
         shape = array.shape
+        if type(array) is not np.ndarray and hasattr(array, "read_into"):
+            return (name, number, shape, 1, self._place(array, array.nbytes), array.nbytes)
         raw: memoryview | bytes
         if number == datatypes.BYTES:
             raw = datatypes.serialize(array)
@@ -69,10 +82,13 @@ class Layout:
                 self.data.append(_ZEROS[:padding])
             self.data_bytes += size + padding
             return (name, number, shape, 0, offset, size)
+        return (name, number, shape, 1, self._place(raw, size), size)
+
+    def _place(self, data: memoryview | bytes | Source, size: int) -> int:
         offset = self.segment_bytes
-        self.placed.append(Placed(offset, raw))
+        self.placed.append(Placed(offset, data))
         self.segment_bytes += size + (-size % SEGMENT_ALIGNMENT)
-        return (name, number, shape, 1, offset, size)
+        return offset
 
 
 def _flat(array: Array) -> memoryview:
