@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import anyio
 import msgspec
@@ -12,6 +13,7 @@ from tpy.clock import Clock
 from tpy.errors import Unavailable
 from tpy.ids import ModelId
 from tpy.messages import IndexEntry, ModelState
+from tpy.reloading import reloaded
 from tpy.state import DesiredWriter, ModelStateStore, Snapshot
 from tpy.units import NS_PER_S
 from tpy_control.core.candidate import DUPLICATE_TEXT, Candidate, Override, RefusalKind, Refused
@@ -82,6 +84,18 @@ class Plane:
     def wake(self) -> None:
         """Poll soon: something in a repository has changed."""
         self._woken.set()
+
+    @asynccontextmanager
+    async def reloaded(self) -> AsyncIterator[None]:
+        """Look at the repositories at once when files are to be read again, within the block, in the modes that follow them."""
+
+        def look() -> None:
+            if self.options.mode is not ControlMode.NONE:
+                _log.info("looking at the model repositories")
+                self.wake()
+
+        with reloaded(look):
+            yield
 
     async def relist(self) -> Sequence[ModelLocation]:
         """List the models anew. Raises Unavailable."""

@@ -62,7 +62,7 @@ async def run_control_plane(
         task_status.started(ControlPlane(plane, live=False))
         await anyio.sleep_forever()
     try:
-        async with anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as tasks, plane.reloaded():
             if options.mode is not ControlMode.NONE:
                 # Before the first scan, so that no change is lost between the two.
                 tasks.start_soon(source.watch, plane.wake)

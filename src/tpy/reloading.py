@@ -1,4 +1,4 @@
-"""Files that are read again while the server runs: certificates, and the log file, which is opened again.
+"""Files that are read again while the server runs: certificates, the log file, which is opened again, and model repositories.
 
 Whoever has read such a file says for how long with `reloaded`; `reload` calls all of them, in the loop's thread. One list for the
 process, as signals are the process's.

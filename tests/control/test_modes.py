@@ -11,6 +11,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from tests.control.world import CONFIG, World
 from tpy.errors import Unavailable
 from tpy.messages import LoadRequest
+from tpy.reloading import reload
+from tpy.units import NS_PER_S
 from tpy_control import MemorySource
 from tpy_control.core.scan import ModelLocation
 from tpy_control.options import Readiness
@@ -148,6 +150,28 @@ async def test_poll_finds_changes_within_the_period_without_events(autojump_cloc
         assert world.generations("m") == {1: 1}
         await trio.sleep(0.2 + SETTLE_S)
         assert world.generations("m") == {2: 2}
+
+
+@pytest.mark.parametrize(
+    ("mode", "seen", "listed"), [("poll", {2: 2}, ["m", "new"]), ("explicit", {1: 1}, ["m", "new"]), ("none", {1: 1}, ["m"])]
+)
+async def test_a_reload_looks_at_the_repositories_at_once(
+    autojump_clock: MockClock, world: World, mode: str, seen: dict[int, int], listed: list[str]
+) -> None:
+    """As SIGHUP asks for it, in the modes that follow the disk at all."""
+    source = UnwatchedSource(("repo", "other"))
+    world.source = source
+    world.put("m", 1)
+    chosen = {"load_models": ("m",)} if mode == "explicit" else {}
+    async with world.running(mode, source=source, poll_interval_ns=3600 * NS_PER_S, **chosen) as control:
+        world.put("m", 2)
+        world.put("new", 1)
+        await trio.sleep(3)
+        assert world.generations("m") == {1: 1}
+        reload()
+        await trio.sleep(2 * SETTLE_S)
+        assert world.generations("m") == seen
+        assert sorted({entry.name for entry in control.index()}) == listed
 
 
 async def test_an_event_is_seen_sooner_than_the_period(autojump_clock: MockClock, world: World) -> None:

@@ -2,8 +2,9 @@
 
 SIGTERM, SIGINT, SIGQUIT   stop in order; the second one ends the process at once
 SIGPWR, SIGXCPU            stop in order
-SIGHUP                     read certificates again, open the log file again; stop in order when the terminal was closed
-SIGUSR1                    open the log file again, as SIGHUP
+SIGHUP                     read certificates again, open the log file again, look at the repositories now in modes that follow
+                           them; stop in order when the terminal was closed
+SIGUSR1                    the same as SIGHUP
 others, such as SIGUSR2    a line in the log
 """
 
