@@ -9,14 +9,16 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.backends.python.conftest import Serve, request
-from tpy.backend import InstanceFailure
+from tpy.backend import InstanceFailure, QueuedInstance, WatchedInstance
 from tpy.errors import Internal, TpyError
+from tpy.limits import WORKER_SEEN_END_S
 from tpy.testing.resources import NOTHING, left_since, measure
 
 COPY = """
@@ -132,6 +134,17 @@ def test_a_worker_that_dies_fails_its_batch_and_its_instance_only(make: Serve, c
         served.run()
     served.close()
     served.output()
+
+
+def test_whoever_asks_what_a_living_instance_can_do_does_not_wait(make: Serve) -> None:
+    """isinstance reads the properties of a protocol. The loop asks this for each instance that it starts."""
+    served = make(COPY)
+    served.output()
+    began_s = time.monotonic()
+    for _ in range(200):
+        assert isinstance(served.instance, WatchedInstance)
+        assert isinstance(served.instance, QueuedInstance)
+    assert time.monotonic() - began_s < 400 * WORKER_SEEN_END_S / 4
 
 
 def test_a_worker_killed_between_batches(make: Serve) -> None:

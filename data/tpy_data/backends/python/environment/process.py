@@ -107,6 +107,10 @@ class EndWatch:
         """-1 when it is closed."""
         return -1 if self._poll.closed else self._poll.fileno()
 
+    def has_ended(self) -> bool:
+        """True when the worker is gone, or has closed its end of the socket."""
+        return not self._poll.closed and bool(self._poll.poll(0))
+
     def close(self) -> None:
         """Idempotent."""
         if not self._poll.closed:

@@ -132,8 +132,9 @@ class ProcessInstance:
 
     @property
     def end_reason(self) -> str:
-        """As `WatchedInstance.end_reason`: Triton's text, then how the worker ended, as far as that is known."""
-        if self._end_reason == self._unhealthy:
+        """As `WatchedInstance.end_reason`: Triton's text, then how the worker ended, as far as that is known. Waits a moment for
+        one that is ending, and not for one that lives: whoever asks whether this is a `WatchedInstance` reads this, too."""
+        if self._end_reason == self._unhealthy and (self._connection.is_lost() or self._watch.has_ended()):
             self._end_reason += self._connection.how_lost()
         return self._end_reason
 
