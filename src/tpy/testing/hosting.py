@@ -20,22 +20,23 @@ from tpy.testing.requests import SampleRequest, batch_of
 
 
 class HostedInstance:
-    """An instance in its own thread, which exists as long as this object is open. Made by HostedModel.instance."""
+    """An instance in its own thread, which exists as long as this object is open. Made by HostedModel.instance. `model_instance`
+    is what the backend made, None when it is closed."""
 
     def __init__(self, model: LoadedModel, placement: InstancePlacement) -> None:
         """Raises what `create_instance` raises."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=placement.name)
         try:
-            self._instance: ModelInstance | None = self._thread.submit(model.create_instance, placement).result()
+            self.model_instance: ModelInstance | None = self._thread.submit(model.create_instance, placement).result()
         except BaseException:
             self._thread.shutdown()
             raise
 
     def start(self, batch: ExecutionBatch) -> Future[Sequence[ExecutionResult]]:
         """Begin executing; the future has the results, or what `execute` raised."""
-        if self._instance is None:
+        if self.model_instance is None:
             raise ValueError("the instance was closed")
-        return self._thread.submit(self._instance.execute, batch)
+        return self._thread.submit(self.model_instance.execute, batch)
 
     def execute(self, *requests: SampleRequest) -> Sequence[ExecutionResult]:
         """Run the requests as one batch. Raises what `execute` raises."""
@@ -43,7 +44,7 @@ class HostedInstance:
 
     def close(self) -> None:
         """Close the instance and end its thread. Idempotent."""
-        instance, self._instance = self._instance, None
+        instance, self.model_instance = self.model_instance, None
         if instance is not None:
             try:
                 self._thread.submit(instance.close).result()

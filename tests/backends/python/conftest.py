@@ -65,7 +65,7 @@ class Served:
     @property
     def python(self) -> Any:
         """The ModelInstance itself."""
-        return self.instance._instance
+        return self.instance.model_instance
 
     def run(self, *requests: SampleRequest) -> list[ExecutionResult]:
         return list(self.instance.execute(*(requests or (request(),))))

@@ -2,58 +2,75 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tpy.backend import ServerCall, ServerCalls
+import numpy as np
+import pytest
+
+from tests.backends.python.calls import Call, FakeServer
 from tpy.errors import Unavailable
-from tpy.limits import MODEL_CALL_BYTES_OUTSTANDING_MAX
+from tpy_data.backends.python.protocol import call_server
 from tpy_data.backends.python.protocol.call_server import CallServer
 from tpy_data.backends.python.protocol.connection import Connection
+from tpy_data.backends.python.worker.core.batch import Layout
+from tpy_data.backends.python.worker.core.frames import Frame, Kind
+from tpy_data.backends.python.worker.datatypes import number_of
+
+BYTES_MAX = 1000
 
 
-class NotedCall:
-    """A call that notes whether it was cancelled."""
+class Rig:
+    """A CallServer whose worker is the test: `answers` are the numbers of the calls that were answered, with the code of their
+    error (-1 for none)."""
 
     def __init__(self) -> None:
-        self.cancelled = False
+        self.answers: list[tuple[int, int]] = []
+        connection: Any = SimpleNamespace(name="m_0", handlers={}, is_busy=False, lend=lambda _: None, send=self._sent)
+        self.server = FakeServer(lambda call: None)
+        self.calls = CallServer(cast(Connection, connection), self.server, lambda number: None)
+        self._take = connection.handlers[Kind.CALL]
 
-    def cancel(self) -> None:
-        self.cancelled = True
+    def _sent(self, kind: Kind, stream: int, header: bytes, *_: object) -> None:
+        assert kind is Kind.ANSWER
+        self.answers.append((stream, json.loads(header)[1][0]))
 
-    def taken(self, count: int) -> None:
-        pass
+    def call(self, number: int, size: int) -> Call | None:
+        """The worker calls a model with an input of `size` bytes: what the server was asked; None if it was refused before."""
+        layout, array, before = Layout(), np.zeros(size, np.uint8), self.server.count
+        datatype = number_of(array.dtype)
+        assert datatype is not None
+        called = ["n", -1, "", 0, 0, 0, "", [], [layout.add("IN", datatype, array)]]
+        header = memoryview(json.dumps([0, False, called]).encode())
+        assert self._take(Frame(Kind.CALL, number, header, memoryview(b"".join(layout.data))), False)
+        return self.server.calls[-1] if self.server.count > before else None
 
 
-def call_server() -> CallServer:
-    sent: list[Any] = []
-    connection: Any = SimpleNamespace(
-        name="m_0", handlers={}, is_busy=False, lend=lambda _: None, send=lambda *said: sent.append(said)
-    )
-    return CallServer(cast(Connection, connection), cast(ServerCalls, object()), lambda number: None)
+@pytest.fixture
+def rig(monkeypatch: pytest.MonkeyPatch) -> Rig:
+    monkeypatch.setattr(call_server, "MODEL_CALL_BYTES_OUTSTANDING_MAX", BYTES_MAX)
+    return Rig()
 
 
-def test_bytes_of_calls_that_are_over_may_be_used_again() -> None:
-    calls = call_server()
-    size = MODEL_CALL_BYTES_OUTSTANDING_MAX - 1
+def test_bytes_of_calls_that_are_over_may_be_used_again(rig: Rig) -> None:
     for number in range(1, 10, 2):
-        small, large = calls._admit(number, "n", 1), calls._admit(number + 1, "n", size)
+        small, large = rig.call(number, 1), rig.call(number + 1, BYTES_MAX - 1)
         assert small is not None
         assert large is not None
-        assert calls._admit(100, "n", 1) is None, "that is all there is"
-        assert calls.outstanding() == 2
+        assert rig.call(100, 1) is None, "that is all there is"
         for call in (small, large):
-            calls.answer(call, Unavailable("over"))
-        assert calls.outstanding() == 0
+            call.sink.refuse(Unavailable("over"))
+        assert [stream for stream, _ in rig.answers] == [100, number, number + 1]
+        assert all(code >= 0 for _, code in rig.answers)
+        rig.answers.clear()
 
 
-def test_when_the_worker_is_gone_its_calls_are_cancelled() -> None:
-    calls = call_server()
-    outstanding = calls._admit(1, "n", 1)
-    assert outstanding is not None
-    call = NotedCall()
-    outstanding.call = cast(ServerCall, call)
-    calls.cancel_all()
-    assert call.cancelled
-    assert calls.outstanding() == 0
-    assert calls._admit(2, "n", MODEL_CALL_BYTES_OUTSTANDING_MAX) is not None
+def test_when_the_worker_is_gone_its_calls_are_cancelled(rig: Rig) -> None:
+    call = rig.call(1, 1)
+    assert call is not None
+    rig.calls.cancel_all()
+    assert call.cancelled.is_set()
+    assert rig.call(2, BYTES_MAX) is not None
+    call.answer()
+    assert rig.answers == [], "nobody waits for it"

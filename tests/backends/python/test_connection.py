@@ -47,11 +47,11 @@ class Played:
         self.taken: list[tuple[Kind, int, bool]] = []
         self.lost = 0
         for kind in (Kind.HELLO, Kind.READY, Kind.RESULT, Kind.TELL):
-            self.connection.handlers[kind] = self._take
+            self.connection.handlers[kind] = self.take
         self.connection.on_loss.append(self._lose)
         self.takes_long = False
 
-    def _take(self, message: Frame, on_loop: bool) -> bool:
+    def take(self, message: Frame, on_loop: bool) -> bool:
         if on_loop and self.takes_long:
             return False
         self.taken.append((message.kind, message.stream, on_loop))
@@ -99,6 +99,11 @@ class Loop:
     def watch(self, descriptor: int, reader: Any) -> bool:
         self.watching.append((descriptor, reader))
         return True
+
+    def wait_watching(self) -> None:
+        """Until the connection has itself watched again, by a thread that has done what the loop left to it."""
+        while not self.watching:
+            threading.Event().wait(0.001)
 
     def turn(self) -> AfterRead:
         descriptor, reader = self.watching[-1]
@@ -152,8 +157,7 @@ def test_what_takes_long_is_left_to_a_thread_with_what_was_received_with_it(play
     played.takes_long = True
     played.say(Kind.RESULT, Kind.RESULT, Kind.TELL, stream=1)
     assert loop.turn() is AfterRead.STOP
-    while not loop.watching:
-        threading.Event().wait(0.001)
+    loop.wait_watching()
     assert played.taken == [(Kind.RESULT, 1, False), (Kind.RESULT, 1, False), (Kind.TELL, 1, False)]
     played.takes_long = False
     played.say(Kind.TELL)
@@ -181,7 +185,7 @@ def test_a_long_header_is_not_looked_at_on_the_loop(played: Played) -> None:
     played.connection.watch(_with_loop(loop))
     played.say(Kind.TELL, header=b" " * 20_000)
     assert loop.turn() is AfterRead.STOP
-    played.connection._helper.wait_idle()
+    loop.wait_watching()
     assert played.taken == [(Kind.TELL, 0, False)]
 
 
@@ -300,7 +304,7 @@ def test_a_worker_that_has_finalized_may_end(played: Played) -> None:
     loop = Loop()
     played.serve()
     played.connection.watch(_with_loop(loop))
-    played.connection.handlers[Kind.FINALIZED] = played._take
+    played.connection.handlers[Kind.FINALIZED] = played.take
     played.connection.send(Kind.FINALIZE, 0, b"{}")
     played.say(Kind.FINALIZED, Kind.TELL)
     played.heard()

@@ -16,7 +16,7 @@ class TritonPythonModel:
     def execute(self, requests):
         if given(requests[0])[0] < 0:
             time.sleep(1000)
-        return [answer(tensor(given(r))) for r in requests] if requests[0]._way_back is None else None
+        return [answer(tensor(given(r))) for r in requests]
 """
 OVERDUE = "Stub process 'm_0' is not healthy. It was ended: execute did not return within 0.3 s"
 

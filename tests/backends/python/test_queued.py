@@ -6,6 +6,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +46,11 @@ class TritonPythonModel:
 def batch(value: float) -> ExecutionBatch:
     """One request."""
     return ExecutionBatch([request(np.array([value], np.float32))], PhaseTimes())
+
+
+def decoupled_batch(value: float, sender: RecordingSender) -> ExecutionBatch:
+    """One request of a decoupled model."""
+    return ExecutionBatch([request(np.array([value], np.float32), sender=sender)], PhaseTimes())
 
 
 class Listener:
@@ -253,27 +259,32 @@ def test_taking_back_while_the_worker_is_at_it(make: Serve, gate: Path) -> None:
 def test_decoupled_batches_that_are_taken_back_leave_nothing(make: Serve, gate: Path) -> None:
     """Their requests are open with nobody; given again, they are answered."""
     code = f"""
+import gc
+Flow = sys.modules["tpy_python_worker.responses"].Flow
+
 class TritonPythonModel:
     def execute(self, requests):
         sender = requests[0].get_response_sender()
         if given(requests[0])[0] == -4:
             with open({str(gate)!r}, "rb") as gate:
                 gate.read()
-        flows = len(sender._way_back._deliver.func.__self__._flows)
+        flows = sum(isinstance(each, Flow) for each in gc.get_objects())
         sender.send(answer(tensor(np.array([given(requests[0])[0], flows], np.float32))), 1)
 """
     served = make(code, decoupled=True)
-    senders = [RecordingSender() for _ in range(3)]
-    requests = [request(np.array([value], np.float32), sender=sender) for value, sender in zip((-4, 6, 7), senders, strict=True)]
+    senders = [RecordingSender() for _ in range(5)]
+    batches = [decoupled_batch(value, sender) for value, sender in zip((-4, 6, 7, 6, 7), senders, strict=True)]
     instance = served.python
     listener = Listener()
-    assert instance.begin([ExecutionBatch([each], PhaseTimes()) for each in requests], listener) == 3
+    assert instance.begin(batches[:3], listener) == 3
     writing = os.open(gate, os.O_WRONLY)
     assert instance.take_back() == 2
     os.close(writing)
     assert len(listener.wait(instance)) == 1
-    assert len(instance._responses) == 0
-    assert instance.begin([ExecutionBatch([each], PhaseTimes()) for each in requests[1:]], listener) == 2
+    taken_back = [weakref.ref(sender) for sender in senders[1:3]]
+    del senders[1:3], batches[1:3]
+    assert [held for held in taken_back if held() is not None] == []
+    assert instance.begin(batches[1:], listener) == 2
     listener.wait(instance)
     said = [list(result.outputs[0].array) for sender in senders for result, _ in sender.sent if result is not None]
     assert said == [[-4, 3], [6, 2], [7, 1]]

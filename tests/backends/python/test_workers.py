@@ -309,7 +309,7 @@ def test_workers_die_with_the_server(tmp_path: Path) -> None:
         instance = HostedModel(create(BackendSettings(name="python")), context).instance(
             InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU))
         instance.start(batch_of([request()]))
-        print(instance._instance.pid, flush=True)
+        print(instance.model_instance.pid, flush=True)
         threading.Event().wait()
     """)
     root = Path(__file__).parents[3]

@@ -108,10 +108,6 @@ class ThreadCalls:
             call.pending.cancel(ModelsResponse(error=error))
             call.wake()
 
-    def outstanding(self) -> int:
-        """The number of calls that have not ended."""
-        return len(self._outstanding)
-
     def ended(self, call: _Call) -> None:
         """One less."""
         with self._lock:

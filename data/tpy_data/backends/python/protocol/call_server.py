@@ -67,10 +67,6 @@ class CallServer:
         connection.handlers[Kind.CALL] = self._take_call
         connection.handlers[Kind.NOTE] = self._take_note
 
-    def outstanding(self) -> int:
-        """The number of calls that the worker waits for."""
-        return len(self._outstanding)
-
     def cancel_all(self) -> None:
         """The worker is gone."""
         with self._lock:
