@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint
 
 import msgspec
@@ -15,6 +17,17 @@ class BackendOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
     entry_point: str
     described: str
+
+
+@contextmanager
+def importing(framework: str, *, name: str, install: str) -> Iterator[None]:
+    """Imports a backend's `framework`. Raises Unavailable, with how to `install` it, where that cannot be imported."""
+    try:
+        yield
+    except ImportError as error:
+        raise Unavailable(
+            f"backend '{name}' needs {framework}, which cannot be imported ({error}); install it with {install}"
+        ) from error
 
 
 def load_factory(origin: BackendOrigin, name: str) -> BackendFactory:

@@ -14,6 +14,7 @@ from tpy import limits
 from tpy.flag import INT64_MAX, Flag, Support
 from tpy.flag import new_flag as _flag
 from tpy.frontends.table import frontends
+from tpy.messages.server import LOG_FORMATS
 
 
 def _traces_nothing(text: str) -> bool:
@@ -63,7 +64,7 @@ FLAGS: tuple[Flag, ...] = (
         "log-format",
         "default",
         "Line format; json, an object a line, and plain, for people, are additions of tpy.",
-        choices=("default", "ISO8601", "json", "plain"),
+        choices=LOG_FORMATS,
     ),
     _flag("Logging", "log-file", "", "Write the log to this file instead of standard error.", metavar="FILE"),
     # Model repository

@@ -15,6 +15,9 @@ import msgspec
 
 from tpy.messages.datatypes import DataType
 
+EXECUTION_ENVIRONMENT = "EXECUTION_ENV_PATH"
+"""The parameter of a Python model that names the folder or the archive of its interpreter."""
+
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True):
     pass

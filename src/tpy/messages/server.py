@@ -13,8 +13,11 @@ class ServerMetadata(msgspec.Struct, frozen=True, kw_only=True):
     extensions: tuple[str, ...]
 
 
+LOG_FORMATS = ("default", "ISO8601", "json", "plain")
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The logging extension's settings. `log_format` is "default" or "ISO8601" ("json" and "plain" are ours)."""
+    """The logging extension's settings. `log_format` is one of LOG_FORMATS, of which "json" and "plain" are ours."""
 
     log_file: str = ""
     log_info: bool = True

@@ -25,8 +25,8 @@ import msgspec
 
 from tpy.errors import InvalidArgument, Unavailable, Unsupported
 from tpy.messages import LogSettings
+from tpy.messages.server import LOG_FORMATS
 
-LOG_FORMATS = ("default", "ISO8601", "json", "plain")
 _OURS = ("tpy", "tpy_control", "tpy_data")
 _LIBRARIES = ("hypercorn", "quart")
 """Their warnings concern an operator, the rest does not."""

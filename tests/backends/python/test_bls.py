@@ -17,7 +17,7 @@ from tpy_data.backends.python.instance import thread_calls
 from tpy_data.backends.python.protocol import call_server
 
 from .calls import Call, FakeServer, surround
-from .conftest import Serve, Served, request
+from .conftest import Serve, request
 
 CALL = """
 def call(array, model="other", outputs=("OUT",), **more):

@@ -9,18 +9,13 @@ when the first model names this backend.
 from __future__ import annotations
 
 from tpy.backend import Backend, BackendSettings
-from tpy.errors import Unavailable
+from tpy_data.backends.creation import importing
 
 __all__ = ["create"]
 
 
 def create(settings: BackendSettings) -> Backend:
     """The entry point. Raises Unavailable when LiteRT is not installed, InvalidArgument for a bad setting."""
-    try:
-        from tpy_data.backends.litert.backend import LiteRtBackend
-    except ImportError as error:
-        raise Unavailable(
-            f"backend '{settings.name}' needs LiteRT, which cannot be imported ({error}); install it with tpy's extra `litert`, "
-            "or `pip install ai-edge-litert`"
-        ) from error
-    return LiteRtBackend(settings)
+    with importing("LiteRT", name=settings.name, install="tpy's extra `litert`, or `pip install ai-edge-litert`"):
+        from tpy_data.backends.litert.backend import litert_backend
+    return litert_backend(settings)

@@ -1,26 +1,19 @@
-"""The litert backend: completes configurations, loads models."""
+"""The litert backend, and its loaded models."""
 
 from __future__ import annotations
 
 import threading
 
-from tpy.backend import (
-    BackendCapabilities,
-    BackendSettings,
-    InstancePlacement,
-    LoadedModel,
-    ModelContext,
-    ModelInstance,
-    bound,
-)
-from tpy.config import ModelConfig
+from tpy.backend import BackendCapabilities, BackendSettings, InstancePlacement, ModelContext, ModelInstance, bound
 from tpy.config.model_config import InstanceKind
 from tpy.errors import InvalidArgument
-from tpy_data.backends.completion import DEFAULT_MAX_BATCH_SIZE, complete, is_complete
+from tpy_data.backends.completion import default_max_batch_size
+from tpy_data.backends.file_backend import FileBackend
 from tpy_data.backends.litert.interpreter import VERSION, LoadedFile
 from tpy_data.backends.model_file import model_file
 from tpy_data.backends.named_tensors import named_instance
 from tpy_data.backends.parameter_values import parse_integer
+from tpy_data.backends.signature import Signature
 from tpy_data.backends.validation import validate
 
 DEFAULT_FILENAME = "model.tflite"
@@ -49,6 +42,10 @@ class LiteRtModel:
         threads = self._threads or len(cpu_cores) or None
         return LoadedFile(self._path, config, signature=config.parameter("TF_SIGNATURE_DEF", ""), threads=threads)
 
+    def signature(self) -> Signature:
+        """As the file has it. Raises TpyError."""
+        return self.open().signature
+
     def prepare(self) -> None:
         """Make the first instance's interpreter, so that a broken model fails here. Raises TpyError."""
         file = self.open()
@@ -71,39 +68,15 @@ class LiteRtModel:
         self._first = None
 
 
-class LiteRtBackend:
-    """One per server."""
-
-    def __init__(self, settings: BackendSettings) -> None:
-        """Raises InvalidArgument for a bad `--backend-config` value."""
-        self._default_max_batch_size = parse_integer(settings.config.get("default-max-batch-size", str(DEFAULT_MAX_BATCH_SIZE)))
-        self._capabilities = BackendCapabilities(
-            name=settings.name,
-            default_model_filename=DEFAULT_FILENAME,
-            devices=frozenset({InstanceKind.KIND_CPU, InstanceKind.KIND_MODEL}),
-            implicit_state=True,
-            ragged=True,
-            batch_io=True,
-            version=VERSION,
-        )
-
-    @property
-    def capabilities(self) -> BackendCapabilities:
-        return self._capabilities
-
-    def auto_complete(self, context: ModelContext) -> ModelConfig:
-        """From the file. Raises TpyError."""
-        config = context.config
-        if is_complete(config):
-            context.log("verbose", f"skipping model configuration auto-complete for '{config.name}': inputs and outputs given")
-            return config
-        return complete(config, LiteRtModel(context).open().signature, default_max_batch_size=self._default_max_batch_size)
-
-    def load(self, context: ModelContext) -> LoadedModel:
-        """Reads the file at once, so that a broken model fails here."""
-        model = LiteRtModel(context)
-        model.prepare()
-        return model
-
-    def close(self) -> None:
-        pass
+def litert_backend(settings: BackendSettings) -> FileBackend:
+    """Raises InvalidArgument for a bad `--backend-config` value."""
+    capabilities = BackendCapabilities(
+        name=settings.name,
+        default_model_filename=DEFAULT_FILENAME,
+        devices=frozenset({InstanceKind.KIND_CPU, InstanceKind.KIND_MODEL}),
+        implicit_state=True,
+        ragged=True,
+        batch_io=True,
+        version=VERSION,
+    )
+    return FileBackend(capabilities, LiteRtModel, default_max_batch_size=default_max_batch_size(settings.config))

@@ -9,18 +9,19 @@ the first model names this backend.
 from __future__ import annotations
 
 from tpy.backend import Backend, BackendSettings
-from tpy.errors import Unavailable
+from tpy_data.backends.creation import importing
 
 __all__ = ["create"]
+
+_INSTALL = "`pip install onnxruntime`, or with `pip install onnxruntime-gpu` for NVIDIA GPUs"
 
 
 def create(settings: BackendSettings) -> Backend:
     """The entry point. Raises Unavailable when no ONNX Runtime is installed, InvalidArgument for a bad setting."""
-    try:
+    with importing(
+        "ONNX Runtime",
+        name=settings.name,
+        install=_INSTALL,
+    ):
         from tpy_data.backends.onnxruntime.backend import OnnxRuntimeBackend
-    except ImportError as error:
-        raise Unavailable(
-            f"backend '{settings.name}' needs ONNX Runtime, which cannot be imported ({error}); "
-            "install it with `pip install onnxruntime`, or with `pip install onnxruntime-gpu` for NVIDIA GPUs"
-        ) from error
     return OnnxRuntimeBackend(settings)

@@ -8,7 +8,7 @@ import msgspec
 
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument
-from tpy_data.backends.completion import DEFAULT_MAX_BATCH_SIZE
+from tpy_data.backends.completion import DEFAULT_MAX_BATCH_SIZE, default_max_batch_size
 from tpy_data.backends.parameter_values import parse_boolean, parse_integer
 
 ARENA_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
@@ -57,7 +57,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
 def backend_config(pairs: Mapping[str, str]) -> BackendConfig:
     """Parse `--backend-config` pairs; unknown keys may be meant for other backends. Raises InvalidArgument."""
     return BackendConfig(
-        default_max_batch_size=parse_integer(pairs.get("default-max-batch-size", str(DEFAULT_MAX_BATCH_SIZE))),
+        default_max_batch_size=default_max_batch_size(pairs),
         global_thread_pool=parse_boolean(pairs.get("enable-global-threadpool", "0")),
         intra_op_thread_count=parse_integer(pairs.get("intra_op_thread_count", "0"), bits=32),
         inter_op_thread_count=parse_integer(pairs.get("inter_op_thread_count", "0"), bits=32),

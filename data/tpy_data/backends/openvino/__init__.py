@@ -10,18 +10,13 @@ in the modules beside this package: `signature`, `completion`, `validation`, `na
 from __future__ import annotations
 
 from tpy.backend import Backend, BackendSettings
-from tpy.errors import Unavailable
+from tpy_data.backends.creation import importing
 
 __all__ = ["create"]
 
 
 def create(settings: BackendSettings) -> Backend:
     """The entry point. Raises Unavailable when OpenVINO is not installed, InvalidArgument for a bad setting."""
-    try:
-        from tpy_data.backends.openvino.backend import OpenVinoBackend
-    except ImportError as error:
-        raise Unavailable(
-            f"backend '{settings.name}' needs OpenVINO, which cannot be imported ({error}); install it with tpy's extra "
-            "`openvino`, or `pip install openvino`"
-        ) from error
-    return OpenVinoBackend(settings)
+    with importing("OpenVINO", name=settings.name, install="tpy's extra `openvino`, or `pip install openvino`"):
+        from tpy_data.backends.openvino.backend import openvino_backend
+    return openvino_backend(settings)

@@ -13,6 +13,7 @@ from tpy_data.backends.openvino.network import Network
 from tpy_data.backends.openvino.program import InferRequest
 from tpy_data.backends.openvino.settings import model_settings
 from tpy_data.backends.operator_libraries import operator_libraries
+from tpy_data.backends.signature import Signature
 from tpy_data.backends.validation import validate
 
 FILENAMES = ("model.xml", "model.onnx", "model.tflite", "model.pdmodel", "model.saved_model", "model.savedmodel")
@@ -30,20 +31,24 @@ class OpenVinoModel:
         config = context.config
         self._context = context
         self._settings = model_settings(config, tuple(operator_libraries(context)))
-        self.network = Network(model_path(context, FILENAMES), config, self._settings)
+        self._network = Network(model_path(context, FILENAMES), config, self._settings)
         self._lock = threading.Lock()
         self._compiled: dict[_Key, Any] = {}
 
+    def signature(self) -> Signature:
+        """As the file has it."""
+        return self._network.signature
+
     def prepare(self) -> None:
         """Compile for the first instance, so that a model that does not fit fails here. Raises TpyError."""
-        validate(self._context.config, self.network.signature)
+        validate(self._context.config, self._network.signature)
         anywhere = InstancePlacement(name=self._context.name, kind=InstanceKind.KIND_CPU)
         self.compiled_for(next(iter(self._context.placements), anywhere))
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
         """Raises TpyError."""
-        request = InferRequest(self.compiled_for(placement), self.network, pads=self._settings.batch_padding)
-        return named_instance(request, self.network.signature, self._context.config)
+        request = InferRequest(self.compiled_for(placement), self._network, pads=self._settings.batch_padding)
+        return named_instance(request, self._network.signature, self._context.config)
 
     def unload(self) -> None:
         """Let go of all compiled models."""
@@ -59,7 +64,7 @@ class OpenVinoModel:
                 name = self._context.config.name
                 self._context.log("verbose", f"compiling model '{name}' for {device}")
                 with bound(placement.host):
-                    compiled, ignored = self.network.compiled(device, self._properties(device, placement))
+                    compiled, ignored = self._network.compiled(device, self._properties(device, placement))
                 if ignored:
                     self._context.log("warning", f"model '{name}': parameters {', '.join(ignored)} have no effect on {device}")
                 self._compiled[device, placement.host] = compiled

@@ -8,8 +8,6 @@ import msgspec
 
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument
-from tpy_data.backends.completion import DEFAULT_MAX_BATCH_SIZE
-from tpy_data.backends.parameter_values import parse_integer
 
 _COUNTS = ("INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS")
 _OWN = frozenset({"PERFORMANCE_HINT", "NUM_STREAMS", *_COUNTS})
@@ -26,11 +24,6 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     dynamic_batch: bool = True
     batch_padding: bool = False
     reshapes: bool = False
-
-
-def default_max_batch_size(pairs: Mapping[str, str]) -> int:
-    """Of the `--backend-config` pairs. Raises InvalidArgument."""
-    return parse_integer(pairs.get("default-max-batch-size", str(DEFAULT_MAX_BATCH_SIZE)))
 
 
 def model_settings(config: ModelConfig, libraries: tuple[str, ...]) -> ModelSettings:

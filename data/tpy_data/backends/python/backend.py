@@ -25,10 +25,9 @@ from tpy.backend import (
 )
 from tpy.config import ModelConfig
 from tpy.config.json_form import parse_json, to_json
-from tpy.config.model_config import InstanceKind
+from tpy.config.model_config import EXECUTION_ENVIRONMENT, InstanceKind
 from tpy.config.problem import ConfigError
 from tpy.errors import InvalidArgument, Unsupported
-from tpy_data.backends.python.environment.interpreters import PARAMETER as ENVIRONMENT
 from tpy_data.backends.python.environment.interpreters import Environments
 from tpy_data.backends.python.environment.output import LogLine
 from tpy_data.backends.python.environment.process import Spawner
@@ -112,7 +111,7 @@ class PythonBackend:
                 f"model '{config.name}': implicit state of a decoupled model is not supported by the python backend"
             )
         if isolation_of(config, self._config) is Isolation.THREAD:
-            for parameter in (ENVIRONMENT, EXECUTE_LIMIT):
+            for parameter in (EXECUTION_ENVIRONMENT, EXECUTE_LIMIT):
                 if config.parameter(parameter):
                     raise InvalidArgument(f"model '{context.name}': {parameter} needs {ISOLATION} 'process', not 'thread'")
             package = f"tpy_in_process_model_{next(_package_numbers)}"
@@ -171,18 +170,10 @@ class IsolatedModel:
         context = self._context
         log = _named_log(context, placement.name)
         start = WorkerStart(
-            name=placement.name,
+            **msgspec.structs.asdict(instance_start(context, placement, self._source)),
             mode="instance",
-            source=self._source,
-            directory=str(context.version_directory),
             interpreter=self._interpreter,
-            output_names=tuple(output.name for output in context.config.output),
-            decoupled=context.config.decoupled,
-            iterative=is_iterative(context.config),
-            arguments=initialize_arguments(context, placement),
             host=placement.host,
-            metrics=context.metrics,
-            server=context.server,
         )
         worker = StartedWorker(start, self._settings, self._spawner, log)
         log("verbose", f"worker process {worker.connection.pid} is ready")
@@ -204,23 +195,28 @@ class ThreadedModel:
         """Initialises the model in the calling thread. Raises Internal with the reason."""
         context = self._context
         log = _named_log(context, placement.name)
-        start = InstanceStart(
-            name=placement.name,
-            source=self._source,
-            directory=str(context.version_directory),
-            output_names=tuple(output.name for output in context.config.output),
-            decoupled=context.config.decoupled,
-            iterative=is_iterative(context.config),
-            arguments=initialize_arguments(context, placement),
-            metrics=context.metrics,
-            server=context.server,
-        )
+        start = instance_start(context, placement, self._source)
         return ThreadInstance(start, log, state=implicit_state(context.config))
 
     def unload(self) -> None:
         """Forgets the model's modules, so that another load reads its files anew."""
         forget(self._source)
         set_for_package(self._source.package, None)
+
+
+def instance_start(context: ModelContext, placement: InstancePlacement, source: ModelSource) -> InstanceStart:
+    """The parameters of an instance, in the server or in a process of its own."""
+    return InstanceStart(
+        name=placement.name,
+        source=source,
+        directory=str(context.version_directory),
+        output_names=tuple(output.name for output in context.config.output),
+        decoupled=context.config.decoupled,
+        iterative=is_iterative(context.config),
+        arguments=initialize_arguments(context, placement),
+        metrics=context.metrics,
+        server=context.server,
+    )
 
 
 def implicit_state(config: ModelConfig) -> ImplicitState | None:

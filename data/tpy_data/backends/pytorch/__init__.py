@@ -12,18 +12,13 @@ signature), `settings` (parameters), `script`, `exported` and `package` with `ca
 from __future__ import annotations
 
 from tpy.backend import Backend, BackendSettings
-from tpy.errors import Unavailable
+from tpy_data.backends.creation import importing
 
 __all__ = ["create"]
 
 
 def create(settings: BackendSettings) -> Backend:
     """The entry point. Raises Unavailable when PyTorch is not installed, InvalidArgument for a bad setting."""
-    try:
+    with importing("PyTorch", name=settings.name, install="tpy's extra `torch`, or `pip install torch`"):
         from tpy_data.backends.pytorch.backend import PyTorchBackend
-    except ImportError as error:
-        raise Unavailable(
-            f"backend '{settings.name}' needs PyTorch, which cannot be imported ({error}); install it with tpy's extra `torch`, "
-            "or `pip install torch`"
-        ) from error
     return PyTorchBackend(settings)

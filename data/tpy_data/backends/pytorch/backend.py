@@ -9,8 +9,9 @@ import torch
 from tpy.backend import BackendCapabilities, BackendSettings, InstancePlacement, LoadedModel, ModelContext
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind
+from tpy_data.backends.completion import is_complete
 from tpy_data.backends.python import create as create_python_backend
-from tpy_data.backends.pytorch.completion import complete, is_complete
+from tpy_data.backends.pytorch.completion import complete
 from tpy_data.backends.pytorch.model import DEFAULT_FILENAME, PyTorchModel
 from tpy_data.backends.pytorch.settings import RUNTIME, backend_config
 

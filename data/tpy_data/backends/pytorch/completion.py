@@ -7,19 +7,12 @@ import msgspec
 
 from tpy.backend import state_specs
 from tpy.config import ModelConfig
-from tpy.config.model_config import DynamicBatching, ModelInput, ModelOutput, TensorReshape
+from tpy.config.model_config import ModelInput, ModelOutput
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType
+from tpy_data.backends.completion import dims_of, is_complete, with_batching, without_batching
 from tpy_data.backends.pytorch.names import input_positions, output_positions
 from tpy_data.backends.pytorch.signature import Argument, Result, Signature, ValueKind
-
-DEFAULT_MAX_BATCH_SIZE = 4
-"""Of the `default-max-batch-size` setting, as for ONNX models."""
-
-
-def is_complete(config: ModelConfig) -> bool:
-    """True when there is nothing to fill in: at least one input and one output are listed; a partial list stays as it is."""
-    return bool(config.input or config.batch_input) and bool(config.output)
 
 
 def complete(config: ModelConfig, signature: Signature, *, default_max_batch_size: int) -> ModelConfig:
@@ -34,7 +27,11 @@ def complete(config: ModelConfig, signature: Signature, *, default_max_batch_siz
             f"model '{config.name}': its configuration must list inputs and outputs with data_type and dims, because its "
             f"file does not tell them; it says {signature.text()}"
         )
-    config = _with_batching(config, signature, default_max_batch_size)
+    if signature.batches:
+        largest = default_max_batch_size if signature.batch_max is None else min(default_max_batch_size, signature.batch_max)
+        config = with_batching(config, largest)
+    else:
+        config = without_batching(config, f": {signature.text()}")
     batches = config.max_batch_size > 0
     if not (config.input or config.batch_input):
         made = input_positions(config, signature).values()
@@ -52,25 +49,8 @@ def complete(config: ModelConfig, signature: Signature, *, default_max_batch_siz
     return config
 
 
-def _with_batching(config: ModelConfig, signature: Signature, default_max_batch_size: int) -> ModelConfig:
-    if not signature.batches:
-        if config.max_batch_size != 0:
-            raise InvalidArgument(
-                f"autofill failed for model '{config.name}': model does not support batching while non-zero max_batch_size is "
-                f"specified: {signature.text()}"
-            )
-        return config
-    if config.max_batch_size == 0:
-        size = max(default_max_batch_size, 0)
-        size = size if signature.batch_max is None else min(size, signature.batch_max)
-        config = msgspec.structs.replace(config, max_batch_size=size)
-    if config.max_batch_size > 1 and config.sequence_batching is None and config.dynamic_batching is None:
-        config = msgspec.structs.replace(config, dynamic_batching=DynamicBatching())
-    return config
-
-
 def _input(argument: Argument, *, batches: bool) -> ModelInput:
-    dims, reshape = _dims(argument, batches=batches)
+    dims, reshape = dims_of(argument.shape or (), batches=batches)
     return ModelInput(
         name=argument.name,
         data_type=argument.datatype or DataType.INVALID,
@@ -81,17 +61,7 @@ def _input(argument: Argument, *, batches: bool) -> ModelInput:
 
 
 def _output(result: Result, position: int, *, batches: bool) -> ModelOutput:
-    dims, reshape = _dims(result, batches=batches)
+    dims, reshape = dims_of(result.shape or (), batches=batches)
     return ModelOutput(
         name=result.key or f"OUTPUT__{position}", data_type=result.datatype or DataType.INVALID, dims=dims, reshape=reshape
     )
-
-
-def _dims(tensor: Argument | Result, *, batches: bool) -> tuple[tuple[int, ...], TensorReshape | None]:
-    """The configuration's dims and reshape. Dims may not be empty, so a scalar is [1]; an empty reshape, which says that it is
-    none to the model, is legal with a batch dimension only."""
-    shape = tensor.shape or ()
-    dims = shape[1:] if batches else shape
-    if dims:
-        return dims, None
-    return (1,), TensorReshape(shape=()) if batches else None

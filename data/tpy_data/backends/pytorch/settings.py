@@ -9,9 +9,9 @@ import orjson
 
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument
+from tpy_data.backends.completion import DEFAULT_MAX_BATCH_SIZE, default_max_batch_size
 from tpy_data.backends.parameter_values import parse_boolean, parse_integer
 from tpy_data.backends.pytorch.archive import FileKind
-from tpy_data.backends.pytorch.completion import DEFAULT_MAX_BATCH_SIZE
 
 RUNTIME = "model.py"
 """The value of the configuration's `runtime` for models that are Python classes."""
@@ -49,7 +49,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 def backend_config(pairs: Mapping[str, str]) -> BackendConfig:
     """Parse `--backend-config` pairs; unknown keys may be meant for other backends. Raises InvalidArgument."""
-    size = parse_integer(pairs.get("default-max-batch-size", str(DEFAULT_MAX_BATCH_SIZE)))
+    size = default_max_batch_size(pairs)
     return BackendConfig(default_max_batch_size=size)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 
 from tpy.backend import Backend, BackendSettings
-from tpy.errors import Unavailable
+from tpy_data.backends.creation import importing
 
 __all__ = ["create"]
 
@@ -25,11 +25,6 @@ def create(settings: BackendSettings) -> Backend:
     """The entry point. Raises Unavailable when TensorFlow is not installed, InvalidArgument for a bad setting."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors; its native code reads both once
     os.environ.setdefault("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")  # else all sessions have the threads of the first
-    try:
-        from tpy_data.backends.tensorflow.backend import TensorFlowBackend
-    except ImportError as error:
-        raise Unavailable(
-            f"backend '{settings.name}' needs TensorFlow, which cannot be imported ({error}); install it with tpy's extra "
-            "`tensorflow`, or `pip install tensorflow-cpu`"
-        ) from error
-    return TensorFlowBackend(settings)
+    with importing("TensorFlow", name=settings.name, install="tpy's extra `tensorflow`, or `pip install tensorflow-cpu`"):
+        from tpy_data.backends.tensorflow.backend import tensorflow_backend
+    return tensorflow_backend(settings)

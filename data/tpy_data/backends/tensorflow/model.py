@@ -9,6 +9,8 @@ from tpy.config.model_config import InstanceKind
 from tpy_data.backends.model_file import model_path
 from tpy_data.backends.named_tensors import named_instance
 from tpy_data.backends.operator_libraries import operator_libraries
+from tpy_data.backends.signature import Signature
+from tpy_data.backends.tensorflow.files import meta_graph, signature_of
 from tpy_data.backends.tensorflow.graph import LoadedGraph
 from tpy_data.backends.tensorflow.program import SessionProgram
 from tpy_data.backends.tensorflow.settings import GRAPHDEF, BackendConfig, model_settings
@@ -42,9 +44,18 @@ class TensorFlowModel:
         self._backend = backend
         self._settings = model_settings(context.config)
         names = (SAVEDMODEL_FOLDER, GRAPHDEF_FILE)
-        self.path = model_path(context, names[::-1] if context.config.platform == GRAPHDEF else names)
+        self._path = model_path(context, names[::-1] if context.config.platform == GRAPHDEF else names)
         self._lock = threading.Lock()
         self._shared: dict[_Key, list[_Shared]] = {}
+
+    def signature(self) -> Signature:
+        """That of a SavedModel, which is read without its weights; of a frozen graph's placeholders and ends. Raises TpyError."""
+        name = self._context.config.name
+        if self._path.is_dir():
+            return signature_of(meta_graph(self._path, name, self._settings), name, self._settings)[0]
+        graph = self._load(InstancePlacement(name=name, kind=InstanceKind.KIND_CPU))
+        graph.close()
+        return graph.signature
 
     def prepare(self) -> None:
         """Load the first instance's session, so that a broken model fails here. Raises TpyError."""
@@ -59,7 +70,7 @@ class TensorFlowModel:
             sessions = self._shared.setdefault(key, [])
             found = next((each for each in sessions if not share_max or each.users < share_max), None)
             if found is None:
-                graph = self.load(placement)
+                graph = self._load(placement)
                 try:
                     validate(self._context.config, graph.signature)
                 except Exception:
@@ -82,13 +93,13 @@ class TensorFlowModel:
                 sessions.remove(found)
                 graph.close()
 
-    def load(self, placement: InstancePlacement) -> LoadedGraph:
+    def _load(self, placement: InstancePlacement) -> LoadedGraph:
         """A session of its own for the caller. Raises TpyError."""
         config = self._context.config
-        self._context.log("verbose", f"opening '{self.path}' for model '{config.name}' ({placement.kind.name})")
+        self._context.log("verbose", f"opening '{self._path}' for model '{config.name}' ({placement.kind.name})")
         with bound(placement.host):
             return LoadedGraph(
-                self.path,
+                self._path,
                 self._context,
                 self._settings.within(placement.host.cpu_cores),
                 self._backend,

@@ -8,7 +8,7 @@ import msgspec
 
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument, Unsupported
-from tpy_data.backends.completion import DEFAULT_MAX_BATCH_SIZE
+from tpy_data.backends.completion import DEFAULT_MAX_BATCH_SIZE, default_max_batch_size
 from tpy_data.backends.parameter_values import parse_boolean, parse_integer
 
 GRAPHDEF = "tensorflow_graphdef"
@@ -52,7 +52,7 @@ def backend_config(pairs: Mapping[str, str]) -> BackendConfig:
     except ValueError:
         raise InvalidArgument(f"failed to convert '{text}' to a number") from None
     return BackendConfig(
-        default_max_batch_size=parse_integer(pairs.get("default-max-batch-size", str(DEFAULT_MAX_BATCH_SIZE))),
+        default_max_batch_size=default_max_batch_size(pairs),
         soft_placement=parse_boolean(pairs.get("allow-soft-placement", "true")),
         gpu_memory_fraction=fraction,
     )

@@ -9,9 +9,10 @@ import msgspec
 
 from tpy.backend import state_specs
 from tpy.config import ModelConfig
-from tpy.config.model_config import DynamicBatching, ModelInput, ModelOutput, TensorReshape
+from tpy.config.model_config import ModelInput, ModelOutput, TensorReshape
 from tpy.errors import Internal, InvalidArgument
 from tpy.messages import DataType
+from tpy_data.backends.completion import dims_of, with_batching
 from tpy_data.backends.signature import VARIABLE
 from tpy_data.backends.tensorrt.signature import Signature, TensorInfo
 from tpy_data.backends.tensorrt.validation import check_names
@@ -62,16 +63,12 @@ def _with_batching(config: ModelConfig, signature: Signature) -> ModelConfig:
         )
     if hint is False:
         largest = 0
-    if config.max_batch_size == 0:
-        config = msgspec.structs.replace(config, max_batch_size=largest)
-    elif config.max_batch_size > largest:
+    if config.max_batch_size > largest:
         raise Internal(
             f"autofill failed for model '{config.name}': configuration specified max-batch {config.max_batch_size} but TensorRT "
             f"engine only supports max-batch {largest}"
         )
-    if config.max_batch_size > 1 and config.sequence_batching is None and config.dynamic_batching is None:
-        config = msgspec.structs.replace(config, dynamic_batching=DynamicBatching())
-    return config
+    return with_batching(config, largest)
 
 
 def _largest_batch(config: ModelConfig, signature: Signature) -> int:
@@ -175,7 +172,4 @@ def _dims_of(info: TensorInfo, *, batches: bool) -> tuple[tuple[int, ...], Tenso
     is no dimension, and no value of the request's."""
     if info.is_shape_tensor:
         return tuple(size - 1 if batches else size for size in info.shape), None
-    dims = info.shape[1:] if batches else info.shape
-    if dims:
-        return dims, None
-    return (1,), TensorReshape(shape=()) if batches else None
+    return dims_of(info.shape, batches=batches)

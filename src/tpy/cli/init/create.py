@@ -13,7 +13,6 @@ import msgspec
 from tpy.backend import ModelContext
 from tpy.cli.init.convert import Input
 from tpy.cli.init.folder import (
-    ENVIRONMENT,
     as_json,
     config_text,
     model_py,
@@ -26,7 +25,7 @@ from tpy.cli.init.sources import Form, Way, choose, converted, forms_of, interpr
 from tpy.cli.parsing import UsageError
 from tpy.config import ModelConfig
 from tpy.config.known_backends import BACKEND_OF_FILE
-from tpy.config.model_config import ModelParameter
+from tpy.config.model_config import EXECUTION_ENVIRONMENT, ModelParameter
 from tpy.config.model_files import files_beside
 from tpy.errors import TpyError
 from tpy_data.registry import BackendRegistry
@@ -85,7 +84,9 @@ def _make(request: InitRequest, building: Path, form: Form, way: Way) -> _Made:
     environment = None if request.environment is None else request.environment.absolute()
     interpreter_of(environment)
     if environment is not None and form is Form.PYTHON:
-        config = msgspec.structs.replace(config, parameters={ENVIRONMENT: ModelParameter(string_value=str(environment))})
+        config = msgspec.structs.replace(
+            config, parameters={EXECUTION_ENVIRONMENT: ModelParameter(string_value=str(environment))}
+        )
     if way.action == "describe-pickle":
         facts = converted(way.action, request.source, target, request.inputs, environment)
         copied = shutil.copy2(request.source, target.parent / request.source.name)

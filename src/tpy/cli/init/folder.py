@@ -10,7 +10,7 @@ import orjson
 
 from tpy.cli.init.convert import Input
 from tpy.config import ModelConfig
-from tpy.config.model_config import ModelInput, ModelOutput
+from tpy.config.model_config import EXECUTION_ENVIRONMENT, ModelInput, ModelOutput
 from tpy.messages import DataType
 from tpy.messages.datatypes import BY_WORD
 
@@ -18,7 +18,6 @@ _ELEMENTS_SHOWN_MAX = 16
 _VARIABLE_SIZE = 1
 """Put into the test request where a size is open."""
 
-ENVIRONMENT = "EXECUTION_ENV_PATH"
 _FOR_ANY = "# Sizes are those of one row; -1 is any size."
 
 _MODEL_PY = '''"""Serves {filename}, which lies beside this file: {name} -> label{and_probabilities}. Change it as you like."""
@@ -125,11 +124,11 @@ def config_text(config: ModelConfig) -> str:
     lines += ["", _FOR_ANY if config.max_batch_size > 0 else "# -1 is any size.", *_tensors("input", config.input)]
     lines += _tensors("output", config.output)
     lines += ["", "# Copies of the model that run at the same time.", "instance_group [ { count: 1 kind: KIND_CPU } ]"]
-    if environment := config.parameter(ENVIRONMENT):
+    if environment := config.parameter(EXECUTION_ENVIRONMENT):
         lines += [
             "",
             "# The virtual environment in which model.py runs.",
-            f'parameters {{ key: "{ENVIRONMENT}" value {{ string_value: {json.dumps(environment)} }} }}',
+            f'parameters {{ key: "{EXECUTION_ENVIRONMENT}" value {{ string_value: {json.dumps(environment)} }} }}',
         ]
     return "\n".join(lines) + "\n"
 

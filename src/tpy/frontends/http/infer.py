@@ -168,23 +168,18 @@ class InferCall:
         `finish` has to be called."""
         try:
             model = self._admit()
-            if self._is_heavy(model.description):
-                model.hold()
-                self._held = model
-                return False
             try:
-                decoded = self._decode(model.description, self._endpoint.tensors_inline)
+                heavy = self._is_heavy(model.description)
+                decoded = None if heavy else self._decode(model.description, self._endpoint.tensors_inline)
             except LongCopy:
+                decoded = None
+            if decoded is None:
                 model.hold()
                 self._held = model
                 return False
             self._submit(model, *decoded)
-        except TpyError as error:
-            self._refuse(error_reply(error))
-        except _Refused as refused:
-            self._refuse(refused.reply)
-        except Exception:
-            self._refuse(unexpected_error_reply(self._request.path))
+        except Exception as error:
+            self._refuse(self._reply_of(error))
         return True
 
     async def finish(self) -> None:
@@ -196,12 +191,8 @@ class InferCall:
             decoded = await run_in_thread(self._decode, model.description, self._endpoint.tensors, limiter=self._endpoint.threads)
             if not self._cancelled:
                 self._submit(model, *decoded)
-        except TpyError as error:
-            self._refuse(error_reply(error))
-        except _Refused as refused:
-            self._refuse(refused.reply)
-        except Exception:
-            self._refuse(unexpected_error_reply(self._request.path))
+        except Exception as error:
+            self._refuse(self._reply_of(error))
         finally:
             model.release()
 
@@ -226,10 +217,8 @@ class InferCall:
             return self._refusal
         try:
             return self._encode()
-        except TpyError as error:
-            return error_reply(error)
-        except Exception:
-            return unexpected_error_reply(self._request.path)
+        except Exception as error:
+            return self._reply_of(error)
 
     async def render_in_thread(self) -> HttpReply:
         """`render`, in a thread."""
@@ -293,6 +282,12 @@ class InferCall:
         handle = model.submit(request, self)
         if self._response is None:
             self._handle = handle
+
+    def _reply_of(self, error: Exception) -> HttpReply:
+        """The answer for the exception being handled."""
+        if isinstance(error, _Refused):
+            return error.reply
+        return error_reply(error) if isinstance(error, TpyError) else unexpected_error_reply(self._request.path)
 
     def _refuse(self, reply: HttpReply) -> None:
         if not self._cancelled:

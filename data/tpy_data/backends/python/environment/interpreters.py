@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from tpy.backend import ModelContext
+from tpy.config.model_config import EXECUTION_ENVIRONMENT
 from tpy.errors import Internal, InvalidArgument
 
-PARAMETER = "EXECUTION_ENV_PATH"
 MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 
 
@@ -43,12 +43,14 @@ class Environments:
         if path.is_file():
             path = self._unpack(path)
         elif not path.is_dir():
-            raise InvalidArgument(f"{PARAMETER} of model '{context.name}': no directory or archive at '{path}'")
+            raise InvalidArgument(f"{EXECUTION_ENVIRONMENT} of model '{context.name}': no directory or archive at '{path}'")
         for name in ("python3", "python"):
             executable = path / "bin" / name
             if executable.is_file() and os.access(executable, os.X_OK):
                 return Interpreter(executable=str(executable), bin_directory=str(path / "bin"))
-        raise InvalidArgument(f"{PARAMETER} of model '{context.name}': '{path}' has no executable bin/python3 or bin/python")
+        raise InvalidArgument(
+            f"{EXECUTION_ENVIRONMENT} of model '{context.name}': '{path}' has no executable bin/python3 or bin/python"
+        )
 
     def close(self) -> None:
         """Remove what was unpacked. No worker may run from it any more."""
@@ -81,7 +83,7 @@ class Environments:
 
 def _wanted(context: ModelContext) -> Path | None:
     """The path that the configuration names, resolved; None for the server's own interpreter."""
-    text = context.config.parameter(PARAMETER)
+    text = context.config.parameter(EXECUTION_ENVIRONMENT)
     if not text:
         packed = context.model_directory / f"pb_exec_env_{context.config.runtime}.tar.gz"
         return packed if context.config.runtime and packed.is_file() else None
@@ -90,5 +92,5 @@ def _wanted(context: ModelContext) -> Path | None:
     root = context.model_directory.resolve()
     path = Path(text.replace(MODEL_DIRECTORY, str(root))).resolve()
     if not path.is_relative_to(root):
-        raise InvalidArgument(f"{PARAMETER} of model '{context.name}': '{text}' leads out of the model's directory")
+        raise InvalidArgument(f"{EXECUTION_ENVIRONMENT} of model '{context.name}': '{text}' leads out of the model's directory")
     return path
