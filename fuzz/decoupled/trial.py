@@ -20,7 +20,7 @@ from tpy.errors import Internal, InvalidArgument
 from tpy.limits import DECOUPLED_RESPONSES_WAITING_MAX
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
 from tpy.services import RequestHandle
-from tpy.trio_clock import TrioClock
+from tpy.testing.trio_clock import TrioClock
 from tpy.units import NS_PER_S
 from tpy_data.engine.channels.channel import ThreadChannel
 from tpy_data.engine.versions.version_engine import InstanceSlot, VersionEngine

@@ -283,7 +283,7 @@ class Conversation:
         memories = (self.up_memory, self.down_memory)
         empty = self.up.is_empty and self.down.is_empty and not any(memory.viewed for memory in memories)
         return (
-            empty and not self.caller.pending and not self.answerer.open and not any(each.arena.taken_blocks for each in memories)
+            empty and not self.caller.pending and not self.answerer.open and not any(each.arena.taken_bytes for each in memories)
         )
 
     def _judge(self, client: Client, model: Model | None) -> None:

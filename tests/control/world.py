@@ -15,7 +15,7 @@ from tpy.clock import Clock
 from tpy.ids import ModelId
 from tpy.messages import LoadRequest, ModelState
 from tpy.state import ModelStateStore, ObservedKey, ObservedVersion
-from tpy.trio_clock import TrioClock
+from tpy.testing.trio_clock import TrioClock
 from tpy_control import ControlMode, ControlOptions, ControlPlane, MemorySource, run_control_plane
 from tpy_control.core.scan import ModelLocation
 from tpy_control.offload import inline

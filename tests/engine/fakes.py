@@ -12,6 +12,7 @@ import numpy as np
 import trio
 
 from tests.submitting import submit_to
+from tests.virtual_executor import VirtualExecutor
 from tpy.backend import (
     Backend,
     BackendCapabilities,
@@ -36,12 +37,11 @@ from tpy.ids import Generation, ModelId, Version
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelState, Tensor
 from tpy.state import DesiredModel, DesiredVersion, ModelStateStore
 from tpy.state.store import DesiredWriter
-from tpy.trio_clock import TrioClock
+from tpy.testing.trio_clock import TrioClock
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
 from tpy_data.engine.channels.channel import BatchJob
 from tpy_data.executors.executor import Executor, Job
-from tpy_data.executors.virtual_executor import VirtualExecutor
 
 Execute = Callable[[ExecutionBatch], Sequence[ExecutionResult]]
 

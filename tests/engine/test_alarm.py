@@ -12,10 +12,11 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from tpy.alarm import Alarm
 from tpy.clock import SystemClock
 from tpy.kernel_timer import KernelTimer
 from tpy.testing.loop_guard import LoopGuard
-from tpy.trio_clock import Alarm, TrioClock
+from tpy.testing.trio_clock import TrioClock
 from tpy.units import NS_PER_MS, NS_PER_S
 
 

@@ -15,7 +15,7 @@ from tpy.config import RequestTimeout
 from tpy.config.model_config import QueuePolicy, TensorReshape, TimeoutAction
 from tpy.errors import Internal, InvalidArgument, NotFound
 from tpy.messages import DataType, SequencePosition, Tensor
-from tpy.trio_clock import TrioClock
+from tpy.testing.trio_clock import TrioClock
 from tpy.units import NS_PER_MS
 
 from .ensembles import CHAIN, MembersBackend, ensemble, inputs, outputs, plus, same, serve_all, step, submit

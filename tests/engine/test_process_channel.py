@@ -16,6 +16,7 @@ from trio.testing import MockClock
 from tests.engine.fakes import RecordingSink, Rig, config, dynamic, instances, request, rig, values
 from tests.engine.queued_fakes import FakeQueued, QueuedBackend, first_value
 from tests.submitting import submit_to
+from tests.virtual_executor import VirtualExecutor
 from tpy.backend import InstanceFailure
 from tpy.clock import Clock
 from tpy.errors import Unavailable
@@ -24,7 +25,6 @@ from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_data.engine.channels.channel import BatchJob
 from tpy_data.engine.requests.batch import Batch
 from tpy_data.executors.executor import Job
-from tpy_data.executors.virtual_executor import VirtualExecutor
 
 
 def _now_ns() -> int:

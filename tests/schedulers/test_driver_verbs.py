@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tpy.trio_clock import TrioClock
+from tpy.testing.trio_clock import TrioClock
 from tpy_data.schedulers.core.contract import (
     Action,
     CoreSnapshot,

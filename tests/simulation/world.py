@@ -17,6 +17,7 @@ from tests.simulation.backend import BACKEND, SimulatedBackend
 from tests.simulation.journal import Journal
 from tests.simulation.network import ClientStream, ServerWire, connection
 from tests.simulation.witness import Witness
+from tests.virtual_executor import VirtualExecutor
 from tpy.assembly.diagnostics import Diagnostics
 from tpy.assembly.readiness import ReadinessSignal
 from tpy.frontends.grpc import GrpcOptions, GrpcServiceOptions, create_handlers
@@ -31,13 +32,12 @@ from tpy.regions import RegionRegistry
 from tpy.services import Services
 from tpy.state import ModelStateStore
 from tpy.telemetry.logs import LogController
-from tpy.trio_clock import TrioClock
+from tpy.testing.trio_clock import TrioClock
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control import ControlMode, ControlOptions, ControlPlane, MemorySource, run_control_plane
 from tpy_control.offload import inline
 from tpy_data.cache.options import LocalCacheOptions
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
-from tpy_data.executors.virtual_executor import VirtualExecutor
 from tpy_data.schedulers.core.rate_limiter import Supply
 
 EXIT_TIMEOUT_S = 30

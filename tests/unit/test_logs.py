@@ -10,11 +10,12 @@ import os
 import re
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from tpy.errors import InvalidArgument, Unavailable, Unsupported
 from tpy.messages import LogSettings
-from tpy.telemetry.logs import LogController, with_changes
+from tpy.telemetry.logs import LogController
 
 LOG = logging.getLogger("tpy.test")
 
@@ -45,13 +46,13 @@ def test_every_package_of_ours_is_heard(controller: LogController, stream: io.St
 
 
 def test_iso8601_format(controller: LogController, stream: io.StringIO) -> None:
-    controller.update(with_changes(controller.settings, log_format="ISO8601"))
+    controller.update(msgspec.structs.replace(controller.settings, log_format="ISO8601"))
     LOG.error("x")
     assert re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ E \d+ test_logs\.py:\d+\] "x"\n', stream.getvalue())
 
 
 def test_json_format(controller: LogController, stream: io.StringIO) -> None:
-    controller.update(with_changes(controller.settings, log_format="json"))
+    controller.update(msgspec.structs.replace(controller.settings, log_format="json"))
     LOG.info("hello", extra={"context": {"id": 7}})
     entry = json.loads(stream.getvalue())
     assert (entry["level"], entry["message"], entry["context"]) == ("info", "hello", {"id": "7"})
@@ -59,7 +60,7 @@ def test_json_format(controller: LogController, stream: io.StringIO) -> None:
 
 @pytest.mark.parametrize("log_format", ["default", "ISO8601", "json"])
 def test_text_from_outside_cannot_forge_a_line(controller: LogController, stream: io.StringIO, log_format: str) -> None:
-    controller.update(with_changes(controller.settings, log_format=log_format))
+    controller.update(msgspec.structs.replace(controller.settings, log_format=log_format))
     LOG.info("bad", extra={"context": {"name": 'x"\nE1121 00:00:00.000000 1 forged.py:1] "y\r\x1b[31m\x85\x9b31m\u2028\ud800ü☃'}})
     text = stream.getvalue()
     assert len(text.splitlines()) == 1
@@ -68,7 +69,7 @@ def test_text_from_outside_cannot_forge_a_line(controller: LogController, stream
 
 
 def test_plain_format_is_for_people(controller: LogController, stream: io.StringIO) -> None:
-    controller.update(with_changes(controller.settings, log_format="plain"))
+    controller.update(msgspec.structs.replace(controller.settings, log_format="plain"))
     LOG.info("loading: %(model)s", {"model": "iris"})
     LOG.error('execute failed: "x"\nTraceback:\n  File "model.py", line 3', extra={"context": {"model": "iris"}})
     lines = stream.getvalue().splitlines()
@@ -81,7 +82,7 @@ def test_plain_format_is_for_people(controller: LogController, stream: io.String
 
 
 def test_text_from_outside_cannot_forge_a_plain_line(controller: LogController, stream: io.StringIO) -> None:
-    controller.update(with_changes(controller.settings, log_format="plain"))
+    controller.update(msgspec.structs.replace(controller.settings, log_format="plain"))
     LOG.info("bad", extra={"context": {"name": "x\n00:00:00 ERROR   y\r00:00:00 ERROR z\u202800:00:00\x1b[31m\x9b\ud800"}})
     first, *others = stream.getvalue().splitlines()
     assert first.endswith("bad name=x")
@@ -90,7 +91,7 @@ def test_text_from_outside_cannot_forge_a_plain_line(controller: LogController, 
 
 
 def test_levels_are_switched_one_by_one(controller: LogController, stream: io.StringIO) -> None:
-    controller.update(with_changes(controller.settings, log_info=False, log_verbose_level=2))
+    controller.update(msgspec.structs.replace(controller.settings, log_info=False, log_verbose_level=2))
     LOG.info("hidden")
     LOG.warning("shown")
     LOG.debug("verbose two", extra={"verbose": 2})
@@ -127,9 +128,9 @@ def test_a_closed_pipe_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None
 def test_refusals_have_tritons_texts(controller: LogController) -> None:
     settings = controller.settings
     with pytest.raises(Unsupported, match="log file location can not be updated through network protocol"):
-        controller.update(with_changes(settings, log_file="x"))
+        controller.update(msgspec.structs.replace(settings, log_file="x"))
     with pytest.raises(Unavailable, match="invalid argument for --log_format, got: x"):
-        controller.update(with_changes(settings, log_format="x"))
+        controller.update(msgspec.structs.replace(settings, log_format="x"))
     with pytest.raises(InvalidArgument):
-        controller.update(with_changes(settings, log_verbose_level=-1))
+        controller.update(msgspec.structs.replace(settings, log_verbose_level=-1))
     assert controller.settings == settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from tpy.alarm import Alarm
 from tpy.clock import Clock
-from tpy.trio_clock import Alarm
 from tpy_data.schedulers.core.contract import (
     Action,
     CoreSnapshot,

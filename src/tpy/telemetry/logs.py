@@ -21,8 +21,6 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
-import msgspec
-
 from tpy.errors import InvalidArgument, Unavailable, Unsupported
 from tpy.messages import LogSettings
 from tpy.messages.server import LOG_FORMATS
@@ -253,8 +251,3 @@ def _formatter(log_format: str) -> logging.Formatter:
             return PlainFormatter()
         case _:
             return TritonFormatter(iso8601=log_format == "ISO8601")
-
-
-def with_changes(settings: LogSettings, **changes: str | bool | int) -> LogSettings:
-    """A copy of `settings` with some fields changed."""
-    return msgspec.structs.replace(settings, **changes)

@@ -53,7 +53,7 @@ class TensorFlowModel:
         name = self._context.config.name
         if self._path.is_dir():
             return signature_of(meta_graph(self._path, name, self._settings), name, self._settings)[0]
-        graph = self._load(InstancePlacement(name=name, kind=InstanceKind.KIND_CPU))
+        graph = self.load(InstancePlacement(name=name, kind=InstanceKind.KIND_CPU))
         graph.close()
         return graph.signature
 
@@ -70,7 +70,7 @@ class TensorFlowModel:
             sessions = self._shared.setdefault(key, [])
             found = next((each for each in sessions if not share_max or each.users < share_max), None)
             if found is None:
-                graph = self._load(placement)
+                graph = self.load(placement)
                 try:
                     validate(self._context.config, graph.signature)
                 except Exception:
@@ -93,7 +93,7 @@ class TensorFlowModel:
                 sessions.remove(found)
                 graph.close()
 
-    def _load(self, placement: InstancePlacement) -> LoadedGraph:
+    def load(self, placement: InstancePlacement) -> LoadedGraph:
         """A session of its own for the caller. Raises TpyError."""
         config = self._context.config
         self._context.log("verbose", f"opening '{self._path}' for model '{config.name}' ({placement.kind.name})")

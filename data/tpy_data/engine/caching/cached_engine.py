@@ -15,13 +15,13 @@ from typing import cast
 import msgspec
 import trio
 
+from tpy.alarm import Alarm
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument, TpyError, Unavailable
 from tpy.limits import CACHE_INLINE_BYTES_MAX, CACHE_INLINE_ELEMENTS_MAX, CACHE_JOBS_MAX, CACHE_WAITING_MAX
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, ParameterValue, Tensor
 from tpy.messages.inference import NO_PARAMETERS
 from tpy.services import ResponseSink
-from tpy.trio_clock import Alarm
 from tpy_data.cache.core.entry import CachedResponse
 from tpy_data.cache.core.flights import Flights
 from tpy_data.cache.core.key import RequestKey

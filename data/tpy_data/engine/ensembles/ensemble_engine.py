@@ -7,13 +7,13 @@ import logging
 from collections.abc import Sequence
 from typing import cast
 
+from tpy.alarm import Alarm
 from tpy.clock import Clock
 from tpy.config import ModelConfig
 from tpy.echo import request_prefix
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
 from tpy.messages import FINAL_ONLY, InferenceRequest, InferenceResponse, ParameterValue, Tensor
 from tpy.services import ResponseSink
-from tpy.trio_clock import Alarm
 from tpy_data.engine.admission.admission import Admission
 from tpy_data.engine.ensembles.ensemble_flow import EnsembleFlow, Flowing, sequence_of
 from tpy_data.engine.ensembles.ensemble_request import EnsembleRequest, StepRequest

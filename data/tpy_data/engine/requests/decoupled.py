@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, cast
 
+from tpy.alarm import Alarm
 from tpy.backend import AnswerLater
 from tpy.clock import Clock
 from tpy.deliveries import Deliveries
 from tpy.errors import Internal, TpyError
 from tpy.messages import Tensor
 from tpy.messages.inference import NO_PARAMETERS
-from tpy.trio_clock import Alarm
 from tpy_data.engine.requests.outputs import OutputSelection
 from tpy_data.engine.requests.responder import Responder
 from tpy_data.engine.requests.response_statistics import Kind

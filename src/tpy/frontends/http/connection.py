@@ -96,7 +96,7 @@ class Http1Connection:
         finally:
             self._parser.drop()
             self._end_alone()
-            with trio.CancelScope(shield=True):  # closing a socket does not wait
+            with trio.CancelScope(shield=True):  # bounded: a close of TLS takes TLS_CLOSE_S_MAX at most
                 await self._wire.aclose()
 
     def begin_drain(self) -> None:

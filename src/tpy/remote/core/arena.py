@@ -28,11 +28,6 @@ class Arena:
         """Bytes in blocks that are taken."""
         return sum(self._taken.values())
 
-    @property
-    def taken_blocks(self) -> int:
-        """The number of blocks in use."""
-        return len(self._taken)
-
     def allocate(self, size: int) -> int | None:
         """The offset of a block of at least `size` bytes, None when there is none."""
         needed = -(-max(size, 1) // _ALIGNMENT) * _ALIGNMENT

@@ -22,7 +22,7 @@ from tpy.frontends.grpc.transport.connection import Connection, run_connection
 from tpy.frontends.grpc.transport.core import codes
 from tpy.frontends.grpc.transport.port import GrpcPort
 from tpy.frontends.transport import StreamWire
-from tpy.trio_clock import TrioClock
+from tpy.testing.trio_clock import TrioClock
 
 from .peer import message, parse_frames
 

@@ -15,7 +15,7 @@ from tpy.frontends.grpc.transport import StreamHandler, UnaryHandler
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.port import GrpcPort
 from tpy.frontends.transport import StreamWire
-from tpy.trio_clock import TrioClock
+from tpy.testing.trio_clock import TrioClock
 
 from .harness import echo, echo_stream, options
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import trio
 from grpclib.const import Status
 
+from tpy.alarm import Alarm
 from tpy.echo import echo
 from tpy.errors import InvariantViolation
 from tpy.frontends.grpc.transport.call import DEADLINE_TEXT, StreamHandler
@@ -43,7 +44,6 @@ from tpy.limits import (
     GRPC_SETUP_S_MAX,
     GRPC_TASKS_PER_TURN_MAX,
 )
-from tpy.trio_clock import Alarm
 from tpy.units import KIB, MIB, NS_PER_S
 
 _log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ async def run_connection(port: GrpcPort, wire: Wire, peer: str) -> None:
                 connection.end()
                 tasks.cancel_scope.cancel()
     finally:
-        with trio.CancelScope(shield=True):  # closing a socket does not wait
+        with trio.CancelScope(shield=True):  # bounded: a close of TLS takes TLS_CLOSE_S_MAX at most
             await wire.aclose()
 
 

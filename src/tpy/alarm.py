@@ -1,4 +1,4 @@
-"""Time in a Trio run: a clock of its (possibly virtual) time, and an alarm for deadlines that come forward."""
+"""Alarm: a timer of one Trio task, for deadlines that come forward."""
 
 from __future__ import annotations
 
@@ -7,20 +7,7 @@ import trio
 from tpy.clock import Clock, SystemClock
 from tpy.kernel_timer import KernelTimer
 from tpy.limits import EXACT_DEADLINE_NS_MAX
-from tpy.units import NS_PER_MS, NS_PER_S
-
-
-class TrioClock:
-    """The time of a Trio run. With MockClock this is virtual time; `wall_ms` then starts at zero with the run."""
-
-    def __init__(self, clock: trio.abc.Clock) -> None:
-        self._clock = clock
-
-    def now_ns(self) -> int:
-        return round(self._clock.current_time() * NS_PER_S)
-
-    def wall_ms(self) -> int:
-        return self.now_ns() // NS_PER_MS
+from tpy.units import NS_PER_S
 
 
 class Alarm:
