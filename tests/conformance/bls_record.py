@@ -15,7 +15,8 @@ from typing import Any
 
 import msgspec
 
-from .bls_repository import ASYNC, CALLER, MODELS, NOT_LOADED, build
+from .bls_models import ASYNC, CALLER
+from .bls_repository import MODELS, NOT_LOADED, build
 
 _DEF = r"^    (?:async )?def (\w+)\(self\)"
 

@@ -1,4 +1,5 @@
-"""The requests about shared memory with clients, in the order in which they are sent, over HTTP and over gRPC.
+"""The requests about shared memory with clients, in the order in which they are sent, over HTTP (`shared_memory_grpc_cases` has
+those over gRPC).
 
 They are made for a `Segments`: what they name in /dev/shm is new each time.
 """
@@ -8,22 +9,18 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
 import numpy as np
-from google.protobuf.message import Message
-from tritonclient.grpc import service_pb2 as pb
 
 from .cases import Case
-from .grpc_cases import GrpcCase
 
 _FOLDER = Path("/dev/shm")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
+PAGE = os.sysconf("SC_PAGE_SIZE")
 MODELS = ("addsub", "ident", "nobatch", "text", "types")
 """Of the repository of `tests.conformance.repository`."""
 
@@ -35,7 +32,7 @@ OUTPUT_BYTES = 64
 
 RESERVED = "triton_python_backend_shm_region_"
 _UINT64_MAX = 2**64 - 1
-_INT64_MAX = 2**63 - 1
+INT64_MAX = 2**63 - 1
 
 
 class Segments:
@@ -54,7 +51,7 @@ class Segments:
         self._path("in").write_bytes(FLOATS + OTHERS + INTS)
         self._path("spare").write_bytes(bytes(64))
         self._path("words").write_bytes(WORDS + b"\7\0\0\0x" + bytes(64))
-        self._path("pages").write_bytes(bytes(_PAGE) + FLOATS + bytes(_PAGE - len(FLOATS)))
+        self._path("pages").write_bytes(bytes(PAGE) + FLOATS + bytes(PAGE - len(FLOATS)))
         self._path("flags").write_bytes(b"\0\7")
         self.clear()
 
@@ -116,7 +113,7 @@ def _http_registrations(made: Segments) -> Iterator[Case]:
     yield _register("out", "out", {"key": key("out"), "offset": 0, "byte_size": OUTPUT_BYTES})
     yield _register("words", "words", {"key": key("words"), "byte_size": len(WORDS) + 5})
     yield _register("flags", "flags", {"key": key("flags"), "byte_size": 2})
-    yield _register("the second page", "page", {"key": key("pages"), "offset": _PAGE, "byte_size": _PAGE})
+    yield _register("the second page", "page", {"key": key("pages"), "offset": PAGE, "byte_size": PAGE})
     yield _register("a name again", "in", {"key": key("out"), "byte_size": 8})
     yield _register("a name again, with a key that is not there", "in", {"key": key("nosuch"), "byte_size": 8})
     yield _register("a key again", "again", {"key": key("in"), "byte_size": 8})
@@ -139,7 +136,7 @@ def _http_registrations(made: Segments) -> Iterator[Case]:
         ("null as offset", {"key": key("spare"), "offset": None, "byte_size": 8}),
         ("an offset within a page", {"key": key("spare"), "offset": 8, "byte_size": 8}),
         ("too many bytes", {"key": key("spare"), "byte_size": 65}),
-        ("an offset behind the end", {"key": key("spare"), "offset": _PAGE, "byte_size": 8}),
+        ("an offset behind the end", {"key": key("spare"), "offset": PAGE, "byte_size": 8}),
         ("the largest size", {"key": key("spare"), "byte_size": _UINT64_MAX}),
         ("an offset that overflows", {"key": key("spare"), "offset": _UINT64_MAX, "byte_size": 8}),
         ("offset and size that overflow to nothing", {"key": key("spare"), "offset": 2**63, "byte_size": 2**63}),
@@ -194,7 +191,7 @@ def _http_cuda() -> Iterator[Case]:
     yield _get("status after cuda calls", "/v2/systemsharedmemory/region/in/status")
 
 
-def _region(name: object, size: object = None, offset: object = None) -> dict[str, Any]:
+def region(name: object, size: object = None, offset: object = None) -> dict[str, Any]:
     parameters = {"shared_memory_region": name, "shared_memory_byte_size": size, "shared_memory_offset": offset}
     return {key: value for key, value in parameters.items() if value is not None}
 
@@ -208,8 +205,8 @@ def _out(parameters: dict[str, Any], name: str = "OUTPUT0") -> dict[str, Any]:
 
 
 _DATA = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 4], "data": [9, 8, 7, 6]}
-_IN = _in(_region("in", 16))
-_OUT = _out(_region("out", 16))
+_IN = _in(region("in", 16))
+_OUT = _out(region("out", 16))
 
 
 def _infer(name: str, model: str, inputs: object, outputs: object = None, **members: object) -> Case:
@@ -224,59 +221,59 @@ def _http_infers() -> Iterator[Case]:
     yield _infer("in alone", "ident", [_IN])
     yield _infer("in alone, binary out", "ident", [_IN], [_out({"binary_data": True})])
     yield _infer("binary for all", "ident", [_IN], [_OUT], parameters={"binary_data_output": True})
-    yield _infer("binary switched off", "ident", [_IN], [_out({**_region("out", 16), "binary_data": False})])
-    yield _infer("at an offset", "ident", [_in(_region("in", 16, 16))], [_out(_region("out", 16, 48))])
-    yield _infer("of the second page", "ident", [_in(_region("page", 16))], [_OUT])
-    yield _infer("into what is larger", "ident", [_IN], [_out(_region("out", 64))])
-    yield _infer("into what is smaller", "ident", [_IN], [_out(_region("out", 15))])
-    yield _infer("into no bytes", "ident", [_IN], [_out(_region("out"))])
-    yield _infer("into no bytes, explicitly", "ident", [_IN], [_out(_region("out", 0))])
+    yield _infer("binary switched off", "ident", [_IN], [_out({**region("out", 16), "binary_data": False})])
+    yield _infer("at an offset", "ident", [_in(region("in", 16, 16))], [_out(region("out", 16, 48))])
+    yield _infer("of the second page", "ident", [_in(region("page", 16))], [_OUT])
+    yield _infer("into what is larger", "ident", [_IN], [_out(region("out", 64))])
+    yield _infer("into what is smaller", "ident", [_IN], [_out(region("out", 15))])
+    yield _infer("into no bytes", "ident", [_IN], [_out(region("out"))])
+    yield _infer("into no bytes, explicitly", "ident", [_IN], [_out(region("out", 0))])
     empty = {"name": "INPUT0", "datatype": "FP32", "shape": [1, 0], "data": []}
-    yield _infer("an empty output", "ident", [empty], [_out(_region("out", 0))])
-    yield _infer("an empty input", "ident", [_in(_region("in", 0), shape=[1, 0])])
-    yield _infer("within one region", "ident", [_in(_region("out", 16))], [_out(_region("out", 16, 8))])
+    yield _infer("an empty output", "ident", [empty], [_out(region("out", 0))])
+    yield _infer("an empty input", "ident", [_in(region("in", 0), shape=[1, 0])])
+    yield _infer("within one region", "ident", [_in(region("out", 16))], [_out(region("out", 16, 8))])
     yield from _http_infers_refused()
     yield from _http_infers_of_types()
 
 
 def _http_infers_refused() -> Iterator[Case]:
     inputs: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("unknown", _in(_region("nosuch", 16))),
-        ("unknown, of no size", _in(_region("nosuch"))),
-        ("that is no name", _in(_region(7, 16))),
-        ("without a name", _in(_region("", 16))),
-        ("of no size", _in(_region("in"))),
-        ("too short", _in(_region("in", 12))),
-        ("too long", _in(_region("in", 20))),
-        ("of a string as size", _in(_region("in", "16"))),
-        ("of a negative size", _in(_region("in", -16))),
-        ("of a string as offset", _in(_region("in", 16, "0"))),
-        ("of a negative offset", _in(_region("in", 16, -4))),
-        ("of an offset at the end", _in(_region("in", 16, 64))),
-        ("of an offset behind the end", _in(_region("in", 16, 4096))),
-        ("that goes beyond the end", _in(_region("in", 16, 56))),
-        ("of offset and size that overflow", _in(_region("in", _UINT64_MAX - 7, 16))),
-        ("of the largest size", _in(_region("in", _UINT64_MAX))),
-        ("of the largest offset", _in(_region("in", 16, _UINT64_MAX))),
-        ("and data", _in(_region("in", 16), data=[1, 2, 3, 4])),
-        ("and a blob", _in({**_region("in", 16), "binary_data_size": 16})),
-        ("and data and a blob", _in({**_region("in", 16), "binary_data_size": 16}, data=[1, 2, 3, 4])),
-        ("of an unknown datatype", _in(_region("in", 16), datatype="FP99")),
-        ("of another shape", _in(_region("in", 16), shape=[1, 8])),
+        ("unknown", _in(region("nosuch", 16))),
+        ("unknown, of no size", _in(region("nosuch"))),
+        ("that is no name", _in(region(7, 16))),
+        ("without a name", _in(region("", 16))),
+        ("of no size", _in(region("in"))),
+        ("too short", _in(region("in", 12))),
+        ("too long", _in(region("in", 20))),
+        ("of a string as size", _in(region("in", "16"))),
+        ("of a negative size", _in(region("in", -16))),
+        ("of a string as offset", _in(region("in", 16, "0"))),
+        ("of a negative offset", _in(region("in", 16, -4))),
+        ("of an offset at the end", _in(region("in", 16, 64))),
+        ("of an offset behind the end", _in(region("in", 16, 4096))),
+        ("that goes beyond the end", _in(region("in", 16, 56))),
+        ("of offset and size that overflow", _in(region("in", _UINT64_MAX - 7, 16))),
+        ("of the largest size", _in(region("in", _UINT64_MAX))),
+        ("of the largest offset", _in(region("in", 16, _UINT64_MAX))),
+        ("and data", _in(region("in", 16), data=[1, 2, 3, 4])),
+        ("and a blob", _in({**region("in", 16), "binary_data_size": 16})),
+        ("and data and a blob", _in({**region("in", 16), "binary_data_size": 16}, data=[1, 2, 3, 4])),
+        ("of an unknown datatype", _in(region("in", 16), datatype="FP99")),
+        ("of another shape", _in(region("in", 16), shape=[1, 8])),
     )
     for name, tensor in inputs:
         yield _infer(f"input {name}", "ident", [tensor])
     yield _infer("size and offset without a region", "ident", [{**_DATA, "parameters": {"shared_memory_byte_size": "x"}}])
     outputs: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("unknown", _out(_region("nosuch", 16))),
-        ("that is no name", _out(_region(7, 16))),
-        ("beyond the end", _out(_region("out", 16, 56))),
-        ("of an offset at the end", _out(_region("out", 16, 64))),
-        ("of a string as size", _out(_region("out", "16"))),
-        ("with classes", _out({**_region("out", 16), "classification": 1})),
-        ("in binary", _out({**_region("out", 16), "binary_data": True})),
-        ("in no boolean", _out({**_region("out", 16), "binary_data": 1})),
-        ("that the model does not have", _out(_region("out", 16), "NOSUCH")),
+        ("unknown", _out(region("nosuch", 16))),
+        ("that is no name", _out(region(7, 16))),
+        ("beyond the end", _out(region("out", 16, 56))),
+        ("of an offset at the end", _out(region("out", 16, 64))),
+        ("of a string as size", _out(region("out", "16"))),
+        ("with classes", _out({**region("out", 16), "classification": 1})),
+        ("in binary", _out({**region("out", 16), "binary_data": True})),
+        ("in no boolean", _out({**region("out", 16), "binary_data": 1})),
+        ("that the model does not have", _out(region("out", 16), "NOSUCH")),
     )
     for name, output in outputs:
         yield _infer(f"output {name}", "ident", [_IN], [output])
@@ -293,206 +290,34 @@ def _http_infers_refused() -> Iterator[Case]:
 
 def _http_infers_of_types() -> Iterator[Case]:
     def words(size: int, count: int = 3, offset: int | None = None) -> dict[str, Any]:
-        return {"name": "INPUT0", "datatype": "BYTES", "shape": [count], "parameters": _region("words", size, offset)}
+        return {"name": "INPUT0", "datatype": "BYTES", "shape": [count], "parameters": region("words", size, offset)}
 
-    yield _infer("words", "text", [words(len(WORDS))], [_out(_region("out", 64))])
+    yield _infer("words", "text", [words(len(WORDS))], [_out(region("out", 64))])
     yield _infer("words, JSON out", "text", [words(6, 1)])
-    yield _infer("words that do not fit", "text", [words(len(WORDS))], [_out(_region("out", len(WORDS) - 1))])
+    yield _infer("words that do not fit", "text", [words(len(WORDS))], [_out(region("out", len(WORDS) - 1))])
     yield _infer("words with more behind them", "text", [words(len(WORDS) + 1)])
     yield _infer("too few words", "text", [words(len(WORDS), 4)])
     yield _infer("too many words", "text", [words(len(WORDS), 2)])
     yield _infer("a word that goes on behind the size", "text", [words(9, 1, len(WORDS) - 4)])
     both = [
-        {"name": name, "datatype": "INT32", "shape": [1, 4], "parameters": _region("in", 16, at)}
+        {"name": name, "datatype": "INT32", "shape": [1, 4], "parameters": region("in", 16, at)}
         for name, at in (("INPUT0", 32), ("INPUT1", 48))
     ]
-    apart = [_out(_region("out", 16, at), name) for name, at in (("OUTPUT0", 0), ("OUTPUT1", 16))]
+    apart = [_out(region("out", 16, at), name) for name, at in (("OUTPUT0", 0), ("OUTPUT1", 16))]
     yield _infer("two inputs, two outputs", "addsub", both, apart)
     yield _infer("one output of two", "addsub", both, apart[1:])
     yield _infer("one output in a region, one not", "addsub", both, [apart[0], {"name": "OUTPUT1"}])
-    yield _infer("one output in a region, one too small", "addsub", both, [apart[0], _out(_region("out", 8, 16), "OUTPUT1")])
-    flags = {"name": "INPUT_BOOL", "datatype": "BOOL", "shape": [2], "parameters": _region("flags", 2)}
-    yield _infer("flags", "types", [flags], [_out(_region("out", 2), "OUTPUT_BOOL")])
+    yield _infer("one output in a region, one too small", "addsub", both, [apart[0], _out(region("out", 8, 16), "OUTPUT1")])
+    flags = {"name": "INPUT_BOOL", "datatype": "BOOL", "shape": [2], "parameters": region("flags", 2)}
+    yield _infer("flags", "types", [flags], [_out(region("out", 2), "OUTPUT_BOOL")])
 
 
 def _http_ends() -> Iterator[Case]:
     yield Case(name="unregister one", path="/v2/systemsharedmemory/region/small/unregister")
     yield Case(name="unregister it again", path="/v2/systemsharedmemory/region/small/unregister")
-    yield _infer("input of a region that is gone", "ident", [_in(_region("small", 8))])
+    yield _infer("input of a region that is gone", "ident", [_in(region("small", 8))])
     yield Case(name="unregister all", path="/v2/systemsharedmemory/unregister")
     yield _get("status at the end", "/v2/systemsharedmemory/status")
-
-
-# gRPC
-
-Values = Mapping[str, Any]
-NO_VALUES: Values = MappingProxyType({})
-
-
-def grpc_cases(made: Segments) -> list[GrpcCase]:
-    """All calls over gRPC."""
-    return [*_grpc_registrations(made), *_grpc_infers(), *_grpc_streams(), *_grpc_ends()]
-
-
-def _call(name: str, *requests: Message, method: str = "") -> GrpcCase:
-    of = method or type(requests[0]).DESCRIPTOR.name.removesuffix("Request")
-    return GrpcCase(name=name, method=of, messages=tuple(request.SerializeToString() for request in requests))
-
-
-def _grpc_registrations(made: Segments) -> Iterator[GrpcCase]:
-    key, system = made.key, pb.SystemSharedMemoryRegisterRequest
-    yield _call("status before", pb.SystemSharedMemoryStatusRequest())
-    yield _call("cuda status before", pb.CudaSharedMemoryStatusRequest())
-    yield _call("status of unknown", pb.SystemSharedMemoryStatusRequest(name="nosuch"))
-    yield _call("cuda status of unknown", pb.CudaSharedMemoryStatusRequest(name="nosuch"))
-    yield _call("unregister unknown", pb.SystemSharedMemoryUnregisterRequest(name="nosuch"))
-    yield _call("register in", system(name="in", key=key("in"), byte_size=64))
-    yield _call("register out", system(name="out", key=key("out"), byte_size=OUTPUT_BYTES))
-    yield _call("register words", system(name="words", key=key("words"), byte_size=len(WORDS) + 5))
-    yield _call("register the second page", system(name="page", key=key("pages"), offset=_PAGE, byte_size=_PAGE))
-    yield _call("register a name again", system(name="in", key=key("out"), byte_size=8))
-    yield _call("register without a name", system(key=key("in"), byte_size=8))
-    bad: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("nothing", {}),
-        ("no key", {"byte_size": 8}),
-        ("no bytes", {"key": key("spare")}),
-        ("an offset within a page", {"key": key("spare"), "offset": 8, "byte_size": 8}),
-        ("too many bytes", {"key": key("spare"), "byte_size": 65}),
-        ("offset and size that overflow to nothing", {"key": key("spare"), "offset": 2**63, "byte_size": 2**63}),
-        ("an unknown key", {"key": key("nosuch"), "byte_size": 8}),
-        ("a path as key", {"key": "/../shm" + key("spare"), "byte_size": 8}),
-        ("a key with NUL", {"key": key("spare") + "\0x", "byte_size": 8}),
-        ("a key of the server's own", {"key": "/" + RESERVED, "byte_size": 8}),
-    )
-    for name, members in bad:
-        yield _call(f"register {name}", system(name="nul" if "NUL" in name else "bad", **members))
-    yield _call("status of one", pb.SystemSharedMemoryStatusRequest(name="page"))
-    yield _call("status of all", pb.SystemSharedMemoryStatusRequest())
-    cuda = pb.CudaSharedMemoryRegisterRequest
-    yield _call("cuda status of a system region", pb.CudaSharedMemoryStatusRequest(name="in"))
-    yield _call("register cuda", cuda(name="gpu", raw_handle=bytes(64), device_id=0, byte_size=8))
-    yield _call("register cuda, a short handle", cuda(name="gpu", raw_handle=bytes(8), device_id=0, byte_size=8))
-    yield _call("register cuda, nothing", cuda())
-    yield _call("unregister cuda, of a system region", pb.CudaSharedMemoryUnregisterRequest(name="in"))
-    yield _call("unregister cuda, all", pb.CudaSharedMemoryUnregisterRequest())
-
-
-def _parameters(into: Any, values: Values) -> None:
-    for name, value in values.items():
-        field = {str: "string_param", bool: "bool_param", int: "int64_param", float: "double_param"}.get(type(value))
-        if field is None:
-            field, value = value
-        setattr(into[name], field, value)
-
-
-def _tensor(parameters: Values, datatype: str = "FP32", shape: Sequence[int] = (1, 4)) -> pb.ModelInferRequest.InferInputTensor:
-    tensor = pb.ModelInferRequest.InferInputTensor(name="INPUT0", datatype=datatype, shape=shape)
-    _parameters(tensor.parameters, parameters)
-    return tensor
-
-
-def _request(
-    inputs: Sequence[pb.ModelInferRequest.InferInputTensor],
-    outputs: Sequence[tuple[str, Values]] = (),
-    *,
-    model: str = "ident",
-    raw: Sequence[bytes] = (),
-    identity: str = "",
-) -> pb.ModelInferRequest:
-    request = pb.ModelInferRequest(model_name=model, id=identity, inputs=inputs, raw_input_contents=raw)
-    for name, values in outputs:
-        _parameters(request.outputs.add(name=name).parameters, values)
-    return request
-
-
-_GRPC_IN = _tensor(_region("in", 16))
-_GRPC_OUT: tuple[str, Values] = ("OUTPUT0", _region("out", 16))
-
-
-def _grpc_infers() -> Iterator[GrpcCase]:
-    plain = _tensor(NO_VALUES)
-    yield _call("infer in and out", _request([_GRPC_IN], [_GRPC_OUT], identity="seven"))
-    yield _call("infer out alone", _request([plain], [_GRPC_OUT], raw=[OTHERS]))
-    yield _call("infer in alone", _request([_GRPC_IN]))
-    offset = ("OUTPUT0", _region("out", 16, 48))
-    yield _call("infer at an offset", _request([_tensor(_region("in", 16, 16))], [offset]))
-    yield _call("infer into what is larger", _request([_GRPC_IN], [("OUTPUT0", _region("out", 64))]))
-    yield _call("infer into what is smaller", _request([_GRPC_IN], [("OUTPUT0", _region("out", 15))]))
-    yield _call("infer into no bytes", _request([_GRPC_IN], [("OUTPUT0", _region("out", 0))]))
-    yield _call(
-        "infer an empty output", _request([_tensor(NO_VALUES, shape=(1, 0))], [("OUTPUT0", _region("out", 8))], raw=[b""])
-    )
-    contents = _tensor(_region("in", 16))
-    contents.contents.fp32_contents.extend([1, 2, 3, 4])
-    yield _call("infer input and contents", _request([contents]))
-    yield _call("infer input and raw contents", _request([_GRPC_IN], raw=[FLOATS]))
-    inputs: tuple[tuple[str, Values], ...] = (
-        ("unknown", _region("nosuch", 16)),
-        ("that is no name", _region(7, 16)),
-        ("without a name", _region("", 16)),
-        ("of no size", _region("in")),
-        ("of the size 0", _region("in", 0)),
-        ("too short", _region("in", 12)),
-        ("too long", _region("in", 20)),
-        ("of a string as size", _region("in", "16")),
-        ("of an unsigned size", _region("in", ("uint64_param", 16))),
-        ("of a negative size", _region("in", -16)),
-        ("of a string as offset", _region("in", 16, "0")),
-        ("of an unsigned offset", _region("in", 16, ("uint64_param", 0))),
-        ("of a negative offset", _region("in", 16, -4)),
-        ("of an offset at the end", _region("in", 16, 64)),
-        ("that goes beyond the end", _region("in", 16, 56)),
-        ("of the largest size", _region("in", _INT64_MAX)),
-        ("of the largest offset and size", _region("in", _INT64_MAX, _INT64_MAX)),
-        ("size without a region", {"shared_memory_byte_size": 16}),
-        ("offset without a region", {"shared_memory_offset": 0}),
-    )
-    for name, values in inputs:
-        yield _call(f"infer input {name}", _request([_tensor(values)]))
-    yield _call("infer input of an unknown datatype", _request([_tensor(_region("in", 16), "FP99")]))
-    outputs: tuple[tuple[str, Values], ...] = (
-        ("unknown", _region("nosuch", 16)),
-        ("that is no name", _region(7, 16)),
-        ("of no size", _region("out")),
-        ("beyond the end", _region("out", 16, 56)),
-        ("of a string as size", _region("out", "16")),
-        ("of a string as offset", _region("out", 16, "0")),
-        ("with classes", {**_region("out", 16), "classification": 1}),
-        ("with no number of classes", {**_region("out", 16), "classification": "x"}),
-        ("size without a region", {"shared_memory_byte_size": 16}),
-        ("offset without a region", {"shared_memory_offset": 0}),
-    )
-    for name, values in outputs:
-        yield _call(f"infer output {name}", _request([_GRPC_IN], [("OUTPUT0", values)]))
-    words = _tensor(_region("words", len(WORDS)), "BYTES", (3,))
-    yield _call("infer words", _request([words], [("OUTPUT0", _region("out", 64))], model="text"))
-    too_small = ("OUTPUT0", _region("out", len(WORDS) - 1))
-    yield _call("infer words that do not fit", _request([words], [too_small], model="text"))
-    both = [
-        pb.ModelInferRequest.InferInputTensor(name="INPUT0", datatype="INT32", shape=[1, 4]),
-        pb.ModelInferRequest.InferInputTensor(name="INPUT1", datatype="INT32", shape=[1, 4]),
-    ]
-    _parameters(both[0].parameters, _region("in", 16, 32))
-    mixed = [("OUTPUT1", NO_VALUES), ("OUTPUT0", _region("out", 16, 16))]
-    yield _call("infer one input and one output of two", _request(both, mixed, model="addsub", raw=[INTS[:16]]))
-    yield _call("infer too few raw contents", _request(both, mixed, model="addsub"))
-
-
-def _grpc_streams() -> Iterator[GrpcCase]:
-    first = _request([_GRPC_IN], [_GRPC_OUT], identity="first")
-    second = _request([_tensor(_region("in", 16, 16))], [("OUTPUT0", _region("out", 16, 32))], identity="second")
-    too_small = _request([_GRPC_IN], [("OUTPUT0", _region("out", 8))], identity="small")
-    unknown = _request([_tensor(_region("nosuch", 16))], identity="unknown")
-    yield _call("stream", first, second, method="ModelStreamInfer")
-    yield _call("stream with failures", unknown, too_small, first, method="ModelStreamInfer")
-
-
-def _grpc_ends() -> Iterator[GrpcCase]:
-    yield _call("unregister one", pb.SystemSharedMemoryUnregisterRequest(name="page"))
-    yield _call("unregister it again", pb.SystemSharedMemoryUnregisterRequest(name="page"))
-    yield _call("infer input of a region that is gone", _request([_tensor(_region("page", 16))]))
-    yield _call("unregister all", pb.SystemSharedMemoryUnregisterRequest())
-    yield _call("status at the end", pb.SystemSharedMemoryStatusRequest())
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,7 +16,8 @@ import sys
 import msgspec
 
 from . import grpc_transcript, transcript
-from .shared_memory_cases import Segments, Written, grpc_cases, http_cases, segments
+from .shared_memory_cases import Segments, Written, http_cases, segments
+from .shared_memory_grpc_cases import grpc_cases
 
 _PREFIX = "PREFIX_"
 _TIMEOUT_S = 30

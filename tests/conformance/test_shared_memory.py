@@ -15,7 +15,8 @@ import pytest
 from tests.e2e.server import ServerProcess
 
 from .repository import build
-from .shared_memory_cases import MODELS, OUTPUT_BYTES, Written, grpc_cases, http_cases, segments
+from .shared_memory_cases import MODELS, OUTPUT_BYTES, Written, http_cases, segments
+from .shared_memory_grpc_cases import grpc_cases
 from .shared_memory_record import record_grpc, record_http
 
 RECORDED = {

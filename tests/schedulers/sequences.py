@@ -106,3 +106,9 @@ def responded(actions: list[Action]) -> list[Ticket]:
 
 def retired(actions: list[Action]) -> list[int]:
     return [action.instance for action in actions if isinstance(action, Retired)]
+
+
+def slot_of(ticket: NamedTicket) -> tuple[int | None, int | None]:
+    """The instance and the slot of a request's sequence."""
+    assert ticket.live is not None
+    return ticket.live.instance, ticket.live.slot

@@ -127,3 +127,7 @@ def test_a_private_name_is_found() -> None:
     assert internals("x.py", "assert core._heap == []") == ["x.py:1: assert core._heap == []"]
     assert internals("x.py", "f(core.\\\n _heap)") == ["x.py:2: _heap)"]
     assert internals("x.py", "self._heap = super()._heap = point._replace(x='core._heap')") == []
+
+
+def test_no_file_has_more_than_500_lines() -> None:
+    assert {name: count for name, text in sources().items() if (count := len(text.splitlines())) > 500} == {}

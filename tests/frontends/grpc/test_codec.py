@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -12,67 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
+from tests.frontends.grpc.codec_messages import FP32, NUMERIC, TYPED, decode, encoded, refusal, request, response_of, typed
 from tests.frontends.http.fakes import describe
 from tpy import limits
 from tpy.echo import echo
 from tpy.errors import ErrorCode, Internal, InvalidArgument, NotFound, TpyError, Unsupported
 from tpy.frontends.grpc import codec
-from tpy.frontends.grpc.codec import contents, wire
-from tpy.frontends.grpc.codec.fields import FieldBudget, varint
+from tpy.frontends.grpc.codec import wire
+from tpy.frontends.grpc.codec.fields import FieldBudget
 from tpy.frontends.grpc.status import GRPC_STATUS
-from tpy.messages import DataType, InferenceRequest, InferenceResponse, SequencePosition, Tensor
+from tpy.messages import DataType, SequencePosition, Tensor
 from tpy.messages.datatypes import BY_WORD
-
-NUMERIC = [kind for kind in BY_WORD.values() if kind is not DataType.BYTES]
-TYPED = {
-    "BOOL": "bool_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "UINT8": "uint_contents",
-    "UINT16": "uint_contents",
-    "UINT32": "uint_contents",
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-}
-
-
-def decode(message: pb.ModelInferRequest, **changes: Any) -> tuple[InferenceRequest, codec.OutputPlan]:
-    parsed = codec.parse_request(memoryview(message.SerializeToString()))
-    version = codec.parse_version(parsed.head.model_version)
-    values: dict[str, Any] = {"description": describe("m"), "version": version, "received_ns": 7, "deadline_ns": None}
-    return codec.decode_request(parsed, **{**values, **changes})
-
-
-def request(*inputs: tuple[str, str, list[int]], raw: tuple[bytes, ...] = (), **members: Any) -> pb.ModelInferRequest:
-    message = pb.ModelInferRequest(model_name="m", **members)
-    for name, datatype, shape in inputs:
-        message.inputs.add(name=name, datatype=datatype, shape=shape)
-    message.raw_input_contents.extend(raw)
-    return message
-
-
-def typed(datatype: str, shape: list[int], field: str, values: list[Any]) -> pb.ModelInferRequest:
-    message = request(("INPUT0", datatype, shape))
-    getattr(message.inputs[0].contents, field).extend(values)
-    message.inputs[0].contents.SetInParent()
-    return message
-
-
-def refusal(message: pb.ModelInferRequest) -> str:
-    with pytest.raises(InvalidArgument) as caught:
-        decode(message)
-    return str(caught.value)
-
-
-def response_of(*tensors: Tensor, **members: Any) -> InferenceResponse:
-    return InferenceResponse(model_name="m", model_version=3, outputs=tensors, **members)
-
-
-def encoded(response: InferenceResponse, plan: codec.OutputPlan = codec.NO_PLAN) -> pb.ModelInferResponse:
-    return pb.ModelInferResponse.FromString(b"".join(codec.encode_response(response, plan, describe("m"))))
 
 
 @pytest.mark.parametrize("kind", NUMERIC, ids=lambda kind: kind.value)
@@ -165,7 +113,6 @@ def test_a_negative_version_is_refused() -> None:
 SIZE = "[request id: <id_unknown>] input byte size mismatch for input 'INPUT0' for model 'm'. Expected {}, got {}"
 EXPLICIT = "unexpected explicit tensor data for input tensor 'INPUT0' for model 'm' of type '{}', expected datatype '{}'"
 TEXTS = "[request id: <id_unknown>] {} for inference input 'INPUT0' for model 'm', {}"
-FP32 = ("INPUT0", "FP32", [1, 4])
 
 
 @pytest.mark.parametrize(
@@ -437,129 +384,3 @@ def test_messages_that_only_streams_have() -> None:
 
 def test_every_error_code_has_a_status() -> None:
     assert set(GRPC_STATUS) == set(ErrorCode)
-
-
-def test_what_takes_long_is_known() -> None:
-    many = np.full(limits.GRPC_INLINE_ELEMENTS_MAX + 1, b"", object)
-    assert codec.is_large(response_of(Tensor("OUTPUT0", DataType.BYTES, many)), codec.NO_PLAN)
-    few = np.array([b"x" * limits.INLINE_STRING_OUTPUT_BYTES_MAX], object)
-    assert not codec.is_large(response_of(Tensor("OUTPUT0", DataType.BYTES, few)), codec.NO_PLAN)
-    assert codec.is_large(response_of(Tensor("OUTPUT0", DataType.BYTES, few + b"x")), codec.NO_PLAN)
-    floats = Tensor("OUTPUT0", DataType.FP32, many.astype(bool).astype(np.float32))
-    assert not codec.is_large(response_of(floats), codec.NO_PLAN)
-    assert codec.is_large(response_of(floats), codec.OutputPlan(requested=("OUTPUT1", "OUTPUT0"), class_counts={"OUTPUT0": 1}))
-
-    def heavy(message: pb.ModelInferRequest) -> bool:
-        wired = memoryview(message.SerializeToString())
-        return codec.is_heavy(codec.parse_request(wired), len(wired))
-
-    size = limits.GRPC_INLINE_STRING_BYTES_MAX + 4
-    assert heavy(request(("INPUT0", "BYTES", [1]), raw=(bytes(size),)))
-    assert not heavy(request(("INPUT0", "BYTES", [1]), raw=(bytes(size - 100),)))
-    assert not heavy(request(("INPUT0", "FP32", [1]), raw=(bytes(size),)))
-    size = limits.GRPC_INLINE_BYTES_MAX + 4
-    assert heavy(typed("FP32", [size // 4], "fp32_contents", [0.0] * (size // 4)))
-    count = limits.GRPC_INLINE_STRINGS_MAX + 1
-    assert heavy(request(("INPUT0", "BYTES", [count]), raw=(bytes(4 * count),)))
-    halves = (("A", "BYTES", [count // 2 + 1]), ("B", "BYTES", [count // 2 + 1]))
-    assert heavy(request(*halves, raw=(bytes(2 * count + 2), bytes(2 * count + 2))))
-    assert heavy(request(*((str(number), "FP32", [0]) for number in range(limits.GRPC_INLINE_INPUTS_MAX + 1))))
-
-
-@pytest.mark.parametrize("datatype", [*TYPED, "BYTES"])
-@pytest.mark.parametrize("size", [100, 3_000, 500_000])
-def test_large_typed_contents_are_read_as_small_ones_are(datatype: str, size: int) -> None:
-    """Protobuf reads up to a kilobyte itself."""
-    chance = np.random.default_rng(size)
-    values: list[Any]
-    if datatype == "BYTES":
-        values = [chance.bytes(length) for length in chance.integers(0, 40, size)]
-    else:
-        kind = BY_WORD[datatype].numpy
-        values = (chance.normal(size=size) if kind.kind == "f" else chance.integers(-300, 300, size)).astype(kind).tolist()
-    message = typed(datatype, [size], TYPED.get(datatype, "bytes_contents"), values)
-    array = decode(message)[0].inputs[0].array
-    assert array.dtype == BY_WORD[datatype].numpy
-    assert array.tolist() == values
-
-
-def test_large_typed_contents_may_come_in_pieces_and_at_the_ends_of_their_range() -> None:
-    ends = [-(2**63), 2**63 - 1, -1, 0, 127, 128] * 1_000
-    one, other = typed("INT64", [12_000], "int64_contents", ends), typed("INT64", [12_000], "int64_contents", ends[::-1])
-    both = one.inputs[0].SerializeToString() + other.inputs[0].SerializeToString()
-    wired = b"\x0a\x01m\x2a" + varint(len(both)) + both
-    read = codec.parse_now(memoryview(wired))
-    assert read is not None
-    assert list(read.contents) == [0]
-    del both, wired
-    item = read.head.inputs[0]
-    array = contents.read_contents(read.contents[0], DataType.INT64, (12_000,), tensor=item.name, model="m", prefix="")
-    assert array.tolist() == ends + ends[::-1]
-
-
-def _refused(wired: bytes) -> tuple[type[TpyError], str]:
-    def read() -> None:
-        parsed = codec.parse_request(memoryview(wired))
-        codec.decode_request(parsed, description=describe("m"), version=None, received_ns=0, deadline_ns=None)
-
-    with pytest.raises(TpyError) as caught:
-        read()
-    return type(caught.value), str(caught.value)
-
-
-def test_contents_that_no_writer_writes_are_refused_in_words() -> None:
-    def within_input(contents: bytes, datatype: bytes) -> bytes:
-        item = b"\x0a\x01x\x12" + bytes([len(datatype)]) + datatype + b"\x2a" + varint(len(contents)) + contents
-        return b"\x0a\x01m\x2a" + varint(len(item)) + item
-
-    unpacked = b"\x10\x01" * limits.GRPC_CONTENTS_PARSE_BYTES_MAX
-    kind, text = _refused(within_input(unpacked, b"INT32"))
-    assert kind is InvalidArgument
-    assert "expected packed numbers, or raw_input_contents" in text
-    strings = b"\x42\x00" * (limits.GRPC_CONTENTS_FIELDS_MAX + 1)
-    kind, text = _refused(within_input(strings, b"BYTES"))
-    assert kind is InvalidArgument
-    assert f"more than {limits.GRPC_CONTENTS_FIELDS_MAX} strings" in text
-    for broken in (b"\x32\x86\x08" + bytes(1030), b"\x12\x80\x08" + b"\xff" * 1024, b"\x12\x80\x10" + bytes(1024)):
-        assert _refused(within_input(broken, b"FP32")) == (Internal, "Unable to parse request")
-
-
-@pytest.mark.parametrize("field", [b"\x3a\x00", b"\x2a\x00", b"\x32\x00", b"\x22\x00", b"\x78\x00", b"\xa2\x06\x00"])
-def test_fields_are_counted_before_they_are_read(field: bytes) -> None:
-    many = memoryview(field * 9_000)
-    assert codec.parse_now(many) is None
-    kind, text = _refused(field * (limits.GRPC_REQUEST_FIELDS_MAX + 1))
-    assert kind is InvalidArgument
-    assert f"more than {limits.GRPC_REQUEST_FIELDS_MAX} fields" in text
-
-
-@pytest.mark.parametrize("within", [b"\x12\x00", b"\x0a\x00", b"\x78\x00", b"\x12\x02\x12\x00"])
-@pytest.mark.parametrize("field", [b"\x2a", b"\x32"])
-def test_fields_within_fields_are_counted(field: bytes, within: bytes) -> None:
-    item = within * (1_000 // len(within))
-    count = limits.GRPC_NESTED_FIELDS_MAX * len(within) // 1_000 + 40
-    kind, text = _refused(b"\x0a\x01m" + (field + varint(len(item)) + item) * count)
-    assert kind is InvalidArgument
-    assert f"more than {limits.GRPC_NESTED_FIELDS_MAX} fields" in text
-
-
-def test_what_is_no_tensor_is_bounded() -> None:
-    kind, text = _refused(request(FP32, id="x" * limits.GRPC_HEAD_BYTES_MAX, raw=(bytes(16),)).SerializeToString())
-    assert kind is InvalidArgument
-    assert f"at most {limits.GRPC_HEAD_BYTES_MAX} are accepted; expected the data of tensors in raw_input_contents" in text
-
-
-def test_a_thousand_inputs_are_no_abuse() -> None:
-    count = 1_000
-    message = request(*((f"INPUT{number}", "FP32", [1]) for number in range(count)), raw=(bytes(4),) * count)
-    for number in range(count):
-        message.outputs.add(name=f"OUTPUT{number}")
-    assert len(decode(message)[0].inputs) == count
-
-
-def test_a_shape_of_a_million_dimensions_is_refused_shortly() -> None:
-    text = refusal(request(("INPUT0", "FP32", [1] * 1_000), raw=(bytes(20_000),)))
-    assert text.startswith("invalid shape for input 'INPUT0': shape [1,1,1,1,1,")
-    assert text.endswith("] has 1000 dimensions, at most 32 are supported")
-    text = refusal(request(("INPUT0", "FP32", [1] * 1_000_000), raw=(bytes(4),)))
-    assert text == "an input has a shape of 1000000 bytes, at most 32 dimensions are supported"
