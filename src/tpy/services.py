@@ -27,6 +27,7 @@ from tpy.messages import (
     Registration,
     ServerMetadata,
 )
+from tpy.observers import RequestObservers
 from tpy.regions import Region
 
 
@@ -226,9 +227,10 @@ class MetricsService(Protocol):
 
 class Services:
     """The services together, as a frontend receives them. Without `readiness` a frontend that reports changes has to poll.
-    `deliveries` says which responses come together; without, each stands alone. Only the engine's own process has `metrics`."""
+    `deliveries` says which responses come together; without, each stands alone. Only the engine's own process has `metrics`.
+    `observers` are those of this process."""
 
-    __slots__ = ("deliveries", "diagnostics", "inference", "metrics", "readiness", "repository", "shared_memory")
+    __slots__ = ("deliveries", "diagnostics", "inference", "metrics", "observers", "readiness", "repository", "shared_memory")
 
     def __init__(
         self,
@@ -240,6 +242,7 @@ class Services:
         readiness: ReadinessService | None = None,
         deliveries: Deliveries | None = None,
         metrics: MetricsService | None = None,
+        observers: RequestObservers | None = None,
     ) -> None:
         self.inference = inference
         self.repository = repository
@@ -248,3 +251,4 @@ class Services:
         self.readiness = readiness
         self.deliveries = deliveries or Deliveries()
         self.metrics = metrics
+        self.observers = observers or RequestObservers()

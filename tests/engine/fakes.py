@@ -35,6 +35,8 @@ from tpy.config.model_config import (
 from tpy.errors import InvalidArgument
 from tpy.ids import Generation, ModelId, Version
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelState, Tensor
+from tpy.observers import RequestObservers
+from tpy.services import RequestHandle, ResponseSink
 from tpy.state import DesiredModel, DesiredVersion, ModelStateStore
 from tpy.state.store import DesiredWriter
 from tpy.testing.trio_clock import TrioClock
@@ -178,11 +180,19 @@ def request(*shape: int, model: str = "m", value: float = 1, **fields: Any) -> I
 class Rig:
     """A running data plane with the writer of its desired half."""
 
-    def __init__(self, plane: DataPlane, store: ModelStateStore, writer: DesiredWriter, backend: ScriptedBackend) -> None:
+    def __init__(
+        self,
+        plane: DataPlane,
+        store: ModelStateStore,
+        writer: DesiredWriter,
+        backend: ScriptedBackend,
+        observers: RequestObservers,
+    ) -> None:
         self.plane = plane
         self.store = store
         self.writer = writer
         self.backend = backend
+        self.observers = observers
         self.revision = 0
 
     def want(
@@ -237,8 +247,14 @@ class Rig:
 
     def submit(self, sent: InferenceRequest | None = None) -> RecordingSink:
         sink = RecordingSink()
-        submit_to(self.plane.inference, sent or request(), sink)
+        self.submit_for(sink, sent)
         return sink
+
+    def submit_for(self, sink: ResponseSink, sent: InferenceRequest | None = None) -> RequestHandle:
+        """Submit as frontends do: with a record while requests are observed."""
+        sent = sent or request()
+        record = self.observers.open("http")
+        return submit_to(self.plane.inference, sent if record is None else replace(sent, record=record), sink)
 
 
 @asynccontextmanager
@@ -263,6 +279,7 @@ async def rig(
     async with trio.open_nursery() as nursery:
         clock = TrioClock(trio.lowlevel.current_clock())
         store = ModelStateStore(clock)
+        observers = RequestObservers()
         async with open_data_plane(
             DataPlaneOptions(exit_timeout_ns=exit_timeout_ms * NS_PER_MS, request_timeout=request_timeout, **options),
             store,
@@ -270,8 +287,9 @@ async def rig(
             backend,
             clock,
             executor=executor or VirtualExecutor(nursery, latency_ns),
+            observers=observers,
         ) as plane:
-            yield Rig(plane, store, store.desired_writer(), backend)
+            yield Rig(plane, store, store.desired_writer(), backend, observers)
         nursery.cancel_scope.cancel()
 
 

@@ -21,7 +21,7 @@ from tpy.services import LoadingService
 from tpy_data.cache.options import LocalCacheOptions
 from tpy_data.engine.caching.cached_request import CachedRequest
 from tpy_data.engine.calls.model_calls import EngineCalls, ModelCall
-from tpy_data.engine.requests.request_log import LoggedRequest
+from tpy_data.engine.requests.observed_request import ObservedRequest
 from tpy_data.schedulers.core import Outcome
 from tpy_data.schedulers.core.rate_limiter import Supply
 
@@ -148,7 +148,7 @@ async def test_every_repository_call_is_answered_once(autojump_clock: trio.testi
         return lambda error: answers.append((name, "" if error is None else error.reason()))
 
     async with rig() as running, trio.open_nursery() as nursery:
-        calls = EngineCalls(running.plane.inference)
+        calls = EngineCalls(running.plane.inference, running.observers)
         calls.repository = cast(LoadingService, Repository())
         nursery.start_soon(calls.run)
         for name in ("fine", "refused", "bug", "slow"):
@@ -176,7 +176,7 @@ class CheckedCall:
 
 async def test_calls_that_batches_wait_for_are_checked_periodically(autojump_clock: trio.testing.MockClock) -> None:
     async with rig() as running, trio.open_nursery() as nursery:
-        calls = EngineCalls(running.plane.inference)
+        calls = EngineCalls(running.plane.inference, running.observers)
         nursery.start_soon(calls.run)
         await trio.sleep(10 * CALL_CIRCLE_CHECK_S)
         for _ in range(2):
@@ -223,9 +223,9 @@ async def test_a_call_to_the_only_instance_of_its_own_slow_model_is_refused(
         await running.serve(config())
         await running.submit(request(value=1)).wait()
         answered = RecordingSink()
-        handle = submit_to(running.plane.inference, request(value=4), answered)
-        assert isinstance(handle, LoggedRequest) is verbose
-        ticket = handle.handle if isinstance(handle, LoggedRequest) else handle
+        handle = running.submit_for(answered, request(value=4))
+        assert isinstance(handle, ObservedRequest) is verbose
+        ticket = handle.handle if isinstance(handle, ObservedRequest) else handle
         await trio.testing.wait_all_tasks_blocked()
         batch, sink = WaitingBatch([cast(ExecutionRequest, ticket)]), Sink()
         running.calls.infer(request(value=5), sink, streams=False, waiting=batch)

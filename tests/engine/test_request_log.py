@@ -9,7 +9,6 @@ import pytest
 from trio.testing import MockClock
 
 from tests.engine.fakes import RecordingSink, config, request, rig
-from tests.submitting import submit_to
 from tpy.errors import TpyError
 
 
@@ -46,7 +45,7 @@ async def test_what_gets_no_answer(caplog: pytest.LogCaptureFixture, autojump_cl
             r.submit(request(1, 99, id="shape"))
         running = r.submit(request(id="running"))
         late = r.submit(request(id="late", timeout_us=5000))
-        gone = submit_to(r.plane.inference, request(id="gone"), RecordingSink())
+        gone = r.submit_for(RecordingSink(), request(id="gone"))
         gone.cancel()
         gone.cancel()
         await late.wait()
@@ -55,7 +54,7 @@ async def test_what_gets_no_answer(caplog: pytest.LogCaptureFixture, autojump_cl
     assert len(told) == 4
     head = "[request id: shape] model: m, version: -1, responses: 0, total: 0 us, status: Invalid argument: "
     assert told[0].startswith(head)
-    assert told[1] == "[request id: gone] model: m, version: -1, responses: 0, total: 0 us, status: cancelled"
+    assert told[1] == "[request id: gone] model: m, version: -1, responses: 0, total: 0 us, status: Cancelled"
     assert (
         told[2]
         == "[request id: late] model: m, version: 1, responses: 0, total: 5000 us, status: Unavailable: Request timeout expired"

@@ -17,6 +17,7 @@ from tpy.echo import echo
 from tpy.errors import InvalidArgument
 from tpy.ids import ModelId
 from tpy.messages import CacheStatistics, ModelStatistics
+from tpy.observers import RequestObservers
 from tpy.services import LoadingService
 from tpy.state import ModelStateStore, ObservedWriter
 from tpy.telemetry.custom_metrics import CustomMetrics
@@ -30,6 +31,7 @@ from tpy_data.engine.calls.model_calls import EngineCalls
 from tpy_data.engine.channels.rate_limiter import RateLimiter
 from tpy_data.engine.loading.loaded_version import Backends, Loader
 from tpy_data.engine.loading.placing import Machine
+from tpy_data.engine.requests.request_log import RequestLog
 from tpy_data.engine.runtimes.reconciler import Reconciler
 from tpy_data.engine.runtimes.runtime import Shared
 from tpy_data.engine.serving.inference import EngineInference
@@ -145,18 +147,22 @@ async def open_data_plane(
     *,
     executor: Executor | None = None,
     devices: Devices = NO_DEVICES,
+    observers: RequestObservers | None = None,
 ) -> AsyncIterator[DataPlane]:
     """Run the data plane for the length of the block. The nursery of all model versions is in here.
 
     Leaving the block stops it: it refuses new requests, finishes those that it has, and unloads everything, all within
     `exit_timeout_ns`. What is not done by then is left behind, with a log line each. Cancelling from outside the block is the
-    hard stop: nothing is finished. The caller closes `backends` afterwards. Without `executor` work runs in threads.
+    hard stop: nothing is finished. The caller closes `backends` afterwards. Without `executor` work runs in threads. `observers`
+    are told of the calls that models make, and get one more: the log's line for each request.
     """
     executor = executor or ThreadExecutor()
+    observers = observers or RequestObservers()
+    observers.add(RequestLog())
     metrics = CustomMetrics(SERVER_FAMILIES)
     table = ServingTable()
     inference = EngineInference(table, store, clock=clock, model_namespacing=options.model_namespacing)
-    calls = EngineCalls(inference)
+    calls = EngineCalls(inference, observers)
     loader = Loader(
         backends,
         machine=options.machine,

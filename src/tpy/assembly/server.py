@@ -35,6 +35,7 @@ from tpy.clock import Clock, SystemClock
 from tpy.devices import NO_DEVICES, Devices
 from tpy.frontends.transport import BoundAddress
 from tpy.limits import ANSWERS_STOP_S, SEQUENCES_STOP_RESERVE_S
+from tpy.observers import RequestObservers
 from tpy.regions import RegionRegistry
 from tpy.services import Services
 from tpy.state import ModelStateStore
@@ -105,12 +106,13 @@ async def run_server(
     readiness = ReadinessSignal()
     store = ModelStateStore(clock)
     registry = _registry(options)
+    observers = RequestObservers()
     outcome = Outcome.STOPPED
     with trio.CancelScope() as everything:
         async with trio.open_nursery() as control_nursery:
             control = await _start_control(options, store, clock, stop, control_nursery)
             if control is not None:
-                async with _open_data_plane(options, gpus, devices, store, registry, clock) as data:
+                async with _open_data_plane(options, gpus, devices, store, registry, clock, observers) as data:
                     data.use_repository(control)
                     metrics = MetricsPage(options, data, gpus, devices)
                     if not control.server_live():
@@ -123,6 +125,7 @@ async def run_server(
                         readiness=readiness,
                         deliveries=data.deliveries,
                         metrics=metrics,
+                        observers=observers,
                     )
                     control_nursery.start_soon(readiness.follow, store)
                     closing_ports = trio.Event()
@@ -261,6 +264,7 @@ def _open_data_plane(
     store: ModelStateStore,
     registry: BackendRegistry,
     clock: Clock,
+    observers: RequestObservers,
 ) -> AbstractAsyncContextManager[DataPlane]:
     found = DataPlaneOptions(
         load_threads_max=options.load_threads,
@@ -279,7 +283,7 @@ def _open_data_plane(
         start_delay=options.start_delay,
         request_timeout=options.request_timeout,
     )
-    return open_data_plane(found, store, store.observed_writer(), registry, clock, devices=devices)
+    return open_data_plane(found, store, store.observed_writer(), registry, clock, devices=devices, observers=observers)
 
 
 def _registry(options: ServerOptions) -> BackendRegistry:

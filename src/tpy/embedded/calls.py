@@ -8,6 +8,7 @@ import queue
 from collections import deque
 from collections.abc import Callable
 
+import msgspec
 import trio
 
 from tpy.embedded.engine_thread import EngineThread
@@ -44,7 +45,11 @@ class Call:
         request = self._request
         self._engine.calls.add(self)
         try:
-            model = self._engine.services.inference.resolve(request.model_name, request.model_version)
+            services = self._engine.services
+            model = services.inference.resolve(request.model_name, request.model_version)
+            record = services.observers.open("embedded", model=request.model_name, received_ns=request.received_ns)
+            if record is not None:
+                request = msgspec.structs.replace(request, record=record)
             self._handle = model.submit(request, self)
         except TpyError as error:
             self.fail(error)

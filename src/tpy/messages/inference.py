@@ -8,6 +8,7 @@ import msgspec
 
 from tpy.errors import TpyError
 from tpy.messages.models import ModelDescription
+from tpy.messages.records import RequestRecord
 from tpy.messages.tensors import Tensor
 
 ParameterValue = bool | int | float | str
@@ -44,7 +45,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     caller's own ones only; those with a meaning have fields: `priority` (0 = the model's default), `timeout_us` (0 =
     none; a deadline for the whole request, counted from submission), `deadline_ns` (absolute, of the transport, on the
     server's Clock). `received_ns` is when the frontend had the whole request. `inputs` are in the caller's order. `residency`
-    None: all tensors are in host memory, those of the answer too.
+    None: all tensors are in host memory, those of the answer too. `record` is there when somebody observes requests.
     """
 
     model_name: str
@@ -59,6 +60,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     deadline_ns: int | None = None
     received_ns: int = 0
     residency: Residency | None = None
+    record: RequestRecord | None = None
 
 
 class InferenceResponse(msgspec.Struct, frozen=True, kw_only=True):

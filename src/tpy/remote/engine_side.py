@@ -119,6 +119,9 @@ class FrontendSession:
     def _submit(self, message: m.Submit) -> None:
         remote = self._answerer.begin(message.number)
         request = request_of(message, self._peer.view)
+        record = self._services.observers.open("frontend", model=request.model_name, received_ns=request.received_ns)
+        if record is not None:
+            request = msgspec.structs.replace(request, record=record)
         try:
             handle = self._model(message).submit(request, remote)
         except TpyError as error:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
+import msgspec
 import trio
 
 from tpy.backend import AfterRead, CallSink, DescriptorReader, Done, WaitingBatch
@@ -21,6 +22,7 @@ from tpy.limits import (
     REPOSITORY_CALLS_WAITING_MAX,
 )
 from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest, ModelDescription
+from tpy.observers import RequestObservers
 from tpy.services import LoadingService, ResponseSink
 from tpy_data.engine.calls.core import CallingBatch, find_circle
 from tpy_data.engine.requests.handle import NO_RESOURCES, EngineHandle, Resources, WaitingRequest
@@ -75,9 +77,10 @@ class EngineCalls:
     `repository` is set by whoever puts the server together, before models are loaded; without it repository calls are refused.
     """
 
-    def __init__(self, inference: CallableModels) -> None:
+    def __init__(self, inference: CallableModels, observers: RequestObservers) -> None:
         self.repository: LoadingService | None = None
         self.inference = inference
+        self.observers = observers
         self._token = trio.lowlevel.current_trio_token()
         self._thread = threading.get_ident()
         self._orders, self._arriving = trio.open_memory_channel[_RepositoryOrder](REPOSITORY_CALLS_WAITING_MAX)
@@ -345,6 +348,8 @@ class ModelCall:
             raise type(error)(f"Failed for execute the inference request. Model '{name}' is not ready.") from None
         if model.description.decoupled and not self._streams:
             raise Unsupported(_needs_stream(name))
+        if request.record is None and (record := self._owner.observers.open("call", model=name)) is not None:
+            request = msgspec.structs.replace(request, record=record)
         handle = model.submit(request, self)
         if self._ended:
             return

@@ -47,7 +47,7 @@ class FlowStep:
     def __init__(self, step: EnsembleStep, member: ServedCopy, feeds: Sequence[_Feed], answers: Mapping[str, str]) -> None:
         """`answers`: outputs of the model that are outputs of the ensemble, and their names there. All others go to other steps:
         they may stay on a device."""
-        self.submit = member.submit_part
+        self.submit = member.submit
         self.outputs = tuple(step.output_map)
         self._name = step.model_name
         self._version = member.version
@@ -85,6 +85,7 @@ class FlowStep:
             deadline_ns=deadline_ns,
             received_ns=caller.received_ns,
             residency=residency,
+            record=None if caller.record is None else caller.record.child("step", self._name),
         )
 
     def _residency_for(self, caller: Residency | None, on_device: bool) -> Residency:

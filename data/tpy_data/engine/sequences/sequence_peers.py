@@ -6,7 +6,6 @@ requests reach that version until the sequence is over. Only a START looks at wh
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
@@ -21,7 +20,7 @@ from tpy.ids import ModelId
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
 from tpy.services import ResponseSink
 from tpy_data.engine.requests.handle import EngineHandle
-from tpy_data.engine.requests.request_log import LoggedRequest, log
+from tpy_data.engine.requests.observed_request import submit_observed
 
 
 class LiveSequences(Protocol):
@@ -42,7 +41,7 @@ class HoldingCopy(Protocol):
     def description(self) -> ModelDescription: ...
 
     def submit_part(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
-        """As `ResolvedModel.submit`, for requests that are in the log already."""
+        """As `ResolvedModel.submit`, for requests that are observed already."""
         ...
 
 
@@ -179,9 +178,7 @@ class LiveSequencesOnly:
 
     def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
         """As `ResolvedModel.submit`."""
-        if log.isEnabledFor(logging.DEBUG):
-            return LoggedRequest(request, sink, self._clock).submit(self._submit)
-        return self._submit(request, sink)
+        return submit_observed(request, sink, self._submit, self._clock)
 
     def hold(self) -> None:
         """Nothing to do: a copy waits for its sequences anyway."""

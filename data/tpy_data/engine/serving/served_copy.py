@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from itertools import count
 
 import msgspec
@@ -14,7 +13,7 @@ from tpy.services import ResponseSink
 from tpy.units import NS_PER_US
 from tpy_data.engine.requests.handle import EngineHandle
 from tpy_data.engine.requests.model_engine import ModelEngine
-from tpy_data.engine.requests.request_log import LoggedRequest, log
+from tpy_data.engine.requests.observed_request import submit_observed
 
 _numbers = count(1)
 
@@ -45,14 +44,14 @@ class ServedCopy:
         self.hold = engine.drain.hold
         self.release = engine.drain.release
         self.submit_part = self._submit_in_time if enforces_timeouts else engine.submit
-        """As `submit`, for a request that is part of another one, which is in the log."""
+        """As `submit`, for a request that is observed already, by another copy's `submit`."""
         self._clock = clock
 
     def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
         """As `ResolvedModel.submit`."""
-        if log.isEnabledFor(logging.DEBUG):
-            return LoggedRequest(request, sink, self._clock).submit(self.submit_part)
-        return self.submit_part(request, sink)
+        if request.record is None:
+            return self.submit_part(request, sink)
+        return submit_observed(request, sink, self.submit_part, self._clock)
 
     def _submit_in_time(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
         """Submit the request with its timeout as its deadline: the earlier one where it has both."""

@@ -14,12 +14,17 @@ from tpy.frontends.grpc.access import MetadataPolicy
 from tpy.frontends.grpc.status import GRPC_STATUS
 from tpy.frontends.grpc.transport import DEADLINE_TEXT, CallContext
 from tpy.frontends.shared_memory import TensorResolver
+from tpy.messages.records import RequestRecord
 from tpy.services import Services
 
 _log = logging.getLogger(__name__)
 
 INFERENCE = "inference"
 """The category of restricted protocols that both inference methods belong to."""
+
+
+_TRACE_METADATA = frozenset(("traceparent", "tracestate", "user-agent"))
+"""The metadata that observers of requests are told."""
 
 
 class CallParts:
@@ -44,6 +49,17 @@ class CallParts:
         regions = services.shared_memory.regions
         self.tensors = TensorResolver(regions)
         self.tensors_inline = TensorResolver(regions, inline=True)
+
+
+def open_record(parts: CallParts, call: CallContext, protocol: str, message_bytes: int) -> RequestRecord | None:
+    """A record of an inference request over gRPC; None when nobody observes."""
+    observers = parts.services.observers
+    if not observers.active:
+        return None
+    headers = {key: value for key, value in call.metadata if key in _TRACE_METADATA and isinstance(value, str)}
+    return observers.open(
+        protocol, peer=call.peer, headers=headers, received_ns=parts.clock.now_ns(), request_bytes=message_bytes
+    )
 
 
 def fail_call(call: CallContext, error: TpyError) -> None:

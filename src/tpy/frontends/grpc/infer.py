@@ -11,13 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from tpy.errors import InvariantViolation, TpyError, Unsupported
+import msgspec
+
+from tpy.errors import ErrorCode, InvariantViolation, TpyError, Unsupported
 from tpy.frontends.grpc import codec
-from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_inference, unexpected_error
+from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_inference, open_record, unexpected_error
 from tpy.frontends.grpc.transport import UnaryCall
 from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
+from tpy.messages.records import RequestRecord
 from tpy.services import RequestHandle, ResolvedModel, held
 
 
@@ -35,7 +38,7 @@ class InferApi:
 class _UnaryInfer:
     """One call, and the sink for its response."""
 
-    __slots__ = ("_answered", "_call", "_cancelled", "_description", "_handle", "_parts", "_plan")
+    __slots__ = ("_answered", "_call", "_cancelled", "_description", "_handle", "_parts", "_plan", "_record")
 
     def __init__(self, parts: CallParts, call: UnaryCall) -> None:
         self._parts = parts
@@ -45,9 +48,11 @@ class _UnaryInfer:
         self._handle: RequestHandle | None = None
         self._answered = False
         self._cancelled = False
+        self._record: RequestRecord | None = None
 
     def begin(self, message: memoryview) -> None:
         """Check, decode and submit the request."""
+        self._record = open_record(self._parts, self._call, "grpc", len(message))
         try:
             self._parts.policy.require(INFERENCE, self._call.metadata)
             parsed = codec.parse_now(message)
@@ -76,7 +81,7 @@ class _UnaryInfer:
             if codec.is_large(response, self._plan):
                 self._start(lambda: self._reply_from_thread(response))
             else:
-                self._call.reply(self._encode(response))
+                self._reply(self._encode(response))
         except TpyError as error:
             self._fail(error)
         except Exception:
@@ -106,6 +111,8 @@ class _UnaryInfer:
 
     def _submit(self, model: ResolvedModel, request: InferenceRequest, plan: codec.OutputPlan) -> None:
         self._plan = plan
+        if self._record is not None:
+            request = msgspec.structs.replace(request, record=self._record)
         handle = model.submit(request, self)
         if not self._answered:
             self._handle = handle
@@ -129,7 +136,12 @@ class _UnaryInfer:
     async def _reply_from_thread(self, response: InferenceResponse) -> None:
         pieces = await run_in_thread(self._encode, response, limiter=self._parts.threads)
         if not self._cancelled:
-            self._call.reply(pieces)
+            self._reply(pieces)
+
+    def _reply(self, pieces: list[bytes | memoryview]) -> None:
+        self._call.reply(pieces)
+        if self._record is not None:
+            self._record.finish(self._parts.clock.now_ns(), response_bytes=sum(map(len, pieces)))
 
     def _start(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do a part of the call in a task. The task is not cancelled with the call: it only waits for threads, which end soon."""
@@ -149,8 +161,13 @@ class _UnaryInfer:
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.cancel()
+        if self._record is not None:
+            self._record.finish(self._parts.clock.now_ns(), ErrorCode.CANCELLED.value)
 
     def _fail(self, error: TpyError) -> None:
         self._answered = True
         if not self._cancelled:
-            fail_inference(self._call, error, self._parts.clock.now_ns())
+            now_ns = self._parts.clock.now_ns()
+            fail_inference(self._call, error, now_ns)
+            if self._record is not None:
+                self._record.finish(now_ns, error.code.value, error.message)

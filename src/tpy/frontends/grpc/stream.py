@@ -21,16 +21,18 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 
+import msgspec
 import trio
 
 from tpy import limits
-from tpy.errors import Internal, InvariantViolation, TpyError, Unavailable
+from tpy.errors import ErrorCode, Internal, InvariantViolation, TpyError, Unavailable
 from tpy.frontends.grpc import codec
-from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_call, fail_inference, unexpected_error
+from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_call, fail_inference, open_record, unexpected_error
 from tpy.frontends.grpc.transport import Metadata, StreamCall
 from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
+from tpy.messages.records import RequestRecord
 from tpy.services import RequestHandle, ResolvedModel, held
 
 Pieces = list[bytes | memoryview]
@@ -75,6 +77,7 @@ class _Turn:
         "in_sequence",
         "ordered",
         "plan",
+        "record",
         "size",
         "stream",
         "version_text",
@@ -92,6 +95,7 @@ class _Turn:
         self.description: ModelDescription | None = None
         self.handle: RequestHandle | None = None
         self.ended = False
+        self.record: RequestRecord | None = None
         self.waiting: list[_Answer] = []
 
     def deliver(self, response: InferenceResponse) -> None:
@@ -194,6 +198,8 @@ class _InferStream:
             if turn.handle is not None:
                 turn.handle.cancel()
             turn.end()
+            if turn.record is not None:
+                turn.record.finish(self._parts.clock.now_ns(), ErrorCode.CANCELLED.value)
 
     def take(self, answer: _Answer) -> None:
         """An answer, to be sent when its turn comes. Raises nothing."""
@@ -234,6 +240,7 @@ class _InferStream:
     async def _begin(self, message: memoryview) -> None:
         """Submit a request. What is wrong with it is its answer; what is no request at all ends the call."""
         turn = _Turn(self, len(message))
+        turn.record = open_record(self._parts, self._call, "grpc-stream", len(message))
         self._turns[turn] = None
         self._turns_bytes += turn.size
         self._order.append(turn)
@@ -285,6 +292,8 @@ class _InferStream:
 
     def _hand_over(self, turn: _Turn, model: ResolvedModel, request: InferenceRequest, plan: codec.OutputPlan) -> None:
         turn.plan = plan
+        if turn.record is not None:
+            request = msgspec.structs.replace(request, record=turn.record)
         if request.sequence is not None:
             turn.in_sequence = True
             self._turns_in_sequences += 1
@@ -314,6 +323,14 @@ class _InferStream:
                 return
             order.popleft()
 
+    def _finish_record(self, record: RequestRecord, answer: _Answer) -> None:
+        """The last answer of the request leaves, or waits for nothing but the client."""
+        now_ns, error = self._parts.clock.now_ns(), answer.error
+        if error is None:
+            record.finish(now_ns)
+        else:
+            record.finish(now_ns, error.code.value, error.message)
+
     def _let_go(self, answer: _Answer) -> None:
         """Its turn has come: send it, or queue it behind what waits already."""
         if answer.final:
@@ -323,6 +340,8 @@ class _InferStream:
                 self._turns_bytes -= turn.size
                 self._turns_in_sequences -= turn.in_sequence
             self._progress.unpark_all()
+            if turn.record is not None:
+                self._finish_record(turn.record, answer)
         if answer.is_silent or self._failed:
             return
         if self._outbox or answer.is_large or not self._send_nowait(answer):

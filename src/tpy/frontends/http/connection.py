@@ -25,7 +25,7 @@ from hypercorn.trio.task_group import TaskGroup
 
 from tpy import limits
 from tpy.errors import Unavailable
-from tpy.frontends.http.infer import InferCall, InferEndpoint, match_infer
+from tpy.frontends.http.infer import InferCall, InferEndpoint, match_infer, open_record
 from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply, refusal_reply
 from tpy.frontends.http.parser import Phase, RequestParser
 from tpy.frontends.http.port import HttpPort
@@ -55,6 +55,7 @@ class Http1Connection:
         self._options = port.options
         self._wire = wire
         self._addresses = (client, server)
+        self._peer = "" if client is None else f"{client[0]}:{client[1]}"
         self._tasks = TaskGroup()
         self._scope = trio.CancelScope()
         self._parser = RequestParser(max_input_size=port.options.max_input_size, bodies=port.bodies)
@@ -287,6 +288,7 @@ class Http1Connection:
 
     def _infer(self, pending: Pending, request: HttpRequest, endpoint: InferEndpoint, model: str, version: str | None) -> None:
         request.received_ns = endpoint.clock.now_ns()
+        request.record = open_record(endpoint.services.observers, request, "http", model, self._peer, request.received_ns)
         call = endpoint.call(request, model, version, answered=partial(self._on_answer, pending))
         pending.cancel = call.cancel
         if call.begin_nowait():
@@ -309,10 +311,14 @@ class Http1Connection:
         if call.heavy_answer:
             self._tasks.spawn(self._render_heavy, pending, call)
         else:
-            self._replies.fill(pending, call.render())
+            self._answer(pending, call, call.render())
 
     async def _render_heavy(self, pending: Pending, call: InferCall) -> None:
-        self._replies.fill(pending, await call.render_in_thread())
+        self._answer(pending, call, await call.render_in_thread())
+
+    def _answer(self, pending: Pending, call: InferCall, reply: HttpReply) -> None:
+        self._replies.fill(pending, reply)
+        call.sent(reply)
 
     def _ask_quart(self, pending: Pending, request: HttpRequest) -> None:
         exchange = QuartExchange(self._replies, pending, done=self._end_alone, failed=self._scope.cancel)

@@ -14,9 +14,9 @@ import msgspec
 import trio
 
 from tpy import limits
-from tpy.errors import InvalidArgument, TpyError
+from tpy.errors import Cancelled, InvalidArgument, TpyError
 from tpy.frontends.http import codec
-from tpy.frontends.http.infer import InferEndpoint, parse_version, unexpected_error_reply
+from tpy.frontends.http.infer import InferEndpoint, open_record, parse_version, unexpected_error_reply
 from tpy.frontends.http.message import HttpReply, HttpRequest, json_reply
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse
@@ -41,10 +41,11 @@ class StreamReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Responses:
-    """The sink of one request, and where its handler waits."""
+    """The sink of one request, and where its handler waits. `ended` is called once, with the error if there is one."""
 
-    def __init__(self, *, decoupled: bool) -> None:
+    def __init__(self, *, decoupled: bool, ended: Callable[[TpyError | None], None] | None = None) -> None:
         self.ended = False
+        self._on_end = ended
         self._decoupled = decoupled
         self._handle: RequestHandle | None = None
         self._waiting: list[InferenceResponse] = []
@@ -63,6 +64,8 @@ class Responses:
             self.ended = True
             self._handle.cancel()
             self._handle = None
+            if self._on_end is not None:
+                self._on_end(Cancelled(""))
 
     def deliver(self, response: InferenceResponse) -> None:
         """Take one (ResponseSink)."""
@@ -72,6 +75,8 @@ class Responses:
             self.ended = True
             # It refers to us and to the request's tensors, which would stay until the garbage collector finds the circle.
             self._handle = None
+            if self._on_end is not None:
+                self._on_end(response.error)
         # A final flag alone ends the answer; it is not a part of it.
         if not (self._decoupled and response.final and response.error is None and not response.outputs):
             self._waiting.append(response)
@@ -167,6 +172,24 @@ class GenerateApi:
 
     async def _begin(self, request: HttpRequest, model: str, version: str | None) -> Responses:
         endpoint = self._endpoint
+        record = open_record(endpoint.services.observers, request, "generate", model, "", endpoint.clock.now_ns())
+        if record is None:
+            return await self._submit(request, model, version, None)
+
+        def ended(error: TpyError | None) -> None:
+            record.finish(endpoint.clock.now_ns(), *(("", "") if error is None else (error.code.value, error.message)))
+
+        request.record = record
+        try:
+            return await self._submit(request, model, version, ended)
+        except TpyError as error:
+            ended(error)
+            raise
+
+    async def _submit(
+        self, request: HttpRequest, model: str, version: str | None, ended: Callable[[TpyError | None], None] | None
+    ) -> Responses:
+        endpoint = self._endpoint
         encoding = request.fields.get(b"content-encoding", b"identity")
         if encoding not in (b"identity", b""):
             raise InvalidArgument("Unsupported content-encoding, only 'identity' is supported.")
@@ -175,26 +198,27 @@ class GenerateApi:
         forwarded = endpoint.policy.forwarded(request.headers)
 
         def parse() -> InferenceRequest:
-            return codec.parse_generate(
+            parsed = codec.parse_generate(
                 request.body,
                 description=resolved.description,
                 version=parse_version(version),
                 received_ns=received_ns,
                 forwarded=forwarded,
             )
+            return parsed if request.record is None else msgspec.structs.replace(parsed, record=request.record)
 
         if codec.is_heavy(request.body):
             with held(resolved):
                 parsed = await run_in_thread(parse, limiter=endpoint.threads)
                 request.body = b""
-                return _submitted(resolved, parsed)
+                return _submitted(resolved, parsed, ended)
         parsed = parse()
         request.body = b""
-        return _submitted(resolved, parsed)
+        return _submitted(resolved, parsed, ended)
 
 
-def _submitted(model: ResolvedModel, request: InferenceRequest) -> Responses:
-    responses = Responses(decoupled=model.description.decoupled)
+def _submitted(model: ResolvedModel, request: InferenceRequest, ended: Callable[[TpyError | None], None] | None) -> Responses:
+    responses = Responses(decoupled=model.description.decoupled, ended=ended)
     responses.begin(lambda sink: model.submit(request, sink))
     return responses
 

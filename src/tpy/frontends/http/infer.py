@@ -14,13 +14,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from http import HTTPStatus
 
+import msgspec
 import trio
 
 from tpy import limits
 from tpy.clock import Clock
 from tpy.echo import echo
-from tpy.errors import Internal, InvalidArgument, InvariantViolation, TpyError, Unsupported
+from tpy.errors import ErrorCode, Internal, InvalidArgument, InvariantViolation, TpyError, Unsupported
 from tpy.frontends.bytes_tensor import elements_size
 from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http import codec
@@ -29,6 +31,8 @@ from tpy.frontends.http.message import Body, HttpReply, HttpRequest, error_reply
 from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelDescription
+from tpy.messages.records import RequestRecord
+from tpy.observers import RequestObservers
 from tpy.services import RequestHandle, ResolvedModel, Services
 
 _log = logging.getLogger(__name__)
@@ -39,6 +43,8 @@ _CLASS_COST = 8
 """The cost of ordering and writing an element, in elements that are only written."""
 
 _NO_PLAN = codec.OutputPlan()
+_TRACE_FIELDS = (b"traceparent", b"tracestate", b"user-agent")
+"""The headers that observers of requests are told."""
 _SUPPORTED_ENCODINGS = (("Accept-Encoding", "gzip, deflate"),)
 
 
@@ -69,6 +75,27 @@ def parse_version(text: str | None) -> int | None:
             "version should be an integral value > 0"
         )
     return int(text)
+
+
+def open_record(
+    observers: RequestObservers, request: HttpRequest, protocol: str, model: str, peer: str, received_ns: int
+) -> RequestRecord | None:
+    """A record of an inference request over HTTP; None when nobody observes."""
+    if not observers.active:
+        return None
+    headers = {name.decode(): request.fields[name].decode("latin-1") for name in _TRACE_FIELDS if name in request.fields}
+    return observers.open(
+        protocol, model=model, peer=peer, headers=headers, received_ns=received_ns, request_bytes=len(request.body)
+    )
+
+
+def finish_record(record: RequestRecord, reply: HttpReply, now_ns: int) -> None:
+    """The request was answered with `reply`."""
+    if reply.status < HTTPStatus.BAD_REQUEST or record.status not in ("", "OK"):
+        record.finish(now_ns, response_bytes=reply.content_length)
+    else:  # refused before it came to the model, or its answer could not be written
+        text = b"".join(reply.parts).decode(errors="replace")
+        record.finish(now_ns, HTTPStatus(reply.status).phrase, text, response_bytes=reply.content_length)
 
 
 def unexpected_error_reply(path: str) -> HttpReply:
@@ -137,6 +164,12 @@ class InferCall:
         self._refusal: HttpReply | None = None
         self._cancelled = False
 
+    def sent(self, reply: HttpReply) -> None:
+        """The reply is on its way, which is what an observer of the request waits for."""
+        record = self._request.record
+        if record is not None:
+            finish_record(record, reply, self._endpoint.clock.now_ns())
+
     @property
     def heavy_answer(self) -> bool:
         """True if rendering the reply could hold up the loop. To be asked when the call is answered."""
@@ -202,6 +235,8 @@ class InferCall:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
+        if self._request.record is not None:
+            self._request.record.finish(self._endpoint.clock.now_ns(), ErrorCode.CANCELLED.value)
 
     def deliver(self, response: InferenceResponse) -> None:
         """Take the engine's response (ResponseSink). Models behind this route answer once."""
@@ -279,6 +314,8 @@ class InferCall:
 
     def _submit(self, model: ResolvedModel, request: InferenceRequest, plan: codec.OutputPlan) -> None:
         self._plan = plan
+        if self._request.record is not None:
+            request = msgspec.structs.replace(request, record=self._request.record)
         handle = model.submit(request, self)
         if self._response is None:
             self._handle = handle
@@ -287,7 +324,11 @@ class InferCall:
         """The answer for the exception being handled."""
         if isinstance(error, _Refused):
             return error.reply
-        return error_reply(error) if isinstance(error, TpyError) else unexpected_error_reply(self._request.path)
+        if not isinstance(error, TpyError):
+            return unexpected_error_reply(self._request.path)
+        if self._request.record is not None:
+            self._request.record.status, self._request.record.error = error.code.value, error.message
+        return error_reply(error)
 
     def _refuse(self, reply: HttpReply) -> None:
         if not self._cancelled:

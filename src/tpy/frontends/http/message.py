@@ -10,6 +10,7 @@ import msgspec
 
 from tpy.errors import TpyError
 from tpy.frontends.http.codec import HTTP_STATUS, encode_error
+from tpy.messages.records import RequestRecord
 
 Body = bytes | bytearray | memoryview
 JSON_TYPE = "application/json"
@@ -31,7 +32,7 @@ class HttpRequest(msgspec.Struct, kw_only=True):
     a name joined with ", ". `path` is without query, its percent-escapes resolved. `received_ns` is on the server's clock.
 
     `refusal` is set when HTTP itself forbids serving the request; then that is the answer. `held_bytes` of the body count in the
-    budget of all bodies, until whoever serves the request gives them back."""
+    budget of all bodies, until whoever serves the request gives them back. `record`: of an inference that is observed."""
 
     method: bytes
     target: bytes
@@ -44,6 +45,7 @@ class HttpRequest(msgspec.Struct, kw_only=True):
     received_ns: int = 0
     refusal: HttpReply | None = None
     held_bytes: int = 0
+    record: RequestRecord | None = None
 
 
 def fields_of(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
