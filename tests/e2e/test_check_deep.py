@@ -84,6 +84,70 @@ def test_devices_and_accelerators_that_are_not_there(repository: Path) -> None:
     assert code == 1
     assert any(line.startswith("accelerated: version 1 does not load: ") and "penVINO" in line for line in lines), lines
     assert any(line.startswith("placed: ") and "GPU" in line for line in lines), lines
+    assert lines[-1] == "2 models checked, 2 with errors"
+
+
+def test_groups_on_gpus_that_could_not_be_checked_are_not_sound(repository: Path) -> None:
+    """Beside a group for the CPU, which is."""
+    groups = "instance_group [ { kind: KIND_CPU }, { kind: KIND_GPU } ]\n"
+    ModelFolder(repository, "m").config(AFFINE_CONFIG + groups).affine(1, 2)
+    outcome = run_tpy("check", "--deep", str(repository), environment={"TRITON_SERVER_CPU_ONLY": "1"})
+    assert outcome.code == 1
+    assert "m: its instances on GPUs were not checked: there is no GPU here" in outcome.out
+    assert outcome.out.endswith("1 model checked, 1 with errors\n")
+
+
+@pytest.mark.parametrize(
+    ("backend", "package", "file"),
+    [
+        ("onnxruntime", "onnxruntime", "model.onnx"),
+        ("pytorch", "torch", "model.pt"),
+        ("openvino", "openvino", "model.xml"),
+        ("tensorflow", "tensorflow", "model.graphdef"),
+        ("litert", "ai_edge_litert", "model.tflite"),
+        ("tensorrt", "tensorrt", "model.plan"),
+    ],
+)
+def test_a_framework_that_is_not_installed(repository: Path, tmp_path: Path, backend: str, package: str, file: str) -> None:
+    """Whatever else is installed here: a package that cannot be imported is one that is not there."""
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    names = (package, "tensorrt_rtx") if package == "tensorrt" else (package,)
+    for name in names:
+        (hidden / f"{name}.py").write_text(f"raise ModuleNotFoundError(\"No module named '{name}'\", name='{name}')\n")
+    ModelFolder(repository, "m").config(AFFINE_CONFIG.replace("onnxruntime", backend)).file(f"1/{file}", b"x")
+    outcome = run_tpy("check", "--deep", str(repository), environment={"PYTHONPATH": str(hidden)})
+    assert outcome.code == 1
+    assert outcome.out.endswith("1 model checked, 1 with errors\n")
+    assert "install" in outcome.out, "what to do"
+
+
+def test_a_backend_that_nobody_has(repository: Path) -> None:
+    ModelFolder(repository, "m").config(AFFINE_CONFIG.replace("onnxruntime", "nosuch")).affine(1, 2)
+    code, lines = check(repository)
+    assert (code, lines[-1]) == (1, "1 model checked, 1 with errors")
+    assert "unable to find backend library for backend 'nosuch'" in lines[0]
+
+
+def test_a_warm_up_that_fails(repository: Path) -> None:
+    """The server would not load the model."""
+    warmup = """model_warmup [ { name: "first" batch_size: 1
+      inputs { key: "INPUT" value { data_type: TYPE_FP32 dims: [ 3 ] zero_data: true } } } ]
+    """
+    source = "class TritonPythonModel:\n    def execute(self, requests):\n        raise ValueError('not warm')\n"
+    ModelFolder(repository, "m").config(AFFINE_CONFIG.replace("onnxruntime", "python") + warmup).python(source)
+    code, lines = check(repository)
+    assert (code, lines[-1]) == (1, "1 model checked, 1 with errors")
+    assert "failed to run warmup sample 'first'" in lines[0]
+    assert "not warm" in lines[0]
+
+
+def test_each_version_is_looked_at(repository: Path) -> None:
+    folder = ModelFolder(repository, "m").config(AFFINE_CONFIG + "version_policy { all { } }\n").affine(1, 2)
+    folder.file("2/model.onnx", b"no model")
+    code, lines = check(repository)
+    assert (code, lines[-1]) == (1, "1 model checked, 1 with errors")
+    assert lines[0].startswith("m: version 2 does not load: ")
 
 
 def test_ensembles_are_held_to_what_their_members_really_take(repository: Path) -> None:
