@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
+import signal
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
 
-from tpy.cli.flags import FLAGS
+import pytest
+import yaml  # type: ignore[import-untyped]
 
+from tests.e2e.repositories import ModelFolder
+from tpy.cli.flags import FLAG_BY_NAME, FLAGS
+
+from .image import context, is_ignored, play
 from .pages import ROOT
 
 EXAMPLES = ROOT / "docs" / "examples"
@@ -42,4 +53,84 @@ def test_the_image_runs_as_the_user_that_the_manifest_names() -> None:
     assert user is not None
     assert f"runAsUser: {user[1]}\n" in (EXAMPLES / "container" / "kubernetes.yaml").read_text()
     assert image.count("FROM ") == 2
-    assert ".git" in (ROOT / ".dockerignore").read_text().splitlines()
+
+
+def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
+    """The steps of the Dockerfile, on this machine: what .dockerignore leaves is enough, and what the last stage has is, too. The
+    dependencies are those of these tests, so that nothing is fetched."""
+    source, folder = tmp_path / "context", tmp_path / "image"
+    packages = sysconfig.get_path("purelib")
+    offline = {"PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_NO_INDEX": "1", "PYTHONPATH": packages}
+    folder.mkdir()
+    image = play(EXAMPLES / "container" / "Dockerfile", context(source), folder, offline)
+    assert not {"tests", "fuzz", ".git", "benchmarks"} & {path.name for path in source.iterdir()}
+    assert [path.name for path in folder.iterdir()] == ["opt"], "no sources"
+    models = tmp_path / "models"
+    ModelFolder(models, "m").identity()
+    ports = ["--http-port=0", "--grpc-port=0", "--metrics-port=0", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
+    command = [folder / "opt" / "tpy" / "bin" / image.command[0], *image.command[1:-1], str(models), *ports]
+    assert image.command[-1] == "/models"
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, cwd="/", env={**os.environ, "PYTHONPATH": packages}
+    ) as server:
+        assert server.stderr is not None
+        log = ""
+        for line in server.stderr:
+            log += line
+            if "Started Metrics Service" in line:
+                server.send_signal(signal.SIGTERM)
+        assert server.wait() == 0, log
+    where = subprocess.run(
+        [folder / "opt" / "tpy" / "bin" / "python", "-c", "import tpy; print(tpy.__file__)"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": packages},
+    )
+    assert where.stdout.startswith(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("name", "ignored"),
+    [
+        (".git/config", True),
+        ("tests/a/b.py", True),
+        ("a/__pycache__/b.pyc", True),
+        (".mypy_cache/x", True),
+        ("src/tpy/demo.py", False),
+        ("docs/tests.md", False),
+    ],
+)
+def test_what_the_context_leaves_out(name: str, ignored: bool) -> None:
+    assert is_ignored(name, (ROOT / ".dockerignore").read_text().splitlines()) is ignored
+
+
+def manifests() -> dict[str, dict[str, Any]]:
+    documents = yaml.safe_load_all((EXAMPLES / "container" / "kubernetes.yaml").read_text())
+    return {document["kind"]: document for document in documents}
+
+
+def test_the_manifests_fit_each_other_and_the_server() -> None:
+    """kubernetes-validate finds them sound for Kubernetes 1.34, strictly; it has 100 MB of schemas, so it is no dependency."""
+    service, deployment = manifests()["Service"], manifests()["Deployment"]
+    template = deployment["spec"]["template"]
+    pod, [container] = template["spec"], template["spec"]["containers"]
+    assert deployment["apiVersion"] == "apps/v1"
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports.keys()
+    defaults = {name: FLAG_BY_NAME[f"{name}-port"].default for name in ("http", "grpc", "metrics")}
+    assert {name: str(port) for name, port in ports.items()} == {name: str(port) for name, port in defaults.items()}
+    assert template["metadata"]["annotations"]["prometheus.io/port"] == str(ports["metrics"])
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["path"] in ("/v2/health/live", "/v2/health/ready")
+        assert container[probe]["httpGet"]["port"] in ports
+        assert container[probe]["timeoutSeconds"] >= 1
+    exit_s = next(int(text.partition("=")[2]) for text in container["args"] if text.startswith("--exit-timeout-secs="))
+    pause_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > exit_s + pause_s
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+    security = container["securityContext"]
+    assert (security["allowPrivilegeEscalation"], security["readOnlyRootFilesystem"]) == (False, True)
