@@ -76,7 +76,7 @@ def _places(instances: Iterable[PlacedInstance]) -> Iterator[InstancePlacement]:
 
 
 def _not_tried(given: ModelConfig, instances: Iterable[PlacedInstance]) -> Iterator[str]:
-    """What the configuration wants and this machine cannot show."""
+    """Texts about what the configuration wants and this machine cannot show."""
     if any(each.placement.kind is InstanceKind.KIND_GPU for each in instances):
         return
     if any(group.kind is InstanceKind.KIND_GPU for group in given.instance_group):
