@@ -10,8 +10,10 @@ from tpy.errors import Unavailable
 from tpy_data.registry import BackendRegistry
 
 FRAMEWORKS = {
+    "fil": ("treelite", "treelite", "fil"),
     "litert": ("ai_edge_litert", "LiteRT", "litert"),
     "openvino": ("openvino", "OpenVINO", "openvino"),
+    "sklearn": ("sklearn", "scikit-learn", "sklearn"),
     "tensorflow": ("tensorflow", "TensorFlow", "tensorflow"),
 }
 """Of a backend: its module, its name for people, and the extra that brings it."""

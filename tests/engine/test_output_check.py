@@ -64,6 +64,7 @@ def test_each_kind_is_told(caplog: pytest.LogCaptureFixture) -> None:
     [
         (TWO, (y(4, 3), z(4, 2)), ()),
         (TWO, (z(4, 2),), ("Z",)),
+        (config("m", max_batch_size=8, output=(ModelOutput(name="Y", data_type=F, dims=(1,)),)), (y(4),), ()),
         (
             config("m", max_batch_size=0, output=TWO.output, model_transaction_policy=TransactionPolicy(decoupled=True)),
             (z(2),),
@@ -80,7 +81,14 @@ def test_each_kind_is_told(caplog: pytest.LogCaptureFixture) -> None:
         ),
         (config("m", max_batch_size=0, output=TWO.output, batch_output=(BatchOutput(target_name=("Z",)),)), (y(1), z(7)), ()),
     ],
-    ids=["as configured", "not asked for", "a part of a decoupled answer", "the model's shape", "scattered"],
+    ids=[
+        "as configured",
+        "not asked for",
+        "without a last size of 1",
+        "a part of a decoupled answer",
+        "the model's shape",
+        "scattered",
+    ],
 )
 def test_what_is_right_is_not_told(
     caplog: pytest.LogCaptureFixture, of: ModelConfig, outputs: tuple[Tensor, ...], asked: tuple[str, ...]

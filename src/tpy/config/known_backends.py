@@ -31,8 +31,14 @@ KNOWN_BACKENDS: Final = (
     KnownBackend("pytorch", ("torch_aoti",), "model.pt2", is_folder=False, by_suffix=True),
     KnownBackend("litert", (), "model.tflite", is_folder=False, by_suffix=True),
     KnownBackend("python", (), "model.py"),
+    KnownBackend("fil", (), "xgboost.json", is_folder=False),
+    KnownBackend("fil", (), "xgboost.ubj", is_folder=False, by_suffix=True),
+    KnownBackend("fil", (), "xgboost.model", is_folder=False),
+    KnownBackend("fil", (), "model.txt", is_folder=False),
+    KnownBackend("fil", (), "checkpoint.tl", is_folder=False, by_suffix=True),
 )
-"""In the order in which they are looked for; python comes last, because other models may have a model.py beside them."""
+"""In the order in which they are looked for: other models may have a model.py beside them, and a model.py may have any of those
+that come after it."""
 
 PLATFORMS_OF_BACKEND: Final[Mapping[str, frozenset[str]]] = {
     known.backend: frozenset(platform for each in KNOWN_BACKENDS if each.backend == known.backend for platform in each.platforms)

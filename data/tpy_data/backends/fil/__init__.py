@@ -1,0 +1,27 @@
+"""The fil backend: trees of XGBoost, LightGBM and scikit-learn, run on the CPU by treelite's inference (GTIL). The name and the
+parameters are those of Triton's backend, which is FIL, the forest inference library of RAPIDS.
+
+The parts, in the order to read them: `settings` (parameters), `lightgbm_text` (what treelite does not check), `forest` (a file as
+treelite reads it, and a prediction), `backend`. What does not depend on treelite is in the modules beside this package:
+`signature`, `completion`, `validation`, `named_tensors`. treelite is imported by `forest`, when the first model names this
+backend.
+"""
+
+from __future__ import annotations
+
+from tpy.backend import Backend, BackendSettings
+from tpy.errors import Unavailable
+
+__all__ = ["create"]
+
+
+def create(settings: BackendSettings) -> Backend:
+    """The entry point. Raises Unavailable when treelite is not installed, InvalidArgument for a bad setting."""
+    try:
+        from tpy_data.backends.fil.backend import FilBackend
+    except ImportError as error:
+        raise Unavailable(
+            f"backend '{settings.name}' needs treelite, which cannot be imported ({error}); install it with tpy's extra `fil`, "
+            "or `pip install treelite`"
+        ) from error
+    return FilBackend(settings)

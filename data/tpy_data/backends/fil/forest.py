@@ -1,0 +1,138 @@
+"""A file of trees: reads it, says what its tensors are, predicts. The one module that imports treelite."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import treelite
+
+from tpy.config import ModelConfig
+from tpy.errors import Internal, TpyError, Unsupported
+from tpy.messages import DataType
+from tpy_data.backends.fil.lightgbm_text import CUT_SHORT, check_text
+from tpy_data.backends.fil.settings import ModelSettings, type_of
+from tpy_data.backends.named_tensors import Array
+from tpy_data.backends.signature import VARIABLE, Signature, TensorInfo
+
+VERSION: Final[str] = treelite.__version__
+INPUT: Final = "input__0"
+OUTPUT: Final = "output__0"
+
+_VERSION_SIZE = 12
+"""Bytes at the beginning of a checkpoint that hold the version of treelite."""
+
+_BINARY, _MULTICLASS = 0, 2
+"""treelite's task types of classifiers."""
+
+
+class Forest:
+    """A `NamedProgram`, for any number of threads: a prediction changes nothing in it."""
+
+    def __init__(self, path: Path, config: ModelConfig, settings: ModelSettings) -> None:
+        """Raises Internal for a file that is no model, Unsupported for one whose answer is no row of numbers."""
+        model_type = settings.model_type or type_of(path.name)
+        try:
+            self._model = _read(path, model_type, settings)
+        except TpyError:
+            raise
+        except Exception as error:
+            raise _unreadable(path, model_type, config, error) from error
+        header = self._model.get_header_accessor()
+        task = int(header.get_field("task_type")[0])
+        classes = [int(count) for count in header.get_field("num_class")]
+        if len(classes) > 1 and max(classes) > 1:
+            raise Unsupported(
+                f"model '{config.name}' has {len(classes)} targets of several classes each, which no output can hold"
+            )
+        self._settings = settings
+        self._class_count = max(classes)
+        self._classifies = task in (_BINARY, _MULTICLASS) if settings.is_classifier is None else settings.is_classifier
+        self._columns = self._column_count(len(classes), config)
+        self.signature = Signature(
+            inputs={INPUT: TensorInfo(INPUT, DataType.FP32, (VARIABLE, int(self._model.num_feature)))},
+            outputs={OUTPUT: TensorInfo(OUTPUT, DataType.FP32, (VARIABLE, self._columns))},
+        )
+
+    def run(self, feed: Mapping[str, Array], names: Sequence[str]) -> Sequence[Array]:
+        """As `NamedProgram`. An output of one column comes without its dimension, as from Triton's backend."""
+        rows = feed[INPUT]
+        try:
+            raw = treelite.gtil.predict(self._model, rows, nthread=self._settings.threads)
+        except Exception as error:
+            raise Internal(f"treelite execute failure: {_text_of(error)}") from error
+        return [self._answer(raw.reshape(len(rows), raw.shape[1] * raw.shape[2]))]
+
+    def close(self) -> None:
+        """As `NamedProgram`: the trees are all instances'."""
+
+    def _column_count(self, target_count: int, config: ModelConfig) -> int:
+        """As Triton has them; the one probability of a binary classifier becomes two where the configuration does not say 1."""
+        if not self._classifies:
+            return target_count * self._class_count
+        if not self._settings.predict_proba:
+            return target_count
+        if self._class_count > 1 or target_count > 1:
+            return target_count * self._class_count
+        return 1 if any(output.name == OUTPUT and output.dims == (1,) for output in config.output) else 2
+
+    def _answer(self, raw: Array) -> Array:
+        """From predictions, a row for each row: classes, or their probabilities, or values."""
+        if self._classifies and not self._settings.predict_proba:
+            raw = raw.argmax(axis=1) if self._class_count > 1 else raw > self._settings.threshold
+        elif self._columns > raw.shape[1]:
+            raw = np.concatenate([1 - raw, raw], axis=1)
+        made: Array = np.asarray(raw, dtype=np.float32)
+        return made.reshape(-1) if self._columns == 1 else made
+
+
+def _read(path: Path, model_type: str, settings: ModelSettings) -> Any:
+    if model_type == "lightgbm":
+        check_text(path)
+        return treelite.frontend.load_lightgbm_model(path)
+    if model_type == "treelite_checkpoint":
+        return _checkpoint(path)
+    if model_type == "xgboost":
+        model_type = _format_of(path)
+    if model_type == "xgboost":
+        return treelite.frontend.load_xgboost_model_legacy_binary(path)
+    choice = "json" if model_type == "xgboost_json" else "ubjson"
+    return treelite.frontend.load_xgboost_model(path, format_choice=choice, allow_unknown_field=settings.unknown_fields)
+
+
+def _checkpoint(path: Path) -> Any:
+    """treelite does not notice that the last few fields of a file are missing. Files of other versions may be shorter."""
+    model = treelite.Model.deserialize(path)
+    again = model.serialize_bytes()
+    with path.open("rb") as file:
+        same_version = file.read(_VERSION_SIZE) == again[:_VERSION_SIZE]
+    if same_version and path.stat().st_size < len(again):
+        raise ValueError(CUT_SHORT)
+    return model
+
+
+def _format_of(path: Path) -> str:
+    """The model type of a file `xgboost.model`: XGBoost 2.1 and later write UBJSON under that name, too."""
+    with path.open("rb") as file:
+        begin = file.read(2)
+    if begin[:1] != b"{":
+        return "xgboost"
+    return "xgboost_json" if begin[1:] in b'" \t\r\n' else "xgboost_ubj"
+
+
+def _unreadable(path: Path, model_type: str, config: ModelConfig, error: Exception) -> TpyError:
+    return Internal(
+        f"unable to load model '{config.name}': treelite {VERSION} cannot read '{path.name}' as model_type {model_type}: "
+        f"{_text_of(error)}"
+    )
+
+
+def _text_of(error: Exception) -> str:
+    """treelite's message without the time and the place in its source."""
+    text = re.sub(r"\[[\d:]+\] \S+?:\d+: ", "", str(error)).strip()
+    if "sax_parse" in text:
+        return "it is no UBJSON, or cut short"
+    return next(iter(text.splitlines()), "no reason")

@@ -1,0 +1,31 @@
+"""The sklearn backend: estimators of scikit-learn, and of what offers its methods, saved by skops, joblib or pickle.
+
+A pickle runs code when it is loaded, so that files of joblib and pickle are refused unless the operator of the server allows them
+(`--backend-config=sklearn,allow-pickle=true`); neither a model repository nor a client can. Files of skops need no switch: types
+that skops does not trust are refused. Instances run in worker processes unless a configuration says otherwise.
+
+The parts, in the order to read them: `files` (reads one, or refuses to), `estimator` (inputs and outputs of an estimator, and a
+call), `backend`. scikit-learn is imported by `files`, when the first model names this backend.
+"""
+
+from __future__ import annotations
+
+from tpy.backend import Backend, BackendSettings, Isolation
+from tpy.errors import Unavailable
+
+__all__ = ["create"]
+
+
+def create(settings: BackendSettings) -> Backend:
+    """The entry point. Raises Unavailable when scikit-learn is not installed, InvalidArgument for a bad setting."""
+    try:
+        from tpy_data.backends.sklearn.backend import SklearnBackend
+    except ImportError as error:
+        raise Unavailable(
+            f"backend '{settings.name}' needs scikit-learn, which cannot be imported ({error}); install it with tpy's extra "
+            "`sklearn`, or `pip install scikit-learn`"
+        ) from error
+    return SklearnBackend(settings)
+
+
+create.default_isolation = Isolation.PROCESS  # type: ignore[attr-defined]

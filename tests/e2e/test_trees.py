@@ -1,0 +1,65 @@
+"""Trees and pickles behind a real server: found without a configuration, refused without the switch, in workers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+
+from .server import ServerProcess
+from .test_serve_target import ask
+
+for module in ("treelite", "sklearn", "lightgbm"):
+    pytest.importorskip(module, reason=f"needs {module}: make test-backends")
+
+ROWS = np.random.default_rng(2).standard_normal((80, 4)).astype(np.float32)
+LABELS = (ROWS[:, 0] + ROWS[:, 1] > 0).astype(int)
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import joblib
+    import lightgbm
+    from sklearn.linear_model import LogisticRegression
+
+    root = tmp_path_factory.mktemp("trees")
+    trees = lightgbm.train({"objective": "binary", "verbose": -1, "num_threads": 1}, lightgbm.Dataset(ROWS, LABELS), 5)
+    for name in ("trees", "apart", "pickled"):
+        (root / name / "1").mkdir(parents=True)
+    trees.save_model(root / "trees" / "1" / "model.txt")
+    trees.save_model(root / "apart" / "1" / "model.txt")
+    (root / "apart" / "config.pbtxt").write_text(
+        'backend: "fil" parameters { key: "predict_proba" value { string_value: "true" } } '
+        'parameters { key: "isolation" value { string_value: "process" } }'
+    )
+    joblib.dump(LogisticRegression().fit(ROWS, LABELS), root / "pickled" / "1" / "model.joblib")
+    (root / "pickled" / "config.pbtxt").write_text('backend: "sklearn"')
+    return root
+
+
+def test_trees_are_served_and_pickles_are_refused(repository: Path) -> None:
+    with ServerProcess("--exit-on-error=false", repositories=[repository]) as server:
+        answers = []
+        for module, address in ((tritonclient.http, server.http), (tritonclient.grpc, server.grpc)):
+            tensor = module.InferInput("input__0", [4, 4], "FP32")
+            tensor.set_data_from_numpy(ROWS[:4])
+            with module.InferenceServerClient(address) as client:
+                classes = client.infer("trees", [tensor]).as_numpy("output__0")
+                probabilities = client.infer("apart", [tensor]).as_numpy("output__0")
+            assert classes.tolist() == (probabilities[:, 1] > 0.5).tolist()
+            answers.append(probabilities.tolist())
+        assert answers[0] == answers[1]
+        reasons = {entry["name"]: entry.get("reason", "") for entry in json.loads(ask(server, "/v2/repository/index", {})[1])}
+        assert "'model.joblib' is a pickle, which runs whatever code it holds when it is loaded" in reasons["pickled"]
+        assert "has the shape" not in server.log
+
+
+def test_pickles_are_served_in_workers_once_they_are_allowed(repository: Path) -> None:
+    with ServerProcess("--backend-config=sklearn,allow-pickle=true", repositories=[repository]) as server:
+        status, text = ask(server, "/v2/models/pickled/generate", {"X": ROWS[0].astype(float).tolist()})
+        assert status == 200, text
+        assert json.loads(text)["predict"] in (0, 1)
