@@ -40,7 +40,7 @@ def save(booster: Any, path: Path) -> None:
 
 
 def xgboost_answer(booster: Any, rows: Any) -> Any:
-    """What XGBoost itself predicts."""
+    """Returns the predictions of XGBoost itself."""
     types = booster.feature_types
     return booster.predict(xgboost.DMatrix(rows, feature_types=types, enable_categorical=True))
 

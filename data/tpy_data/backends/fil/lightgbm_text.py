@@ -1,4 +1,4 @@
-"""What treelite does not notice in a text file of LightGBM: that its end is missing, or that it counts zeros as missing."""
+"""Finds what treelite does not notice in a text file of LightGBM: that its end is missing, or that it counts zeros as missing."""
 
 from __future__ import annotations
 
