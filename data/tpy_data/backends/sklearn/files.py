@@ -23,7 +23,7 @@ FILENAMES: Final = ("model.skops", "model.joblib", "model.pkl")
 
 
 class Trust(msgspec.Struct, frozen=True, kw_only=True):
-    """Things that the operator of the server allows to be loaded: any pickle, or types in files of skops that skops does not know."""
+    """Things that the operator of the server allows to be loaded: any pickle, or types that skops does not know."""
 
     pickles: bool = False
     types: tuple[str, ...] = ()
