@@ -39,6 +39,7 @@ from tpy.observers import RequestObservers
 from tpy.regions import RegionRegistry
 from tpy.services import Services
 from tpy.state import ModelStateStore
+from tpy.telemetry.access_log import access_log
 from tpy.telemetry.logs import LogController
 from tpy.units import NS_PER_S
 from tpy_control import BACKENDS_FOLDER, ControlPlane, StartupReport, run_control_plane
@@ -108,7 +109,9 @@ async def run_server(
     registry = _registry(options)
     observers = RequestObservers()
     outcome = Outcome.STOPPED
-    with trio.CancelScope() as everything:
+    with access_log(options.access_log) as log_of_requests, trio.CancelScope() as everything:
+        if log_of_requests is not None:
+            observers.add(log_of_requests)
         async with trio.open_nursery() as control_nursery:
             control = await _start_control(options, store, clock, stop, control_nursery)
             if control is not None:

@@ -15,6 +15,7 @@ from tpy.flag import INT64_MAX, Flag, Support
 from tpy.flag import new_flag as _flag
 from tpy.frontends.table import frontends
 from tpy.messages.server import LOG_FORMATS
+from tpy.telemetry.access_log import ACCESS_LOG_FORMATS
 
 
 def _traces_nothing(text: str) -> bool:
@@ -67,6 +68,28 @@ FLAGS: tuple[Flag, ...] = (
         choices=LOG_FORMATS,
     ),
     _flag("Logging", "log-file", "", "Write the log to this file instead of standard error.", metavar="FILE"),
+    _flag(
+        "Logging",
+        "access-log",
+        "",
+        "Write a line for each request to this file, - for standard output; an addition of tpy.",
+        metavar="FILE",
+    ),
+    _flag(
+        "Logging",
+        "access-log-format",
+        "text",
+        "Form of those lines; json is an object a line. An addition of tpy.",
+        choices=ACCESS_LOG_FORMATS,
+    ),
+    _flag("Logging", "access-log-sample", 1, "One request in so many has its line; an addition of tpy.", minimum=1),
+    _flag(
+        "Logging",
+        "slow-request-ms",
+        0,
+        "Warn of each request that takes so many milliseconds, with the times of its phases; 0: never. An addition of tpy.",
+        minimum=0,
+    ),
     # Model repository
     _flag(
         "Model repository",

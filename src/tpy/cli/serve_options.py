@@ -21,6 +21,7 @@ from tpy.flag import Flag, Support, Value, read_values
 from tpy.frontends.table import frontends
 from tpy.frontends.transport import ListenOptions
 from tpy.messages import LogSettings
+from tpy.telemetry.access_log import AccessLogOptions
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control.options import ControlMode, ControlOptions, Readiness
 from tpy_data.engine.instances.gpu_limits import parse_gpu_limits
@@ -43,6 +44,10 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     log_error: bool
     log_format: str
     log_file: str
+    access_log: str
+    access_log_format: str
+    access_log_sample: int
+    slow_request_ms: int
     model_repository: tuple[str, ...]
     model_control_mode: str
     repository_poll_secs: int
@@ -108,6 +113,9 @@ def server_options(
             log_error=v.log_error,
             log_verbose_level=v.log_verbose,
             log_format=v.log_format,
+        ),
+        access_log=AccessLogOptions(
+            file=v.access_log, format=v.access_log_format, sample=v.access_log_sample, slow_ms=v.slow_request_ms
         ),
         shown=tuple(
             ShownOption(flag.field, _shown(flag, values[flag.field]), values[flag.field] == flag.default)

@@ -34,7 +34,7 @@ _LETTERS = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging
 
 def escape(text: str) -> str:
     """`text` with control characters and quotes escaped as in JSON, so that it stays one line and moves no terminal."""
-    return _one_line(json.dumps(text, ensure_ascii=False))
+    return one_line(json.dumps(text, ensure_ascii=False))
 
 
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -42,7 +42,8 @@ _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\ud
 terminal show what follows in another order, and what UTF-8 has no form for."""
 
 
-def _one_line(document: str) -> str:
+def one_line(document: str) -> str:
+    """JSON without characters that would end a line or move a terminal: they are escaped, which means the same."""
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 
@@ -95,7 +96,7 @@ class JsonFormatter(logging.Formatter):
             entry["table"] = table.splitlines()
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return _one_line(json.dumps(entry, ensure_ascii=False))
+        return one_line(json.dumps(entry, ensure_ascii=False))
 
 
 _PLAIN_LEVELS = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "WARNING", logging.ERROR: "ERROR"}
@@ -159,6 +160,12 @@ class _StreamHandler(logging.StreamHandler[TextIO]):
         """Lose the record."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)  # a bug
+
+
+def open_handler(file: str, stream: TextIO) -> logging.Handler:
+    """A handler that appends to `file`, or to `stream` for "". When that fails later on, the server goes on. Raises OSError for a
+    file that cannot be opened."""
+    return _FileHandler(file, encoding="utf-8", errors="backslashreplace") if file else _StreamHandler(stream)
 
 
 class LogController:
@@ -234,11 +241,7 @@ class LogController:
             logging.getLogger(name).setLevel(ours if name in _OURS else logging.WARNING)
 
     def _open(self, settings: LogSettings) -> logging.Handler:
-        handler: logging.Handler
-        if settings.log_file:
-            handler = _FileHandler(settings.log_file, encoding="utf-8", errors="backslashreplace")
-        else:
-            handler = _StreamHandler(self._stream or sys.stderr)
+        handler = open_handler(settings.log_file, self._stream or sys.stderr)
         handler.addFilter(self._filter)
         return handler
 
