@@ -1,4 +1,5 @@
-"""Finds backends: by entry point, and python-based ones by their folder. Creates each once, on first use."""
+"""Finds backends: by entry point, python-based ones by their folder, compiled ones by their library. Creates each once, on first
+use."""
 
 from __future__ import annotations
 
@@ -21,6 +22,9 @@ ENTRY_POINT_GROUP = "tpy.backends"
 PYTHON_BACKEND = "python"
 """The backend whose factory serves python-based backends."""
 
+_NATIVE = metadata.EntryPoint("native", "tpy_data.backends.native:create", ENTRY_POINT_GROUP)
+"""What serves compiled backends. It is in no group, as it is the backend of no name."""
+
 _PYTHON_FILE = ".py"
 """A `runtime` that ends so is served by a Python backend within the backend, as in Triton's for PyTorch."""
 
@@ -29,7 +33,8 @@ Log = Callable[[str, str], None]
 
 
 class AvailableBackend(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the start-up table. `path` is the folder of a python-based backend, else `<distribution> <version>`."""
+    """One row of the start-up table. `path` is the folder of a python-based backend, the library of a compiled one, else
+    `<distribution> <version>`."""
 
     name: str
     path: str
@@ -37,12 +42,15 @@ class AvailableBackend(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Source(msgspec.Struct, frozen=True, kw_only=True):
-    """The origin of a backend: an entry point, and for a python-based one its folder."""
+    """The origin of a backend: an entry point, and for a python-based one its folder, for a compiled one its library."""
 
     entry_point: metadata.EntryPoint
     directory: Path | None = None
+    library: Path | None = None
 
     def describe(self) -> str:
+        if self.library is not None:
+            return str(self.library)
         if self.directory is not None:
             return str(self.directory)
         distribution = self.entry_point.dist
@@ -56,7 +64,7 @@ class _Source(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def isolates_itself(self) -> bool:
         """True of Python models: their backend has workers of its own."""
-        return self.directory is not None or self.entry_point.name == PYTHON_BACKEND
+        return self.library is None and (self.directory is not None or self.entry_point.name == PYTHON_BACKEND)
 
 
 class _Slot:
@@ -73,8 +81,9 @@ class BackendRegistry:
     """The backends of one server. Every method may be called from any thread.
 
     `backend_directory` is --backend-directory, `repository_backend_directories` are the `backends` folders of model
-    repositories: in each, `<name>/model.py` is a python-based backend called `<name>`. An entry point wins over a folder of
-    the same name, an earlier folder over a later one. `backend_config` maps a backend to its
+    repositories: in each, `<name>/libtriton_<name>.so` is a compiled backend called `<name>`, and `<name>/model.py` without it a
+    python-based one. An entry point wins over a folder of the same name, an earlier folder over a later one; a model's own
+    library, in its folder or its version's, and one that its `runtime` names win over them all. `backend_config` maps a backend to its
     `--backend-config=<backend>,<key>=<value>` pairs, `global_config` holds the pairs for all backends; a backend's own pair
     wins. A python-based backend has those of `python`, as in Triton, and its own.
     """
@@ -93,10 +102,10 @@ class BackendRegistry:
         self._global_config = dict(global_config or {})
         self._log = log
         self._lock = threading.Lock()
-        self._slots: dict[tuple[str, Isolation], _Slot] = {}
+        self._slots: dict[tuple[str, Isolation, Path | None], _Slot] = {}
         self._closed = False
         self._entry_points = self._find_entry_points()
-        for directory in self._python_based():
+        for directory in (*self._python_based(), *(library.parent for library in self._compiled())):
             winner = self._entry_points.get(directory.name)
             if winner is not None:
                 log("warning", f"backend folder {directory} is not used: backend '{directory.name}' is {winner.value}")
@@ -107,32 +116,49 @@ class BackendRegistry:
         Raises InvalidArgument for a name that no entry point and no folder has, Unavailable when it cannot be imported or
         the registry is closed, and whatever TpyError its factory raises. A failed creation is tried again by the next call.
         """
-        return self._get(name, Isolation.THREAD)
+        return self._get(name, Isolation.THREAD, self._find(name))
 
-    def for_model(self, config: ModelConfig) -> Backend:
+    def for_model(self, config: ModelConfig, folders: Sequence[Path] = ()) -> Backend:
         """The backend that runs this model, as `get`, or one that runs it in worker processes, as its `isolation` says. The
-        latter's package is not imported in this process.
+        latter's package is not imported in this process. `folders` are those of the model's version and of the model.
 
-        Raises as `get`, and InvalidArgument for an isolation that there is not.
+        Raises as `get`, and InvalidArgument for an isolation that there is not, or a library that there is not.
         """
         name = config.backend
-        source = self._find(name)
+        source = self._library_of(config, folders) or self._find(name)
         if source.isolates_itself or config.runtime.endswith(_PYTHON_FILE):
-            return self._get(name, Isolation.THREAD)
+            return self._get(name, Isolation.THREAD, source)
         isolation = isolation_of(config, self._config(name, source))
-        return self._get(name, isolation or default_isolation(load_factory(source.origin, name)))
+        return self._get(name, isolation or default_isolation(load_factory(source.origin, name)), source)
 
-    def _get(self, name: str, isolation: Isolation) -> Backend:
+    def _get(self, name: str, isolation: Isolation, source: _Source) -> Backend:
         with self._lock:
             if self._closed:
                 raise Unavailable(f"backend '{name}' cannot be used: the server is stopping")
-            slot = self._slots.setdefault((name, isolation), _Slot())
+            slot = self._slots.setdefault((name, isolation, source.library), _Slot())
         with slot.lock:
             if slot.backend is None:
-                source = self._find(name)
                 slot.backend = self._create(name, source, isolation)
                 self._log("verbose", f"created backend '{name}' from {source.describe()}")
             return slot.backend
+
+    def _library_of(self, config: ModelConfig, folders: Sequence[Path]) -> _Source | None:
+        """The compiled backend that is the model's own, or that its `runtime` names. Raises InvalidArgument when that is nowhere,
+        and nothing else has the backend's name."""
+        runtime = config.runtime if config.runtime.endswith(LIBRARY_SUFFIX) else ""
+        file = runtime or library_name(config.backend)
+        if Path(file).name != file:
+            raise InvalidArgument(
+                f"backend library name '{file}' escapes its directory, for model '{config.name}', check model config runtime field"
+            )
+        searched = [*folders, *(folder / config.backend for folder in self._folders if runtime)]
+        for folder in searched:
+            if (folder / file).is_file():
+                return _Source(entry_point=_NATIVE, directory=folder, library=folder / file)
+        if runtime and config.backend not in self._sources():
+            places = " ".join(f"'{folder}'" for folder in searched)
+            raise InvalidArgument(f"unable to find backend library '{file}' for model '{config.name}', searched: {places}")
+        return None
 
     def available(self) -> tuple[AvailableBackend, ...]:
         """Every backend that `get` would find, sorted by name; nothing is imported."""
@@ -150,7 +176,7 @@ class BackendRegistry:
             self._closed = True
             slots = dict(self._slots)
             self._slots.clear()
-        for (name, _), slot in slots.items():
+        for (name, _, _), slot in slots.items():
             with slot.lock:
                 backend, slot.backend = slot.backend, None
             if backend is None:
@@ -177,8 +203,14 @@ class BackendRegistry:
             return ()
         return [directory for folder in self._folders for directory in _with_model_py(folder)]
 
+    def _compiled(self) -> list[Path]:
+        """Libraries of compiled backends, in the order in which they win."""
+        return [directory / library_name(directory.name) for folder in self._folders for directory in _with_library(folder)]
+
     def _sources(self) -> dict[str, _Source]:
         found = {name: _Source(entry_point=entry_point) for name, entry_point in self._entry_points.items()}
+        for library in self._compiled():
+            found.setdefault(library.parent.name, _Source(entry_point=_NATIVE, directory=library.parent, library=library))
         for directory in self._python_based():
             found.setdefault(directory.name, _Source(entry_point=self._entry_points[PYTHON_BACKEND], directory=directory))
         return found
@@ -194,14 +226,25 @@ class BackendRegistry:
             ) from None
 
     def _config(self, name: str, source: _Source) -> dict[str, str]:
-        inherited = self._backend_config.get(PYTHON_BACKEND, {}) if source.directory is not None else {}
+        is_python_based = source.directory is not None and source.library is None
+        inherited = self._backend_config.get(PYTHON_BACKEND, {}) if is_python_based else {}
         return {**self._global_config, **inherited, **self._backend_config.get(name, {})}
 
     def _create(self, name: str, source: _Source, isolation: Isolation) -> Backend:
-        settings = BackendSettings(name=name, config=self._config(name, source), backend_directory=source.directory)
+        settings = BackendSettings(
+            name=name, config=self._config(name, source), backend_directory=source.directory, library=source.library
+        )
         if isolation is Isolation.PROCESS:
             return IsolatedBackend(source.origin, settings, self._log)
         return create_backend(source.origin, settings)
+
+
+LIBRARY_SUFFIX = ".so"
+
+
+def library_name(backend: str) -> str:
+    """The file of a compiled backend."""
+    return f"libtriton_{backend}{LIBRARY_SUFFIX}"
 
 
 _TYPING_ERROR = 0.75
@@ -214,6 +257,14 @@ def how_to_get(name: str, available: Collection[str]) -> str:
     if near:
         return f"Did you mean '{near[0]}'?"
     return f"For '{name}', install a package that offers it as an entry point '{ENTRY_POINT_GROUP}'; or {ADVICE_FOR_BACKEND}"
+
+
+def _with_library(folder: Path) -> list[Path]:
+    """The sub-folders of `folder` that hold a compiled backend of their name, sorted; none when `folder` cannot be read."""
+    try:
+        return sorted(entry for entry in folder.iterdir() if (entry / library_name(entry.name)).is_file())
+    except OSError:
+        return []
 
 
 def _with_model_py(folder: Path) -> list[Path]:

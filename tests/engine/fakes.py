@@ -72,7 +72,7 @@ class ScriptedBackend:
         self.batches: list[ExecutionBatch] = []
         self.log: list[str] = []
 
-    def for_model(self, config: ModelConfig) -> Backend:
+    def for_model(self, config: ModelConfig, folders: Sequence[Path] = ()) -> Backend:
         """This backend is the registry, too."""
         if config.backend != "fake":
             raise InvalidArgument(f"unable to find backend library for backend '{config.backend}'")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import trio
@@ -68,7 +69,7 @@ class SimulatedBackend:
         self._journal = journal
         self._nursery = nursery
 
-    def for_model(self, config: ModelConfig) -> Backend:
+    def for_model(self, config: ModelConfig, folders: Sequence[Path] = ()) -> Backend:
         if config.backend != BACKEND:
             raise InvalidArgument(f"unable to find backend library for backend '{config.backend}'")
         return self

@@ -52,7 +52,9 @@ class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     config: Mapping[str, str] = msgspec.field(default_factory=dict)
     backend_directory: Path | None = None
-    """The folder of a python-based backend (`<--backend-directory>/<name>`), or None."""
+    """The folder of a python-based or compiled backend (`<--backend-directory>/<name>`), or None."""
+    library: Path | None = None
+    """The file of a compiled backend, or None."""
 
 
 class ModelContext(msgspec.Struct, frozen=True, kw_only=True):

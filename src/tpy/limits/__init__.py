@@ -34,6 +34,9 @@ TENSORFLOW_CALLABLES_MAX: Final = 16
 """Choices of outputs for which an instance of a TensorFlow model keeps a compiled call: clients of one model ask for few. The
 oldest goes when another comes."""
 
+NATIVE_BUILD_S_MAX: Final = 300.0
+"""Building the C library for compiled plug-ins, once: seconds on any machine; what takes longer hangs."""
+
 MODEL_NAME_BYTES_MAX: Final = 255
 """The name of a model to load: it is the name of a folder, which file systems bound so."""
 

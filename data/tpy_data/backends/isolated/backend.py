@@ -50,6 +50,7 @@ class Hosts:
                 backend=settings.name,
                 settings=dict(settings.config),
                 directory=None if settings.backend_directory is None else str(settings.backend_directory),
+                library=None if settings.library is None else str(settings.library),
                 context=None if context is None else _crossing(context),
                 placement=placement,
             )

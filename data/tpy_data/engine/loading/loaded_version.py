@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -44,8 +45,9 @@ Log = Callable[[str, str], None]
 class Backends(Protocol):
     """The source of backends (`tpy_data.registry.BackendRegistry`). Any thread."""
 
-    def for_model(self, config: ModelConfig) -> Backend:
-        """The backend that a configuration names. Raises TpyError for one that is not there or cannot be made."""
+    def for_model(self, config: ModelConfig, folders: Sequence[Path] = ()) -> Backend:
+        """The backend that a configuration names, or that is in the folder of the model's version or the model. Raises TpyError
+        for one that is not there or cannot be made."""
         ...
 
 
@@ -96,7 +98,7 @@ class Loader:
         """
         config = desired.config
         refuse_unsupported(config)  # first: an ensemble has no backend to be looked for
-        backend = self._backends.for_model(config)
+        backend = self._backends.for_model(config, (version.directory, desired.directory))
         refuse_beyond(config, backend.capabilities)
         filename = backend.capabilities.default_model_filename
         config = normalise(config, default_model_filename=filename)
@@ -146,9 +148,9 @@ class Loader:
             memory=measured.usage(),
         )
 
-    def resized(self, current: ModelConfig, desired: ModelConfig) -> tuple[ModelConfig, tuple[PlacedInstance, ...]]:
+    def resized(self, current: ModelConfig, desired: ModelConfig, folders: Sequence[Path]) -> tuple[ModelConfig, tuple[PlacedInstance, ...]]:
         """`current`, a loaded version's configuration, with the instance groups and version policy of `desired`; and the
-        instances that it wants now.
+        instances that it wants now. `folders` are those of the version and of the model.
 
         Raises TpyError for groups that cannot be had. Never blocks for long: the backend exists already.
         """
@@ -157,7 +159,7 @@ class Loader:
             instance_group=desired.instance_group,
             version_policy=desired.version_policy or current.version_policy,
         )
-        placed = self._placed(changed, self._backends.for_model(current))
+        placed = self._placed(changed, self._backends.for_model(current, folders))
         _require(validate(placed.config))
         return placed.config, _scheduled(placed)
 

@@ -34,13 +34,15 @@ class HostingOrder(msgspec.Struct, frozen=True, kw_only=True):
     backend: str
     settings: Mapping[str, str]
     directory: str | None
+    library: str | None = None
     context: HostedContext | None = None
     placement: InstancePlacement | None = None
 
     def backend_settings(self) -> BackendSettings:
         """As the backend's factory takes them."""
         directory = None if self.directory is None else Path(self.directory)
-        return BackendSettings(name=self.backend, config=self.settings, backend_directory=directory)
+        library = None if self.library is None else Path(self.library)
+        return BackendSettings(name=self.backend, config=self.settings, backend_directory=directory, library=library)
 
 
 class HostingAnswer(msgspec.Struct, frozen=True, kw_only=True):

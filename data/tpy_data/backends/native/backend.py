@@ -1,0 +1,155 @@
+"""A compiled backend and its loaded models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from tpy.backend import BackendCapabilities, BackendSettings, InstancePlacement, LoadedModel, ModelContext, ModelInstance, state_specs
+from tpy.config import ModelConfig
+from tpy.config.json_form import parse_json, to_json
+from tpy.config.model_config import InstanceKind
+from tpy.errors import Internal, TpyError
+from tpy_data.backends.native.instance import NativeInstance
+from tpy_data.backends.states import ImplicitState, StatefulInstance
+from tpy_data.native import Host, host
+from tpy_data.native.library import answer
+from tpy_data.native.python_side import surroundings
+
+_KINDS: Final = (InstanceKind.KIND_AUTO, InstanceKind.KIND_CPU, InstanceKind.KIND_GPU, InstanceKind.KIND_MODEL)
+"""In the order of TRITONSERVER_InstanceGroupKind."""
+
+
+class NativeBackend:
+    """A `Backend`: the library is loaded and initialised as long as this is there."""
+
+    def __init__(self, settings: BackendSettings) -> None:
+        """Raises InvalidArgument, NotFound or Unsupported for a library that cannot be loaded, what its Initialize returns, and
+        Unavailable where the host library cannot be built."""
+        if settings.library is None:
+            raise Internal(f"backend '{settings.name}' has no library")
+        self._host: Host = host()
+        self._host.prepare(settings.library)
+        self._handle: int = answer(
+            self._host.function("tpy_backend_open")(
+                settings.name.encode(),
+                bytes(settings.library),
+                bytes(settings.backend_directory or settings.library.parent),
+                orjson.dumps({"cmdline": dict(settings.config)}),
+            )
+        )
+        try:
+            groups: list[tuple[int, int, list[int]]] = answer(self._host.function("tpy_backend_attribute")(self._handle))
+        except TpyError:
+            self.close()
+            raise
+        kind, count = (groups[0][0], groups[0][1]) if groups else (1, 1)
+        self._capabilities = BackendCapabilities(
+            name=settings.name,
+            default_model_filename="",
+            devices=frozenset({InstanceKind.KIND_CPU, InstanceKind.KIND_GPU, InstanceKind.KIND_MODEL}),
+            default_kind=_KINDS[kind] if 0 < kind < len(_KINDS) else InstanceKind.KIND_CPU,
+            default_count=max(1, count),
+            decoupled=True,
+            implicit_state=True,
+            ragged=True,
+            batch_io=True,
+            secondary_devices=True,
+            version=settings.library.name,
+        )
+
+    @property
+    def capabilities(self) -> BackendCapabilities:
+        """What a library can do is not known beforehand: it says so when it loads a model."""
+        return self._capabilities
+
+    def auto_complete(self, context: ModelContext) -> ModelConfig:
+        """What the library sets in its ModelInitialize. Raises what that returns."""
+        model = _open(self._host, self._handle, context, auto_complete=True)
+        try:
+            completed: str | None = answer(self._host.function("tpy_model_completed")(model))
+        finally:
+            self._host.function("tpy_model_close")(model)
+        return context.config if completed is None else parse_json(completed)
+
+    def load(self, context: ModelContext) -> LoadedModel:
+        """Raises what the library's ModelInitialize returns."""
+        return NativeModel(self._host, _open(self._host, self._handle, context, auto_complete=False), context)
+
+    def close(self) -> None:
+        """Finalize. Raises what the library returns."""
+        answer(self._host.function("tpy_backend_close")(self._handle))
+
+
+class NativeModel:
+    """A `LoadedModel`."""
+
+    def __init__(self, native: Host, handle: int, context: ModelContext) -> None:
+        self._host = native
+        self._handle = handle
+        self._context = context
+
+    def create_instance(self, placement: InstancePlacement) -> ModelInstance:
+        """Raises what the library's ModelInstanceInitialize returns."""
+        context = self._context
+        surroundings.enter(context.log, context.metrics)
+        name = placement.host_policy or _policy_name(placement)
+        policy = {name: _policy_settings(placement)}
+        handle: int = answer(
+            self._host.function("tpy_instance_open")(
+                self._handle,
+                placement.name.encode(),
+                _KINDS.index(placement.kind),
+                placement.device_id,
+                name.encode(),
+                orjson.dumps(policy),
+                placement.profiles,
+                tuple(device.kind.name for device in placement.secondary_devices),
+                tuple(device.device_id for device in placement.secondary_devices),
+            )
+        )
+        instance = NativeInstance(self._host, handle, placement.name, context)
+        states = state_specs(context.config)
+        if not states:
+            return instance
+        return StatefulInstance(instance, ImplicitState(states, batching=context.config.max_batch_size > 0))
+
+    def unload(self) -> None:
+        """Raises what the library's ModelFinalize returns."""
+        answer(self._host.function("tpy_model_close")(self._handle))
+
+
+def _open(native: Host, backend: int, context: ModelContext, *, auto_complete: bool) -> int:
+    surroundings.enter(context.log, context.metrics)
+    config = context.config
+    arguments: tuple[Any, ...] = (
+        backend,
+        context.name.encode(),
+        context.version,
+        bytes(Path(context.model_directory).absolute()),
+        orjson.dumps(to_json(config)),
+        auto_complete,
+        config.decoupled,
+        tuple(output.name for output in config.output),
+        context.server,
+    )
+    handle: int = answer(native.function("tpy_model_open")(*arguments))
+    return handle
+
+
+def _policy_name(placement: InstancePlacement) -> str:
+    """Triton's name for the policy of a device without one of its own."""
+    if placement.kind is InstanceKind.KIND_GPU:
+        return f"gpu_{placement.device_id}"
+    return "model" if placement.kind is InstanceKind.KIND_MODEL else "cpu"
+
+
+def _policy_settings(placement: InstancePlacement) -> dict[str, str]:
+    settings = {}
+    if placement.host.numa_node is not None:
+        settings["numa-node"] = str(placement.host.numa_node)
+    if placement.host.cpu_cores:
+        settings["cpu-cores"] = ",".join(f"{core}-{core}" for core in placement.host.cpu_cores)
+    return settings
