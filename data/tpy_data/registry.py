@@ -83,7 +83,8 @@ class BackendRegistry:
     `backend_directory` is --backend-directory, `repository_backend_directories` are the `backends` folders of model
     repositories: in each, `<name>/libtriton_<name>.so` is a compiled backend called `<name>`, and `<name>/model.py` without it a
     python-based one. An entry point wins over a folder of the same name, an earlier folder over a later one; a model's own
-    library, in its folder or its version's, and one that its `runtime` names win over them all. `backend_config` maps a backend to its
+    library, in its folder or its version's, and one that its `runtime` names win over them all, and any library over an entry
+    point with `--backend-config=<backend>,use-library=true`. `backend_config` maps a backend to its
     `--backend-config=<backend>,<key>=<value>` pairs, `global_config` holds the pairs for all backends; a backend's own pair
     wins. A python-based backend has those of `python`, as in Triton, and its own.
     """
@@ -107,7 +108,7 @@ class BackendRegistry:
         self._entry_points = self._find_entry_points()
         for directory in (*self._python_based(), *(library.parent for library in self._compiled())):
             winner = self._entry_points.get(directory.name)
-            if winner is not None:
+            if winner is not None and not self._prefers_library(directory.name):
                 log("warning", f"backend folder {directory} is not used: backend '{directory.name}' is {winner.value}")
 
     def get(self, name: str) -> Backend:
@@ -149,9 +150,11 @@ class BackendRegistry:
         file = runtime or library_name(config.backend)
         if Path(file).name != file:
             raise InvalidArgument(
-                f"backend library name '{file}' escapes its directory, for model '{config.name}', check model config runtime field"
+                f"backend library name '{file}' escapes its directory, for model '{config.name}', "
+                "check model config runtime field"
             )
-        searched = [*folders, *(folder / config.backend for folder in self._folders if runtime)]
+        everywhere = runtime or self._prefers_library(config.backend)
+        searched = [*folders, *(folder / config.backend for folder in self._folders if everywhere)]
         for folder in searched:
             if (folder / file).is_file():
                 return _Source(entry_point=_NATIVE, directory=folder, library=folder / file)
@@ -203,6 +206,13 @@ class BackendRegistry:
             return ()
         return [directory for folder in self._folders for directory in _with_model_py(folder)]
 
+    def _prefers_library(self, name: str) -> bool:
+        """Raises InvalidArgument for a setting that is neither true nor false."""
+        text = {**self._global_config, **self._backend_config.get(name, {})}.get(USE_LIBRARY, "false").lower()
+        if text not in ("true", "false"):
+            raise InvalidArgument(f"--backend-config={name},{USE_LIBRARY} is '{text}', expected 'true' or 'false'")
+        return text == "true"
+
     def _compiled(self) -> list[Path]:
         """Libraries of compiled backends, in the order in which they win."""
         return [directory / library_name(directory.name) for folder in self._folders for directory in _with_library(folder)]
@@ -240,6 +250,8 @@ class BackendRegistry:
 
 
 LIBRARY_SUFFIX = ".so"
+USE_LIBRARY = "use-library"
+"""The key of `--backend-config` by which a library wins over a backend of this server that has its name."""
 
 
 def library_name(backend: str) -> str:

@@ -93,7 +93,13 @@ def _compiler() -> str:
 def _run(*command: str) -> None:
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=NATIVE_BUILD_S_MAX, stdin=subprocess.DEVNULL, check=False
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=NATIVE_BUILD_S_MAX,
+            stdin=subprocess.DEVNULL,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise Internal(f"{command[0]} did not end within {NATIVE_BUILD_S_MAX:g} s") from None
@@ -113,14 +119,17 @@ def _only_one(path: Path) -> Iterator[None]:
 
 def _cache() -> Path:
     """The folder of builds: of this user alone, as it holds code that is run."""
-    base = os.environ.get("XDG_CACHE_HOME") or (Path.home() / ".cache" if os.environ.get("HOME") else "")
+    base: str | Path = os.environ.get("XDG_CACHE_HOME") or (Path.home() / ".cache" if os.environ.get("HOME") else "")
     reasons = []
-    for folder in (*((Path(base) / "tpy" / "native",) if base else ()), Path(tempfile.gettempdir()) / f"tpy-{os.getuid()}" / "native"):
+    for folder in (
+        *((Path(base) / "tpy" / "native",) if base else ()),
+        Path(tempfile.gettempdir()) / f"tpy-{os.getuid()}" / "native",
+    ):
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             found = folder.stat()
             if found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and os.access(folder, os.W_OK):
-                return folder
+                return Path(folder)
             reasons.append(f"{folder} is not this user's own")
         except OSError as error:
             reasons.append(f"{folder}: {error.strerror}")

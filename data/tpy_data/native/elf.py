@@ -47,7 +47,9 @@ def _read(path: Path, content: bytes) -> SharedLibrary:
     kind, machine, sections_at, section_size, section_count = header[1], header[2], header[6], header[11], header[12]
     found = _MACHINES.get(machine, f"machine {machine}")
     if found != platform.machine():
-        raise InvalidArgument(f"unable to load backend library '{path}': it was built for {found}, this machine is {platform.machine()}")
+        raise InvalidArgument(
+            f"unable to load backend library '{path}': it was built for {found}, this machine is {platform.machine()}"
+        )
     if kind != _SHARED_OBJECT:
         raise InvalidArgument(f"unable to load backend library '{path}': it is no shared library")
     sections = [_SECTION.unpack_from(content, sections_at + section_size * index) for index in range(section_count)]

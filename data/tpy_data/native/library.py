@@ -6,11 +6,13 @@ import ctypes
 import os
 import sysconfig
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from tpy.errors import Internal, Unsupported
-from tpy_data.native import building, elf, python_side
+from tpy_data.native import building, elf
+from tpy_data.native.surroundings import code_of, error_of, surroundings
 
 _TEXT: Final = ctypes.c_char_p
 _POINTER: Final = ctypes.c_void_p
@@ -18,7 +20,8 @@ _OBJECT: Final = ctypes.py_object
 _INT: Final = ctypes.c_int
 
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
-    "tpy_start": (None, (_OBJECT,)),
+    "tpy_start": (None, (_OBJECT, _OBJECT, _OBJECT)),
+    "tpy_start_batches": (None, (_OBJECT,)),
     "tpy_set_log_levels": (None, (_INT,)),
     "tpy_backend_open": (_OBJECT, (_TEXT, _TEXT, _TEXT, _TEXT)),
     "tpy_backend_attribute": (_OBJECT, (_POINTER,)),
@@ -31,6 +34,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "tpy_instance_ready": (_OBJECT, (_POINTER,)),
     "tpy_instance_held": (_INT, (_POINTER,)),
     "tpy_instance_close": (_OBJECT, (_POINTER,)),
+    "tpy_call_answer": (None, (_POINTER, _TEXT, ctypes.c_int64, _TEXT, _OBJECT, _OBJECT, _INT, _TEXT, _INT)),
     "tpy_execute": (_OBJECT, (_POINTER, _OBJECT, _OBJECT)),
 }
 
@@ -46,14 +50,22 @@ class Host:
             raise Internal(f"the library for compiled plug-ins cannot be loaded: {error}") from error
         self._alias = (folder / building.ALIAS_LIBRARY).read_bytes()
         self._aliases: dict[str, ctypes.CDLL] = {}
+        self._has_batches = False
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(self._library, name)
             function.restype, function.argtypes = result, arguments
-        self._library.tpy_start(python_side.callables())
+        self._library.tpy_start(surroundings.log, surroundings.metric, code_of)
 
     def function(self, name: str) -> Any:
         """A function of the C library by its name; it returns what `answer` takes."""
         return getattr(self._library, name)
+
+    def start_batches(self, callables: Callable[[], tuple[object, ...]]) -> None:
+        """Give the C library what it makes batches and responses with. Idempotent."""
+        with _lock:
+            if not self._has_batches:
+                self._library.tpy_start_batches(callables())
+                self._has_batches = True
 
     def prepare(self, path: Path) -> None:
         """Make this process one in which the plug-in can be loaded. Raises InvalidArgument for a file that is no library of this
@@ -81,7 +93,7 @@ class Host:
 def answer(value: Any) -> Any:
     """What a function of the host returned. Raises the TpyError that it stands for."""
     if type(value) is tuple:
-        raise python_side.error_of(*value)
+        raise error_of(*value)
     return value
 
 

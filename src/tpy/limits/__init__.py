@@ -37,6 +37,10 @@ oldest goes when another comes."""
 NATIVE_BUILD_S_MAX: Final = 300.0
 """Building the C library for compiled plug-ins, once: seconds on any machine; what takes longer hangs."""
 
+NATIVE_REPOSITORY_CALL_S_MAX: Final = 3600.0
+"""A compiled plug-in that has a model loaded, or asks whether one is ready, waits for so long: longer than any load, so that a
+thread of its is not lost for ever where the server forgets the call."""
+
 MODEL_NAME_BYTES_MAX: Final = 255
 """The name of a model to load: it is the name of a folder, which file systems bound so."""
 

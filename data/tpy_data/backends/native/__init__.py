@@ -1,8 +1,8 @@
 """Runs backends that were compiled for Triton (`libtriton_NAME.so`), unmodified.
 
-The server finds them by their file, as Triton does (`tpy_data.registry`), and runs them in worker processes unless `isolation` says
-otherwise: a crash costs one instance, which comes back. The C interface that they call is `tpy_data.native`; here is what
-implements `tpy.backend` over it.
+The server finds them by their file, as Triton does (`tpy_data.registry`), and runs them in worker processes unless
+`isolation` says otherwise: a crash costs one instance, which comes back. The C interface that they call is `tpy_data.native`;
+here is what implements `tpy.backend` over it.
 """
 
 from __future__ import annotations

@@ -7,19 +7,32 @@ from typing import Any, Final
 
 import orjson
 
-from tpy.backend import BackendCapabilities, BackendSettings, InstancePlacement, LoadedModel, ModelContext, ModelInstance, state_specs
+from tpy.backend import (
+    BackendCapabilities,
+    BackendSettings,
+    InstancePlacement,
+    LoadedModel,
+    ModelContext,
+    ModelInstance,
+    state_specs,
+)
 from tpy.config import ModelConfig
 from tpy.config.json_form import parse_json, to_json
 from tpy.config.model_config import InstanceKind
 from tpy.errors import Internal, TpyError
+from tpy_data.backends.native.calls import PluginCalls
 from tpy_data.backends.native.instance import NativeInstance
+from tpy_data.backends.native.python_side import callables
 from tpy_data.backends.states import ImplicitState, StatefulInstance
 from tpy_data.native import Host, host
 from tpy_data.native.library import answer
-from tpy_data.native.python_side import surroundings
+from tpy_data.native.surroundings import surroundings
 
 _KINDS: Final = (InstanceKind.KIND_AUTO, InstanceKind.KIND_CPU, InstanceKind.KIND_GPU, InstanceKind.KIND_MODEL)
 """In the order of TRITONSERVER_InstanceGroupKind."""
+
+_CPU: Final = _KINDS.index(InstanceKind.KIND_CPU)
+_WITHOUT_GPU: Final = (_CPU, _KINDS.index(InstanceKind.KIND_MODEL))
 
 
 class NativeBackend:
@@ -31,13 +44,14 @@ class NativeBackend:
         if settings.library is None:
             raise Internal(f"backend '{settings.name}' has no library")
         self._host: Host = host()
+        self._host.start_batches(callables)
         self._host.prepare(settings.library)
         self._handle: int = answer(
             self._host.function("tpy_backend_open")(
                 settings.name.encode(),
                 bytes(settings.library),
                 bytes(settings.backend_directory or settings.library.parent),
-                orjson.dumps({"cmdline": dict(settings.config)}),
+                orjson.dumps({"cmdline": _command_line(settings)}),
             )
         )
         try:
@@ -45,12 +59,12 @@ class NativeBackend:
         except TpyError:
             self.close()
             raise
-        kind, count = (groups[0][0], groups[0][1]) if groups else (1, 1)
+        kind, count = next(((kind, count) for kind, count, _ in groups if kind in _WITHOUT_GPU), (_CPU, 1))
         self._capabilities = BackendCapabilities(
             name=settings.name,
             default_model_filename="",
             devices=frozenset({InstanceKind.KIND_CPU, InstanceKind.KIND_GPU, InstanceKind.KIND_MODEL}),
-            default_kind=_KINDS[kind] if 0 < kind < len(_KINDS) else InstanceKind.KIND_CPU,
+            default_kind=_KINDS[kind],
             default_count=max(1, count),
             decoupled=True,
             implicit_state=True,
@@ -69,14 +83,14 @@ class NativeBackend:
         """What the library sets in its ModelInitialize. Raises what that returns."""
         model = _open(self._host, self._handle, context, auto_complete=True)
         try:
-            completed: str | None = answer(self._host.function("tpy_model_completed")(model))
+            completed: str | None = answer(self._host.function("tpy_model_completed")(model.handle))
         finally:
-            self._host.function("tpy_model_close")(model)
+            model.unload()
         return context.config if completed is None else parse_json(completed)
 
     def load(self, context: ModelContext) -> LoadedModel:
         """Raises what the library's ModelInitialize returns."""
-        return NativeModel(self._host, _open(self._host, self._handle, context, auto_complete=False), context)
+        return _open(self._host, self._handle, context, auto_complete=False)
 
     def close(self) -> None:
         """Finalize. Raises what the library returns."""
@@ -86,10 +100,11 @@ class NativeBackend:
 class NativeModel:
     """A `LoadedModel`."""
 
-    def __init__(self, native: Host, handle: int, context: ModelContext) -> None:
+    def __init__(self, native: Host, handle: int, context: ModelContext, calls: PluginCalls) -> None:
+        self.handle = handle
         self._host = native
-        self._handle = handle
         self._context = context
+        self._calls = calls
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
         """Raises what the library's ModelInstanceInitialize returns."""
@@ -99,7 +114,7 @@ class NativeModel:
         policy = {name: _policy_settings(placement)}
         handle: int = answer(
             self._host.function("tpy_instance_open")(
-                self._handle,
+                self.handle,
                 placement.name.encode(),
                 _KINDS.index(placement.kind),
                 placement.device_id,
@@ -118,12 +133,16 @@ class NativeModel:
 
     def unload(self) -> None:
         """Raises what the library's ModelFinalize returns."""
-        answer(self._host.function("tpy_model_close")(self._handle))
+        try:
+            answer(self._host.function("tpy_model_close")(self.handle))
+        finally:
+            self._calls.close()
 
 
-def _open(native: Host, backend: int, context: ModelContext, *, auto_complete: bool) -> int:
+def _open(native: Host, backend: int, context: ModelContext, *, auto_complete: bool) -> NativeModel:
     surroundings.enter(context.log, context.metrics)
     config = context.config
+    calls = PluginCalls(context.server, context.name, native.function("tpy_call_answer"))
     arguments: tuple[Any, ...] = (
         backend,
         context.name.encode(),
@@ -133,10 +152,22 @@ def _open(native: Host, backend: int, context: ModelContext, *, auto_complete: b
         auto_complete,
         config.decoupled,
         tuple(output.name for output in config.output),
-        context.server,
+        calls,
     )
     handle: int = answer(native.function("tpy_model_open")(*arguments))
-    return handle
+    return NativeModel(native, handle, context, calls)
+
+
+def _command_line(settings: BackendSettings) -> dict[str, str]:
+    """The settings as libraries read them: with those that Triton adds."""
+    directory = settings.backend_directory
+    return {
+        "auto-complete-config": "true",
+        "backend-directory": "" if directory is None else str(directory.parent),
+        "min-compute-capability": "6.000000",
+        "default-max-batch-size": "4",
+        **settings.config,
+    }
 
 
 def _policy_name(placement: InstancePlacement) -> str:

@@ -148,7 +148,9 @@ class Loader:
             memory=measured.usage(),
         )
 
-    def resized(self, current: ModelConfig, desired: ModelConfig, folders: Sequence[Path]) -> tuple[ModelConfig, tuple[PlacedInstance, ...]]:
+    def resized(
+        self, current: ModelConfig, desired: ModelConfig, folders: Sequence[Path]
+    ) -> tuple[ModelConfig, tuple[PlacedInstance, ...]]:
         """`current`, a loaded version's configuration, with the instance groups and version policy of `desired`; and the
         instances that it wants now. `folders` are those of the version and of the model.
 

@@ -219,7 +219,9 @@ class VersionRuntime(Runtime):
         if instances is None:
             raise Internal(f"{self.key} has no instances to resize")
         try:
-            config, wanted = self._shared.loader.resized(copy.config, model.config, (self._desired_version.directory, model.directory))
+            config, wanted = self._shared.loader.resized(
+                copy.config, model.config, (self._desired_version.directory, model.directory)
+            )
             await self._have(instances, wanted)
             await self._wait_superfluous_closed(instances)
         except TpyError as error:

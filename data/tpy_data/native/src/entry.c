@@ -15,18 +15,26 @@ static PyObject* error_pair(Error* error) {
 
 static PyObject* pointer(void* object) { return PyLong_FromVoidPtr(object); }
 
-/* Take the callables and tables of the Python side, once. */
-TPY_API void tpy_start(PyObject* tuple) {
+static void keep(PyObject** field, PyObject* value) {
+    Py_IncRef(value);
+    *field = value;
+}
+
+/* Take what every kind of plug-in needs of the Python side, once. */
+TPY_API void tpy_start(PyObject* log, PyObject* metric, PyObject* code) {
+    keep(&tpy_python.log, log);
+    keep(&tpy_python.metric, metric);
+    keep(&tpy_python.code, code);
+}
+
+/* Take the callables and tables that batches are made with, once. */
+TPY_API void tpy_start_batches(PyObject* tuple) {
     PyObject** fields[] = {
         &tpy_python.result, &tpy_python.failure, &tpy_python.tensor, &tpy_python.array, &tpy_python.bytes_array,
         &tpy_python.datatypes, &tpy_python.dtypes, &tpy_python.prepare, &tpy_python.send, &tpy_python.later,
-        &tpy_python.empty, &tpy_python.reschedule, &tpy_python.log, &tpy_python.metric,
+        &tpy_python.empty, &tpy_python.reschedule,
     };
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        PyObject* value = PyTuple_GetItem(tuple, (Py_ssize_t)i);
-        Py_IncRef(value);
-        *fields[i] = value;
-    }
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) keep(fields[i], PyTuple_GetItem(tuple, (Py_ssize_t)i));
 }
 
 /* ---- backends */

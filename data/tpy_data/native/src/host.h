@@ -274,7 +274,7 @@ Memory* tpy_memory_new(size_t size);
 void tpy_memory_let_go(Memory* memory);
 #define MEMORY_DATA(memory) ((char*)(memory) + 64)
 
-/* python.c: what the host calls on the Python side (tpy_data.native.python_side) */
+/* python.c: what the host calls on the Python side (tpy_data.native.surroundings, tpy_data.backends.native.python_side) */
 typedef struct {
     PyObject* result;      /* ExecutionResult(outputs, error, parameters) */
     PyObject* failure;     /* (code, text) -> ExecutionResult */
@@ -289,6 +289,7 @@ typedef struct {
     PyObject* empty;       /* the ExecutionResult of a request of a decoupled model that goes on */
     PyObject* reschedule;  /* the ExecutionResult of a request that goes back to its scheduler */
     PyObject* log;         /* (level, file, line, text) */
+    PyObject* code;        /* (exception) -> its code */
     PyObject* metric;      /* (operation, object, value, ...) */
 } PythonSide;
 extern PythonSide tpy_python;
@@ -296,11 +297,13 @@ extern atomic_int tpy_log_levels; /* a bit for each level that is wanted */
 
 PyObject* tpy_result_of(TRITONBACKEND_Response* response, TRITONBACKEND_State* states);
 PyObject* tpy_array_of(Memory* memory, DataType datatype, const int64_t* shape, uint32_t dims, const char* name);
+PyObject* tpy_tensor_of(Output* output);
 PyObject* tpy_shape_of(const int64_t* shape, uint32_t dims);
 PyObject* tpy_parameters_of(TRITONSERVER_Parameter* first);
 PyObject* tpy_text_of(const char* text);
 PyObject* tpy_failure_of(TRITONSERVER_Error_Code code, const char* text);
 Error* tpy_exception(TRITONSERVER_Error_Code code); /* the exception that was raised, as an error */
+Error* tpy_call_exception(void); /* the same, with the code that it has itself */
 TRITONSERVER_Parameter* tpy_parameter_from(const char* name, PyObject* value);
 int tpy_input_fill(TRITONBACKEND_Input* input, PyObject* tensor);
 void tpy_input_clear(TRITONBACKEND_Input* input);

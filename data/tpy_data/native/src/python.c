@@ -135,7 +135,7 @@ PyObject* tpy_array_of(Memory* memory, DataType datatype, const int64_t* shape, 
     return array;
 }
 
-static PyObject* tensor_of(Output* output) {
+PyObject* tpy_tensor_of(Output* output) {
     PyObject* array = tpy_array_of(output->memory, output->datatype, output->shape, output->dims, output->name);
     if (array == NULL) return NULL;
     PyObject* name = tpy_text_of(output->name);
@@ -147,7 +147,7 @@ static PyObject* tensor_of(Output* output) {
 }
 
 static int append_tensor(PyObject* list, Output* output) {
-    PyObject* tensor = tensor_of(output);
+    PyObject* tensor = tpy_tensor_of(output);
     if (tensor == NULL) return -1;
     int failed = PyList_Append(list, tensor);
     Py_DecRef(tensor);

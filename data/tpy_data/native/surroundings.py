@@ -1,0 +1,94 @@
+"""Where log lines and metrics of plug-ins go, and errors in both directions."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from tpy.backend import ModelMetrics
+from tpy.errors import ERROR_OF_CODE, ErrorCode, TpyError, Unavailable
+from tpy.telemetry.metrics import MetricKind
+
+Log = Callable[[str, str], None]
+
+_logger = logging.getLogger(__name__)
+
+_CODES: Final = (
+    ErrorCode.UNKNOWN,
+    ErrorCode.INTERNAL,
+    ErrorCode.NOT_FOUND,
+    ErrorCode.INVALID_ARG,
+    ErrorCode.UNAVAILABLE,
+    ErrorCode.UNSUPPORTED,
+    ErrorCode.ALREADY_EXISTS,
+    ErrorCode.CANCELLED,
+)
+"""In the order of TRITONSERVER_Error_Code."""
+
+_INTERNAL: Final = _CODES.index(ErrorCode.INTERNAL)
+
+_LEVELS: Final = ("info", "warning", "error", "verbose")
+"""In the order of TRITONSERVER_LogLevel."""
+
+_KINDS: Final = (MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM)
+"""In the order of TRITONSERVER_MetricKind."""
+
+
+def error_of(code: int, text: str) -> TpyError:
+    """The error that a plug-in gave."""
+    return ERROR_OF_CODE[_CODES[code] if 0 <= code < len(_CODES) else ErrorCode.UNKNOWN](text)
+
+
+def code_of(error: BaseException) -> int:
+    """The code of an exception, as plug-ins know it."""
+    if isinstance(error, TpyError) and error.code in _CODES:
+        return _CODES.index(error.code)
+    return _INTERNAL
+
+
+def _log_without_model(level: str, text: str) -> None:
+    _logger.log(
+        {"warning": logging.WARNING, "error": logging.ERROR, "verbose": logging.DEBUG}.get(level, logging.INFO), "%s", text
+    )
+
+
+class Surroundings:
+    """Where log lines and metrics of a plug-in go: its model's. The C interface does not say whose they are, so they are those of
+    the model that the calling thread works for, else of the one that was loaded last."""
+
+    def __init__(self) -> None:
+        self._of_thread = threading.local()
+        self._log: Log = _log_without_model
+        self._metrics: ModelMetrics | None = None
+
+    def enter(self, log: Log, metrics: ModelMetrics | None) -> None:
+        """The calling thread works for this model from now on."""
+        self._of_thread.log = log
+        self._log = log
+        if metrics is not None:
+            self._metrics = metrics
+
+    def log(self, level: int, file: str, line: int, text: str) -> None:
+        """TRITONSERVER_LogMessage."""
+        log: Log = getattr(self._of_thread, "log", self._log)
+        log(_LEVELS[level] if 0 <= level < len(_LEVELS) else "info", text)
+
+    def metric(self, operation: str, *values: Any) -> Any:
+        """TRITONSERVER_MetricFamily*, TRITONSERVER_Metric*. Raises TpyError."""
+        if operation == "family":
+            kind, name, description = values
+            if self._metrics is None:
+                raise Unavailable("metrics can be made once a model is there")
+            return self._metrics.family(name, description, _KINDS[kind])
+        if operation == "metric":
+            family, labels, buckets = values
+            return family.metric(labels, buckets)
+        target = values[0]
+        if operation == "close":
+            return target.close()
+        return target.value() if operation == "value" else getattr(target, operation)(values[1])
+
+
+surroundings: Final = Surroundings()

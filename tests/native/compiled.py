@@ -1,0 +1,24 @@
+"""Plug-ins of tests/native/plugins, compiled once for a session."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+
+from tpy_data.native.building import compile_plugin
+
+SOURCES = Path(__file__).parent / "plugins"
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="tpy-plugins-")
+
+
+@functools.cache
+def library(source: str, *, name: str | None = None) -> Path:
+    """Returns the library of backend `name`, which is the source's name if nothing else is said."""
+    target = Path(_folder().name) / f"libtriton_{name or source}.so"
+    compile_plugin(SOURCES / f"{source}.c", target)
+    return target
