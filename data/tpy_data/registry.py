@@ -23,7 +23,7 @@ PYTHON_BACKEND = "python"
 """The backend whose factory serves python-based backends."""
 
 _NATIVE = metadata.EntryPoint("native", "tpy_data.backends.native:create", ENTRY_POINT_GROUP)
-"""What serves compiled backends. It is in no group, as it is the backend of no name."""
+"""The entry point for compiled backends. It is in no group, as it is the backend of no name."""
 
 _PYTHON_FILE = ".py"
 """A `runtime` that ends so is served by a Python backend within the backend, as in Triton's for PyTorch."""

@@ -91,7 +91,7 @@ class Host:
 
 
 def answer(value: Any) -> Any:
-    """What a function of the host returned. Raises the TpyError that it stands for."""
+    """Returns what a function of the host returned. Raises the TpyError that it stands for."""
     if type(value) is tuple:
         raise error_of(*value)
     return value

@@ -76,11 +76,11 @@ class NativeBackend:
 
     @property
     def capabilities(self) -> BackendCapabilities:
-        """What a library can do is not known beforehand: it says so when it loads a model."""
+        """All that a library may do: which of it this one does, it says when it loads a model."""
         return self._capabilities
 
     def auto_complete(self, context: ModelContext) -> ModelConfig:
-        """What the library sets in its ModelInitialize. Raises what that returns."""
+        """The configuration as the library's ModelInitialize leaves it. Raises what that returns."""
         model = _open(self._host, self._handle, context, auto_complete=True)
         try:
             completed: str | None = answer(self._host.function("tpy_model_completed")(model.handle))

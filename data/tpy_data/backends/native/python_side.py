@@ -1,4 +1,4 @@
-"""What the C library calls of batches: how values of the engine are made, and where responses go."""
+"""The callables that the C library makes values of the engine with, and sends responses through."""
 
 from __future__ import annotations
 
