@@ -55,8 +55,8 @@ def _log_without_model(level: str, text: str) -> None:
 
 
 class Surroundings:
-    """Takes log lines and metrics of plug-ins. The C interface does not say whose they are, so they are those of the model that the
-    calling thread works for, else of the one that was loaded last."""
+    """Takes log lines and metrics of plug-ins. The C interface does not say whose they are, so they are those of the model that
+    the calling thread works for, else of the one that was loaded last."""
 
     def __init__(self) -> None:
         self._of_thread = threading.local()
