@@ -7,9 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
+from tritonclient.http import InferenceServerClient
 
+from .gated import GatedModel, asking, metric
 from .repositories import ModelFolder
 from .server import ServerProcess
+from .waiting import wait_until
 
 _EXIT_TIMEOUT_S = 2
 
@@ -61,3 +64,29 @@ def test_it_does_not_hold_up_the_end(tmp_path: Path, code: str, begun: str, ende
     assert server.stop() == ended, server.log
     assert said in server.log
     assert time.monotonic() - began_s < _EXIT_TIMEOUT_S + 20
+
+
+def test_a_model_that_hangs_says_so_where_it_was_asked_to(repository: Path) -> None:
+    """It is READY all the while, and answers in the end; another model without the parameter stays ready."""
+    patient, strict = GatedModel(repository, "patient"), GatedModel(repository, "strict")
+    config = repository / "strict" / "config.pbtxt"
+    limit = 'parameters { key: "TPY_NOT_READY_AFTER_SECONDS" value { string_value: "0.5" } }\n'
+    config.write_text(config.read_text() + limit)
+    with (
+        ServerProcess(repositories=[repository]) as server,
+        InferenceServerClient(server.http) as client,
+        asking(server, "patient") as patients,
+        asking(server, "strict") as stricts,
+    ):
+        asked = patients.ask("a", 1), stricts.ask("a", 2)
+        for model in (patient, strict):
+            model.wait_executing("a")
+        wait_until(lambda: not client.is_model_ready("strict"))
+        assert client.is_model_ready("patient")
+        assert client.is_server_ready()
+        assert metric(server, 'tpy_model_long_execution_seconds{model="strict",version="1"}') >= 0.5
+        for model in (patient, strict):
+            model.open_gate("a")
+        assert [answer.result() for answer in asked] == [1, 2]
+        wait_until(lambda: client.is_model_ready("strict"))
+        assert metric(server, 'tpy_model_long_execution_seconds{model="strict",version="1"}') == 0
