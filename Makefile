@@ -52,7 +52,7 @@ $(BACKENDS_SETUP): pyproject.toml constraints.txt $(TORCH_SETUP)
 	$(PIP) install -c constraints.txt $(TRAINERS) || { echo "not installed: $(TRAINERS)"; failed=1; }; test $$failed = 1 || touch $@
 
 test-backends: $(DEMO_SETUP) $(BACKENDS_SETUP) ## the tests of the backends with large frameworks, which this installs: OpenVINO, TensorFlow, LiteRT, trees, scikit-learn
-	$(BIN)/python -m pytest -n auto --dist loadfile $(BACKENDS:%=tests/backends/%) tests/e2e/test_frameworks.py || test $$? = 5 # 5: all skipped
+	$(BIN)/python -m pytest -n auto --dist loadfile $(BACKENDS:%=tests/backends/%) tests/e2e/test_frameworks.py tests/e2e/test_trees.py || test $$? = 5 # 5: all skipped
 	$(BIN)/python -m pytest tests/docs/test_pages.py -k "serve-other-frameworks or serve-trees"
 
 # Packages that carry the models and the sample data of an example.

@@ -25,6 +25,7 @@ ALL = [
 
 NEEDS = {
     "serve-a-pytorch-model.md": (("torch",), "needs PyTorch: make setup-torch"),
+    "serve-trees.md": (("treelite", "lightgbm"), "needs treelite and LightGBM: make test-backends"),
     "serve-other-frameworks.md": (
         ("tensorflow", "ai_edge_litert", "openvino", "torch"),
         "needs TensorFlow, LiteRT and OpenVINO: make test-backends",

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tpy.cli.init.convert import run as convert
-from tpy.cli.init.sources import WAYS, Form
+from tpy.cli.init.sources import WAYS, Form, Way, choose
 
 from .repositories import AFFINE_CONFIG, ModelFolder
 from .server import ServerProcess, run_tpy
@@ -124,13 +124,31 @@ def test_what_cannot_be_made_is_told(tmp_path: Path, name: str, file: str, argum
 
 @pytest.mark.parametrize(
     ("file", "package"),
-    [("m.joblib", "joblib"), ("m.pt", "torch"), ("m.keras", "keras"), ("m.ubj", "xgboost"), ("m.lgb", "lightgbm")],
+    [("m.joblib", "joblib"), ("m.pt", "torch"), ("m.keras", "keras"), ("m.xgb", "xgboost"), ("m.lgb", "lightgbm")],
 )
 def test_packages_that_are_missing_are_named(tmp_path: Path, file: str, package: str) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
     (tmp_path / file).write_bytes(b"\x80no pickle")
-    told = refused(tmp_path, "mine", "--from", str(tmp_path / file), "--env", str(tmp_path / "bare"))
+    form = ["--as", "onnx"] if file in ("m.xgb", "m.lgb") else []
+    told = refused(tmp_path, "mine", "--from", str(tmp_path / file), "--env", str(tmp_path / "bare"), *form)
     assert f"this needs {package}: {tmp_path}/bare/bin/python3 -m pip install {package}" in told
+
+
+def test_a_folder_that_is_no_saved_model(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "a folder without saved_model.pb; expected a model file, or a SavedModel" in refused(
+        tmp_path, "mine", "--from", str(tmp_path / "empty")
+    )
+
+
+def test_files_of_other_frameworks_are_copied(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (saved / "saved_model.pb").write_bytes(b"x")
+    expected = {saved: "model.savedmodel", Path("net.xml"): "model.xml", Path("net.tflite"): "model.tflite"}
+    assert {source: choose(source, None)[1] for source in expected} == {
+        source: Way("", filename) for source, filename in expected.items()
+    }
 
 
 def test_every_way_has_its_action() -> None:

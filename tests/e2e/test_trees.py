@@ -10,7 +10,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
-from .server import ServerProcess
+from .server import ServerProcess, run_tpy
 from .test_serve_target import ask
 
 for module in ("treelite", "sklearn", "lightgbm"):
@@ -39,6 +39,23 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     joblib.dump(LogisticRegression().fit(ROWS, LABELS), root / "pickled" / "1" / "model.joblib")
     (root / "pickled" / "config.pbtxt").write_text('backend: "sklearn"')
     return root
+
+
+def test_init_makes_a_folder_of_trees(repository: Path, tmp_path: Path) -> None:
+    outcome = run_tpy(
+        "init", "mine", "--from", str(repository / "trees" / "1" / "model.txt"), "--repository", str(tmp_path / "models")
+    )
+    assert (outcome.code, outcome.err) == (0, "")
+    config = (tmp_path / "models" / "mine" / "config.pbtxt").read_text()
+    assert 'backend: "fil"' in config
+    assert "max_batch_size: 64" in config
+    with ServerProcess(str(tmp_path / "models")) as server:
+        request = json.loads((tmp_path / "models" / "mine" / "request.json").read_text())
+        assert ask(server, "/v2/models/mine/infer", request)[0] == 200
+    (tmp_path / "cut.txt").write_text("tree")
+    told = run_tpy("init", "cut", "--from", str(tmp_path / "cut.txt"), "--repository", str(tmp_path / "models")).err
+    assert "the fil backend cannot read the model: unable to load model 'cut'" in told
+    assert told.endswith("; --as onnx converts it\n")
 
 
 def test_trees_are_served_and_pickles_are_refused(repository: Path) -> None:

@@ -184,7 +184,12 @@ def demo(file: tuple[Path, ...], host: str, port: int) -> None:
     type=click.Path(path_type=Path),
     help="Where the folder is made; it is made, too.",
 )
-@click.option("--as", "form", type=click.Choice(["onnx", "python", "torchscript"]), help="What to serve it as.")
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(["onnx", "python", "torchscript", "fil", "litert", "openvino", "tensorflow"]),
+    help="What to serve it as.",
+)
 @click.option(
     "--env",
     "environment",
@@ -196,8 +201,9 @@ def demo(file: tuple[Path, ...], host: str, port: int) -> None:
     "--input", "inputs", multiple=True, metavar="NAME:TYPE:SIZES", help="An input of one row, where the file does not say it."
 )
 def init(name: str, source: Path, repository: Path, form: str | None, environment: Path | None, inputs: tuple[str, ...]) -> None:
-    """Make a model folder of a trained model: ONNX (.onnx), scikit-learn (.joblib, .pkl), PyTorch (.pt), XGBoost (.ubj, .xgb),
-    LightGBM (.txt, .lgb), Keras (.keras), or a model.py. Loading a pickle runs code that is in it: only files that you trust."""
+    """Make a model folder of a trained model: ONNX (.onnx), scikit-learn (.joblib, .pkl), PyTorch (.pt), XGBoost (.json, .ubj),
+    LightGBM (.txt), treelite (.tl), Keras (.keras), LiteRT (.tflite), OpenVINO (.xml), the folder of a SavedModel, or a model.py.
+    Loading a pickle runs code that is in it: only files that you trust."""
     from tpy.cli.init import InitRequest, create
     from tpy.cli.init.sources import Form, parse_input
 

@@ -22,9 +22,10 @@ class _Unserved(NamedTuple):
     advice: str
 
 
-_PICKLE = _Unserved("a pickle, of scikit-learn perhaps", f"{_CONVERTED}; or {_IN_PYTHON}")
-_XGBOOST = _Unserved("a model of XGBoost", f"{_CONVERTED}; or {_IN_PYTHON}")
-_LIGHTGBM = _Unserved("a model of LightGBM", f"{_CONVERTED}; or {_IN_PYTHON}")
+_PICKLE = _Unserved("a pickle, of scikit-learn perhaps", f"{_CONVERTED}; or {_IN_PYTHON}; or see backend 'sklearn'")
+_FOLDER = "tpy init NAME --from {path} makes a model folder of it"
+_XGBOOST = _Unserved("a model of XGBoost", _FOLDER)
+_LIGHTGBM = _Unserved("a model of LightGBM", _FOLDER)
 _KERAS = _Unserved("a model of Keras", f"{_CONVERTED}; or {_IN_PYTHON}")
 _WEIGHTS = _Unserved(
     "weights without their network", f"export the network with them (torch.onnx.export, torch.jit.script), or {_IN_PYTHON}"
@@ -35,12 +36,8 @@ _UNSERVED: Final[Mapping[str, _Unserved]] = {
     ".pkl": _PICKLE,
     ".pickle": _PICKLE,
     ".xgb": _XGBOOST,
-    ".ubj": _XGBOOST,
     ".bst": _XGBOOST,
-    "xgboost.json": _XGBOOST,
-    "xgboost.model": _XGBOOST,
     ".lgb": _LIGHTGBM,
-    "model.txt": _LIGHTGBM,
     ".keras": _KERAS,
     ".h5": _KERAS,
     ".pth": _WEIGHTS,

@@ -21,7 +21,7 @@ from tpy.cli.init.folder import (
     sample_values,
     torch_tensors,
 )
-from tpy.cli.init.sources import Form, Way, choose, converted, forms_of, interpreter_of
+from tpy.cli.init.sources import Form, Way, choose, converted, forms_of, interpreter_of, is_saved_model
 from tpy.cli.parsing import UsageError
 from tpy.config import ModelConfig
 from tpy.config.known_backends import BACKEND_OF_FILE
@@ -62,7 +62,9 @@ def create(request: InitRequest) -> list[str]:
         raise UsageError(f"'{request.name}' is no name of a model; expected letters, digits, '_', '-' and '.'")
     if folder.exists():
         raise UsageError(f"{folder} is there already; choose another name, or remove it")
-    if not request.source.is_file():
+    if request.source.is_dir() and not is_saved_model(request.source):
+        raise UsageError(f"--from {request.source}: a folder without saved_model.pb; expected a model file, or a SavedModel")
+    if not request.source.exists():
         raise UsageError(f"--from {request.source}: no such file")
     request.repository.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".tpy-init-", dir=request.repository) as scratch:
@@ -104,12 +106,16 @@ def _make(request: InitRequest, building: Path, form: Form, way: Way) -> _Made:
             given, outputs = torch_tensors(request.inputs, facts)
             config = msgspec.structs.replace(config, max_batch_size=_BATCH_SIZE, input=given, output=outputs)
         return _Made(done={f"1/{way.filename}": f"made of {request.source} by {facts['by']}"}, config=config)
-    shutil.copy2(request.source, target)
+    if request.source.is_dir():
+        shutil.copytree(request.source, target)
+    else:
+        shutil.copy2(request.source, target)
     done = {f"1/{way.filename}": f"copied from {request.source}"}
-    if form is Form.ONNX:
+    if form in (Form.ONNX, Form.OPENVINO):
         for data in files_beside(request.source):
-            shutil.copy2(data, target.parent / data.name)
-            done[f"1/{data.name}"] = f"copied from {data}"
+            name = data.name if form is Form.ONNX else f"model{data.suffix}"  # an ONNX file names its weights, OpenVINO does not
+            shutil.copy2(data, target.parent / name)
+            done[f"1/{name}"] = f"copied from {data}"
     return _Made(done=done, config=config)
 
 
@@ -131,10 +137,12 @@ def _completed(config: ModelConfig, building: Path, forms: Collection[Form]) -> 
         found = registry.get(config.backend).auto_complete(context)
     except TpyError as error:
         other = "; --as python serves it as it is" if Form.PYTHON in forms else ""
+        if Form.ONNX in forms:
+            other = "; --as onnx converts it"
         raise UsageError(f"the {config.backend} backend cannot read the model: {error.message.splitlines()[0]}{other}") from error
     finally:
         registry.close()
-    batches = found.max_batch_size > 0 and config.backend == "onnxruntime"
+    batches = found.max_batch_size > 0 and config.backend != "python"
     return msgspec.structs.replace(found, max_batch_size=_BATCH_SIZE) if batches else found
 
 

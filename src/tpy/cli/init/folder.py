@@ -124,6 +124,12 @@ def config_text(config: ModelConfig) -> str:
     lines += ["", _FOR_ANY if config.max_batch_size > 0 else "# -1 is any size.", *_tensors("input", config.input)]
     lines += _tensors("output", config.output)
     lines += ["", "# Copies of the model that run at the same time.", "instance_group [ { count: 1 kind: KIND_CPU } ]"]
+    if config.backend == "fil":
+        lines += [
+            "",
+            "# Of a classifier: probabilities in place of the number of the class. The output then has a column for each class.",
+            '# parameters { key: "predict_proba" value { string_value: "true" } }',
+        ]
     if environment := config.parameter(EXECUTION_ENVIRONMENT):
         lines += [
             "",

@@ -26,6 +26,10 @@ class Form(enum.Enum):
     ONNX = "onnx"
     PYTHON = "python"
     TORCHSCRIPT = "torchscript"
+    FIL = "fil"
+    LITERT = "litert"
+    OPENVINO = "openvino"
+    TENSORFLOW = "tensorflow"
 
 
 class Way(NamedTuple):
@@ -37,8 +41,10 @@ class Way(NamedTuple):
 
 _PICKLE = {Form.ONNX: Way("pickle-to-onnx", "model.onnx"), Form.PYTHON: Way("describe-pickle", "model.py")}
 _TORCH = {Form.TORCHSCRIPT: Way("torch-to-torchscript", "model.pt"), Form.ONNX: Way("torch-to-onnx", "model.onnx")}
-_XGBOOST = {Form.ONNX: Way("xgboost-to-onnx", "model.onnx")}
-_LIGHTGBM = {Form.ONNX: Way("lightgbm-to-onnx", "model.onnx")}
+_TO_ONNX = Way("xgboost-to-onnx", "model.onnx")
+_UBJSON = {Form.FIL: Way("", "xgboost.ubj"), Form.ONNX: _TO_ONNX}
+_XGBOOST = {Form.FIL: Way("", "xgboost.model"), Form.ONNX: _TO_ONNX}
+_LIGHTGBM = {Form.FIL: Way("", "model.txt"), Form.ONNX: Way("lightgbm-to-onnx", "model.onnx")}
 _KERAS = {Form.ONNX: Way("keras-to-onnx", "model.onnx")}
 
 WAYS: Mapping[str, Mapping[Form, Way]] = {
@@ -50,15 +56,35 @@ WAYS: Mapping[str, Mapping[Form, Way]] = {
     ".pt": _TORCH,
     ".pth": _TORCH,
     ".xgb": _XGBOOST,
-    ".ubj": _XGBOOST,
+    ".ubj": _UBJSON,
     ".bst": _XGBOOST,
-    ".json": _XGBOOST,
+    ".model": _XGBOOST,
+    ".json": {Form.FIL: Way("", "xgboost.json"), Form.ONNX: _TO_ONNX},
     ".lgb": _LIGHTGBM,
     ".txt": _LIGHTGBM,
     ".keras": _KERAS,
     ".h5": _KERAS,
+    ".tl": {Form.FIL: Way("", "checkpoint.tl")},
+    ".tflite": {Form.LITERT: Way("", "model.tflite")},
+    ".xml": {Form.OPENVINO: Way("", "model.xml")},
+    ".graphdef": {Form.TENSORFLOW: Way("", "model.graphdef")},
 }
 """By suffix; the first form of each is what is made where none is asked for."""
+
+
+_SAVED_MODEL = {Form.TENSORFLOW: Way("", "model.savedmodel")}
+
+
+def _ways(source: Path) -> Mapping[Form, Way] | None:
+    """Of a file, or of the folder of a SavedModel."""
+    if source.is_dir():
+        return _SAVED_MODEL if is_saved_model(source) else None
+    return WAYS.get(source.suffix.lower())
+
+
+def is_saved_model(source: Path) -> bool:
+    """Returns True if a folder is one that TensorFlow has saved a model to."""
+    return any((source / name).is_file() for name in ("saved_model.pb", "saved_model.pbtxt"))
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -71,7 +97,7 @@ class Result(msgspec.Struct, frozen=True):
 
 def choose(source: Path, form: Form | None) -> tuple[Form, Way]:
     """The form to make of a file, and how. Raises UsageError."""
-    ways = WAYS.get(source.suffix.lower())
+    ways = _ways(source)
     if ways is None:
         raise UsageError(f"{advice_for_file(source.name, folder=str(source.parent))}; tpy init reads {', '.join(WAYS)}")
     chosen = form or next(iter(ways))
@@ -82,7 +108,7 @@ def choose(source: Path, form: Form | None) -> tuple[Form, Way]:
 
 def forms_of(source: Path) -> set[Form]:
     """The forms that can be made of a file."""
-    return set(WAYS.get(source.suffix.lower(), {}))
+    return set(_ways(source) or ())
 
 
 def parse_input(text: str) -> Input:
