@@ -322,6 +322,26 @@ def die_on_negative(batch: ExecutionBatch) -> Sequence[ExecutionResult]:
     return identity(batch)
 
 
+async def test_an_instance_that_is_to_go_while_it_is_replaced_gets_no_work(
+    autojump_clock: MockClock, loop_guard: LoopGuard
+) -> None:
+    async with rig(latency_ms=10, load_ms=100) as r:
+        r.backend.execute = die_on_negative
+        await r.serve(config(instance_group=instances(2)))
+        began = trio.current_time()
+        await r.submit(request(value=-1)).wait()
+        assert len(r.backend.instances) == 2, "the one that died is still being closed"
+        await trio.sleep_until(began + 1.05)
+        assert len(r.backend.instances) == 1, "its replacement is being made"
+        r.want(config(instance_group=instances(1)), {1: 1})
+        await r.store.wait_for(lambda s: all(o.config_revision == 2 for o in s.observed.values()))
+        await trio.sleep(1)
+        assert len(r.backend.instances) == 1
+        with trio.fail_after(1):
+            for sink in [r.submit() for _ in range(8)]:
+                assert values(await sink.wait()) == [1, 1]
+
+
 async def test_unloading_while_an_instance_is_being_replaced(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
     async with rig(latency_ms=10) as r:
         r.backend.execute = die_on_negative
