@@ -470,3 +470,31 @@ async def test_the_answer_of_a_quick_request_does_not_wait_for_a_slow_one_behind
             go.set()
             for number, sink in enumerate(sinks):
                 assert values(await sink.wait()) == [number] * 2
+
+
+class GivenBetween(deque[Batch]):
+    """The batches that wait in a channel; `give` is called at the third look at nothing: the last
+    of a thread that is about to end its job."""
+
+    def __init__(self, give: Callable[[], object]) -> None:
+        super().__init__()
+        self._gives = [None, None, give]
+
+    def __len__(self) -> int:
+        if not super().__len__() and self._gives and (give := self._gives.pop(0)):
+            give()
+        return super().__len__()
+
+
+def test_a_second_job_of_an_instance_that_has_failed_executes_nothing() -> None:
+    """The first went on with what was given together with the second."""
+    direct = Direct()
+    direct.fails_at = "b"
+    direct.channel.waiting = GivenBetween(lambda: direct.give("bc"))
+    direct.give("a")
+    direct.worker.step(2)
+    assert len(direct.worker.jobs) == 1, "that of the second"
+    direct.worker.step()
+    direct.report()
+    assert (direct.executed, direct.reported, direct.failures) == (["a", "b"], [["a", "b"]], ["it died"])
+    assert [batch.tickets[0].id for batch in direct.channel.revoke()] == ["c"]

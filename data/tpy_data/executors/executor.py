@@ -104,7 +104,7 @@ class ThreadWorker:
 
     def tell(self, call: Callable[[], None]) -> None:
         """As `Worker.tell`: before `finished` of the job that says so."""
-        with contextlib.suppress(trio.RunFinishedError):  # the loop has ended: nobody is there to hear it
+        with contextlib.suppress(trio.RunFinishedError):  # the loop has ended: nobody is there to be told
             self._token.run_sync_soon(call)
 
     def close(self) -> None:

@@ -167,7 +167,7 @@ async def run_server(
 
 @asynccontextmanager
 async def _unless(asked: trio.Event) -> AsyncIterator[None]:
-    """Leaves the block as soon as the stop is asked."""
+    """Leaves the block as soon as the shutdown is asked for."""
     async with trio.open_nursery() as nursery:
 
         async def give_up() -> None:
@@ -198,7 +198,7 @@ async def _serve(
     stop: Stop,
     task_status: trio.TaskStatus[Running],
 ) -> None:
-    """Say where the ports are, and serve until the stop is asked."""
+    """Say where the ports are, and serve until the shutdown is asked for."""
     async with _unless(stop.asked):
         await ports.publish()
         for name, address in ports.addresses.items():

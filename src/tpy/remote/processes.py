@@ -113,7 +113,7 @@ class _Slot:
         self._stop = stop
 
     async def keep(self) -> None:
-        """Have a process here until the stop. Raises TpyError when the first one cannot serve."""
+        """Have a process here until the shutdown. Raises TpyError when the first one cannot serve."""
         try:
             await self._keep()
         finally:

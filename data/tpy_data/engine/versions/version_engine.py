@@ -338,7 +338,7 @@ class VersionEngine:
                 ticket.execution = execution
                 rows += ticket.batch_size
                 if ticket.abandoned and isinstance(result, AnswerLater):
-                    self._open.ignore(ticket, result)  # the core has let go of it already; its model waits to hear so
+                    self._open.ignore(ticket, result)  # the core has let go of it already; its model waits to be told
             executed.append((rows, execution))  # empty places count as rows, as in Triton: the model has executed them
         self.statistics.executed(executed, self.clock.wall_ms())
         if self._sequences is None and self._decoupled is None:

@@ -1,4 +1,4 @@
-"""The front door: who serves which method of the gRPC port."""
+"""The table of the methods of the gRPC port."""
 
 from __future__ import annotations
 

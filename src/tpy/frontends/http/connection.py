@@ -69,7 +69,7 @@ class Http1Connection:
         self._eof = False
         self._alone: QuartExchange | None = None
         self._alone_request: HttpRequest | None = None
-        self._pumping = False
+        self._is_taking_up = False
         self._pump_waits = False
         """A task is to take up more in a later turn of the loop."""
         self._paused = False
@@ -130,7 +130,7 @@ class Http1Connection:
                     continue
                 return
             self._parser.fatal = self._late()
-            self._pump()
+            self._take_up()
         if self._eof and self._is_busy():
             await self._watch_half_closed()
         await self._replies.wait_taken()
@@ -191,7 +191,7 @@ class Http1Connection:
     def _after_bytes(self) -> None:
         parser = self._parser
         if parser.complete or parser.fatal is not None:
-            self._pump()
+            self._take_up()
         if parser.expects_continue and parser.phase is Phase.BODY and not parser.body_received:
             self._owes_continue = True
             self._pay_continue()
@@ -240,11 +240,11 @@ class Http1Connection:
 
     # Serving
 
-    def _pump(self) -> None:
+    def _take_up(self) -> None:
         """Take up what has arrived, as far as its turn has come."""
-        if self._pumping:
+        if self._is_taking_up:
             return
-        self._pumping = True
+        self._is_taking_up = True
         try:
             replies, arrived, endpoint = self._replies, self._parser.complete, self._port.endpoint
             begun = 0
@@ -279,7 +279,7 @@ class Http1Connection:
                 pending = replies.reserve(version="1.1", keep_alive=False, head_only=False, bytes_held=0)
                 replies.fill(pending, self._parser.fatal)
         finally:
-            self._pumping = False
+            self._is_taking_up = False
 
     async def _pump_later(self) -> None:
         await self._port.turns.wait()
@@ -334,7 +334,7 @@ class Http1Connection:
 
     def _on_progress(self) -> None:
         """An answer has gone out, or the socket takes bytes again (ReplyQueue)."""
-        self._pump()
+        self._take_up()
         if self._replies.closing:
             if not self._replies.blocked:
                 self._timer.cancel()

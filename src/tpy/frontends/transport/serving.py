@@ -37,8 +37,8 @@ _log = logging.getLogger(__name__)
 
 class ListenOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of listening. `address` is a host name, an IP address, or `unix:<path>`; `port` 0 takes a free one (ignored
-    for a Unix socket). `tls` None: in the clear. `drain_timeout_s` is how long requests in flight may finish after the stop was
-    asked for; in seconds of Trio's clock."""
+    for a Unix socket). `tls` None: in the clear. `drain_timeout_s` is how long requests in flight may finish after the shutdown
+    was asked for; in seconds of Trio's clock."""
 
     address: str = "0.0.0.0"
     port: int = 0
@@ -159,7 +159,7 @@ class _Handshake:
         self._patience = patience
 
     def begin_drain(self) -> None:
-        """A client that says nothing is not to hold the stop."""
+        """A client that says nothing is not to hold the shutdown."""
         self._patience.deadline = min(self._patience.deadline, trio.current_time() + TLS_HANDSHAKE_STOP_S_MAX)
 
 

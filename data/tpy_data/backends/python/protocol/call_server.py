@@ -97,7 +97,7 @@ class CallServer:
         self._connection.send(Kind.ANSWER, outstanding.number, header, layout, loan)
 
     def _note_answer(self, outstanding: _Outstanding, answer: InferenceResponse | TpyError) -> bool:
-        """Count an answer. False when the worker does not want to hear of the call any more."""
+        """Count an answer. False when the worker has given the call up."""
         with self._lock:
             if self._outstanding.get(outstanding.number) is not outstanding:
                 return isinstance(answer, TpyError)  # what was refused at once was never known

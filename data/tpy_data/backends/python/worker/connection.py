@@ -1,8 +1,9 @@
 """Connection: the worker's end of the one connection to the server, for all threads of the model.
 
 Whoever waits for something from the server reads, for all who wait, and hands every message to its handler; so a plain batch, or
-a call that is waited for where it was made, costs no switch to another thread. Where something is to be heard that nobody waits
-for (an event loop's calls, the question whether the model is ready) `start_reader` has a thread of its own read from then on.
+a call that is waited for where it was made, costs no switch to another thread. Where something is to be received that nobody
+waits for (an event loop's calls, the question whether the model is ready) `start_reader` has a thread of its own read from
+then on.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def encode_empty_final(model_name: str, model_version: str, request_id: str) -> 
 
 
 def encode_stream_error(text: str, *, request_id: str, response: InferenceResponse | None = None) -> bytes:
-    """A failure inside the stream: at the door, or in a `response` of the model, which then also names it and says whether it was
+    """A failure inside the stream: on arrival, or in a `response` of the model, which then also names it and says whether it was
     the last one."""
     message = STREAM_RESPONSE_CLASS(error_message=text)
     inner = message.infer_response

@@ -319,7 +319,7 @@ class Http2Server:
                 continue  # the windows of all streams are moved once
             self._out.apply_setting(name, value, streams)
         self._out.control(SETTINGS_ACK)
-        self._out.pump()
+        self._out.write_out()
 
     def _on_push_promise(self, flags: int, stream_id: int, payload: bytes) -> None:
         raise ConnectionFault(Http2Code.PROTOCOL_ERROR, "PUSH_PROMISE from a client")

@@ -43,7 +43,7 @@ class Outbound:
     # What the peer allows
 
     def apply_setting(self, name: int, value: int, streams: Sequence[Stream]) -> None:
-        """One pair of the peer's SETTINGS; `streams` are open. What it allows goes out with the next `pump`: behind the
+        """One pair of the peer's SETTINGS; `streams` are open. What it allows goes out with the next `write_out`: behind the
         acknowledgement, before which some peers do not expect it. Raises ConnectionFault for a value that may not be."""
         if name == codes.HEADER_TABLE_SIZE:
             self._writer.limit_table(value)
@@ -68,14 +68,14 @@ class Outbound:
         self._window += increment
         if self._window > codes.WINDOW_MAX:
             return False
-        self.pump()
+        self.write_out()
         return True
 
     def open_stream_window(self, stream: Stream, increment: int) -> bool:
         """WINDOW_UPDATE of a stream. False: it grows too large."""
         if not self._widen(stream, increment):
             return False
-        self.pump()
+        self.write_out()
         return True
 
     def _widen(self, stream: Stream, increment: int) -> bool:
@@ -100,7 +100,7 @@ class Outbound:
         stream.queued_bytes += size
         if stream.queue and stream.send_window > 0:
             self._ready[stream.id] = stream
-            self.pump()
+            self.write_out()
 
     def finish(self, stream: Stream, trailers: Fields) -> None:
         """The end of a response, behind what is queued. May also be all of it."""
@@ -151,10 +151,10 @@ class Outbound:
     def take(self) -> list[Piece]:
         """Returns the bytes to be written now, in order; empty: nothing can go."""
         pieces, self._pieces, self._size = self._pieces, [], 0
-        self.pump()
+        self.write_out()
         return pieces
 
-    def pump(self) -> None:
+    def write_out(self) -> None:
         """Move data from queues to the output as far as it may go."""
         ready = self._ready
         while ready and self._window > 0 and self._size < GRPC_OUTPUT_BYTES_MAX:
