@@ -105,6 +105,15 @@ def test_what_the_context_leaves_out(name: str, ignored: bool) -> None:
     assert is_ignored(name, (ROOT / ".dockerignore").read_text().splitlines()) is ignored
 
 
+def test_what_git_ignores_does_not_go_into_the_image() -> None:
+    """Environments, clones and results of measurements that lie in a working tree: gigabytes."""
+    patterns = (ROOT / ".dockerignore").read_text().splitlines()
+    ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines() if line and line[0] not in "#!"]
+    assert ignored
+    missed = [name for name in ignored if not is_ignored(name.replace("*", "x"), patterns)]
+    assert not missed
+
+
 def manifests() -> dict[str, dict[str, Any]]:
     documents = yaml.safe_load_all((EXAMPLES / "container" / "kubernetes.yaml").read_text())
     return {document["kind"]: document for document in documents}
