@@ -8,6 +8,9 @@ from pathlib import Path
 import msgspec
 
 from tpy.units import NS_PER_MS, NS_PER_S
+from tpy_control.core.address import RepositoryAddress
+from tpy_control.sources.cloud import CloudOptions
+from tpy_control.sources.cloud.copies import models_folder
 
 
 class ControlMode(enum.Enum):
@@ -38,10 +41,11 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
     under --disable-auto-complete-config. `settle_ns`: in poll mode a directory is used only after it has not changed for so
     long, so that a half-copied model is not loaded. `scratch_directory`: where the directories of `file:` overrides are made;
     None is the system's place for temporary files. `require_repositories` false: when a repository cannot be read at the start,
-    the control plane runs all the same, and the server is neither live nor ready.
+    the control plane runs all the same, and the server is neither live nor ready. `cloud` is for repositories in
+    the cloud.
     """
 
-    repositories: tuple[Path, ...]
+    repositories: tuple[RepositoryAddress, ...]
     mode: ControlMode = ControlMode.NONE
     poll_interval_ns: int = 15 * NS_PER_S
     load_models: tuple[str, ...] = ()
@@ -53,3 +57,15 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
     namespacing: bool = False
     settle_ns: int = 1000 * NS_PER_MS
     scratch_directory: Path | None = None
+    cloud: CloudOptions | None = None
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders of this machine that stand for the repositories."""
+        return tuple(_folder(one, self.cloud) for one in self.repositories)
+
+
+def _folder(repository: RepositoryAddress, cloud: CloudOptions | None) -> Path:
+    if isinstance(repository, Path) or cloud is None:
+        return Path(str(repository))
+    return models_folder(cloud.directory, repository)

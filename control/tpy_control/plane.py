@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -111,10 +112,12 @@ class Plane:
             for name in sorted(set(self.options.load_models) - {model.name for model in chosen}):
                 self.perform(self.core.refuse(self.missing(ModelId(name))))
         ensembles: list[Candidate] = []  # last: each finds its components desired, and waits for them
-        for model, locations in sorted(chosen.items()):
-            candidate = await self._take(model, locations, why="startup", hold=ensembles)
-            if candidate is not None and self.options.mode is ControlMode.EXPLICIT:
-                await self.take_components(candidate, why="startup")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.source.prefetch, _singles(chosen))
+            for model, locations in sorted(chosen.items()):
+                candidate = await self._take(model, locations, why="startup", hold=ensembles)
+                if candidate is not None and self.options.mode is ControlMode.EXPLICIT:
+                    await self.take_components(candidate, why="startup")
         for candidate in ensembles:
             self.use(candidate, why="startup")
 
@@ -161,6 +164,18 @@ class Plane:
                 if not self.core.is_wanted(model) and model.name not in self.options.load_models:
                     self.perform(self.core.forget(model))
 
+    async def return_unused_forever(self) -> None:
+        """Give the source back its copies of models that are neither desired nor loaded any more; runs until cancelled."""
+        before: frozenset[ModelId] | None = None
+        async for snapshot in self.store.watch():
+            used = _used(snapshot)
+            if used != before:
+                before = used
+                await self.source.retain(functools.partial(self._is_used, used))
+
+    def _is_used(self, used: frozenset[ModelId], location: ModelLocation) -> bool:
+        return self.id_of(location) in used
+
     async def prepare(
         self,
         location: ModelLocation,
@@ -177,7 +192,10 @@ class Plane:
             return None
         if override is None:
             override = self.core.kept_override(model, scan.fingerprint)
-        return await self.preparation.prepare(source, scan, model, override=override)
+        prepared = await self.preparation.prepare(source, scan, model, override=override)
+        if isinstance(prepared.outcome, Refused):
+            source.release(location)
+        return prepared
 
     def use(self, outcome: Candidate | Refused, *, why: str, by_name: bool = True, retry: bool = False) -> None:
         """Desire a candidate, or write its rejection. With `retry`, versions that have failed or whose files were touched are
@@ -293,11 +311,18 @@ class Plane:
         """Poll some models: one call of a thread for all of them, and no long step of the loop."""
         single = [locations[0] for locations in groups.values() if len(locations) == 1]
         fingerprints = dict(zip(single, await self.source.fingerprints(single), strict=True))
+        due: dict[ModelId, tuple[ModelLocation, ...]] = {}
         for model, locations in groups.items():
             fingerprint = fingerprints[locations[0]] if len(locations) == 1 else None
             if len(locations) == 1 and fingerprint is None:
                 locations = ()
             if self._debouncer.observe(model, PollResult(locations, fingerprint), now_ns):
+                due[model] = locations
+        if not due:
+            return
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.source.prefetch, _singles(due))
+            for model, locations in due.items():
                 await self._take(model, locations, why="file change", hold=ensembles)
 
     async def _take(
@@ -339,3 +364,14 @@ class Plane:
             model = self.id_of(location)
             groups[model] = (*groups.get(model, ()), location)
         return groups
+
+
+def _singles(groups: Mapping[ModelId, tuple[ModelLocation, ...]]) -> list[ModelLocation]:
+    """The directories of models that have one, by name."""
+    return [locations[0] for _, locations in sorted(groups.items()) if len(locations) == 1]
+
+
+def _used(snapshot: Snapshot) -> frozenset[ModelId]:
+    """The models that are desired, or loaded in some copy."""
+    desired = {model for model, desired in snapshot.desired.items() if desired.versions}
+    return frozenset(desired | {key.model for key, seen in snapshot.observed.items() if seen.state is not ModelState.UNAVAILABLE})

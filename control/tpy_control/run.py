@@ -17,6 +17,7 @@ from tpy_control.preparation import Preparation
 from tpy_control.service import ControlPlane
 from tpy_control.sources.disk import DiskSource
 from tpy_control.sources.protocol import RepositorySource
+from tpy_control.sources.several import open_source
 
 _log = logging.getLogger(__name__)
 
@@ -34,15 +35,16 @@ async def run_control_plane(
     """Scan the repositories and keep the desired state up to date until cancelled.
 
     Started after the first scan, when everything to be loaded at the start is desired (not yet loaded: see
-    `ControlPlane.wait_startup_settled`); hands out the service. `writer` is the one of `store`. `source` None is the disk.
-    Opens one task group for its own tasks, under any event loop that anyio has. Removes the directories of `file:` overrides at
-    the end, so it is to end after the data plane has unloaded.
+    `ControlPlane.wait_startup_settled`); hands out the service. `writer` is the one of `store`. `source` None: that of
+    the options. Opens one task group for its own tasks, under any event loop that anyio has. Removes the directories of `file:`
+    overrides at the end, so it is to end after the data plane has unloaded.
 
     Raises InvalidArgument for options that contradict each other, Unavailable for a repository that cannot be read at the start;
     with `require_repositories` false the server is then never live nor ready, as Triton's.
     """
     require_sound(options)
-    source = DiskSource(options.repositories) if source is None else source
+    clock = SystemClock() if clock is None else clock
+    source = await _open(options, clock) if source is None else source
     overrides = OverrideDirectories(options.scratch_directory)
     plane = Plane(
         options,
@@ -51,22 +53,24 @@ async def run_control_plane(
         source=source,
         preparation=Preparation(auto_complete=options.auto_complete, offload=offload),
         overrides=overrides,
-        clock=SystemClock() if clock is None else clock,
+        clock=clock,
     )
     try:
-        await plane.relist()  # a repository that cannot be read is reported before any task runs
-    except Unavailable as error:
-        if options.require_repositories:
-            raise
-        _log.error("%s", error.message)
-        task_status.started(ControlPlane(plane, live=False))
-        await anyio.sleep_forever()
-    try:
+        try:
+            await plane.relist()  # a repository that cannot be read is reported before any task runs
+        except Unavailable as error:
+            if options.require_repositories:
+                raise
+            _log.error("%s", error.message)
+            task_status.started(ControlPlane(plane, live=False))
+            await anyio.sleep_forever()
         async with anyio.create_task_group() as tasks, plane.reloaded():
             if options.mode is not ControlMode.NONE:
                 # Before the first scan, so that no change is lost between the two.
                 tasks.start_soon(source.watch, plane.wake)
             await plane.start()
+            if options.cloud is not None:
+                tasks.start_soon(plane.return_unused_forever)
             task_status.started(ControlPlane(plane))
             if options.mode is ControlMode.POLL:
                 tasks.start_soon(plane.poll_forever)
@@ -76,6 +80,14 @@ async def run_control_plane(
             await anyio.sleep_forever()
     finally:
         await overrides.aclose()
+        await source.aclose()
+
+
+async def _open(options: ControlOptions, clock: Clock) -> RepositorySource:
+    """The source of the repositories."""
+    if options.cloud is None:
+        return DiskSource(options.folders)
+    return await anyio.to_thread.run_sync(open_source, options.repositories, options.cloud, clock)
 
 
 def require_sound(options: ControlOptions) -> None:

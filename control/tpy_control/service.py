@@ -14,6 +14,7 @@ from tpy.ids import ModelId
 from tpy.limits import MODEL_NAME_BYTES_MAX
 from tpy.messages import IndexEntry, LoadRequest, ModelState
 from tpy.state import Snapshot
+from tpy.telemetry.metrics import MeasuredFamily
 from tpy_control.core.candidate import Candidate, Override, Refused
 from tpy_control.core.index import is_served, is_settled, load_error
 from tpy_control.core.scan import ModelLocation
@@ -99,6 +100,10 @@ class ControlPlane:
                 self._plane.perform(core.forget(model))  # made of a call's files only: nothing is left for the index
         # A moment, until the data plane has reacted: after this call the model is gone for every client, as with Triton.
         await self._plane.store.wait_for(lambda newest: all(_answers_no_more(newest, model) for model in models))
+
+    def metrics(self) -> list[MeasuredFamily]:
+        """The metrics of the repositories."""
+        return self._plane.source.families()
 
     def stop(self, *, ready: bool = False) -> None:
         """Begin the shutdown: from now on nothing is loaded or unloaded, and waiting load calls are answered. The server is not

@@ -262,7 +262,7 @@ def _look(name: str, settings: Settings, versions: tuple[tuple[int, str], ...], 
         ModelLocation("r", name),
         Path("r") / name,
         files=[
-            FileFingerprint(path=path, size_bytes=len(content), mtime_ns=0, inode=0, digest=content)
+            FileFingerprint(path=path, size_bytes=len(content), mtime_ns=0, identity=0, digest=content)
             for path, content in files.items()
         ],
         folders=[str(version) for version, _ in versions],

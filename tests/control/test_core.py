@@ -48,8 +48,8 @@ def test_passing_names() -> None:
     ]
 
 
-def fingerprint(path: str, *, digest: str = "d", mtime_ns: int = 0, inode: int = 0) -> FileFingerprint:
-    return FileFingerprint(path=path, size_bytes=1, mtime_ns=mtime_ns, inode=inode, digest=digest)
+def fingerprint(path: str, *, digest: str = "d", mtime_ns: int = 0, identity: int = 0) -> FileFingerprint:
+    return FileFingerprint(path=path, size_bytes=1, mtime_ns=mtime_ns, identity=identity, digest=digest)
 
 
 def test_a_scan_sorts_files_of_versions_and_shared_files() -> None:
@@ -70,10 +70,10 @@ def test_a_scan_sorts_files_of_versions_and_shared_files() -> None:
 
 
 def test_small_files_are_compared_by_content_and_large_ones_by_their_traces() -> None:
-    assert fingerprint("a", mtime_ns=1).content == fingerprint("a", mtime_ns=2, inode=5).content
+    assert fingerprint("a", mtime_ns=1).content == fingerprint("a", mtime_ns=2, identity=5).content
     assert fingerprint("a", digest="x").content != fingerprint("a", digest="y").content
     assert fingerprint("a", digest="", mtime_ns=1).content != fingerprint("a", digest="", mtime_ns=2).content
-    assert fingerprint("a", digest="", inode=1).content != fingerprint("a", digest="", inode=2).content
+    assert fingerprint("a", digest="", identity=1).content != fingerprint("a", digest="", identity=2).content
     assert fingerprint("a", mtime_ns=1).stat_key != fingerprint("a", mtime_ns=2).stat_key
 
 

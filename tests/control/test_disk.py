@@ -60,12 +60,6 @@ async def test_a_repository_that_cannot_be_read(tmp_path: Path, kind: str) -> No
         await DiskSource((repository,)).list_models()
 
 
-@pytest.mark.parametrize("address", ["s3://bucket/models", "oss://triton-model-repo/models", "gs://bucket"])
-async def test_a_repository_that_is_no_folder(address: str) -> None:
-    with pytest.raises(Unavailable, match=f"^failed to stat file {address}: No such file or directory; a repository is a folder"):
-        await DiskSource((Path(address),)).list_models()
-
-
 async def test_a_scan_has_versions_files_and_configuration(tmp_path: Path) -> None:
     model = make_model(tmp_path, "m", 1, 10)
     write(model / "1" / "sub" / "data", "deep")

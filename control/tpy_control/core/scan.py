@@ -31,12 +31,13 @@ _VERSION_MAX: Final = 2**63 - 1  # versions are signed 64-bit numbers in the pro
 
 class FileFingerprint(msgspec.Struct, frozen=True, kw_only=True):
     """A file of a model: `path` relative to the model's directory with "/" between names; `digest` of its content, or ""
-    where the file is too large to be read at each scan (then a new time or inode counts as a change)."""
+    where the file is too large to be read at each scan (then a new time or identity counts as a change). `identity` tells it from
+    another file of this name: the inode, or the etag of an object."""
 
     path: str
     size_bytes: int
     mtime_ns: int
-    inode: int
+    identity: int | str
     digest: str = ""
 
     @property
@@ -44,12 +45,12 @@ class FileFingerprint(msgspec.Struct, frozen=True, kw_only=True):
         """Equal for two fingerprints exactly if the model need not be reloaded for this file."""
         if self.digest:
             return (self.path, self.size_bytes, self.digest)
-        return (self.path, self.size_bytes, self.mtime_ns, self.inode)
+        return (self.path, self.size_bytes, self.mtime_ns, self.identity)
 
     @property
     def stat_key(self) -> tuple[str | int, ...]:
         """Changes with every write, also with one of the same content."""
-        return (self.path, self.size_bytes, self.mtime_ns, self.inode)
+        return (self.path, self.size_bytes, self.mtime_ns, self.identity)
 
 
 class DirectoryFingerprint(msgspec.Struct, frozen=True, kw_only=True):

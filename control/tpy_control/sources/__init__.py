@@ -1,7 +1,18 @@
-"""Sources of models: one Protocol, implemented for disk and memory."""
+"""Sources of models: one Protocol, implemented for disk, cloud and memory."""
 
+from tpy_control.sources.cloud import CloudEnvironment, CloudOptions, CloudSource
 from tpy_control.sources.disk import BACKENDS_FOLDER, DiskSource
 from tpy_control.sources.memory import MemorySource
 from tpy_control.sources.protocol import RepositorySource
+from tpy_control.sources.several import open_source
 
-__all__ = ["BACKENDS_FOLDER", "DiskSource", "MemorySource", "RepositorySource"]
+__all__ = [
+    "BACKENDS_FOLDER",
+    "CloudEnvironment",
+    "CloudOptions",
+    "CloudSource",
+    "DiskSource",
+    "MemorySource",
+    "RepositorySource",
+    "open_source",
+]

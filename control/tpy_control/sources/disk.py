@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
@@ -27,6 +26,7 @@ from tpy_control.core.scan import (
     fingerprint_of,
     is_ignored,
 )
+from tpy_control.sources.protocol import RepositorySource
 from tpy_control.sources.watching import watch_folders
 
 _log = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class DiskRepositories:
             return fingerprint
 
 
-class DiskSource:
+class DiskSource(RepositorySource):
     """`DiskRepositories` in threads, with the operating system's change events."""
 
     def __init__(self, repositories: Sequence[Path]) -> None:
@@ -208,14 +208,8 @@ class DiskSource:
 
 
 def _unreadable(path: Path, error: OSError) -> str:
-    """The error text for a repository that cannot be listed, also for an address such as s3://bucket/models."""
-    scheme, *rest = path.parts or ("",)
-    if not re.fullmatch(r"[a-z][a-z0-9]+:", scheme):
-        return f"failed to stat file {path}: {error.strerror or error}"
-    return (
-        f"failed to stat file {scheme}//{'/'.join(rest)}: {error.strerror or error}; "
-        "a repository is a folder of this machine: copy it to one, or mount it"
-    )
+    """The error text for a repository that cannot be listed."""
+    return f"failed to stat file {path}: {error.strerror or error}"
 
 
 def _may_be_model(entry: os.DirEntry[str]) -> bool:
@@ -233,7 +227,7 @@ def _may_be_model(entry: os.DirEntry[str]) -> bool:
 
 def _fingerprint(file: FoundFile) -> FileFingerprint:
     status = file.status
-    return FileFingerprint(path=file.path, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino)
+    return FileFingerprint(path=file.path, size_bytes=status.st_size, mtime_ns=status.st_mtime_ns, identity=status.st_ino)
 
 
 def _top_level(walked: Walked) -> list[str]:

@@ -23,6 +23,7 @@ from tpy_control.core.scan import (
     assemble,
     is_ignored,
 )
+from tpy_control.sources.protocol import RepositorySource
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -30,7 +31,7 @@ class _File(msgspec.Struct, frozen=True):
     written: int
 
 
-class MemorySource:
+class MemorySource(RepositorySource):
     """Holds the files that `write` and `remove` were told of. Every write has a new time, also one of the same content.
 
     `broken_repositories` and `unreadable` make reads fail, as disks do.
@@ -118,4 +119,4 @@ class MemorySource:
 
 def _fingerprint(path: str, file: _File) -> FileFingerprint:
     digest = hashlib.blake2b(file.content).hexdigest()
-    return FileFingerprint(path=path, size_bytes=len(file.content), mtime_ns=file.written, inode=1, digest=digest)
+    return FileFingerprint(path=path, size_bytes=len(file.content), mtime_ns=file.written, identity=1, digest=digest)

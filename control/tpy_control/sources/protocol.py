@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from tpy.telemetry.metrics import MeasuredFamily
 from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
 
 
 class RepositorySource(Protocol):
     """Reads the model repositories. Nothing here blocks the loop or decides anything.
+
+    Some sources serve from copies of what a repository has, which they make when a model is scanned and take back when it is not
+    used any more; the methods with a body are for those.
 
     Errors: `list_models` raises Unavailable where a repository cannot be read; troubles of one model are part of its scan.
     """
@@ -36,3 +40,23 @@ class RepositorySource(Protocol):
         """Call `changed` soon after something changed; runs until cancelled, or returns where the system has no change events
         (the periodic poll then finds changes)."""
         ...
+
+    async def prefetch(self, locations: Sequence[ModelLocation]) -> None:
+        """Make the copies of models that are about to be scanned; troubles are part of their scans."""
+        return
+
+    def release(self, location: ModelLocation) -> None:
+        """The scan of a model led to nothing that is to be served."""
+        return
+
+    async def retain(self, is_used: Callable[[ModelLocation], bool]) -> None:
+        """Take back the copies of models that are not used, nor scanned since they were last used or released."""
+        return
+
+    def families(self) -> list[MeasuredFamily]:
+        """The metrics of the repositories."""
+        return []
+
+    async def aclose(self) -> None:
+        """Take back all copies; nothing is asked afterwards."""
+        return

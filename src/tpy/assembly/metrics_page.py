@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -22,10 +22,17 @@ class MetricsPage:
     """Implements MetricsService. One page at a time is written, in a thread: it may have thousands of lines."""
 
     def __init__(
-        self, options: ServerOptions, data: DataPlane, gpus: GpuInventory = NO_GPUS, devices: Devices = NO_DEVICES
+        self,
+        options: ServerOptions,
+        data: DataPlane,
+        gpus: GpuInventory = NO_GPUS,
+        devices: Devices = NO_DEVICES,
+        repositories: Callable[[], Sequence[MeasuredFamily]] = tuple,
     ) -> None:
+        """`repositories` gives the metrics of the model repositories."""
         self._options = options
         self._data = data
+        self._repositories = repositories
         self._sampler = HostSampler()
         self._pinned = devices.pinned
         self._gpus = GpuSampler([gpu.uuid for gpu in gpus.gpus if gpu.uuid])
@@ -58,6 +65,7 @@ class MetricsPage:
             *self._sampler.families,
             *cache_families(self._data.cache_statistics()),
             *pinned_pool_families(self._pinned.total_bytes, self._pinned.used_bytes),
+            *self._repositories(),
         ]
         return await run_in_thread(self._write, self._data.statistics(), host, limiter=self._threads)
 

@@ -117,7 +117,7 @@ async def run_server(
             if control is not None:
                 async with _open_data_plane(options, gpus, devices, store, registry, clock, observers) as data:
                     data.use_repository(control)
-                    metrics = MetricsPage(options, data, gpus, devices)
+                    metrics = MetricsPage(options, data, gpus, devices, control.metrics)
                     if not control.server_live():
                         data.refuse_everything()
                     services = Services(
@@ -293,7 +293,7 @@ def _registry(options: ServerOptions) -> BackendRegistry:
     backends: BackendOptions = options.backends
     return BackendRegistry(
         backend_directory=backends.directory,
-        repository_backend_directories=[repository / BACKENDS_FOLDER for repository in options.control.repositories],
+        repository_backend_directories=[folder / BACKENDS_FOLDER for folder in options.control.folders],
         backend_config=backends.config,
         global_config=backends.config_of_all,
         log=_log_from_thread,

@@ -95,7 +95,7 @@ FLAGS: tuple[Flag, ...] = (
         "Model repository",
         "model-repository",
         (),
-        "Path of a model repository. Repeat it for several.",
+        "A model repository: a folder, or an address that begins with s3://, gs://, as:// or oss://. Repeat it for several.",
         aliases=("model-store",),
         metavar="DIRECTORY",
     ),
@@ -121,6 +121,29 @@ FLAGS: tuple[Flag, ...] = (
         "copied bit by bit.",
         minimum=0,
         maximum=3_600_000,
+    ),
+    _flag(
+        "Model repository",
+        "repository-cache",
+        "",
+        "Keep local copies of the models of repositories in the cloud here, an addition of tpy: the next start downloads what "
+        "has changed, and nothing while the cloud is away. Otherwise a copy is removed when its model is unloaded.",
+        metavar="DIRECTORY",
+    ),
+    _flag(
+        "Model repository",
+        "repository-cache-byte-size",
+        limits.CLOUD_CACHE_BYTES_DEFAULT,
+        "Bytes that the local copies may have, an addition of tpy. Those that are not served make room for others.",
+        minimum=1,
+        maximum=INT64_MAX,
+    ),
+    _flag(
+        "Model repository",
+        "repository-start-secs",
+        30,
+        "Seconds for which a repository in the cloud that does not answer at the start is tried again, an addition of tpy.",
+        minimum=0,
     ),
     _flag(
         "Model repository",

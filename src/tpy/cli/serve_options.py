@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import secrets
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,7 +25,9 @@ from tpy.frontends.transport import ListenOptions
 from tpy.messages import LogSettings
 from tpy.telemetry.access_log import AccessLogOptions
 from tpy.units import NS_PER_MS, NS_PER_S
+from tpy_control.core.address import CloudAddress, parse_address
 from tpy_control.options import ControlMode, ControlOptions, Readiness
+from tpy_control.sources import CloudEnvironment, CloudOptions
 from tpy_data.engine.instances.gpu_limits import parse_gpu_limits
 from tpy_data.schedulers.core import StartDelay
 
@@ -52,6 +56,9 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     model_control_mode: str
     repository_poll_secs: int
     repository_settle_ms: int
+    repository_cache: str
+    repository_cache_byte_size: int
+    repository_start_secs: int
     load_model: tuple[str, ...]
     model_config_name: str
     disable_auto_complete_config: bool
@@ -98,7 +105,7 @@ def server_options(
         exit_timeout_s=float(v.exit_timeout_secs),
         load_threads=v.model_load_thread_count,
         load_retries=v.model_load_retry_count,
-        control=_control(v),
+        control=_control(v, environment),
         backends=_backends(v),
         frontends=found,
         frontend_processes=v.frontend_processes,
@@ -162,7 +169,7 @@ def _shown(flag: Flag, value: Value) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-def _control(v: _Values) -> ControlOptions:
+def _control(v: _Values, environment: Mapping[str, str]) -> ControlOptions:
     mode = ControlMode(v.model_control_mode)
     if v.load_model and mode is not ControlMode.EXPLICIT:
         raise UsageError("Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
@@ -170,8 +177,14 @@ def _control(v: _Values) -> ControlOptions:
         raise UsageError("--load-model=* loads all models; it cannot stand beside names")
     if mode is ControlMode.POLL and not v.repository_poll_secs:
         raise UsageError("--repository-poll-secs: expected at least 1 with --model-control-mode=poll, got 0")
+    try:
+        repositories = tuple(parse_address(path) for path in v.model_repository)
+    except InvalidArgument as error:
+        raise UsageError(error.message) from None
+    in_the_cloud = any(isinstance(one, CloudAddress) for one in repositories)
     return ControlOptions(
-        repositories=tuple(Path(path) for path in v.model_repository),
+        repositories=repositories,
+        cloud=_cloud(v, environment) if in_the_cloud else None,
         mode=mode,
         poll_interval_ns=v.repository_poll_secs * NS_PER_S,
         settle_ns=v.repository_settle_ms * NS_PER_MS,
@@ -182,6 +195,19 @@ def _control(v: _Values) -> ControlOptions:
         model_config_name=v.model_config_name,
         auto_complete=not (v.disable_auto_complete_config or v.strict_model_config),
         namespacing=v.model_namespacing,
+    )
+
+
+def _cloud(v: _Values, environment: Mapping[str, str]) -> CloudOptions:
+    """The options of repositories in the cloud. Without --repository-cache copies are made in a folder of this server alone."""
+    kept = Path(v.repository_cache) if v.repository_cache else None
+    scratch = Path(tempfile.gettempdir()) / f"tpy-repository-{secrets.token_hex(8)}"
+    return CloudOptions(
+        directory=kept or scratch,
+        keep=kept is not None,
+        bytes_max=v.repository_cache_byte_size,
+        start_ns=v.repository_start_secs * NS_PER_S,
+        environment=CloudEnvironment(environment),
     )
 
 

@@ -70,7 +70,7 @@ class Server:
         repositories = (*self._given["model_repository"], str(self._own_repository()))
         try:
             values, warnings = collect({**self._given, "model_repository": repositories}, {})
-            options = server_options(values, warnings)
+            options = server_options(values, warnings, os.environ)
         except UsageError as error:
             raise InvalidArgument(str(error)) from None
         engine = EngineThread(options, gpus=visible_gpus())

@@ -1,0 +1,11 @@
+"""Model repositories in the cloud: S3 and what speaks its protocol, Google Cloud Storage, Azure Blob Storage, OSS.
+
+A model is served from a local copy (`copies`). Its objects are listed, what the copy lacks of them is downloaded
+(`core/objects.py`, `download`), and from then on it is a model directory as on a disk. `bucket` speaks to the providers, with
+the credentials that `credentials` finds; `errors` says what went wrong in words that name a remedy; `source` puts it together.
+"""
+
+from tpy_control.sources.cloud.credentials import CloudEnvironment
+from tpy_control.sources.cloud.source import CloudOptions, CloudSource
+
+__all__ = ["CloudEnvironment", "CloudOptions", "CloudSource"]

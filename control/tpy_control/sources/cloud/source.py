@@ -1,0 +1,404 @@
+"""Repositories in the cloud as a source of models, each with a local copy.
+
+While a provider is away, the last listing stands: models go on serving, and those of which there is a complete copy can be
+loaded. The log says it once when that begins, and once when it is over.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import msgspec
+
+from tpy import limits
+from tpy.clock import Clock
+from tpy.errors import Unavailable
+from tpy.telemetry.metrics import MeasuredFamily, MetricKind, Sample
+from tpy.units import NS_PER_S
+from tpy_control.core.address import CloudAddress
+from tpy_control.core.objects import CloudObject, ModelListing, listing_of, plan_of
+from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
+from tpy_control.sources.cloud.bucket import Bucket, require_library
+from tpy_control.sources.cloud.copies import CopyKey, LocalCopies, folder_name
+from tpy_control.sources.cloud.credentials import CloudEnvironment, access_of
+from tpy_control.sources.cloud.download import Counts, Downloader
+from tpy_control.sources.cloud.errors import CloudError, CloudErrorKind, about
+from tpy_control.sources.disk import BACKENDS_FOLDER, DiskRepositories
+from tpy_control.sources.protocol import RepositorySource
+
+_log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+class CloudOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Where copies are kept, whether they stay there (`keep`), and how many bytes they may have; `start_ns` is how long a
+    repository may take to answer for the first time. `environment` has the credentials."""
+
+    directory: Path
+    keep: bool = False
+    bytes_max: int = limits.CLOUD_CACHE_BYTES_DEFAULT
+    start_ns: int = 30 * NS_PER_S
+    environment: CloudEnvironment
+
+
+class _Repository:
+    """One repository."""
+
+    def __init__(self, address: CloudAddress, bucket: Bucket) -> None:
+        self.address = address
+        self.bucket = bucket
+        self.counts = Counts()
+        self.names: tuple[str, ...] | None = None
+        """The models at the last listing; None before the first."""
+        self.all_objects: Mapping[str, ModelListing] | None = None
+        """All models, listed since the last call of `list_models`."""
+        self.known: dict[str, ModelListing] = {}
+        """The newest listing of each model that is known."""
+        self.away = ""
+        """Why the provider cannot be asked now."""
+
+
+class CloudSource(RepositorySource):
+    """Implements RepositorySource for repositories in the cloud."""
+
+    def __init__(self, addresses: Sequence[CloudAddress], options: CloudOptions, clock: Clock) -> None:
+        """Raises Unavailable where the client library is missing, InvalidArgument for credentials that cannot be used. Blocks:
+        reads files of credentials."""
+        require_library()
+        self._options = options
+        self._clock = clock
+        self._copies = LocalCopies(options.directory, keep=options.keep, bytes_max=options.bytes_max)
+        self._downloader = Downloader(self._copies, clock)
+        try:
+            buckets = [Bucket(address, access_of(address, options.environment)) for address in addresses]
+        except CloudError as error:
+            raise Unavailable(error.text) from None
+        self._repositories = {str(bucket.address): _Repository(bucket.address, bucket) for bucket in buckets}
+        roots = [self._copies.root(one.address) for one in self._repositories.values()]
+        self._disk = DiskRepositories(roots, check=anyio.from_thread.check_cancelled)
+        self._locks: dict[ModelLocation, anyio.Lock] = {}
+        self._ahead: dict[ModelLocation, ModelListing | CloudError | None] = {}
+        """The results of `prefetch` that no scan has used yet."""
+        self._being_prepared: set[ModelLocation] = set()
+        self._used: set[CopyKey] = set()
+        self._is_open = False
+
+    def directory(self, repository: str) -> Path:
+        """The folder that stands for a repository."""
+        return self._copies.root(self._repositories[repository].address)
+
+    async def aclose(self) -> None:
+        """Give the copies back."""
+        with anyio.CancelScope(shield=True):  # short: files are removed
+            await anyio.to_thread.run_sync(self._copies.close)
+
+    async def list_models(self) -> Sequence[ModelLocation]:
+        """The folders of all repositories. A repository that is away has those of its last listing, at the start those of which
+        there is a copy; without either this raises Unavailable."""
+        if not self._is_open:
+            await anyio.to_thread.run_sync(self._copies.open)
+            self._is_open = True
+        failed: list[CloudError] = []
+        async with anyio.create_task_group() as tasks:
+            for repository in self._repositories.values():
+                tasks.start_soon(self._list, repository, failed)
+        if failed:
+            raise Unavailable("; ".join(error.text for error in failed))
+        return sorted(
+            ModelLocation(text, name) for text, repository in self._repositories.items() for name in repository.names or ()
+        )
+
+    async def fingerprints(self, locations: Sequence[ModelLocation]) -> Sequence[DirectoryFingerprint | None]:
+        """Those of the objects, by one listing of the whole repository after each `list_models`."""
+        for text in {location.repository for location in locations}:
+            repository = self._repositories[text]
+            if repository.all_objects is None and not repository.away:
+                try:
+                    await self._list_all(repository)
+                except CloudError as error:
+                    self._left(repository, error)
+        return [self._fingerprint(location) for location in locations]
+
+    async def prefetch(self, locations: Sequence[ModelLocation]) -> None:
+        """Download models that are about to be scanned, some at a time."""
+        waiting = iter(locations)
+        self._being_prepared.update(locations)
+
+        async def work() -> None:
+            for location in waiting:
+                async with self._lock(location):
+                    try:
+                        self._ahead[location] = await self._update(location)
+                    except CloudError as error:
+                        self._ahead[location] = error
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(limits.CLOUD_MODELS_AT_ONCE_MAX):
+                tasks.start_soon(work)
+
+    async def scan(self, location: ModelLocation, *, config_name: str) -> ModelScan | None:
+        """Update the copy and scan it. While the provider is away a complete copy is scanned as it is."""
+        self._being_prepared.add(location)
+        async with self._lock(location):
+            try:
+                listing = self._ahead.pop(location) if location in self._ahead else await self._update(location)
+                if isinstance(listing, CloudError):
+                    raise listing
+            except CloudError as error:
+                return ModelScan(
+                    location=location,
+                    directory=self.directory(location.repository) / location.name,
+                    fingerprint=DirectoryFingerprint(error=error.text),
+                    error=error.text,
+                )
+            if listing is None:
+                self._being_prepared.discard(location)
+                return None
+            look = functools.partial(self._disk.scan, self._local(location), config_name)
+            scan = await anyio.to_thread.run_sync(look, abandon_on_cancel=True)
+            return None if scan is None else msgspec.structs.replace(scan, location=location, fingerprint=listing.fingerprint)
+
+    async def md5(self, location: ModelLocation, path: str) -> str | None:
+        """Of the copy."""
+        look = functools.partial(self._disk.md5, self._local(location), path)
+        return await anyio.to_thread.run_sync(look, abandon_on_cancel=True)
+
+    async def watch(self, changed: Callable[[], None]) -> None:
+        """Returns: providers tell nothing."""
+        await anyio.lowlevel.checkpoint()
+
+    def release(self, location: ModelLocation) -> None:
+        """The scan of a model led to nothing that is served."""
+        self._being_prepared.discard(location)
+
+    async def retain(self, is_used: Callable[[ModelLocation], bool]) -> None:
+        """Give back the copies of models that are not used, nor about to be."""
+        self._being_prepared = {location for location in self._being_prepared if not is_used(location)}
+        texts = {folder_name(one.address): text for text, one in self._repositories.items()}
+        self._used = {
+            key
+            for key in self._copies.all()
+            if key.repository in texts and is_used(ModelLocation(texts[key.repository], key.name))
+        }
+        await anyio.to_thread.run_sync(self._copies.give_back, self._protected())
+
+    def families(self) -> list[MeasuredFamily]:
+        """The metrics of the repositories."""
+        return [
+            self._family("tpy_repository_reachable", MetricKind.GAUGE, "1 if the repository answered last time", _reachable),
+            self._family("tpy_repository_downloaded_bytes", MetricKind.COUNTER, "Bytes downloaded", lambda one: one.counts.bytes),
+            self._family("tpy_repository_downloaded_files", MetricKind.COUNTER, "Files downloaded", lambda one: one.counts.files),
+            self._family(
+                "tpy_repository_failures",
+                MetricKind.COUNTER,
+                "Listings and downloads that failed",
+                lambda one: one.counts.failures,
+            ),
+            MeasuredFamily(
+                name="tpy_repository_cache_bytes",
+                kind=MetricKind.GAUGE,
+                help="Bytes of the local copies of models",
+                samples=(Sample({}, self._copies.size_bytes()),),
+            ),
+        ]
+
+    def _family(self, name: str, kind: MetricKind, about: str, value: Callable[[_Repository], float]) -> MeasuredFamily:
+        samples = tuple(Sample({"repository": text}, value(one)) for text, one in self._repositories.items())
+        return MeasuredFamily(name=name, kind=kind, help=about, samples=samples)
+
+    def _local(self, location: ModelLocation) -> ModelLocation:
+        """The location of a copy."""
+        return ModelLocation(str(self.directory(location.repository)), location.name)
+
+    def _lock(self, location: ModelLocation) -> anyio.Lock:
+        return self._locks.setdefault(location, anyio.Lock())
+
+    async def _list(self, repository: _Repository, failed: list[CloudError]) -> None:
+        """List the models of a repository; for the first time, try again for a while."""
+        deadline_ns = self._clock.now_ns() + self._options.start_ns
+        pause_s = 0.5
+        while True:
+            try:
+                names = await self._ask(repository, repository.bucket.folders, self._seconds_for_listing(repository, deadline_ns))
+                break
+            except CloudError as error:
+                has_copies = repository.names is not None or self._use_copies(repository, error)
+                if has_copies:
+                    self._left(repository, error)
+                    return
+                is_last = self._clock.now_ns() + pause_s * NS_PER_S >= deadline_ns
+                if error.kind is not CloudErrorKind.AWAY or is_last:
+                    repository.counts.failures += 1
+                    repository.away = error.text
+                    failed.append(error)
+                    return
+                if not repository.away:
+                    repository.away = error.text
+                    _log.warning("%(reason)s; trying again", {"reason": error.text})
+            await anyio.sleep(pause_s)
+            pause_s = min(2 * pause_s, limits.CLOUD_START_PAUSE_S_MAX)
+        self._came_back(repository)
+        if not names and repository.names is None:
+            _log.warning("%(address)s has no folder: is its path right?", {"address": repository.address.text})
+        repository.names = tuple(name for name in names if name != BACKENDS_FOLDER)
+        repository.all_objects = None
+        if BACKENDS_FOLDER in names:
+            await self._fetch_backends(repository)
+
+    def _seconds_for_listing(self, repository: _Repository, deadline_ns: int) -> float:
+        if repository.names is not None:
+            return limits.CLOUD_LIST_S_MAX
+        return max(0.5, min(limits.CLOUD_LIST_S_MAX, (deadline_ns - self._clock.now_ns()) / NS_PER_S))
+
+    def _use_copies(self, repository: _Repository, error: CloudError) -> bool:
+        """Take the models of which there are copies, where the provider is away at the start; False without any."""
+        names = self._copies.names(repository.address) if error.kind is CloudErrorKind.AWAY else []
+        repository.names = tuple(name for name in names if name != BACKENDS_FOLDER) or None
+        return repository.names is not None
+
+    async def _fetch_backends(self, repository: _Repository) -> None:
+        """Bring the python-based backends of a repository along."""
+        location = ModelLocation(str(repository.address), BACKENDS_FOLDER)
+        async with self._lock(location):
+            try:
+                await self._update(location)
+            except CloudError as error:
+                _log.error("python-based backends are not updated: %(reason)s", {"reason": error.text})
+
+    async def _list_all(self, repository: _Repository) -> None:
+        objects = functools.partial(repository.bucket.objects, check=anyio.from_thread.check_cancelled)
+        try:
+            found = await self._ask(repository, objects, limits.CLOUD_LIST_S_MAX)
+        except CloudError as error:
+            if error.kind is not CloudErrorKind.BROKEN:
+                raise
+            # A key somewhere that is no path: it must not hide the other models.
+            repository.all_objects = {name: await self._list_one(repository, name) for name in repository.names or ()}
+            return
+        by_model: dict[str, list[CloudObject]] = {}
+        for one in found:
+            name, separator, path = one.path.partition("/")
+            if separator:
+                by_model.setdefault(name, []).append(msgspec.structs.replace(one, path=path))
+        repository.all_objects = {name: listing_of(by_model[name]) for name in by_model}
+        self._came_back(repository)
+
+    async def _list_one(self, repository: _Repository, name: str) -> ModelListing:
+        """The listing of one model; empty if it is gone."""
+        objects = functools.partial(repository.bucket.objects, name, check=anyio.from_thread.check_cancelled)
+        try:
+            found = await self._ask(repository, objects, limits.CLOUD_LIST_S_MAX)
+        except CloudError as error:
+            if error.kind is not CloudErrorKind.BROKEN:
+                raise
+            return ModelListing(error=error.text)
+        start = len(name) + 1
+        return listing_of(msgspec.structs.replace(one, path=one.path[start:]) for one in found if len(one.path) >= start)
+
+    async def _ask(self, repository: _Repository, work: Callable[[], _T], seconds: float) -> _T:
+        """Ask the provider in a thread; one that does not answer in time is left behind."""
+        try:
+            with anyio.fail_after(seconds):
+                return await self._downloader.run(work)
+        except TimeoutError:
+            cause = f"no answer within {seconds:.0f} s: check the endpoint and the network"
+            raise about(repository.address, cause, CloudErrorKind.AWAY) from None
+
+    async def _update(self, location: ModelLocation) -> ModelListing | None:
+        """Make the copy of a model what the repository has; None if it has none. Its lock is held. Raises CloudError."""
+        repository = self._repositories[location.repository]
+        if repository.away and (copied := await self._listing_of_copy(location)) is not None:
+            return copied
+        try:
+            for left in reversed(range(limits.CLOUD_TRIES_MAX)):
+                listing = await self._list_one(repository, location.name)
+                if listing.error:
+                    raise about(
+                        repository.address, listing.error, CloudErrorKind.REFUSED, key=repository.address.key(location.name)
+                    )
+                repository.known[location.name] = listing
+                if not listing.files and not listing.folders:
+                    return None
+                try:
+                    await self._fetch(repository, location, listing)
+                    return listing
+                except CloudError as error:
+                    if error.kind is not CloudErrorKind.CHANGED or not left:
+                        raise
+        except CloudError as error:
+            repository.counts.failures += 1
+            if error.kind is not CloudErrorKind.AWAY:
+                raise
+            known = await self._listing_of_copy(location)
+            if known is None:
+                raise
+            self._left(repository, error)
+            return known
+        return None
+
+    async def _listing_of_copy(self, location: ModelLocation) -> ModelListing | None:
+        """What the complete copy of a model is a copy of, which then counts as known; None without one."""
+        repository = self._repositories[location.repository]
+        find = functools.partial(self._copies.listing, repository.address, location.name)
+        found = await anyio.to_thread.run_sync(find)
+        if found is not None:
+            repository.known[location.name] = found
+        return found
+
+    async def _fetch(self, repository: _Repository, location: ModelLocation, listing: ModelListing) -> None:
+        """Bring a copy up to date."""
+        address, name = repository.address, location.name
+        try:
+            have = await anyio.to_thread.run_sync(functools.partial(self._copies.have, address, name))
+            plan = plan_of(listing, have)
+            is_complete = self._copies.is_copy_of(address, name, listing)
+            if plan.fetch or plan.remove or not is_complete:
+                protected = self._protected()
+                room = functools.partial(self._copies.make_room, address, name, listing.size_bytes, protected)
+                for removed in await anyio.to_thread.run_sync(room):
+                    _log.info("the copy of model '%(model)s' makes room for others", {"model": removed})
+                await self._downloader.fetch(repository.bucket, name, listing, plan, repository.counts)
+            await anyio.to_thread.run_sync(functools.partial(self._copies.use, address, name))
+        except OSError as error:
+            cause = f"the local copy cannot be written: {error.strerror or error}"
+            raise about(address, cause, CloudErrorKind.BROKEN, key=address.key(name)) from None
+        self._came_back(repository)
+
+    def _protected(self) -> set[CopyKey]:
+        """The copies that must stay: of models that are used, about to be, and of backends."""
+        found = set(self._used)
+        for text, repository in self._repositories.items():
+            folder = folder_name(repository.address)
+            found.add(CopyKey(folder, BACKENDS_FOLDER))
+            found.update(CopyKey(folder, one.name) for one in self._being_prepared if one.repository == text)
+        return found
+
+    def _fingerprint(self, location: ModelLocation) -> DirectoryFingerprint | None:
+        repository = self._repositories[location.repository]
+        if repository.all_objects is not None and not (repository.away and location.name in repository.known):
+            listing = repository.all_objects.get(location.name)
+            return None if listing is None or not (listing.files or listing.folders or listing.error) else listing.fingerprint
+        known = repository.known.get(location.name)
+        return DirectoryFingerprint(error=repository.away) if known is None else known.fingerprint
+
+    def _left(self, repository: _Repository, error: CloudError) -> None:
+        """The provider cannot be asked; said once."""
+        if not repository.away:
+            _log.warning("model repository cannot be read, served models go on: %(reason)s", {"reason": error.text})
+        repository.counts.failures += 1
+        repository.away = error.text
+
+    def _came_back(self, repository: _Repository) -> None:
+        if repository.away:
+            repository.away = ""
+            _log.info("model repository %(address)s can be read again", {"address": repository.address.text})
+
+
+def _reachable(repository: _Repository) -> float:
+    return 0.0 if repository.away else 1.0
