@@ -7,6 +7,7 @@ Read `core/control.py` for the rule, `plane.py` for what happens when, `run.py` 
 """
 
 from tpy_control.check import LoadTrial, ModelCheck, check_repository
+from tpy_control.downloads import as_folders
 from tpy_control.options import ControlMode, ControlOptions
 from tpy_control.plane import StartupReport
 from tpy_control.run import run_control_plane
@@ -24,6 +25,7 @@ __all__ = [
     "ModelCheck",
     "RepositorySource",
     "StartupReport",
+    "as_folders",
     "check_repository",
     "run_control_plane",
 ]

@@ -10,7 +10,6 @@ import msgspec
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control.core.address import RepositoryAddress
 from tpy_control.sources.cloud import CloudOptions
-from tpy_control.sources.cloud.copies import models_folder
 
 
 class ControlMode(enum.Enum):
@@ -68,4 +67,4 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
 def _folder(repository: RepositoryAddress, cloud: CloudOptions | None) -> Path:
     if isinstance(repository, Path) or cloud is None:
         return Path(str(repository))
-    return models_folder(cloud.directory, repository)
+    return cloud.folder_of(repository)

@@ -99,7 +99,7 @@ def listing_of(objects: Iterable[CloudObject]) -> ModelListing:
 
 
 def plan_of(listing: ModelListing, have: Mapping[str, LocalFile]) -> Plan:
-    """What is to be done so that a local copy has what the listing says, and nothing else."""
+    """The plan after which a local copy has what the listing says, and nothing else."""
     fetch: list[CloudObject] = []
     keep: list[str] = []
     for file in listing.files:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
 import orjson
 
 from tpy.cli.deep_check import DeepCheck
 from tpy.cli.serve import visible_gpus
+from tpy.cli.serve_options import NO_ENVIRONMENT
 from tpy.config import ModelConfig, Objection, Problem, Severity
-from tpy_control import ModelCheck, check_repository
+from tpy_control import ModelCheck, as_folders, check_repository
+from tpy_control.core.address import parse_address
 from tpy_data.engine.loading.support import unsupported, without_effect
 from tpy_data.registry import BackendRegistry, how_to_get
 
 
 def report(
-    repositories: Sequence[Path],
+    repositories: Sequence[str],
     *,
     as_json: bool,
     model_config_name: str,
@@ -24,9 +27,33 @@ def report(
     namespacing: bool,
     backend_directory: Path,
     deep: bool = False,
+    environment: Mapping[str, str] = NO_ENVIRONMENT,
 ) -> tuple[str, bool]:
-    """The text to print, and whether every model is sound. `deep`: models are loaded, too. Raises Unavailable for a repository
-    that cannot be read."""
+    """The text to print, and whether every model is sound. `deep`: models are loaded, too. Repositories in the cloud are
+    downloaded, with the credentials of `environment`. Raises Unavailable for a repository that cannot be read."""
+    with as_folders([parse_address(text) for text in repositories], environment) as folders:
+        checks = _checks(
+            list(folders.values()),
+            model_config_name=model_config_name,
+            auto_complete=auto_complete,
+            namespacing=namespacing,
+            backend_directory=backend_directory,
+            deep=deep,
+        )
+    checks = [_named(check, folders) for check in checks]
+    sound = all(check.ok for check in checks)
+    return (_json(checks) if as_json else _text(checks)), sound
+
+
+def _checks(
+    repositories: Sequence[Path],
+    *,
+    model_config_name: str,
+    auto_complete: bool,
+    namespacing: bool,
+    backend_directory: Path,
+    deep: bool,
+) -> list[ModelCheck]:
     registry = BackendRegistry(
         backend_directory=backend_directory, repository_backend_directories=[path / "backends" for path in repositories]
     )
@@ -43,7 +70,7 @@ def report(
             yield Objection("backend", message, expected=there)
 
     try:
-        checks = check_repository(
+        return check_repository(
             repositories,
             model_config_name=model_config_name,
             auto_complete=auto_complete,
@@ -53,8 +80,20 @@ def report(
         )
     finally:
         registry.close()
-    sound = all(check.ok for check in checks)
-    return (_json(checks) if as_json else _text(checks)), sound
+
+
+def _named(check: ModelCheck, folders: Mapping[str, Path]) -> ModelCheck:
+    """The findings with the addresses of repositories in place of the folders that stand for them."""
+
+    def named(text: str) -> str:
+        for address, folder in folders.items():
+            text = text.replace(str(folder), address)
+        return text
+
+    problems = tuple(
+        msgspec.structs.replace(problem, path=named(problem.path), message=named(problem.message)) for problem in check.problems
+    )
+    return msgspec.structs.replace(check, repository=named(check.repository), problems=problems)
 
 
 def _leaf(field: str) -> str:

@@ -87,7 +87,7 @@ def _packages() -> Iterator[Finding]:
         yield Finding("packages", Verdict.ERROR, f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
     else:
         yield Finding("packages", Verdict.OK, f"tpy {__version__} and all {len(required)} that it needs")
-    for extra in ("redis", "demo"):
+    for extra in ("redis", "demo", "cloud"):
         absent = [name for name in extras.get(extra, ()) if not _version(name)]
         advice = f"pip install {' '.join(absent)}" if absent else ""
         yield Finding(f"extra {extra}", Verdict.OK, "not installed" if absent else "installed", advice)

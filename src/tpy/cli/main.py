@@ -43,9 +43,9 @@ def cli() -> None:
 
 
 @cli.command(cls=ServeCommand, context_settings=_SETTINGS)
-@click.argument("directory", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("directory", nargs=-1, type=click.Path())
 @serve_options()
-def serve(directory: tuple[Path, ...], **given: tuple[str, ...]) -> None:
+def serve(directory: tuple[str, ...], **given: tuple[str, ...]) -> None:
     """Serve the models of a repository: DIRECTORY, or --model-repository. A folder that is a model itself, a folder with one
     model file, and a model file are served, too. Takes Triton's flags; those without a
     meaning here are accepted with a warning."""
@@ -53,9 +53,9 @@ def serve(directory: tuple[Path, ...], **given: tuple[str, ...]) -> None:
 
 
 @cli.command(cls=ServeCommand, context_settings=_SETTINGS)
-@click.argument("directory", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("directory", nargs=-1, required=True, type=click.Path())
 @serve_options()
-def dev(directory: tuple[Path, ...], **given: tuple[str, ...]) -> None:
+def dev(directory: tuple[str, ...], **given: tuple[str, ...]) -> None:
     """Serve while you work on the models: as tpy serve, and a changed file is served within a second, a broken one never takes
     the server down, the log is short, and answers to a model's exceptions carry the traceback."""
     from tpy.cli.development import with_development_defaults
@@ -63,7 +63,7 @@ def dev(directory: tuple[Path, ...], **given: tuple[str, ...]) -> None:
     sys.exit(_serve(directory, with_development_defaults(given, os.environ), development=True))
 
 
-def _serve(directories: Sequence[Path], given: Mapping[str, tuple[str, ...]], *, development: bool = False) -> int:
+def _serve(directories: Sequence[str], given: Mapping[str, tuple[str, ...]], *, development: bool = False) -> int:
     from tpy.cli.serve import serve as run
     from tpy.cli.serve_options import server_options
     from tpy.cli.serve_target import serve_target
@@ -72,10 +72,13 @@ def _serve(directories: Sequence[Path], given: Mapping[str, tuple[str, ...]], *,
     with ExitStack() as targets:
         given = dict(given)
         for directory in directories:
-            target = targets.enter_context(serve_target(directory))
-            given["model_repository"] = (*given.get("model_repository", ()), str(target.repository))
-            if target.taken:
-                click.echo(target.taken, err=True)
+            served = directory
+            if "://" not in directory:
+                target = targets.enter_context(serve_target(Path(directory)))
+                served = str(target.repository)
+                if target.taken:
+                    click.echo(target.taken, err=True)
+            given["model_repository"] = (*given.get("model_repository", ()), served)
         values, warnings = collect(given, os.environ)
         clash = package_clash()
         if clash:
@@ -84,7 +87,7 @@ def _serve(directories: Sequence[Path], given: Mapping[str, tuple[str, ...]], *,
 
 
 @cli.command()
-@click.argument("repository", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("repository", nargs=-1, required=True, type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Write the findings as one JSON document.")
 @click.option("--model-config-name", default="", metavar="NAME", help="As for tpy serve.")
 @click.option("--disable-auto-complete-config", "complete", is_flag=True, help="As for tpy serve.")
@@ -99,7 +102,7 @@ def _serve(directories: Sequence[Path], given: Mapping[str, tuple[str, ...]], *,
 )
 @click.option("--deep", is_flag=True, help="Also load each model and make one instance of it; runs the code of models.")
 def check(
-    repository: tuple[Path, ...],
+    repository: tuple[str, ...],
     deep: bool,
     as_json: bool,
     model_config_name: str,
@@ -118,6 +121,7 @@ def check(
         namespacing=namespacing,
         backend_directory=backend_directory,
         deep=deep,
+        environment=os.environ,
     )
     click.echo(text)
     sys.exit(0 if sound else _FAILURE)

@@ -105,7 +105,7 @@ class Bucket:
         return not encryption.startswith("aws:kms") and not customers
 
     def _settle_credentials(self) -> None:
-        """Where no credentials are configured, the repository may be public, or the machine may have an identity of its own,
+        """Without configured credentials the repository may be public, or the machine may have an identity of its own,
         which takes time to find out: asks without credentials first."""
         with self._lock:
             if self._anonymous is not None:

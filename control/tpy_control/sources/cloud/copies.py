@@ -115,7 +115,8 @@ class LocalCopies:
         return sorted(key.name for key, one in self._manifests.items() if key.repository == repository and one.complete)
 
     def listing(self, address: CloudAddress, name: str) -> ModelListing | None:
-        """What the complete copy of a model is a copy of; None without one. One of an earlier run of the server is verified."""
+        """The listing that the complete copy of a model is of; None without one. A copy of an earlier run of the server is
+        verified."""
         key = CopyKey(folder_name(address), name)
         self.have(address, name)
         manifest = self._manifests.get(key)
@@ -200,13 +201,13 @@ class LocalCopies:
         if self.keep and key in self._manifests:
             os.utime(self._manifest_file(key))
 
-    def give_back(self, used: Collection[CopyKey]) -> None:
-        """Remove the copies that are not used, unless they are kept for another time."""
-        if self.keep:
-            return
+    def give_back(self, used: Collection[CopyKey], gone: Collection[CopyKey]) -> None:
+        """Remove the copies that are not used, unless they are kept for another time: of those only the ones whose models are
+        `gone` from their repositories."""
         with self._mutex:
-            for key in [key for key in self._manifests if key not in used and key not in self._reserved]:
-                self._remove(key)
+            for key in list(self._manifests):
+                if key not in used and key not in self._reserved and (not self.keep or key in gone):
+                    self._remove(key)
 
     def all(self) -> Sequence[CopyKey]:
         """All copies, those that are not complete, too."""

@@ -58,7 +58,7 @@ class KeyPair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """How a repository is reached. `settings` are those of the client library; `keys` stands for credentials that it is not to
+    """The access to a repository. `settings` are those of the client library; `keys` stands for credentials that it is not to
     find itself; `may_be_public`: no credentials are configured, so the repository may be one that everybody can read. `source`
     says in error texts where the credentials are from."""
 
@@ -94,7 +94,7 @@ _Entry = TypeVar("_Entry")
 
 
 def access_of(address: CloudAddress, environment: Mapping[str, str]) -> Access:
-    """How the repository is reached. Blocks: reads files of credentials. Raises InvalidArgument for one that cannot be used; its
+    """The access to a repository. Blocks: reads files of credentials. Raises InvalidArgument for one that cannot be used; its
     text has nothing of what is in it."""
     file = _read(environment[CREDENTIAL_FILE]) if environment.get(CREDENTIAL_FILE) else None
     source = f"{CREDENTIAL_FILE}={environment.get(CREDENTIAL_FILE)}" if file is not None else "the environment"

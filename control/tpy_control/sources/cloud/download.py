@@ -37,7 +37,7 @@ class _Block(NamedTuple):
 
 
 class Counts:
-    """What has been downloaded since the start of the server, of one repository."""
+    """Counts what has been downloaded since the start of the server, of one repository."""
 
     def __init__(self) -> None:
         self.bytes = 0

@@ -14,7 +14,7 @@ from tpy_control.core.address import CloudAddress, Provider
 
 
 class CloudErrorKind(enum.Enum):
-    """What an error means for the copy of a model."""
+    """The consequence of an error for the copy of a model."""
 
     AWAY = "away"
     """The provider does not answer, or refuses for now: trying again may help, and what is served goes on."""
@@ -23,7 +23,7 @@ class CloudErrorKind(enum.Enum):
     CHANGED = "changed"
     """The object is not the one that was listed."""
     BROKEN = "broken"
-    """What came is not the object, or the local copy cannot be written."""
+    """The download is not the object, or the local copy cannot be written."""
 
 
 class CloudError(Exception):
@@ -111,7 +111,8 @@ def translate(
         if source and not anonymous:
             cause += f"; credentials are from {source}"
         return about(address, cause, CloudErrorKind.REFUSED, key=key, status=status)
-    return about(address, _connection(address, text, name), CloudErrorKind.AWAY, key=key)
+    kind = CloudErrorKind.REFUSED if "redirect" in text else CloudErrorKind.AWAY
+    return about(address, _connection(address, text, name), kind, key=key)
 
 
 def _named(status: int, code: str) -> str:
@@ -121,6 +122,8 @@ def _named(status: int, code: str) -> str:
 def _connection(address: CloudAddress, text: str, name: str) -> str:
     """The cause of a request that got no answer."""
     host = found[1] if (found := re.search(r"(?:GET|HEAD|POST|PUT) (https?://[^/\s?]+)", text)) else "the endpoint"
+    if "redirect" in text:
+        return f"{host} redirects: the bucket is in another region: set AWS_DEFAULT_REGION"
     if "dns error" in text:
         return f"the name of {host} cannot be resolved: check the endpoint, the region and DNS"
     if "ConnectionRefused" in text:

@@ -24,7 +24,7 @@ from tpy_control.core.address import CloudAddress
 from tpy_control.core.objects import CloudObject, ModelListing, listing_of, plan_of
 from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
 from tpy_control.sources.cloud.bucket import Bucket, require_library
-from tpy_control.sources.cloud.copies import CopyKey, LocalCopies, folder_name
+from tpy_control.sources.cloud.copies import CopyKey, LocalCopies, folder_name, models_folder
 from tpy_control.sources.cloud.credentials import CloudEnvironment, access_of
 from tpy_control.sources.cloud.download import Counts, Downloader
 from tpy_control.sources.cloud.errors import CloudError, CloudErrorKind, about
@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 
 class CloudOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Where copies are kept, whether they stay there (`keep`), and how many bytes they may have; `start_ns` is how long a
+    """The folder of the copies, whether they stay there (`keep`), and how many bytes they may have; `start_ns` is how long a
     repository may take to answer for the first time. `environment` has the credentials."""
 
     directory: Path
@@ -45,6 +45,10 @@ class CloudOptions(msgspec.Struct, frozen=True, kw_only=True):
     bytes_max: int = limits.CLOUD_CACHE_BYTES_DEFAULT
     start_ns: int = 30 * NS_PER_S
     environment: CloudEnvironment
+
+    def folder_of(self, address: CloudAddress) -> Path:
+        """The folder that stands for a repository."""
+        return models_folder(self.directory, address)
 
 
 class _Repository:
@@ -61,7 +65,7 @@ class _Repository:
         self.known: dict[str, ModelListing] = {}
         """The newest listing of each model that is known."""
         self.away = ""
-        """Why the provider cannot be asked now."""
+        """The reason why the provider cannot be asked now, "" if it can."""
 
 
 class CloudSource(RepositorySource):
@@ -186,7 +190,20 @@ class CloudSource(RepositorySource):
             for key in self._copies.all()
             if key.repository in texts and is_used(ModelLocation(texts[key.repository], key.name))
         }
-        await anyio.to_thread.run_sync(self._copies.give_back, self._protected())
+        await self._give_back()
+
+    async def _give_back(self) -> None:
+        await anyio.to_thread.run_sync(self._copies.give_back, self._protected(), self._gone())
+
+    def _gone(self) -> set[CopyKey]:
+        """The copies of models that their repositories had no more when they answered last."""
+        found: set[CopyKey] = set()
+        for repository in self._repositories.values():
+            names = set(repository.names or ())
+            if repository.names is not None and not repository.away:
+                folder = folder_name(repository.address)
+                found.update(key for key in self._copies.all() if key.repository == folder and key.name not in names)
+        return found
 
     def families(self) -> list[MeasuredFamily]:
         """The metrics of the repositories."""
@@ -250,6 +267,8 @@ class CloudSource(RepositorySource):
         repository.all_objects = None
         if BACKENDS_FOLDER in names:
             await self._fetch_backends(repository)
+        if self._gone():
+            await self._give_back()
 
     def _seconds_for_listing(self, repository: _Repository, deadline_ns: int) -> float:
         if repository.names is not None:
@@ -343,7 +362,7 @@ class CloudSource(RepositorySource):
         return None
 
     async def _listing_of_copy(self, location: ModelLocation) -> ModelListing | None:
-        """What the complete copy of a model is a copy of, which then counts as known; None without one."""
+        """The listing that the complete copy of a model is of, which then counts as known; None without one."""
         repository = self._repositories[location.repository]
         find = functools.partial(self._copies.listing, repository.address, location.name)
         found = await anyio.to_thread.run_sync(find)
