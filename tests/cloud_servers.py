@@ -25,13 +25,13 @@ NO_HEADERS: Mapping[str, str] = {}
 class S3Server:
     """moto's S3 server, with one bucket."""
 
-    def __init__(self, port: int = 0) -> None:
-        self._port = port
+    def __init__(self, bucket: str = BUCKET) -> None:
+        self._bucket = bucket
         self.host = ""
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self._port)],
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
@@ -43,9 +43,9 @@ class S3Server:
                 break
         self._drain = threading.Thread(target=self._process.stderr.read, daemon=True)
         self._drain.start()
-        self._request("PUT", f"/{BUCKET}")
+        self._request("PUT", f"/{self._bucket}")
         self._store = S3Store(
-            BUCKET,
+            self._bucket,
             endpoint=f"http://{self.host}",
             client_options={"allow_http": True},
             access_key_id="a",
@@ -63,18 +63,20 @@ class S3Server:
 
     def put(self, key: str, content: bytes | str) -> None:
         """Write an object."""
-        self._request("PUT", f"/{BUCKET}/{urllib.parse.quote(key)}", content.encode() if isinstance(content, str) else content)
+        self._request(
+            "PUT", f"/{self._bucket}/{urllib.parse.quote(key)}", content.encode() if isinstance(content, str) else content
+        )
 
     def delete(self, key: str) -> None:
         """Remove an object, or, of a key that ends in "/", all below it."""
         keys = [one["path"] for one in self._store.list(key).collect()] if key.endswith("/") else [key]
         for one in keys:
-            self._request("DELETE", f"/{BUCKET}/{urllib.parse.quote(one)}")
+            self._request("DELETE", f"/{self._bucket}/{urllib.parse.quote(one)}")
 
     def publish(self, folder: str) -> None:
         """Let everybody read the objects of a folder."""
         for one in self._store.list(folder).collect():
-            self._request("PUT", f"/{BUCKET}/{urllib.parse.quote(one['path'])}?acl", headers={"x-amz-acl": "public-read"})
+            self._request("PUT", f"/{self._bucket}/{urllib.parse.quote(one['path'])}?acl", headers={"x-amz-acl": "public-read"})
 
     def _request(self, method: str, path: str, content: bytes = b"", headers: Mapping[str, str] = NO_HEADERS) -> None:
         connection = http.client.HTTPConnection(self.host, timeout=_START_S_MAX)
@@ -107,7 +109,9 @@ def refuse(status: int, code: str) -> Fault:
 
     def fault(path: str, answer: Answer) -> None:
         answer.status = status
-        answer.content = f"<Error><Code>{code}</Code><AWSAccessKeyId>{KEYS['AWS_ACCESS_KEY_ID']}</AWSAccessKeyId></Error>".encode()
+        answer.content = (
+            f"<Error><Code>{code}</Code><AWSAccessKeyId>{KEYS['AWS_ACCESS_KEY_ID']}</AWSAccessKeyId></Error>".encode()
+        )
 
     return fault
 
@@ -120,7 +124,7 @@ class FaultyProxy:
         self.fault: Fault | None = None
         self.requests: list[str] = []
         self.hangs = threading.Event()
-        self._going_on = threading.Event()
+        self.going_on = threading.Event()
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -129,7 +133,7 @@ class FaultyProxy:
             def _forward(self) -> None:
                 proxy.requests.append(self.path)
                 if proxy.hangs.is_set():
-                    proxy._going_on.wait(60)
+                    proxy.going_on.wait(60)
                     self.close_connection = True
                     return
                 connection = http.client.HTTPConnection(host, timeout=30)
@@ -171,7 +175,7 @@ class FaultyProxy:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._going_on.set()
+        self.going_on.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(_START_S_MAX)

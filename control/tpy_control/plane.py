@@ -167,8 +167,8 @@ class Plane:
     async def return_unused_forever(self) -> None:
         """Give the source back its copies of models that are neither desired nor loaded any more; runs until cancelled."""
         before: frozenset[ModelId] | None = None
-        async for snapshot in self.store.watch():
-            used = _used(snapshot)
+        async for _ in self.store.watch():
+            used = _used(self.store.snapshot())
             if used != before:
                 before = used
                 await self.source.retain(functools.partial(self._is_used, used))
@@ -194,7 +194,7 @@ class Plane:
             override = self.core.kept_override(model, scan.fingerprint)
         prepared = await self.preparation.prepare(source, scan, model, override=override)
         if isinstance(prepared.outcome, Refused):
-            source.release(location)
+            source.prepared(scan.directory, is_used=False)
         return prepared
 
     def use(self, outcome: Candidate | Refused, *, why: str, by_name: bool = True, retry: bool = False) -> None:
@@ -211,6 +211,7 @@ class Plane:
         apply_again = retry and is_refused(snapshot, before)
         actions = self.core.apply(outcome, why=why, by_name=by_name, failed=failed, apply_again=apply_again, reload_touched=retry)
         self.perform(actions)
+        self.source.prepared(outcome.directory, is_used=True)
 
     def perform(self, actions: Iterable[Action]) -> None:
         """Write what the core decided."""

@@ -9,12 +9,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import zip_longest
 from pathlib import Path
 
 import pytest
 
+from tests.cloud_servers import KEYS, S3Server
 from tests.e2e.server import ServerProcess
 from tests.e2e.waiting import wait_until
 
@@ -34,6 +35,7 @@ class Reader:
         self._monkeypatch = monkeypatch
         self._server: ServerProcess | None = None
         self._log_seen = 0
+        self._cloud = ExitStack()
         for name, real in (("docs", ROOT / "docs"), ("tests", ROOT / "tests"), (".venv", Path(sys.prefix))):
             if not (home / name).exists():
                 (home / name).symlink_to(real)
@@ -41,6 +43,14 @@ class Reader:
         monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
         monkeypatch.setenv("COLUMNS", "120")
+
+    def with_cloud(self, bucket: str) -> None:
+        """Give the reader an S3 server with a bucket, its credentials, and an endpoint in place of the provider's."""
+        server = self._cloud.enter_context(S3Server(bucket))
+        endpoints = dict.fromkeys(("AWS_ENDPOINT_URL", "OSS_ENDPOINT"), f"http://{server.host}")
+        oss = {"OSS_ACCESS_KEY_ID": "key", "OSS_ACCESS_KEY_SECRET": "secret"}
+        for name, value in {**KEYS, **oss, **endpoints, "AWS_ALLOW_HTTP": "true"}.items():
+            self._monkeypatch.setenv(name, value)
 
     def follow(self, page: Path) -> None:
         """Do everything on the page; fails the test with all that is not as the page says."""
@@ -55,6 +65,7 @@ class Reader:
         finally:
             log = self._log()
             self.stop()
+            self._cloud.close()
         if problems:
             pytest.fail("\n".join([*problems, "--- log of the last server", log]), pytrace=False)
 

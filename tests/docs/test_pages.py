@@ -33,6 +33,9 @@ NEEDS = {
 }
 """Pages for what is installed apart: modules, and how to get them."""
 
+IN_THE_CLOUD = {"use-a-repository-in-the-cloud.md": "model-bucket", "serve-on-pai-eas.md": "triton-model-repo"}
+"""Pages whose reader has a bucket, and its name."""
+
 
 def _name(page: Path) -> str:
     return str(page.relative_to(ROOT))
@@ -49,6 +52,8 @@ def test_the_commands_of_a_page_work(page: Path, reader: Reader) -> None:
         modules, reason = NEEDS[page.name]
         if any(find_spec(module) is None for module in modules):
             pytest.skip(reason)
+    if page.name in IN_THE_CLOUD:
+        reader.with_cloud(IN_THE_CLOUD[page.name])
     reader.follow(page)
 
 

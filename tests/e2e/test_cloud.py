@@ -1,9 +1,11 @@
-"""Repositories in the cloud, on a real server of S3's protocol: 50 models in all modes, changes, faults, restarts without the cloud."""
+"""Repositories in the cloud, on a real server of S3's protocol: 50 models in all modes, changes, faults, restarts without it."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,7 +21,6 @@ from tpy.errors import Unavailable
 from tpy_control.core.address import CloudAddress, parse_address
 from tpy_control.core.scan import ModelLocation, ModelScan
 from tpy_control.sources import CloudEnvironment, CloudOptions, CloudSource
-
 
 from .repositories import AFFINE_CONFIG, IDENTITY_PAIR, ModelFolder
 from .server import ServerProcess, run_tpy
@@ -68,8 +69,6 @@ def ready(server: ServerProcess) -> set[str]:
 
 
 def metric(server: ServerProcess, name: str) -> float:
-    import urllib.request
-
     with urllib.request.urlopen(f"http://{server.metrics}/metrics") as answer:
         lines = answer.read().decode().splitlines()
     return float(next(line for line in lines if line.startswith(f"{name}{{")).rpartition(" ")[2])
@@ -84,9 +83,7 @@ def fifty(s3: S3Server) -> str:
     return "fifty"
 
 
-def test_fifty_models_in_mode_poll_then_without_the_cloud(
-    s3: S3Server, proxy: FaultyProxy, fifty: str, tmp_path: Path
-) -> None:
+def test_fifty_models_in_mode_poll_then_without_the_cloud(s3: S3Server, proxy: FaultyProxy, fifty: str, tmp_path: Path) -> None:
     names = {f"m{number:02}" for number in range(50)}
     flags = (f"--model-repository={address(proxy.host, fifty)}", f"--repository-cache={tmp_path / 'cache'}")
     poll = ("--model-control-mode=poll", "--repository-poll-secs=1", "--repository-settle-ms=200")
@@ -127,7 +124,9 @@ def test_fifty_models_in_mode_poll_then_without_the_cloud(
             assert ready(server) == {"m07", "m08"}
 
 
-def test_mode_explicit_fetches_what_is_loaded_and_gives_it_back(s3: S3Server, proxy: FaultyProxy, fifty: str, tmp_path: Path) -> None:
+def test_mode_explicit_fetches_what_is_loaded_and_gives_it_back(
+    s3: S3Server, proxy: FaultyProxy, fifty: str, tmp_path: Path
+) -> None:
     environment = {**KEYS, "TMPDIR": str(tmp_path)}
     with (
         serve(
@@ -182,13 +181,17 @@ async def test_refusals_name_the_cause_and_the_remedy(
     assert len(proxy.requests) == 1, "asking again does not help"
 
 
-def test_a_start_that_cannot_be(s3: S3Server, proxy: FaultyProxy, prefix: str) -> None:
-    flags = (f"--model-repository={address(proxy.host, prefix)}", "--repository-start-secs=1")
+async def test_an_endpoint_that_hangs(proxy: FaultyProxy, prefix: str, tmp_path: Path) -> None:
     proxy.hangs.set()
-    with serve(*flags, expect_exit=1) as server:
-        server.wait_end()
-    assert "does not answer in time" in server.log or "no answer within" in server.log
-    with serve(*flags, "--exit-on-error=false") as server, InferenceServerClient(server.http) as client:
+    async with opened(proxy.host, prefix, tmp_path) as source:
+        with pytest.raises(Unavailable, match=r"no answer within|does not answer in time"):
+            await source.list_models()
+
+
+def test_a_start_that_cannot_be(proxy: FaultyProxy, prefix: str) -> None:
+    proxy.hangs.set()
+    flags = (f"--model-repository={address(proxy.host, prefix)}", "--repository-start-secs=1", "--exit-on-error=false")
+    with serve(*flags) as server, InferenceServerClient(server.http) as client:
         assert not client.is_server_live()
         assert not client.is_server_ready()
 
@@ -277,7 +280,7 @@ def _tamper(answer: Answer) -> None:
 @pytest.mark.parametrize(
     ("change", "cause"),
     [
-        (_cut, "ended the connection|cannot be reached|truncated"),
+        (_cut, "^$"),  # as if the cloud were away: the copy stands
         (_short, "truncated|ended the connection"),
         (_tamper, "the MD5 of what came is [0-9a-f]{32}, that of the object [0-9a-f]{32}"),
     ],
@@ -292,7 +295,7 @@ async def test_an_object_that_is_not_the_one_in_the_bucket_is_never_used(
         affine(s3, prefix, "m", 3)
         proxy.fault = _of("model.onnx", change)  # type: ignore[assignment]
         scan = await scan_of(source)
-        assert scan.error == "" or __import__("re").search(cause, scan.error), scan.error
+        assert re.search(cause, scan.error), scan.error
         assert (before.directory / "1/model.onnx").read_bytes() == old
         proxy.fault = None
         assert not (await scan_of(source)).error
@@ -357,8 +360,8 @@ async def test_the_copies_have_no_more_bytes_than_they_may(s3: S3Server, prefix:
         s3.put(f"{prefix}/{name}/1/data", os.urandom(1000))
     async with opened(s3.host, prefix, tmp_path, bytes_max=2500) as source:
         scans = {name: await scan_of(source, name) for name in ("a", "b")}
-        await source.retain(lambda location: location.name == "b")
-        source.release(scans["a"].location)
+        source.prepared(scans["a"].directory, is_used=False)
+        source.prepared(scans["b"].directory, is_used=True)
         assert not (await scan_of(source, "c")).error
         assert not scans["a"].directory.exists(), "the one that is not used made room"
         refused = await scan_of(source, "a")

@@ -18,7 +18,7 @@ def checked(tmp_path: Path, config: str) -> tuple[list[str], bool]:
     (tmp_path / "m" / "1").mkdir(parents=True)
     (tmp_path / "m" / "config.pbtxt").write_text(config)
     text, sound = report(
-        [tmp_path],
+        [str(tmp_path)],
         as_json=False,
         model_config_name="",
         auto_complete=True,

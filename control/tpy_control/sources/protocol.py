@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from tpy.telemetry.metrics import MeasuredFamily
@@ -45,12 +46,12 @@ class RepositorySource(Protocol):
         """Make the copies of models that are about to be scanned; troubles are part of their scans."""
         return
 
-    def release(self, location: ModelLocation) -> None:
-        """The scan of a model led to nothing that is to be served."""
+    def prepared(self, directory: Path, *, is_used: bool) -> None:
+        """The scan of this directory has been used, or is not going to be: note it."""
         return
 
     async def retain(self, is_used: Callable[[ModelLocation], bool]) -> None:
-        """Take back the copies of models that are not used, nor scanned since they were last used or released."""
+        """Take back the copies of models that are not used, nor between a scan and `prepared`."""
         return
 
     def families(self) -> list[MeasuredFamily]:

@@ -68,9 +68,10 @@ class SeveralSources(RepositorySource):
             for source in self._sources:
                 tasks.start_soon(source.prefetch, [location for location in locations if self._of(location) is source])
 
-    def release(self, location: ModelLocation) -> None:
-        """To its source."""
-        self._of(location).release(location)
+    def prepared(self, directory: Path, *, is_used: bool) -> None:
+        """To both: each knows its own."""
+        for source in self._sources:
+            source.prepared(directory, is_used=is_used)
 
     async def retain(self, is_used: Callable[[ModelLocation], bool]) -> None:
         """By both."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from tpy.telemetry.cache import CACHE_FAMILIES
 from tpy.telemetry.gpus import GPU_FAMILIES
 from tpy.telemetry.metrics import FAMILIES, MeasuredFamily, MetricKind, Sample
+from tpy.telemetry.repositories import REPOSITORY_FAMILIES
 from tpy.units import KIB
 
 _UTILIZATION = "nv_cpu_utilization"
@@ -19,6 +20,7 @@ _PINNED_USED = "nv_pinned_memory_pool_used_bytes"
 SERVER_FAMILIES: Mapping[str, MetricKind] = {
     **{family.name: family.kind for family in FAMILIES},
     **GPU_FAMILIES,
+    **REPOSITORY_FAMILIES,
     **dict.fromkeys((_UTILIZATION, _MEMORY_TOTAL, _MEMORY_USED, _PINNED_TOTAL, _PINNED_USED, *CACHE_FAMILIES), MetricKind.GAUGE),
 }
 """Every family of the server's own: models cannot have them."""

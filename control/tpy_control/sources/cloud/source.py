@@ -18,7 +18,8 @@ import msgspec
 from tpy import limits
 from tpy.clock import Clock
 from tpy.errors import Unavailable
-from tpy.telemetry.metrics import MeasuredFamily, MetricKind, Sample
+from tpy.telemetry.metrics import MeasuredFamily
+from tpy.telemetry.repositories import RepositoryUse, repository_families
 from tpy.units import NS_PER_S
 from tpy_control.core.address import CloudAddress
 from tpy_control.core.objects import CloudObject, ModelListing, listing_of, plan_of
@@ -89,7 +90,7 @@ class CloudSource(RepositorySource):
         self._locks: dict[ModelLocation, anyio.Lock] = {}
         self._ahead: dict[ModelLocation, ModelListing | CloudError | None] = {}
         """The results of `prefetch` that no scan has used yet."""
-        self._being_prepared: set[ModelLocation] = set()
+        self._being_prepared: set[CopyKey] = set()
         self._used: set[CopyKey] = set()
         self._is_open = False
 
@@ -132,7 +133,7 @@ class CloudSource(RepositorySource):
     async def prefetch(self, locations: Sequence[ModelLocation]) -> None:
         """Download models that are about to be scanned, some at a time."""
         waiting = iter(locations)
-        self._being_prepared.update(locations)
+        self._being_prepared.update(map(self._key, locations))
 
         async def work() -> None:
             for location in waiting:
@@ -148,7 +149,7 @@ class CloudSource(RepositorySource):
 
     async def scan(self, location: ModelLocation, *, config_name: str) -> ModelScan | None:
         """Update the copy and scan it. While the provider is away a complete copy is scanned as it is."""
-        self._being_prepared.add(location)
+        self._being_prepared.add(self._key(location))
         async with self._lock(location):
             try:
                 listing = self._ahead.pop(location) if location in self._ahead else await self._update(location)
@@ -162,7 +163,7 @@ class CloudSource(RepositorySource):
                     error=error.text,
                 )
             if listing is None:
-                self._being_prepared.discard(location)
+                self._being_prepared.discard(self._key(location))
                 return None
             look = functools.partial(self._disk.scan, self._local(location), config_name)
             scan = await anyio.to_thread.run_sync(look, abandon_on_cancel=True)
@@ -177,13 +178,15 @@ class CloudSource(RepositorySource):
         """Returns: providers tell nothing."""
         await anyio.lowlevel.checkpoint()
 
-    def release(self, location: ModelLocation) -> None:
-        """The scan of a model led to nothing that is served."""
-        self._being_prepared.discard(location)
+    def prepared(self, directory: Path, *, is_used: bool) -> None:
+        """A copy that is used must stay until `retain` says otherwise."""
+        key = CopyKey(directory.parent.parent.name, directory.name)
+        if key in self._being_prepared and is_used:
+            self._used.add(key)
+        self._being_prepared.discard(key)
 
     async def retain(self, is_used: Callable[[ModelLocation], bool]) -> None:
         """Give back the copies of models that are not used, nor about to be."""
-        self._being_prepared = {location for location in self._being_prepared if not is_used(location)}
         texts = {folder_name(one.address): text for text, one in self._repositories.items()}
         self._used = {
             key
@@ -207,31 +210,18 @@ class CloudSource(RepositorySource):
 
     def families(self) -> list[MeasuredFamily]:
         """The metrics of the repositories."""
-        return [
-            self._family("tpy_repository_reachable", MetricKind.GAUGE, "1 if the repository answered last time", _reachable),
-            self._family("tpy_repository_downloaded_bytes", MetricKind.COUNTER, "Bytes downloaded", lambda one: one.counts.bytes),
-            self._family("tpy_repository_downloaded_files", MetricKind.COUNTER, "Files downloaded", lambda one: one.counts.files),
-            self._family(
-                "tpy_repository_failures",
-                MetricKind.COUNTER,
-                "Listings and downloads that failed",
-                lambda one: one.counts.failures,
-            ),
-            MeasuredFamily(
-                name="tpy_repository_cache_bytes",
-                kind=MetricKind.GAUGE,
-                help="Bytes of the local copies of models",
-                samples=(Sample({}, self._copies.size_bytes()),),
-            ),
+        uses = [
+            RepositoryUse(text, not one.away, one.counts.bytes, one.counts.files, one.counts.failures)
+            for text, one in self._repositories.items()
         ]
-
-    def _family(self, name: str, kind: MetricKind, about: str, value: Callable[[_Repository], float]) -> MeasuredFamily:
-        samples = tuple(Sample({"repository": text}, value(one)) for text, one in self._repositories.items())
-        return MeasuredFamily(name=name, kind=kind, help=about, samples=samples)
+        return repository_families(uses, self._copies.size_bytes())
 
     def _local(self, location: ModelLocation) -> ModelLocation:
         """The location of a copy."""
         return ModelLocation(str(self.directory(location.repository)), location.name)
+
+    def _key(self, location: ModelLocation) -> CopyKey:
+        return CopyKey(folder_name(self._repositories[location.repository].address), location.name)
 
     def _lock(self, location: ModelLocation) -> anyio.Lock:
         return self._locks.setdefault(location, anyio.Lock())
@@ -391,12 +381,8 @@ class CloudSource(RepositorySource):
 
     def _protected(self) -> set[CopyKey]:
         """The copies that must stay: of models that are used, about to be, and of backends."""
-        found = set(self._used)
-        for text, repository in self._repositories.items():
-            folder = folder_name(repository.address)
-            found.add(CopyKey(folder, BACKENDS_FOLDER))
-            found.update(CopyKey(folder, one.name) for one in self._being_prepared if one.repository == text)
-        return found
+        backends = {CopyKey(folder_name(one.address), BACKENDS_FOLDER) for one in self._repositories.values()}
+        return self._used | self._being_prepared | backends
 
     def _fingerprint(self, location: ModelLocation) -> DirectoryFingerprint | None:
         repository = self._repositories[location.repository]
@@ -417,7 +403,3 @@ class CloudSource(RepositorySource):
         if repository.away:
             repository.away = ""
             _log.info("model repository %(address)s can be read again", {"address": repository.address.text})
-
-
-def _reachable(repository: _Repository) -> float:
-    return 0.0 if repository.away else 1.0
