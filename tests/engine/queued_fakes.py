@@ -47,6 +47,8 @@ class FakeQueued:
         self.checks = 0
         self.hangs = False
         """The next check finds that."""
+        self.tells_apart = False
+        """True: it tells of what it has not started by itself, after the end of the batch before."""
         self._listener: BatchListener | None = None
         self._said: deque[Outcome | int] = deque()
         """The ends of batches; or the number of those that are not started."""
@@ -115,6 +117,8 @@ class FakeQueued:
                 times.start_ns, times.input_end_ns, times.output_start_ns, times.end_ns = [self.backend.now_ns()] * 4
                 times.start_ns -= self.backend.took_ns
                 self._listener.over(said)
+            if self.tells_apart:
+                break
         if self._listener is not None:
             self._listener.settled()
 

@@ -199,6 +199,23 @@ async def test_cancelling_what_was_executed_a_moment_ago_answers_nobody(autojump
         assert (statistics.inference.success.count, statistics.failures.canceled) == (7, 1)
 
 
+async def test_nothing_is_begun_while_a_worker_has_yet_to_give_back_what_it_had(
+    autojump_clock: MockClock, loop_guard: LoopGuard
+) -> None:
+    """It tells of the batch that it executed first, and then that those behind it are not started."""
+    async with queued_rig() as r:
+        await r.warm()
+        r.submit(0)
+        sinks = [RecordingSink() for _ in range(4)]
+        handles = [submit_to(r.plane.plane.inference, request(value=1 + number), sink) for number, sink in enumerate(sinks)]
+        await r.step()
+        r.instance.tells_apart = True
+        handles[3].cancel()
+        for _ in range(3):
+            await r.step()
+        assert [len(sink.responses) for sink in sinks] == [1, 1, 1, 0]
+
+
 async def test_the_death_of_a_worker_costs_what_it_executed(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:
     async with queued_rig() as r:
         await r.warm()
