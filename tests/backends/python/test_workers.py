@@ -142,8 +142,8 @@ def test_whoever_asks_what_a_living_instance_can_do_does_not_wait(make: Serve) -
     served.output()
     began_s = time.monotonic()
     for _ in range(200):
-        assert isinstance(served.instance, WatchedInstance)
-        assert isinstance(served.instance, QueuedInstance)
+        assert isinstance(served.python, WatchedInstance)
+        assert isinstance(served.python, QueuedInstance)
     assert time.monotonic() - began_s < 400 * WORKER_SEEN_END_S / 4
 
 
