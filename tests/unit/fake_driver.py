@@ -153,6 +153,7 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
     "cuDevicePrimaryCtxRetain": _set(77),
     "cuCtxPushCurrent_v2": _push,
     "cuCtxPopCurrent_v2": _pop,
+    "cuCtxSynchronize": lambda driver: 0,
     "cuMemAlloc_v2": FakeDriver.allocate,
     "cuMemFree_v2": FakeDriver.free,
     "cuMemHostAlloc": lambda driver, out, size, flags: driver.allocate(out, size),

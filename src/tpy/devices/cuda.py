@@ -9,11 +9,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tpy import dlpack
+from tpy.devices import cuda_ipc
 from tpy.devices.cuda_graph import GRAPH_SIGNATURES, capture
 from tpy.devices.device import Bytes, DeviceMemory, Graph, IpcAddress, Stream
 from tpy.errors import Internal, InvalidArgument, Unavailable
@@ -90,6 +92,7 @@ class CudaDevice:
         """Makes the device's context in this process. Raises Unavailable without a driver, Internal when it refuses."""
         self.id = device_id
         self.dlpack_type = dlpack.CUDA
+        self.sharing_module = Path(cuda_ipc.__file__)
         self._driver = load_driver() if driver is None else driver
         self._context = ctypes.c_void_p()
         self._copying = threading.local()

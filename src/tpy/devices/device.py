@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -53,6 +54,11 @@ class Device(Protocol):
     @property
     def dlpack_type(self) -> int:
         """The type of its memory in DLPack: CUDA's, or the CPU's when the device only pretends."""
+        ...
+
+    @property
+    def sharing_module(self) -> Path:
+        """The Python file, without imports of ours, by which processes of others open and share such memory (`cuda_ipc`)."""
         ...
 
     def current(self) -> AbstractContextManager[None]:

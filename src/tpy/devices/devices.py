@@ -70,6 +70,13 @@ class Devices:
             at += array.nbytes
         return made
 
+    def copy(self, array: DeviceArray) -> DeviceArray:
+        """Returns a copy on the same device, in memory of the server's own."""
+        made = DeviceArray(self.allocate(array.memory.device.id, array.nbytes), array.shape, array.dtype)
+        if array.nbytes:
+            made.memory.device.copy_within(made.address, array.address, array.nbytes)
+        return made
+
     def to_host(self, array: DeviceArray) -> Array:
         """Returns a copy in host memory, pinned while there is any."""
         return array.to_host(self.pinned.allocate(array.nbytes))

@@ -5,19 +5,19 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import struct
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import numpy as np
 
 from tpy import dlpack
 from tpy.devices.device import Bytes, DeviceMemory, Graph, IpcAddress, Stream
 from tpy.errors import Internal, InvalidArgument, Unavailable
+from tpy.testing import fake_sharing
 
-_HANDLE = struct.Struct("<8siiq40x")
-_MAGIC = b"tpy-fake"
+_HANDLE, _MAGIC = fake_sharing.HANDLE, fake_sharing.MAGIC
 
 
 class FakeStream:
@@ -58,6 +58,7 @@ class FakeDevice:
     def __init__(self, device_id: int = 0, *, memory_bytes: int = 1 << 30) -> None:
         self.id = device_id
         self.dlpack_type = dlpack.CPU  # which is true
+        self.sharing_module = Path(fake_sharing.__file__)
         self.counts: Counter[str] = Counter()
         self.lost = False
         self._room = memory_bytes

@@ -27,7 +27,9 @@ class Rig:
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, int]] = []
-        connection: Any = SimpleNamespace(name="m_0", handlers={}, is_busy=False, lend=lambda _: None, send=self._sent)
+        connection: Any = SimpleNamespace(
+            name="m_0", handlers={}, is_busy=False, devices=None, lend=lambda _: None, send=self._sent
+        )
         self.server = FakeServer(lambda call: None)
         self.calls = CallServer(cast(Connection, connection), self.server, lambda number: None)
         self._take = connection.handlers[Kind.CALL]

@@ -104,6 +104,40 @@ def test_dlpack_shares_memory() -> None:
     assert pb_utils.Tensor.from_dlpack("z", pb_utils.Tensor("w", fixed)).as_numpy().tolist() == fixed.tolist()
 
 
+def test_dlpack_as_the_array_api_standard_has_it() -> None:
+    array = np.arange(4, dtype=np.float32)
+    tensor = pb_utils.Tensor("x", array)
+    for options in ({}, {"copy": False}, {"stream": None}, {"dl_device": (1, 0)}, {"max_version": (1, 0)}):
+        assert np.shares_memory(np.from_dlpack(_Consumer(tensor, options)), array), options
+    assert not np.shares_memory(np.from_dlpack(_Consumer(tensor, {"copy": True})), array)
+    with pytest.raises(BufferError, match="cannot be given on"):
+        tensor.__dlpack__(dl_device=(2, 0))
+    with pytest.raises(ValueError, match="no stream 7"):
+        tensor.__dlpack__(stream=7)
+    array.flags.writeable = False
+    fixed = pb_utils.Tensor("x", array)
+    with pytest.raises(BufferError, match="has to be copied"):
+        fixed.__dlpack__(copy=False)
+    assert not np.shares_memory(np.from_dlpack(_Consumer(fixed, {})), array), "who cannot be told may write"
+    told = np.from_dlpack(_Consumer(fixed, {"max_version": (1, 0)}))
+    assert np.shares_memory(told, array)
+    assert not told.flags.writeable
+
+
+class _Consumer:
+    """Asks a tensor for its memory with these options, whatever NumPy's are."""
+
+    def __init__(self, tensor: pb_utils.Tensor, options: dict[str, object]) -> None:
+        self.tensor = tensor
+        self.options = options
+
+    def __dlpack__(self, **_: object) -> object:
+        return self.tensor.__dlpack__(**self.options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.tensor.__dlpack_device__()
+
+
 def test_bf16_by_dlpack() -> None:
     numbers = np.array([1.5, -2], ml_dtypes.bfloat16)
     tensor = pb_utils.Tensor("x", numbers)
@@ -120,7 +154,7 @@ def test_what_dlpack_cannot_do() -> None:
         (lambda: pb_utils.Tensor.from_dlpack("a", 3), "Provided tensor is not supported. Tensor must be a DLPack capsule"),
         (lambda: pb_utils.Tensor.from_dlpack("a", np.arange(6)[::2]), "DLPack tensor is not contiguous."),
         (lambda: pb_utils.Tensor.from_dlpack("a", np.zeros(1, complex)), "is not supported"),
-        (lambda: pb_utils.Tensor.from_dlpack("a", _OnGpu()), "lies on device type 2"),
+        (lambda: pb_utils.Tensor.from_dlpack("a", _OnRocm()), "lies on device type 10"),
     ]
     for attempt, text in cases:
         with pytest.raises(pb_utils.TritonModelException) as caught:
@@ -128,12 +162,12 @@ def test_what_dlpack_cannot_do() -> None:
         assert text in str(caught.value)
 
 
-class _OnGpu:
+class _OnRocm:
     def __dlpack__(self) -> object:
         raise AssertionError("not asked for")
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (2, 0)
+        return (10, 0)
 
 
 def test_types_translate() -> None:

@@ -41,6 +41,7 @@ from tpy_data.backends.python.worker.loader import ModelSource, forget
 from tpy_data.backends.states import ImplicitState
 
 DEFAULT_FILENAME = "model.py"
+FORCE_HOST_INPUTS = "FORCE_CPU_ONLY_INPUT_TENSORS"
 EXECUTE_LIMIT = "TPY_EXECUTE_TIMEOUT_SECONDS"
 
 _KIND_WORDS = {InstanceKind.KIND_CPU: "CPU", InstanceKind.KIND_GPU: "GPU", InstanceKind.KIND_MODEL: "MODEL"}
@@ -106,6 +107,7 @@ class PythonBackend:
         """
         self._warn_ignored(context)
         config = context.config
+        forces_host_inputs(config)
         if config.decoupled and state_specs(config):
             raise Unsupported(
                 f"model '{config.name}': implicit state of a decoupled model is not supported by the python backend"
@@ -174,6 +176,8 @@ class IsolatedModel:
             mode="instance",
             interpreter=self._interpreter,
             host=placement.host,
+            devices=context.devices,
+            takes_devices=not forces_host_inputs(context.config),
         )
         worker = StartedWorker(start, self._settings, self._spawner, log)
         log("verbose", f"worker process {worker.connection.pid} is ready")
@@ -239,6 +243,14 @@ def execute_limit_s(config: ModelConfig) -> float | None:
             f"parameter {EXECUTE_LIMIT} of model '{config.name}' is '{text}', expected a number of seconds above 0"
         )
     return limit_s
+
+
+def forces_host_inputs(config: ModelConfig) -> bool:
+    """Returns whether the model gets all inputs in host memory, which is the default. Raises InvalidArgument as Triton."""
+    text = config.parameter(FORCE_HOST_INPUTS) or "yes"
+    if text not in ("yes", "no"):
+        raise InvalidArgument(f"Incorrect value for {FORCE_HOST_INPUTS}: {text}'")
+    return text == "yes"
 
 
 def is_iterative(config: ModelConfig) -> bool:

@@ -56,7 +56,8 @@ class StartedWorker:
     def __init__(self, start: WorkerStart, settings: PythonSettings, spawner: Spawner, log: LogLine) -> None:
         """Raises Internal with the reason when the model does not load: the model's own failure with its text, a worker that
         died, or one that took longer than the settings allow."""
-        self.connection = connection = Connection(WorkerProcess(start.name, start.interpreter, spawner, log, host=start.host))
+        process = WorkerProcess(start.name, start.interpreter, spawner, log, host=start.host)
+        self.connection = connection = Connection(process, start.devices)
         self.questions = Questions(connection, start.metrics, log)
         self.calls = CallServer(connection, start.server, self.questions.waiting)
         self.questions.calls = self.calls

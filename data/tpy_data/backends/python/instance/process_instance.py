@@ -93,6 +93,7 @@ class ProcessInstance:
         self._log = log
         self._state = state
         self._is_decoupled = start.decoupled
+        self._takes_devices = start.takes_devices
         self._execute_limit_s = execute_limit_s
         self._pid: int | None = worker.connection.pid
         self._connection: Connection = worker.connection
@@ -194,7 +195,7 @@ class ProcessInstance:
         return len(begun)
 
     def _send(self, begun: Sequence[_Open], number: int) -> None:
-        layout = Layout()
+        layout = Layout(self._connection.devices)
         numbers: list[int] | None = None
         try:
             if self._is_decoupled:
@@ -202,15 +203,18 @@ class ProcessInstance:
                 for each in begun:
                     each.numbers = [self._responses.open(request) for request in each.requests]
                     numbers.extend(each.numbers)
-            header = encode_batches([each.requests for each in begun], numbers, layout)
-        except Internal as error:
+            header = encode_batches([each.requests for each in begun], numbers, layout, on_device=self._takes_devices)
+        except TpyError as error:
+            layout.forget()
             self._conclude_unsent(begun, error)
             return
         try:
             loan = self._connection.lend(layout)
         except OSError as error:
+            layout.forget()
             self._conclude_unsent(begun, Internal(f"no shared memory for {layout.segment_bytes} bytes of inputs: {error}"))
         except TpyError as error:
+            layout.forget()
             self._send_readable(begun, number, error)
         else:
             self._connection.send(Kind.EXECUTE, number, header, layout, loan)
@@ -357,9 +361,9 @@ class ProcessInstance:
                 for answer, number in zip(answers, oldest.numbers, strict=True)
             ]
         results: list[ExecutionResult] = []
-        for answer in answers:
+        for answer, request in zip(answers, oldest.requests, strict=True):
             if isinstance(answer, Answer):
-                results.append(result_of(answer, message))
+                results.append(result_of(answer, message, self._connection.devices, request.residency))
             elif answer is not None:
                 results.append(self._responses.expect(answer))
             else:

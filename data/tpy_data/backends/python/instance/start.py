@@ -9,6 +9,7 @@ import msgspec
 
 from tpy.backend import HostPolicy, ModelMetrics, ServerCalls
 from tpy.backend.host_policy import ANYWHERE
+from tpy.devices import NO_DEVICES, Devices
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy_data.backends.python.environment.interpreters import Interpreter
 from tpy_data.backends.python.worker.loader import ModelSource
@@ -38,8 +39,15 @@ class WorkerStart(InstanceStart, frozen=True, kw_only=True):
     interpreter: Interpreter
     config: str = ""
     host: HostPolicy = ANYWHERE
+    devices: Devices = NO_DEVICES
+    takes_devices: bool = False
+    """True if the model takes tensors on devices; else it gets copies in host memory."""
     hosting: str = ""
     """A packed `HostingOrder`: the worker hosts another backend, and has no model.py."""
+
+    def _sharing_module(self) -> str:
+        """Of the devices there are, which are all of one kind."""
+        return next((str(self.devices.get(number).sharing_module) for number in self.devices.ids), "")
 
     def order(self) -> bytes:
         """The LOAD message."""
@@ -56,5 +64,6 @@ class WorkerStart(InstanceStart, frozen=True, kw_only=True):
                 "config": self.config,
                 "iterative": self.iterative,
                 "hosting": self.hosting,
+                "sharing": self._sharing_module() if not self.hosting else "",
             }
         ).encode()

@@ -113,6 +113,9 @@ class ThreadCalls:
         with self._lock:
             self._outstanding.discard(call)
 
+    has_devices = False
+    """As `CallPort.has_devices`: models in the server's process get copies in host memory."""
+
     def infer(self, request: ModelsRequest, *, streams: bool) -> PendingCall:
         """As `CallPort.infer`."""
         name, version = target_of(request)

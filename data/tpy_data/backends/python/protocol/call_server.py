@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+
+import numpy as np
 
 from tpy.backend import ServerCall, ServerCalls, WaitingBatch
 from tpy.errors import InvalidArgument, TpyError, Unavailable, Unsupported
 from tpy.limits import MODEL_CALL_BYTES_OUTSTANDING_MAX, MODEL_CALLS_OUTSTANDING_MAX
-from tpy.messages import InferenceRequest, InferenceResponse
+from tpy.messages import InferenceRequest, InferenceResponse, Residency, Tensor
 from tpy_data.backends.python.protocol import translation
 from tpy_data.backends.python.protocol.connection import Connection
 from tpy_data.backends.python.protocol.messages import (
     AskLoad,
     AskModelReady,
     AskUnload,
+    Called,
     decode_call,
     decode_note,
     encode_answer,
+    received,
 )
 from tpy_data.backends.python.protocol.small import are_small_texts, is_small_answer
 from tpy_data.backends.python.worker.core.batch import Layout, read
@@ -84,13 +88,20 @@ class CallServer:
             self._send(outstanding, answer)
 
     def _send(self, outstanding: _Outstanding, answer: InferenceResponse | TpyError) -> None:
-        layout = Layout()
-        header = encode_answer(answer, layout)
+        layout = Layout(self._connection.devices)
+        try:
+            header = encode_answer(answer, layout)
+        except TpyError as error:  # memory that cannot be shared
+            layout.forget()
+            answer, layout = error, Layout()
+            header = encode_answer(answer, layout)
         if not self._note_answer(outstanding, answer):
+            layout.forget()
             return
         try:
             loan = self._connection.lend(layout)
         except OSError as error:
+            layout.forget()
             failure = Unavailable(f"no shared memory for {layout.segment_bytes} bytes of outputs: {error}")
             self._connection.send(Kind.ANSWER, outstanding.number, encode_answer(failure, Layout()))
             return
@@ -123,16 +134,24 @@ class CallServer:
         outstanding = self._admit(message.stream, called.model, sum([descriptor[5] for descriptor in called.inputs]))
         if outstanding is None:
             return True
-        data, segment = message.data, message.segment
+        devices = self._connection.devices
+        try:
+            inputs = tuple([received(each, message, devices, stays=True) for each in called.inputs])
+        except TpyError as error:
+            with self._lock:
+                self._remove(message.stream)
+            outstanding.refuse(error)
+            return True
         request = InferenceRequest(
             model_name=called.model,
             model_version=None if called.version < 0 else called.version,
             id=called.id,
-            inputs=tuple([translation.tensor(each[0], each[1], read(each, data, segment)) for each in called.inputs]),
+            inputs=inputs,
             requested_outputs=called.outputs,
             parameters=translation.parameters_of(called.parameters),
             sequence=translation.sequence_of(called.correlation_id, called.flags),
             timeout_us=called.timeout_us,
+            residency=_residency(inputs, called),
         )
         assert self._server is not None
         outstanding.call = self._server.infer(request, outstanding, streams=streams, waiting=self._waiting(blocks))
@@ -205,3 +224,10 @@ class CallServer:
 
     def _controlled(self, reply: Reply, error: TpyError | None) -> None:
         reply(None, "" if error is None else translation.failed_request(self._name, error))
+
+
+def _residency(inputs: Sequence[Tensor], called: Called) -> Residency | None:
+    on_device = any(type(tensor.array) is not np.ndarray for tensor in inputs)
+    if not on_device and not called.on_device:
+        return None
+    return Residency(on_device, None if called.on_device else frozenset())

@@ -18,11 +18,13 @@ from collections.abc import Callable
 from functools import partial
 
 from tpy.backend import AfterRead, LoopCalls
+from tpy.devices import NO_DEVICES, Devices
 from tpy.errors import Internal
 from tpy.limits import WORKER_MESSAGES_AT_ONCE_MAX, WORKER_MESSAGES_UNREAD_MAX, WORKER_SEEN_END_S
 from tpy.units import NS_PER_S
 from tpy_data.backends.python.environment.process import LIVENESS_CHECK_S, EndWatch, WorkerProcess
 from tpy_data.backends.python.environment.threads import JobThread
+from tpy_data.backends.python.protocol.device_tensors import DeviceTensors
 from tpy_data.backends.python.protocol.small import HEADER_BYTES_MAX
 from tpy_data.backends.python.worker.channel import Channel, Closed, Unread
 from tpy_data.backends.python.worker.core.batch import Layout
@@ -55,7 +57,7 @@ def unhealthy(name: str) -> str:
 class Connection:
     """Owns a worker process and the connection to it. Ends with `finish` or `give_up`."""
 
-    def __init__(self, process: WorkerProcess) -> None:
+    def __init__(self, process: WorkerProcess, devices: Devices = NO_DEVICES) -> None:
         self.name = process.name
         self.pid = process.pid
         self.tokens = process.tokens
@@ -70,6 +72,7 @@ class Connection:
         """True when the worker, which is lost, never had the whole of the batches that it was sent last."""
         self._process = process
         self._endpoint = Endpoint(Channel(process.socket), writable=False)
+        self.devices = DeviceTensors(self._endpoint, devices)
         self._session = Session()
         self._loop: LoopCalls | None = None
         self._reading = threading.Lock()

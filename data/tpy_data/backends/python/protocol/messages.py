@@ -8,9 +8,10 @@ import msgspec
 
 from tpy.backend import ExecutionRequest, ExecutionResult
 from tpy.errors import Internal, TpyError
-from tpy.messages import InferenceResponse
+from tpy.messages import InferenceResponse, Residency, Tensor
 from tpy.regions import RegionArray
 from tpy_data.backends.python.protocol import translation
+from tpy_data.backends.python.protocol.device_tensors import DeviceTensors
 from tpy_data.backends.python.worker.core.batch import Descriptor, Layout, read
 from tpy_data.backends.python.worker.core.frames import HEADER_BYTES_MAX, Frame
 
@@ -57,6 +58,8 @@ class Called(msgspec.Struct, frozen=True, array_like=True):
     parameters: str
     outputs: tuple[str, ...]
     inputs: tuple[Descriptor, ...]
+    on_device: bool = False
+    """Whether outputs may stay on a device."""
 
 
 # What a worker asks, and is given a reply to.
@@ -145,9 +148,11 @@ decode_ask = msgspec.json.Decoder(Ask).decode
 decode_tell = msgspec.json.Decoder(Tell).decode
 
 
-def encode_batches(batches: Sequence[Sequence[ExecutionRequest]], numbers: Sequence[int] | None, layout: Layout) -> bytes:
-    """The header of EXECUTE, the tensors laid out. `numbers` are those of the requests of a decoupled model. Raises Internal for
-    texts that are too long."""
+def encode_batches(
+    batches: Sequence[Sequence[ExecutionRequest]], numbers: Sequence[int] | None, layout: Layout, *, on_device: bool = False
+) -> bytes:
+    """The header of EXECUTE, the tensors laid out. `numbers` are those of the requests of a decoupled model; with `on_device`
+    tensors on devices stay there. Raises Internal for texts that are too long, TpyError as a device."""
     encoded = []
     index = 0
     for requests in batches:
@@ -163,7 +168,7 @@ def encode_batches(batches: Sequence[Sequence[ExecutionRequest]], numbers: Seque
                     translation.parameters_text(request.parameters),
                     translation.wanted_of(request),
                     [
-                        layout.add(name, given.datatype.number, translation.storage(given))
+                        layout.add(name, given.datatype.number, translation.storage(given, stays=on_device))
                         for name, given in request.inputs.items()
                     ],
                     0 if numbers is None else numbers[index],
@@ -189,23 +194,42 @@ def unreadable(request: ExecutionRequest) -> ExecutionResult | None:
     return None
 
 
-def result_of(answer: Answer, message: Frame) -> ExecutionResult:
-    """The result that an answer stands for; its arrays are views. Raises ProtocolViolation or msgspec.DecodeError."""
+def result_of(answer: Answer, message: Frame, devices: DeviceTensors, residency: Residency | None = None) -> ExecutionResult:
+    """The result that an answer stands for; its arrays are views, but copies of what is on a device, which stay there as the
+    request's `residency` says. Raises ProtocolViolation or msgspec.DecodeError."""
     if answer.code == RESCHEDULED_CODE:
         return GIVEN_BACK
     if answer.code >= 0:
         return ExecutionResult(error=translation.error_of(answer.code, answer.error))
     data, segment = message.data, message.segment
-    outputs = [translation.tensor(each[0], each[1], read(each, data, segment)) for each in answer.outputs]
+    if any(type(each[3]) is str for each in answer.outputs):
+        try:
+            outputs = [
+                received(each, message, devices, stays=residency is not None and residency.keeps(each[0]))
+                for each in answer.outputs
+            ]
+        except TpyError as error:
+            return ExecutionResult(error=error.with_traceback(None))
+    else:
+        outputs = [translation.tensor(each[0], each[1], read(each, data, segment)) for each in answer.outputs]
     return translation.result(outputs, translation.parameters_of(answer.parameters))
 
 
+def received(descriptor: Descriptor, message: Frame, devices: DeviceTensors, *, stays: bool) -> Tensor:
+    """A tensor of a message, wherever it is. Raises ProtocolViolation, and TpyError when there is no memory."""
+    if isinstance(descriptor[3], str):
+        array = devices.take(descriptor, stays=stays)
+    else:
+        array = read(descriptor, message.data, message.segment)
+    return translation.tensor(descriptor[0], descriptor[1], array)
+
+
 def encode_answer(answer: InferenceResponse | TpyError, layout: Layout) -> bytes:
-    """The header of ANSWER, the tensors laid out."""
+    """The header of ANSWER, the tensors laid out; those on devices, which the caller prefers there, stay."""
     error = answer if isinstance(answer, TpyError) else answer.error
     if error is not None or isinstance(answer, TpyError):
         assert error is not None
         final = isinstance(answer, TpyError) or answer.final
         return encode((final, (translation.code_of(error), error.message, "", ())))
-    outputs = [layout.add(each.name, each.datatype.number, translation.storage(each)) for each in answer.outputs]
+    outputs = [layout.add(each.name, each.datatype.number, translation.storage(each, stays=True)) for each in answer.outputs]
     return encode((answer.final, (-1, "", translation.parameters_text(answer.parameters), outputs)))

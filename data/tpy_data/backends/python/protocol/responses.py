@@ -152,7 +152,7 @@ class Responses:
         number = message.stream
         if on_loop and answer is not None and not are_small_texts(answer.outputs):
             return False
-        result = None if answer is None else result_of(answer, message)
+        result = None if answer is None else result_of(answer, message, self._connection.devices)
         with self._lock:
             known = self._open.get(number)
             if known is None or (answer is None and not final):

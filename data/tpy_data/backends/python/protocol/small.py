@@ -80,5 +80,8 @@ def is_small_answer(answer: InferenceResponse | TpyError) -> bool:
 
 
 def are_small_texts(descriptors: Iterable[Descriptor]) -> bool:
-    """Returns True if tensors that have come can be read at once: all others than BYTES are not touched."""
+    """Returns True if tensors that have come can be read at once: only BYTES and those on devices are touched."""
+    descriptors = tuple(descriptors)
+    if any(type(descriptor[3]) is str for descriptor in descriptors):
+        return False
     return sum([descriptor[5] for descriptor in descriptors if descriptor[1] == BYTES]) <= TEXT_BYTES_MAX

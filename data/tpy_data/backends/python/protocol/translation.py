@@ -40,24 +40,29 @@ _encode = msgspec.json.encode
 _decode_parameters = msgspec.json.Decoder(dict[str, ParameterValue]).decode
 
 
-def storage(tensor: Tensor) -> np.ndarray[Any, Any]:
+def storage(tensor: Tensor, *, stays: bool = False) -> np.ndarray[Any, Any]:
     """The tensor's array in the worker's storage form: BF16 as uint16, all others as they are; a copy in host memory of one on a
-    device. What is in a region of a client's stays there, until it is read into the worker's memory."""
+    device, unless it `stays` there. What is in a region of a client's stays there, until it is read into the worker's memory."""
     array = tensor.array
     if type(array) is not np.ndarray:
         there: object = array
         if isinstance(there, RegionArray):
             return array
+        if stays:
+            return array
         array = there.to_host() if isinstance(there, DeviceArray) else array
     return array.view(_UINT16) if tensor.datatype is DataType.BF16 else array
 
 
-def tensor(name: str, number: int, array: np.ndarray[Any, Any]) -> Tensor:
+def tensor(name: str, number: int, array: Any) -> Tensor:
     """A tensor from an array in the worker's storage form. Raises ProtocolViolation for an unknown type."""
     datatype = BY_NUMBER.get(number)
     if datatype is None or datatype is DataType.INVALID:
         raise ProtocolViolation(f"tensor '{name}' has type {number}")
-    return Tensor(name, datatype, array.view(datatype.numpy) if datatype is DataType.BF16 else array)
+    if datatype is DataType.BF16:
+        on_device = isinstance(array, DeviceArray)
+        array = DeviceArray(array.memory, array.shape, datatype.numpy, array.offset) if on_device else array.view(datatype.numpy)
+    return Tensor(name, datatype, array)
 
 
 def parameters_text(parameters: Mapping[str, ParameterValue]) -> str:

@@ -13,14 +13,14 @@ import numpy as np
 
 from .channel import Closed, Foreign
 from .connection import TEXT_BYTES_MAX, Connection, decode, encode
-from .core.batch import Layout, read
+from .core.batch import Layout
 from .core.frames import Frame, Kind
 from .core.windows import BYTES_MAX, RESPONSES_MAX
 from .failures import ErrorCode, TritonError, TritonModelException
 from .messages import sendable
 from .model_calls import LOADING
 from .pending_call import PendingCall
-from .request import InferenceRequest, target_of
+from .request import InferenceRequest, prefers_device, target_of
 from .response import InferenceResponse, received_response
 from .tensor import storage_of, wrap
 
@@ -71,14 +71,16 @@ class CallClient:
 
     def infer(self, request: InferenceRequest, *, streams: bool) -> PendingCall:
         """As `CallPort.infer`."""
-        layout = Layout()
+        layout = self._connection.layout()
         try:
             sent = _request(request, layout)
         except Exception as unsent:
+            layout.forget()
             raise TritonModelException(f"the inputs of the request cannot be sent: {type(unsent).__name__}: {unsent}") from None
         blocks = self.batch if threading.get_ident() == self._main_thread else 0
         text = encode([blocks, streams, sent])
         if len(text) > TEXT_BYTES_MAX:
+            layout.forget()
             raise TritonModelException(f"a call with {len(text)} bytes of ids, parameters and names is too long to be sent")
         number = next(self._numbers)
         taken = _Taken() if streams else None
@@ -90,6 +92,7 @@ class CallClient:
             self._connection.send(Kind.CALL, number, text, layout)
         except OSError as error:
             self._open.pop(number, None)
+            layout.forget()
             raise TritonModelException(f"no shared memory for {layout.segment_bytes} bytes of inputs: {error}") from None
         except Foreign:
             self._open.pop(number, None)
@@ -99,6 +102,11 @@ class CallClient:
         if self._connection.lost:
             self._lose()
         return pending
+
+    @property
+    def has_devices(self) -> bool:
+        """As `CallPort.has_devices`."""
+        return self._connection.devices.sharing is not None
 
     def prepare_waiting_elsewhere(self) -> None:
         """As `CallPort.prepare_waiting_elsewhere`: from now on a thread of its own reads."""
@@ -142,12 +150,23 @@ class CallClient:
         if known is None:
             return  # given up meanwhile
         pending, taken = known
-        response = _response(answer, message)
+        response = self._response(answer, message)
         if final:
             self._open.pop(message.stream, None)
         elif taken is not None:
             taken.arrived(sum([entry[5] for entry in answer[3]]))
         pending.put(response, final)
+
+    def _response(self, answer: Sequence[Any], message: Frame) -> InferenceResponse:
+        code, error, parameters, outputs = answer
+        if code >= 0:
+            return received_response([], TritonError(error, ErrorCode(code)), "{}")
+        read = self._connection.read
+        try:
+            tensors = [wrap(entry[0], entry[1], read(entry, message.data, message.segment)) for entry in outputs]
+        except TritonModelException as unread:
+            return received_response([], TritonError(str(unread)), "{}")
+        return received_response(tensors, None, parameters or "{}")
 
     def _lose(self) -> None:
         error = TritonError(self._connection.lost or "the server is gone")
@@ -155,14 +174,6 @@ class CallClient:
             known = self._open.pop(number, None)
             if known is not None:
                 known[0].put(InferenceResponse(error=error), True)
-
-
-def _response(answer: Sequence[Any], message: Frame) -> InferenceResponse:
-    code, error, parameters, outputs = answer
-    if code >= 0:
-        return received_response([], TritonError(error, ErrorCode(code)), "{}")
-    tensors = [wrap(entry[0], entry[1], read(entry, message.data, message.segment)) for entry in outputs]
-    return received_response(tensors, None, parameters or "{}")
 
 
 def _request(request: InferenceRequest, layout: Layout) -> list[Any]:
@@ -179,4 +190,5 @@ def _request(request: InferenceRequest, layout: Layout) -> list[Any]:
         "" if parameters == "{}" else sendable(parameters),
         [sendable(output) for output in request.requested_output_names()],
         [layout.add(sendable(given), number, array) for given, number, array in map(storage_of, request.inputs())],
+        prefers_device(request),
     ]

@@ -17,8 +17,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from .channel import Channel, Closed, Foreign
-from .core.batch import Layout
+from .core.batch import Array, Layout, read
 from .core.frames import HEADER_BYTES_MAX, Frame, Kind, ProtocolViolation
+from .device_buffer import DeviceBuffer
+from .device_memory import DeviceMemories
 from .endpoint import NO_TENSORS, Endpoint
 from .failures import TritonModelException
 
@@ -65,6 +67,7 @@ class Connection:
         self.on_loss: list[Callable[[], None]] = []
         """Called when the server is gone, in the thread that reads."""
         self._endpoint = Endpoint(channel, writable=True)
+        self.devices = DeviceMemories(self._endpoint)
         self._channel = channel
         self._process = os.getpid()
         self._writing = threading.Lock()
@@ -157,6 +160,16 @@ class Connection:
         if failure:
             raise TritonModelException(failure)
         return result
+
+    # Tensors
+
+    def layout(self) -> Layout:
+        """A new one, for tensors of the host and of devices. `Layout.forget` it if it is not sent."""
+        return Layout(self.devices)
+
+    def read(self, descriptor: Any, data: memoryview, segment: Array | None) -> Array | DeviceBuffer:
+        """The array that a descriptor names. Raises TritonModelException for one on a device that cannot be used here."""
+        return self.devices.receive(descriptor) if isinstance(descriptor[3], str) else read(descriptor, data, segment)
 
     def _take_reply(self, message: Frame) -> None:
         if message.stream in self._replies:

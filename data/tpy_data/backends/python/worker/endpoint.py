@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from .channel import Channel
@@ -58,6 +60,30 @@ class Endpoint:
                 if self.channel.has_unsent_file:
                     loan.descriptor = -1
                 loan.sent()
+
+    def lend_memory(self, memory: object) -> int:
+        """Keep what the other end is shown until it returns the loan of this number, or is gone."""
+        with self._memory:
+            return self._lender.lend(memory)
+
+    def lent_memory(self, loan: int) -> Any:
+        """What was lent by `lend_memory`; None for another number."""
+        with self._memory:
+            return self._lender.lent(loan)
+
+    def forget(self, loans: Sequence[int]) -> None:
+        """The other end was not shown these."""
+        with self._memory:
+            self._lender.forget(loans)
+
+    @property
+    def released(self) -> deque[int]:
+        """Loans of the other end that nobody here looks at any more. Appending is atomic."""
+        return self._borrower.released
+
+    def release(self, loan: int) -> None:
+        """Return a loan, with the next message."""
+        self._borrower.released.append(loan)
 
     def receive(self) -> Frame:
         """The next frame, however long it takes. Raises Closed or ProtocolViolation."""

@@ -19,7 +19,7 @@ from .core.batch import Array, Layout
 from .core.frames import Frame, Kind
 from .coroutines import Coroutines
 from .failures import ErrorCode, ModelFailure, TritonModelException
-from .messages import RESCHEDULED, answer_of, failed_batch, requests_of, sendable
+from .messages import RESCHEDULED, Read, answer_of, failed_batch, requests_of, sendable
 from .metrics import MetricClient
 from .missing_inputs import MissingInputs
 from .model_calls import FINALIZING, SERVING
@@ -54,13 +54,13 @@ class _Order:
         self._data: memoryview | None = data
         self._segment = segment
 
-    def requests(self, index: int, outputs: frozenset[str]) -> list[InferenceRequest]:
-        """Those of a batch. After the last, the tensors are theirs alone. `outputs` are the model's."""
+    def requests(self, index: int, outputs: frozenset[str], read: Read) -> list[InferenceRequest]:
+        """Those of a batch. After the last, the tensors are theirs alone. `outputs` are the model's. Raises as `read`."""
         data, segment = self._data, self._segment
         assert data is not None
         if index == len(self.batches) - 1:
             self._data = self._segment = None
-        return requests_of(self.batches[index], data, segment, outputs)
+        return requests_of(self.batches[index], data, segment, outputs, read)
 
 
 class Worker:
@@ -142,6 +142,7 @@ class Worker:
 
     def _load(self, order: dict[str, Any]) -> None:
         source = loader.ModelSource(**order["source"])
+        self._connection.devices.load(order["sharing"])
         if order["bin"]:
             os.environ["PATH"] = order["bin"] + os.pathsep + os.environ.get("PATH", os.defpath)
         completes = order["mode"] == "auto_complete"
@@ -202,9 +203,20 @@ class Worker:
                 self._connection.send(Kind.NOT_STARTED, number, encode(count - index))
                 return
             self._batch = self._calls.batch = number
-            execute = self._execute_decoupled if self._decoupled else self._execute_batch
-            execute(number, entries, order.requests(index, self._outputs))
+            try:
+                received = [order.requests(index, self._outputs, self._connection.read)]
+            except TritonModelException as error:
+                self._refuse(number, entries, str(error))
+            else:
+                execute = self._execute_decoupled if self._decoupled else self._execute_batch
+                execute(number, entries, received.pop())  # which alone holds them, and lets go before it answers
             number += 1
+
+    def _refuse(self, number: int, entries: list[Any], text: str) -> None:
+        """The tensors of a batch cannot be used here."""
+        now_ns = time.monotonic_ns()
+        self._responses.end([entry[7] for entry in entries])
+        self._send_result(number, sendable(text), Layout(), now_ns, now_ns)
 
     def _take_token(self) -> bool:
         try:
@@ -215,8 +227,9 @@ class Worker:
     def _execute_batch(self, number: int, entries: list[Any], requests: list[InferenceRequest]) -> None:
         for index, request in enumerate(requests):
             watch(request, _Cancellation(self, number, index), self._open_way)
+            del request  # its tensors go when the model and the list let go
         wanted = [entry[5] for entry in entries]
-        layout = Layout()
+        layout = self._connection.layout()
         late: list[_LateAnswer] = []
         infer_ns = time.monotonic_ns()
         self._ways_opened = False
@@ -234,7 +247,8 @@ class Worker:
         except ModelFailure as failure:
             output_ns = time.monotonic_ns()
             answers = failed_batch(failure)
-            layout = Layout()
+            layout.forget()
+            layout = self._connection.layout()
             late.clear()
             if self._ways_opened:
                 settled = settle_failed(single_answers(requests), sendable(str(failure)))
@@ -326,11 +340,13 @@ class Worker:
         text = encode(answers)
         if len(text) > TEXT_BYTES_MAX:
             text = encode(f"answers with {len(text)} bytes of error texts, parameters and names are too long to be sent")
+            layout.forget()
             layout = Layout()
         head = f"[[{infer_ns},{output_ns},{time.monotonic_ns()}],"
         try:
             self._connection.send(Kind.RESULT, number, f"{head}{text}]", layout)
         except OSError as error:
+            layout.forget()
             text = encode(f"no shared memory for {layout.segment_bytes} bytes of outputs: {error}")
             self._connection.send(Kind.RESULT, number, f"{head}{text}]")
 

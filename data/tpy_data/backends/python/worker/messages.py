@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from .core.batch import Array, Layout, read
+from .core.batch import Array, Layout
 from .failures import ErrorCode, ModelFailure, unsendable
 from .request import InferenceRequest, received
 from .response import InferenceResponse
 from .tensor import storage_of, wrap
+
+Read = Callable[[Any, memoryview, Any], Any]
+"""As `Connection.read`."""
 
 RESCHEDULED = [-2, "", "", []]
 """In place of an answer: the request is to be executed again."""
@@ -32,9 +35,9 @@ def sendable(text: str) -> str:
 
 
 def requests_of(
-    entries: Sequence[Any], data: memoryview, segment: Array | None, outputs: frozenset[str]
+    entries: Sequence[Any], data: memoryview, segment: Array | None, outputs: frozenset[str], read: Read
 ) -> list[InferenceRequest]:
-    """The requests of an EXECUTE. `outputs` are the model's, for those that name none."""
+    """The requests of an EXECUTE. `outputs` are the model's, for those that name none. Raises as `read`."""
     requests = []
     for identifier, correlation, flags, timeout_us, parameters, wanted, inputs, _ in entries:
         tensors = [wrap(entry[0], entry[1], read(entry, data, segment)) for entry in inputs]

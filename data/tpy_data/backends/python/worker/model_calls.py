@@ -20,6 +20,15 @@ LOADING, SERVING, FINALIZING = "initialize", "execute", "finalize"
 _ONLY_WHILE_SERVING = "BLS is only supported during the 'execute' function."
 
 
+def require_devices() -> None:
+    """Raises TritonModelException where tensors on devices cannot be passed."""
+    if not _port_to_infer().has_devices:
+        raise TritonModelException(
+            "preferred_memory TRITONSERVER_MEMORY_GPU is not offered: there is no GPU in this server, or this model does not run "
+            "in a process of its own; expected TRITONSERVER_MEMORY_CPU"
+        )
+
+
 def execute(request: CalledRequest, *, decoupled: bool) -> InferenceResponse | ResponseIterator:
     """`InferenceRequest.exec`. Raises TritonModelException where models cannot be called."""
     port = _port_to_infer()

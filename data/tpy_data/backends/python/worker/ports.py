@@ -45,6 +45,11 @@ class CallPort(Protocol):
 
     phase: str
 
+    @property
+    def has_devices(self) -> bool:
+        """True if tensors of devices can be passed."""
+        ...
+
     def infer(self, request: CalledRequest, *, streams: bool) -> PendingCall:
         """Make a call; its errors come as responses."""
         ...

@@ -30,7 +30,8 @@ VERSION_MIN, VERSION_MAX = -1, (1 << 63) - 1
 
 
 class PreferredMemory:
-    """The preferred place of the outputs of a call: in host memory. A call that prefers a GPU's is refused when it is made."""
+    """The preferred place of the outputs of a call: in host memory, or on the GPU where the called model makes them. A call that
+    prefers a GPU is refused where there is none."""
 
     def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
         self.preferred_memory_type = preferred_memory_type
@@ -186,10 +187,7 @@ class InferenceRequest:
     def _check_memory(self) -> None:
         preferred = self._preferred_memory
         if preferred is not None and preferred.preferred_memory_type != TRITONSERVER_MEMORY_CPU:
-            raise TritonModelException(
-                "preferred_memory TRITONSERVER_MEMORY_GPU is not offered by this server: tensors are in host memory, "
-                "expected TRITONSERVER_MEMORY_CPU"
-            )
+            model_calls.require_devices()
 
     def trace(self) -> InferenceTrace:
         """The trace it belongs to. Its context is None: requests are not traced yet."""
@@ -228,6 +226,12 @@ def received(
 def wanted_outputs(request: InferenceRequest) -> frozenset[str]:
     """The outputs that the caller wants; the very set of the model's outputs unless it named some."""
     return request._requested_output_names
+
+
+def prefers_device(request: InferenceRequest) -> bool:
+    """Returns True if the outputs of a call may stay on the device where they are made."""
+    preferred = request._preferred_memory
+    return preferred is not None and preferred.preferred_memory_type != TRITONSERVER_MEMORY_CPU
 
 
 def target_of(request: InferenceRequest) -> tuple[str, int]:

@@ -117,18 +117,21 @@ class Responses:
         flow = self._flows.get(number)
         if flow is None:
             return
-        layout = Layout()
+        layout = self._connection.layout()
         answer = None if response is None else answer_of(response, wanted, layout)
         if flow.ended or (not final and answer is not None and not self._wait_room(flow, sum([each[5] for each in answer[3]]))):
             if not final:
                 return
+            layout.forget()
             answer, layout = None, Layout()  # the server still wants to know of the end
         text = encode(answer)
         if len(text) > TEXT_BYTES_MAX:
             text = f"a response with {len(text)} bytes of texts, parameters and names is too long to be sent"
+            layout.forget()
             text, layout = encode(failed_answer(text)), Layout()
         with self._sending:
             if number not in self._flows:
+                layout.forget()
                 return  # the batch has failed meanwhile
             if final:
                 del self._flows[number]
@@ -137,6 +140,7 @@ class Responses:
             try:
                 self._connection.send(Kind.RESPONSE, number, f"{head}{text}]", layout)
             except OSError as error:
+                layout.forget()
                 text = encode(failed_answer(f"no shared memory for {layout.segment_bytes} bytes of outputs: {error}"))
                 self._connection.send(Kind.RESPONSE, number, f"{head}{text}]")
 

@@ -85,7 +85,8 @@ class Lender:
 
     def __init__(self) -> None:
         self._free: list[_Segment] = []
-        self._lent: dict[int, _Segment] = {}
+        self._lent: dict[int, Any] = {}
+        """Segments, and whatever else the peer is shown (`lend`)."""
         self._numbers = 0
         self.dropped: list[int] = []
         """Those for `take_dropped`."""
@@ -95,6 +96,22 @@ class Lender:
         segment, descriptor = self._take(size)
         self._lent[segment.number] = segment
         return Loan(segment.number, segment.memory, descriptor)
+
+    def lend(self, memory: object) -> int:
+        """Keep this, which is no segment, until its number is given back."""
+        self._numbers += 1
+        self._lent[self._numbers] = memory
+        return self._numbers
+
+    def lent(self, number: int) -> Any:
+        """What was lent under this number, None for nothing and for a segment."""
+        found = self._lent.get(number)
+        return None if isinstance(found, _Segment) else found
+
+    def forget(self, numbers: Sequence[int]) -> None:
+        """What was to be shown to the peer under these numbers was not sent."""
+        for number in numbers:
+            self._lent.pop(number, None)
 
     def take_unsent(self, loan: Loan) -> None:
         """This one was not sent, and will not be."""
@@ -109,7 +126,8 @@ class Lender:
             segment = self._lent.pop(number, None)
             if segment is None:
                 raise ProtocolViolation(f"segment {number} given back, but it was not lent")
-            self._free.append(segment)
+            if isinstance(segment, _Segment):
+                self._free.append(segment)
         while len(self._free) > FREE_SEGMENTS_MIN and sum([segment.bytes for segment in self._free]) > FREE_BYTES_MAX:
             smallest = min(self._free, key=lambda segment: segment.bytes)
             self._free.remove(smallest)

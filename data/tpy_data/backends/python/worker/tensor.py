@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from . import datatypes
+from .device_buffer import DeviceBuffer
 from .failures import TritonModelException
 
 
 class Tensor:
-    """A named array in host memory. Arrays that are not contiguous are copied; others are kept as they are given."""
+    """A named array. Arrays that are not contiguous are copied; others are kept as they are given."""
 
     __slots__ = ("_array", "_name", "_number")
 
@@ -28,7 +29,7 @@ class Tensor:
         self._number = number
         plain = array if type(array) is np.ndarray else np.asarray(array)  # a masked array's mask says nothing to a server
         contiguous = plain if plain.flags.c_contiguous else np.ascontiguousarray(plain)
-        self._array = contiguous.view(np.uint16) if number == datatypes.BF16 else contiguous
+        self._array: Any = contiguous.view(np.uint16) if number == datatypes.BF16 else contiguous
 
     def name(self) -> str:
         """The name."""
@@ -36,11 +37,14 @@ class Tensor:
 
     def as_numpy(self) -> np.ndarray[Any, Any]:
         """The array; BYTES as an object array of bytes. BF16 has no numpy type and raises TritonModelException."""
+        if type(self._array) is DeviceBuffer:
+            raise TritonModelException("Tensor is stored in GPU and cannot be converted to NumPy.")
         if self._number == datatypes.BF16:
             raise TritonModelException(
                 "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
             )
-        return self._array
+        array: np.ndarray[Any, Any] = self._array
+        return array
 
     def triton_dtype(self) -> int:
         """The type's number in the model configuration; see triton_to_numpy_type."""
@@ -51,22 +55,42 @@ class Tensor:
         return list(self._array.shape)
 
     def is_cpu(self) -> bool:
-        """Always true: this server hands tensors over in host memory."""
-        return True
+        """Returns True if it is in host memory."""
+        return type(self._array) is not DeviceBuffer
 
     def to_dlpack(self) -> Any:
         """A DLPack capsule over the tensor's memory."""
         from . import dlpack
 
+        if type(self._array) is DeviceBuffer:
+            return dlpack.device_capsule(self._array, self._number)
         return dlpack.to_capsule(self._array, self._number)
 
-    def __dlpack__(self, *, stream: Any = None, copy: bool | None = None, **_: Any) -> Any:
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """As the array API standard has it. Nothing has to be waited for, whatever the stream, as tensors are complete; None and
+        -1 are taken for host memory, which has no streams. Raises BufferError for another device, for a copy of what is on a
+        device, and where `copy` is False and the consumer cannot be told that the memory may not be written."""
         from . import dlpack
 
-        return dlpack.to_capsule(self._array, self._number, copy=bool(copy))
+        dlpack.require(self.__dlpack_device__(), dl_device, stream)
+        if type(self._array) is DeviceBuffer:
+            if copy:
+                raise BufferError("a tensor on a device is not copied there: copy it yourself")
+            return dlpack.device_capsule(self._array, self._number)
+        return dlpack.to_capsule(self._array, self._number, copy=copy, max_version=max_version)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return (1, 0)
+        from . import dlpack
+
+        array = self._array
+        return (dlpack.CUDA, array.device_id) if type(array) is DeviceBuffer else (dlpack.CPU, 0)
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
@@ -80,8 +104,8 @@ class Tensor:
         return wrap(name, number, array)
 
 
-def wrap(name: str, number: int, array: np.ndarray[Any, Any]) -> Tensor:
-    """A Tensor over an array in the storage form of its type (`core.batch.read`), unchecked."""
+def wrap(name: str, number: int, array: Any) -> Tensor:
+    """A Tensor over an array in the storage form of its type (`Connection.read`), unchecked."""
     tensor = Tensor.__new__(Tensor)
     tensor._name = name
     tensor._number = number
@@ -89,7 +113,7 @@ def wrap(name: str, number: int, array: np.ndarray[Any, Any]) -> Tensor:
     return tensor
 
 
-def storage_of(tensor: Tensor) -> tuple[str, int, np.ndarray[Any, Any]]:
+def storage_of(tensor: Tensor) -> tuple[str, int, Any]:
     """Name, type number and storage array of a Tensor."""
     return tensor._name, tensor._number, tensor._array
 

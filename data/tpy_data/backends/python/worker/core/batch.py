@@ -1,12 +1,14 @@
 """The layout of a batch's tensors: small ones in the frame's data area, large ones in one shared segment.
 
 A tensor's descriptor in the JSON header is `[name, type number, shape, where, offset, bytes]`, `where` 0 for the frame's data
-area and 1 for the message's segment. Neither end copies to decode: arrays are views of the frame or of the segment.
+area and 1 for the message's segment; or a text, for a tensor in a device's memory (`../device_memory.py`). Neither end copies to
+decode: arrays are views of the frame or of the segment.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,7 +17,7 @@ from .. import datatypes  # noqa: TID252  # this package has another name inside
 from .frames import ALIGNMENT, DATA_BYTES_MAX, Buffer, ProtocolViolation
 
 Array = np.ndarray[Any, Any]
-Descriptor = tuple[str, int, tuple[int, ...], int, int, int]
+Descriptor = tuple[str, int, tuple[int, ...], int | str, int, int]
 
 INLINE_BYTES_MAX = 64 * 1024
 """Per tensor. Measured round trips, in and out, in the frame / in a segment: 48 KiB 118 / 134 us, 64 KiB 124 / 135 us, 120 KiB
@@ -51,22 +53,37 @@ class Placed(NamedTuple):
     data: memoryview | bytes | Source
 
 
+class Lending(Protocol):
+    """Shows the peer memory of devices."""
+
+    def lend(self, array: Any) -> tuple[str, int, int]:
+        """Returns where the peer finds it, the offset there, and the loan, until whose return the memory stays."""
+        ...
+
+    def forget(self, loans: Sequence[int]) -> None:
+        """These were not sent."""
+        ...
+
+
 class Layout:
-    """Collects the tensors of one message. Read `data`, `data_bytes`, `placed` and `segment_bytes` when all were added."""
+    """Collects the tensors of one message. Read `data`, `data_bytes`, `placed` and `segment_bytes` when all were added. `lending`
+    is for those in a device's memory, which are not part of the message. `forget` a layout that is not sent."""
 
-    __slots__ = ("data", "data_bytes", "placed", "segment_bytes")
+    __slots__ = ("_lending", "_loans", "data", "data_bytes", "placed", "segment_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, lending: Lending | None = None) -> None:
+        self._lending = lending
+        self._loans: list[int] = []
         self.data: list[Buffer] = []
         self.data_bytes = 0
         self.placed: list[Placed] = []
         self.segment_bytes = 0
 
-    def add(self, name: str, number: int, array: Array) -> Descriptor:
+    def add(self, name: str, number: int, array: Any) -> Descriptor:
         """Give a tensor its place. `array` has the storage dtype of its type, or object / bytes for BYTES."""
         shape = array.shape
-        if type(array) is not np.ndarray and hasattr(array, "read_into"):
-            return (name, number, shape, 1, self._place(array, array.nbytes), array.nbytes)
+        if not isinstance(array, np.ndarray):
+            return self._add_reference(name, number, array)
         raw: memoryview | bytes
         if number == datatypes.BYTES:
             raw = datatypes.serialize(array)
@@ -83,6 +100,21 @@ class Layout:
             self.data_bytes += size + padding
             return (name, number, shape, 0, offset, size)
         return (name, number, shape, 1, self._place(raw, size), size)
+
+    def _add_reference(self, name: str, number: int, array: Any) -> Descriptor:
+        """Memory that is not to be touched: read when it is written into the segment, or shown to the peer."""
+        if hasattr(array, "read_into"):
+            return (name, number, array.shape, 1, self._place(array, array.nbytes), array.nbytes)
+        if self._lending is None:
+            raise ValueError(f"tensor '{name}' is on a device, and is to be sent by value")
+        where, offset, loan = self._lending.lend(array)
+        self._loans.append(loan)
+        return (name, number, array.shape, where, offset, array.nbytes)
+
+    def forget(self) -> None:
+        """It is not sent: nobody will return what it lends."""
+        if self._lending is not None:
+            self._lending.forget(self._loans)
 
     def _place(self, data: memoryview | bytes | Source, size: int) -> int:
         offset = self.segment_bytes
