@@ -50,4 +50,4 @@ def test_a_device_that_is_lost() -> None:
 def test_a_process_needs_nothing_of_ours(module: str) -> None:
     path = Path(cuda_ipc.__file__).parents[2] / module
     code = f"import runpy, sys; runpy.run_path({str(path)!r}); assert not any(n == 'tpy' or n == 'numpy' for n in sys.modules)"
-    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=30)
+    assert subprocess.run([sys.executable, "-I", "-S", "-c", code], check=False, timeout=30).returncode == 0

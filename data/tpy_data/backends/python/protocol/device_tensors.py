@@ -64,7 +64,7 @@ class DeviceTensors:
             self._endpoint.release(int(found[2]))
 
     def _own(self, loan: int, device_id: int) -> tuple[int, int, DeviceArray]:
-        """What the worker was lent, and where that lies in its allocation."""
+        """Returns what the worker was lent, and where that lies in its allocation."""
         lent = self._endpoint.lent_memory(loan)
         if lent is None or lent[0].memory.device.id != device_id:
             raise ProtocolViolation(f"loan {loan} on device {device_id} is not known")

@@ -59,7 +59,7 @@ class Called(msgspec.Struct, frozen=True, array_like=True):
     outputs: tuple[str, ...]
     inputs: tuple[Descriptor, ...]
     on_device: bool = False
-    """Whether outputs may stay on a device."""
+    """True if outputs may stay on a device."""
 
 
 # What a worker asks, and is given a reply to.

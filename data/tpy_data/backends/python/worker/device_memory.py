@@ -79,7 +79,7 @@ class DeviceMemories:
         return DeviceBuffer(address + offset, tuple(shape), size, int(device), owner)
 
     def lend(self, buffer: DeviceBuffer) -> tuple[str, int, int]:
-        """Where the server finds it, the offset there, and the loan. Raises TritonModelException when it cannot be shared."""
+        """As `Lending.lend`. Raises TritonModelException when it cannot be shared."""
         if self.sharing is None:
             raise TritonModelException(NO_DEVICES)
         for known, borrowed in list(self._borrowed.items()):

@@ -67,7 +67,7 @@ class Endpoint:
             return self._lender.lend(memory)
 
     def lent_memory(self, loan: int) -> Any:
-        """What was lent by `lend_memory`; None for another number."""
+        """Returns what was lent by `lend_memory`; None for another number."""
         with self._memory:
             return self._lender.lent(loan)
 

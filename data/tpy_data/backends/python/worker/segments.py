@@ -104,12 +104,12 @@ class Lender:
         return self._numbers
 
     def lent(self, number: int) -> Any:
-        """What was lent under this number, None for nothing and for a segment."""
+        """Returns what was lent under this number, None for nothing and for a segment."""
         found = self._lent.get(number)
         return None if isinstance(found, _Segment) else found
 
     def forget(self, numbers: Sequence[int]) -> None:
-        """What was to be shown to the peer under these numbers was not sent."""
+        """These were to be shown to the peer, and were not sent."""
         for number in numbers:
             self._lent.pop(number, None)
 
