@@ -30,6 +30,7 @@ KNOWN_BACKENDS: Final = (
     KnownBackend("pytorch", ("pytorch_libtorch", "libtorch"), "model.pt", is_folder=False, by_suffix=True),
     KnownBackend("pytorch", ("torch_aoti",), "model.pt2", is_folder=False, by_suffix=True),
     KnownBackend("litert", (), "model.tflite", is_folder=False, by_suffix=True),
+    KnownBackend("dali", (), "model.dali", is_folder=False, by_suffix=True),
     KnownBackend("python", (), "model.py"),
     KnownBackend("fil", (), "xgboost.json", is_folder=False),
     KnownBackend("fil", (), "xgboost.ubj", is_folder=False, by_suffix=True),

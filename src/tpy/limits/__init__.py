@@ -121,6 +121,9 @@ CONFIG_BYTES_MAX: Final = MIB
 """Size of a config.pbtxt or of a `config` override: room for ensembles of thousands of steps. The worst text of this size takes
 seconds to read (in a thread), and one of 16 MiB would take minutes."""
 
+DALI_SERIALIZE_S_MAX: Final = 60
+"""For the program that serializes a pipeline from its Python file: importing DALI and the file takes a second or two."""
+
 WORKER_RESTART_BACKOFF_S_MIN: Final = 1
 """Between the start of an instance and its restart at the earliest, when it failed once. One that has lived longer is started
 again at once: whoever makes it fail with requests costs the host one start a second at most."""
