@@ -40,20 +40,20 @@ setup-torch: $(TORCH_SETUP) ## PyTorch for CPUs: the build "+cpu" brings no CUDA
 $(TORCH_SETUP): $(SETUP)
 	$(PIP) install -c constraints.txt '$(TORCH)' && touch $@ || echo "not installed: $(TORCH)"
 
-BACKENDS := openvino tensorflow litert fil sklearn
+BACKENDS := openvino tensorflow litert dali fil sklearn
 TRAINERS := xgboost-cpu lightgbm
 BACKENDS_SETUP := $(VENV)/.tpy-backends-setup
 
-# Some 400 MB. What cannot be installed here is said; its tests are skipped then, and say so too.
+# Some 900 MB, half of it DALI. What cannot be installed here is said; its tests are skipped then, and say so too.
 $(BACKENDS_SETUP): pyproject.toml constraints.txt $(TORCH_SETUP)
 	failed=0; for backend in $(BACKENDS); do \
 	  $(PIP) install -c constraints.txt -e ".[$$backend]" || { echo "not installed: $$backend"; failed=1; }; \
 	done; \
 	$(PIP) install -c constraints.txt $(TRAINERS) || { echo "not installed: $(TRAINERS)"; failed=1; }; test $$failed = 1 || touch $@
 
-test-backends: $(DEMO_SETUP) $(BACKENDS_SETUP) ## the tests of the backends with large frameworks, which this installs: OpenVINO, TensorFlow, LiteRT, trees, scikit-learn
-	$(BIN)/python -m pytest -n auto --dist loadfile $(BACKENDS:%=tests/backends/%) tests/e2e/test_frameworks.py tests/e2e/test_trees.py || test $$? = 5 # 5: all skipped
-	$(BIN)/python -m pytest tests/docs/test_pages.py -k "serve-other-frameworks or serve-trees"
+test-backends: $(DEMO_SETUP) $(BACKENDS_SETUP) ## the tests of the backends with large frameworks, which this installs: OpenVINO, TensorFlow, LiteRT, DALI, trees, scikit-learn
+	$(BIN)/python -m pytest -n auto --dist loadfile $(BACKENDS:%=tests/backends/%) tests/e2e/test_frameworks.py tests/e2e/test_dali.py tests/e2e/test_trees.py || test $$? = 5 # 5: all skipped
+	$(BIN)/python -m pytest tests/docs/test_pages.py -k "serve-other-frameworks or serve-trees or serve-dali-pipelines"
 
 # Packages that carry the models and the sample data of an example.
 $(VENV)/.tpy-%-setup: docs/examples/%/requirements.txt $(SETUP)

@@ -10,6 +10,7 @@ from tpy.errors import Unavailable
 from tpy_data.registry import BackendRegistry
 
 FRAMEWORKS = {
+    "dali": ("nvidia.dali", "DALI", "dali"),
     "fil": ("treelite", "treelite", "fil"),
     "litert": ("ai_edge_litert", "LiteRT", "litert"),
     "openvino": ("openvino", "OpenVINO", "openvino"),

@@ -41,7 +41,7 @@ def install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str, F
 
 def test_backends_of_this_distribution_are_there() -> None:
     rows = {row.name: row for row in BackendRegistry().available()}
-    assert {"identity", "onnxruntime", "openvino", "python", "pytorch"} <= rows.keys()
+    assert {"dali", "identity", "onnxruntime", "openvino", "python", "pytorch"} <= rows.keys()
     assert rows["identity"].path.startswith("tpy-server ")
 
 
@@ -58,7 +58,7 @@ def test_an_unknown_backend_is_refused_with_what_there_is() -> None:
 def test_a_typing_error_differs_from_a_missing_backend() -> None:
     available = ("identity", "onnxruntime", "python")
     assert how_to_get("pyton", available) == "Did you mean 'python'?"
-    for name in ("pytorch", "tensorrt", "tensorflow", "openvino", "dali"):
+    for name in ("pytorch", "tensorrt", "tensorflow", "openvino", "fastertransformer"):
         assert how_to_get(name, available).startswith(f"For '{name}', install a package"), name
 
 

@@ -87,6 +87,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "src/tpy/assembly/": ("tests/e2e", "tests/simulation"),
     "control/": ("tests/control", "tests/simulation", "tests/e2e/test_poll.py", "tests/e2e/test_explicit.py"),
     "data/tpy_data/backends/python/": ("tests/backends/python", "tests/e2e/test_workers.py", "tests/e2e/test_python_api.py"),
+    "data/tpy_data/backends/dali/": ("tests/backends/dali",),
     "data/tpy_data/backends/fil/": ("tests/backends/fil",),
     "data/tpy_data/backends/litert/": ("tests/backends/litert",),
     "data/tpy_data/backends/openvino/": ("tests/backends/openvino",),

@@ -39,10 +39,10 @@ def checked(tmp_path: Path, config: str) -> tuple[list[str], bool]:
             ),
         ),
         (
-            'name: "m"\nbackend: "dali"\n' + TENSORS,
+            'name: "m"\nbackend: "fastertransformer"\n' + TENSORS,
             (
-                "2:1: backend: unable to find backend library for backend 'dali'; expected one of "
-                f"{INSTALLED}. For 'dali', install a package that offers it as an entry point 'tpy.backends'; or "
+                "2:1: backend: unable to find backend library for backend 'fastertransformer'; expected one of "
+                f"{INSTALLED}. For 'fastertransformer', install a package that offers it as an entry point 'tpy.backends'; or "
                 "convert the model to ONNX, or run it in a model.py "
                 "(backend 'python')"
             ),

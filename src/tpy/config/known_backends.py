@@ -31,6 +31,7 @@ KNOWN_BACKENDS: Final = (
     KnownBackend("pytorch", ("torch_aoti",), "model.pt2", is_folder=False, by_suffix=True),
     KnownBackend("litert", (), "model.tflite", is_folder=False, by_suffix=True),
     KnownBackend("dali", (), "model.dali", is_folder=False, by_suffix=True),
+    KnownBackend("dali", (), "dali.py", is_folder=False),
     KnownBackend("python", (), "model.py"),
     KnownBackend("fil", (), "xgboost.json", is_folder=False),
     KnownBackend("fil", (), "xgboost.ubj", is_folder=False, by_suffix=True),

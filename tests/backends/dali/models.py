@@ -59,6 +59,13 @@ def pipe():
 """JPEG to numbers from 0 to 1."""
 
 
+def save_text(path: Path, text: str) -> None:
+    """The pipeline of a Python file, serialized."""
+    made: dict[str, Any] = {}
+    exec(text.replace("@autoserialize", ""), made)
+    path.write_bytes(made["pipe"](device_id=None).serialize())
+
+
 def save(path: Path, *, batch_size: int = 16, ndim: int | None = 1) -> None:
     """A serialized pipeline of one input `x` (FP32) and two outputs: `sum` of each sample, a scalar, and `same`."""
 

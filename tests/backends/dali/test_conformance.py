@@ -1,4 +1,4 @@
-"""The published suite against the dali backend: a serialized pipeline, a Python file, encoded images, without batches."""
+"""The published suite against the dali backend: batches, ragged batches, encoded images, no batches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TestSerialized(BackendConformance):
         )
 
 
-class TestPythonFile(BackendConformance):
+class TestRagged(BackendConformance):
     @pytest.fixture
     def subject(self) -> BackendUnderTest:
         return _subject(
@@ -61,7 +61,7 @@ class TestPythonFile(BackendConformance):
                 ),
                 output=outputs(("first", DataType.INT32, (-1,)), ("second", DataType.FP32, (-1,))),
             ),
-            write_model=lambda folder: (folder / "dali.py").write_text(models.DOUBLING),
+            write_model=lambda folder: models.save_text(folder / "model.dali", models.DOUBLING),
             sample=lambda n: {"x": np.full((1 + n % 2, 2 + n), n, np.int32), "y": np.full((1 + n % 2, 1 + n), n, np.float32)},
             expected=lambda given: {"first": given["x"] * 2, "second": given["y"] + 1},
         )
@@ -78,7 +78,7 @@ class TestEncodedImages(BackendConformance):
                 input=(ModelInput(name="DALI_INPUT_0", data_type=DataType.UINT8, dims=(-1,), allow_ragged_batch=True),),
                 output=outputs(("DALI_OUTPUT_0", DataType.FP32, (3, 8, 8))),
             ),
-            write_model=lambda folder: (folder / "dali.py").write_text(models.DECODING),
+            write_model=lambda folder: models.save_text(folder / "model.dali", models.DECODING),
             sample=lambda n: {"DALI_INPUT_0": list(PICTURES.values())[n % 3][None]},
             expected=lambda given: {"DALI_OUTPUT_0": _of(given["DALI_INPUT_0"][0])},
             failing={"DALI_INPUT_0": np.arange(50, dtype=np.uint8)[None]},

@@ -38,6 +38,10 @@ def python_file(root: Path, text: str, name: str = "dali.py", **fields: Any) -> 
     return context
 
 
+def decoding(root: Path, text: str = models.DECODING, **fields: Any) -> ModelContext:
+    return serialized(root, lambda path: models.save_text(path, text), **fields)
+
+
 def serialized(root: Path, save: Callable[[Path], None] = models.save, **fields: Any) -> ModelContext:
     context = context_of(root, config(**fields))
     save(context.version_directory / "model.dali")
@@ -81,7 +85,7 @@ def test_the_file_is_serialized_once_for_a_load(backend: Backend, tmp_path: Path
 def test_pictures_of_any_size_in_one_batch(backend: Backend, tmp_path: Path) -> None:
     """Of several requests, and as strings of one."""
     red, blue = models.jpeg((255, 0, 0), (40, 30)), models.jpeg((0, 0, 255), (9, 70))
-    context = python_file(tmp_path, models.DECODING, max_batch_size=8, input=(ENCODED,), output=DECODED)
+    context = decoding(tmp_path, max_batch_size=8, input=(ENCODED,), output=DECODED)
     with HostedModel(backend, context) as model:
         instance = model.instance(ON_CPU)
         requests = [request_of(context.config, {"DALI_INPUT_0": each[None]}) for each in (red, blue)]
@@ -89,7 +93,7 @@ def test_pictures_of_any_size_in_one_batch(backend: Backend, tmp_path: Path) -> 
     assert [array.shape for array in made] == [(1, 3, 8, 8)] * 2
     assert [array.mean(axis=(0, 2, 3)).round().tolist() for array in made] == [[1, 0, 0], [0, 0, 1]]
     strings = inputs(("DALI_INPUT_0", DataType.BYTES, (1,)))
-    context = python_file(tmp_path / "strings", models.DECODING, max_batch_size=8, input=strings, output=DECODED)
+    context = decoding(tmp_path / "strings", max_batch_size=8, input=strings, output=DECODED)
     texts = np.array([[red.tobytes()], [blue.tobytes()]], object)
     with HostedModel(backend, context) as model:
         array = run(model.instance(ON_CPU), context, DALI_INPUT_0=texts)["DALI_OUTPUT_0"]
@@ -97,7 +101,7 @@ def test_pictures_of_any_size_in_one_batch(backend: Backend, tmp_path: Path) -> 
 
 
 def test_one_request_that_cannot_be_decoded_costs_the_others_nothing(backend: Backend, tmp_path: Path) -> None:
-    context = python_file(tmp_path, models.DECODING, max_batch_size=8, input=(ENCODED,), output=DECODED)
+    context = decoding(tmp_path, max_batch_size=8, input=(ENCODED,), output=DECODED)
     good, bad = models.jpeg((0, 255, 0), (40, 30)), np.arange(40, dtype=np.uint8)
     with HostedModel(backend, context) as model:
         instance = model.instance(ON_CPU)
@@ -109,7 +113,7 @@ def test_one_request_that_cannot_be_decoded_costs_the_others_nothing(backend: Ba
 
 def test_samples_of_one_request_that_differ_in_shape(backend: Backend, tmp_path: Path) -> None:
     text = models.DECODING.replace("fn.resize(images, resize_x=8, resize_y=8)", "images")
-    context = python_file(
+    context = decoding(
         tmp_path,
         text,
         max_batch_size=8,
@@ -155,7 +159,7 @@ def test_a_decoupled_model_answers_and_ends(backend: Backend, tmp_path: Path) ->
 
 
 def test_types_that_are_not_those_of_the_configuration(backend: Backend, tmp_path: Path) -> None:
-    context = python_file(
+    context = decoding(
         tmp_path,
         models.SAYS_NOTHING,
         max_batch_size=8,
