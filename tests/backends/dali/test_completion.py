@@ -147,9 +147,9 @@ def test_more_outputs_than_the_pipeline_has() -> None:
 
 
 def test_strings_are_samples() -> None:
-    validate(
-        config(max_batch_size=2, input=inputs(("a", DataType.BYTES, (1,))), output=outputs(("o", DataType.UINT8, (3,)))), SILENT
-    )
+    strings = config(max_batch_size=2, input=inputs(("a", DataType.BYTES, (1,))), output=outputs(("o", DataType.UINT8, (3,))))
+    validate(strings, SILENT)
+    assert complete(strings, SILENT, batches=True).input == strings.input
 
 
 def test_a_pipeline_without_inputs() -> None:

@@ -1,4 +1,4 @@
-"""What a pipeline says of itself."""
+"""The description of a pipeline: what it says of its inputs and outputs."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class IODescription(ctypes.Structure):
 
 
 class PipelineParameters(ctypes.Structure):
-    """What overrides a pipeline's own. `present` has a bit for each of the others, in their order; a pair counts as one."""
+    """Values that override a pipeline's own. `present` has a bit for each of the others, in their order; a pair counts as one."""
 
     _fields_ = (
         ("present", ctypes.c_uint64),
@@ -154,7 +154,7 @@ def call(name: str, *arguments: Any) -> None:
 
 
 def trace_of(outputs: ctypes.c_void_p, operator: bytes, name: bytes) -> bytes | None:
-    """What an operator says of its last run; None for nothing."""
+    """Returns the value that an operator left of its last run; None for nothing."""
     found = ctypes.c_char_p()
     status = _LIBRARY.daliPipelineOutputsGetTrace(outputs, ctypes.byref(found), operator, name)
     return found.value if status == _SUCCESS else None

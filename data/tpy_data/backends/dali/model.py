@@ -31,7 +31,7 @@ class DaliModel:
         self._first: Pipeline | None = None
 
     def describe(self) -> PipelineDescription:
-        """What the pipeline says, as its configuration has it split. Raises TpyError."""
+        """The description of the pipeline, with outputs as its configuration has them split. Raises TpyError."""
         pipeline = self._pipeline(_ANYWHERE)
         try:
             return self._described(pipeline)
