@@ -37,7 +37,7 @@ class VirtualWorker:
         self._latency_ns = latency_ns
         self._send, self._receive = trio.open_memory_channel[Job](math.inf)
 
-    def put(self, job: Job) -> None:
+    def put(self, job: Job, *, anywhere: bool = False) -> None:
         """Queue the job."""
         self._send.send_nowait(job)
 

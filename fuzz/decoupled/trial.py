@@ -121,7 +121,7 @@ class Worker:
     def __init__(self) -> None:
         self.jobs: list[Job] = []
 
-    def put(self, job: Job) -> None:
+    def put(self, job: Job, *, anywhere: bool = False) -> None:
         self.jobs.append(job)
 
     def tell(self, call: Callable[[], None]) -> None:

@@ -360,7 +360,8 @@ def test_a_stop_that_cannot_wait_fails_what_is_left() -> None:
     server = tpy.Server(exit_timeout_secs=1).start()
     server.add_model("stuck", stuck, inputs=X, outputs=Y)
     with ThreadPoolExecutor(1) as threads:
-        answer = threads.submit(server.model("stuck").infer, {"X": [1]})
+        # With a time limit: otherwise the calling thread itself would be stuck in the function.
+        answer = threads.submit(server.model("stuck").infer, {"X": [1]}, timeout_s=60)
         entered.wait(60)
         with pytest.raises(Unavailable, match="exit timeout expired"):
             server.stop()

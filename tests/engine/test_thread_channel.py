@@ -191,7 +191,7 @@ class HeldWorker:
         self.jobs: list[Job] = []
         self.reports: list[Callable[[], None]] = []
 
-    def put(self, job: Job) -> None:
+    def put(self, job: Job, *, anywhere: bool = False) -> None:
         self.jobs.append(job)
 
     def tell(self, call: Callable[[], None]) -> None:

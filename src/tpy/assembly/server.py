@@ -38,8 +38,10 @@ from tpy.limits import ANSWERS_STOP_S, SEQUENCES_STOP_RESERVE_S
 from tpy.observers import RequestObservers
 from tpy.regions import RegionRegistry
 from tpy.services import Services
+from tpy.shared_loop import SharedLoop
 from tpy.state import ModelStateStore
 from tpy.telemetry.access_log import access_log
+from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.telemetry.logs import LogController
 from tpy.units import NS_PER_S
 from tpy_control import BACKENDS_FOLDER, ControlPlane, StartupReport, run_control_plane
@@ -98,10 +100,13 @@ async def run_server(
     gpus: GpuInventory = NO_GPUS,
     devices: Devices = NO_DEVICES,
     clock: Clock | None = None,
+    loop: SharedLoop | None = None,
+    custom_metrics: CustomMetrics | None = None,
     task_status: trio.TaskStatus[Running] = trio.TASK_STATUS_IGNORED,
 ) -> Outcome:
     """Serve until `stop` is asked. Started when the models that load at the start have settled. Raises TpyError (inside exception
-    groups) when a repository cannot be read or a port not be bound.
+    groups) when a repository cannot be read or a port not be bound. `loop` is the run that this is in, for those who share it;
+    `custom_metrics` has those of a program beside those of models.
     """
     clock = clock or SystemClock()
     readiness = ReadinessSignal()
@@ -115,7 +120,8 @@ async def run_server(
         async with trio.open_nursery() as control_nursery:
             control = await _start_control(options, store, clock, stop, control_nursery)
             if control is not None:
-                async with _open_data_plane(options, gpus, devices, store, registry, clock, observers) as data:
+                opened = _open_data_plane(options, gpus, devices, store, registry, clock, observers, loop, custom_metrics)
+                async with opened as data:
                     data.use_repository(control)
                     metrics = MetricsPage(options, data, gpus, devices, control.metrics)
                     if not control.server_live():
@@ -268,6 +274,8 @@ def _open_data_plane(
     registry: BackendRegistry,
     clock: Clock,
     observers: RequestObservers,
+    loop: SharedLoop | None,
+    custom_metrics: CustomMetrics | None,
 ) -> AbstractAsyncContextManager[DataPlane]:
     found = DataPlaneOptions(
         load_threads_max=options.load_threads,
@@ -286,7 +294,17 @@ def _open_data_plane(
         start_delay=options.start_delay,
         request_timeout=options.request_timeout,
     )
-    return open_data_plane(found, store, store.observed_writer(), registry, clock, devices=devices, observers=observers)
+    return open_data_plane(
+        found,
+        store,
+        store.observed_writer(),
+        registry,
+        clock,
+        devices=devices,
+        observers=observers,
+        loop=loop,
+        custom_metrics=custom_metrics,
+    )
 
 
 def _registry(options: ServerOptions) -> BackendRegistry:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 from collections import deque
@@ -12,7 +13,7 @@ import msgspec
 import trio
 
 from tpy.embedded.engine_thread import EngineThread
-from tpy.errors import Internal, TpyError
+from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
 from tpy.limits import EMBEDDED_RESPONSES_MAX
 from tpy.messages import InferenceRequest, InferenceResponse
 from tpy.services import RequestHandle
@@ -24,22 +25,36 @@ Put = Callable[[InferenceResponse], None]
 
 
 class Call:
-    """A request under way. Implements ResponseSink: a program that takes responses of a stream slowly slows the model down. When
-    EMBEDDED_RESPONSES_MAX wait for it the request is paused, until half of them are taken."""
+    """A request under way, once it is begun. Implements ResponseSink. `paced`: a program that takes responses of a stream slowly
+    slows the model down. When EMBEDDED_RESPONSES_MAX wait for it the request is paused, until half of them are taken."""
 
-    def __init__(self, engine: EngineThread, request: InferenceRequest, put: Put) -> None:
+    def __init__(self, engine: EngineThread, request: InferenceRequest, put: Put, *, paced: bool = True) -> None:
         self._engine = engine
         self._request = request
         self._put = put
+        self._is_paced = paced
         self._handle: RequestHandle | None = None
         self._waiting = 0
         self._taken = 0
         self._cancelled = False
         self.is_over = False
         """The program has taken the last response."""
-        engine.enter(self._begin)
+
+    def begin(self, *, perform: bool = False) -> None:
+        """Begin the request; one that is refused gets its error as a response. `perform` is as for EngineThread.enter."""
+        self._engine.enter(self._begin, perform=perform)
+
+    def begin_or_raise(self) -> None:
+        """Begin the request. Raises what it is refused with."""
+        self._engine.run(self._submit)
 
     def _begin(self) -> None:
+        try:
+            self._submit()
+        except TpyError as error:
+            self.fail(error)
+
+    def _submit(self) -> None:
         if self._cancelled:
             return
         request = self._request
@@ -51,8 +66,11 @@ class Call:
             if record is not None:
                 request = msgspec.structs.replace(request, record=record)
             self._handle = model.submit(request, self)
-        except TpyError as error:
-            self.fail(error)
+        except TpyError:
+            self._engine.calls.discard(self)
+            if self._engine.is_stopping:  # whose models are gone
+                raise Unavailable("the server is stopping") from None
+            raise
         except Exception as error:  # a bug: the server goes on
             _log.exception("a request of the program failed unexpectedly")
             self.fail(Internal(f"unexpected error: {type(error).__name__}: {error}"))
@@ -65,52 +83,61 @@ class Call:
         self._put(InferenceResponse(model_name=self._request.model_name, model_version=0, error=error))
 
     def deliver(self, response: InferenceResponse) -> None:
-        self._put(response)
         if response.final:
             self._handle = None
             self._engine.calls.discard(self)
-        else:
+        elif self._is_paced:
             self._waiting += 1
             self._slow_down()
+        self._put(response)
 
     def _slow_down(self) -> None:
         if self._handle is not None and self._waiting >= EMBEDDED_RESPONSES_MAX:
             self._handle.pause()
 
-    def opened(self, response: InferenceResponse) -> InferenceResponse | None:
-        """The response, which the program takes now: called on its thread. None for one that only says that there are no more.
-        Raises the error of a request that failed."""
+    def take(self, response: InferenceResponse) -> None:
+        """The program takes this response: called on its thread."""
         self.is_over = response.final
+        if self._is_paced and not response.final:
+            self._taken += 1
+            if self._taken >= EMBEDDED_RESPONSES_MAX // 2:
+                taken, self._taken = self._taken, 0
+                self._engine.enter(lambda: self._speed_up(taken))
+
+    def opened(self, response: InferenceResponse) -> InferenceResponse | None:
+        """The response, which the program takes. None for one that only says that there are no more. Raises the error of a
+        request that failed."""
+        self.take(response)
         if response.error is not None:
             raise response.error.with_traceback(None)
-        if response.final:
-            return response if response.outputs else None
-        self._taken += 1
-        if self._taken >= EMBEDDED_RESPONSES_MAX // 2:
-            taken, self._taken = self._taken, 0
-            self._engine.enter(lambda: self._speed_up(taken))
-        return response
+        return None if response.final and not response.outputs else response
 
     def _speed_up(self, taken: int) -> None:
         self._waiting -= taken
         if self._handle is not None:
             self._handle.resume()
 
-    def cancel(self) -> None:
-        """Forget the request: nothing more is put. Without effect when it has ended, or the server has."""
-        if self.is_over:
-            return
-        try:
-            self._engine.enter(self._cancel)
-        except TpyError:
-            return
+    def cancel(self, answer: TpyError | None = None) -> None:
+        """Forget the request: nothing more is put, but `answer` if it has not ended. Without effect when it has, or the server
+        has."""
+        if not self.is_over:
+            with contextlib.suppress(TpyError):
+                self._engine.enter(lambda: self._cancel(answer))
 
-    def _cancel(self) -> None:
+    def drop(self) -> None:
+        """Forget the request, soon: nobody waits for it any more. Any thread, and also where one may not wait."""
+        if not self.is_over:
+            self._engine.soon(lambda: self._cancel(None))
+
+    def _cancel(self, answer: TpyError | None) -> None:
+        was_open = self in self._engine.calls
         self._cancelled = True
         self._engine.calls.discard(self)
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
+        if was_open and answer is not None:
+            self.fail(answer)
 
 
 class Inbox:
@@ -123,7 +150,8 @@ class Inbox:
 
 
 class AsyncInbox:
-    """The responses of one request for a task that waits for them, on asyncio or Trio."""
+    """The responses of one request for a task that waits for them, on asyncio or Trio. Raises InvalidArgument outside of these,
+    and in a loop that it was not made in."""
 
     def __init__(self) -> None:
         self._responses: deque[InferenceResponse] = deque()
@@ -145,7 +173,7 @@ class _AsyncioWaker:
     """Wakes a task of an asyncio loop from another thread."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop = _running_loop()
         self._event = asyncio.Event()
 
     def call(self) -> None:
@@ -155,6 +183,8 @@ class _AsyncioWaker:
             return
 
     async def wait(self) -> None:
+        if trio.lowlevel.in_trio_run() or _running_loop() is not self._loop:
+            raise InvalidArgument(_OTHER_LOOP)
         await self._event.wait()
         self._event.clear()
 
@@ -176,8 +206,20 @@ class _TrioWaker:
         self._event.set()
 
     async def wait(self) -> None:
+        if not trio.lowlevel.in_trio_run() or trio.lowlevel.current_trio_token() is not self._token:
+            raise InvalidArgument(_OTHER_LOOP)
         await self._event.wait()
         self._event = trio.Event()
+
+
+_OTHER_LOOP = "the request was begun in another event loop: its responses are for a task of that one"
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        raise InvalidArgument("requests of tasks are for a running event loop of asyncio or Trio, and none runs here") from None
 
 
 def _waker() -> _AsyncioWaker | _TrioWaker:

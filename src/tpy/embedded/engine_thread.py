@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import queue
 import threading
@@ -13,8 +14,11 @@ import outcome
 import trio
 
 from tpy.assembly import Outcome, Running, ServerOptions, Stop, run_server
+from tpy.deferred_signals import DeferredSignals
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.services import Services
+from tpy.shared_loop import SharedLoop
+from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.telemetry.logs import LogController
 from tpy_data.gpus import GpuInventory
 
@@ -49,10 +53,20 @@ class OpenCall(Protocol):
 
 
 class EngineThread:
-    """One run of a server. Started when made: raises TpyError when the server cannot start."""
+    """One run of a server. Started when made: raises TpyError when the server cannot start. Without `logs` logging is the
+    program's own."""
 
-    def __init__(self, options: ServerOptions, *, gpus: GpuInventory) -> None:
+    def __init__(
+        self,
+        options: ServerOptions,
+        *,
+        gpus: GpuInventory,
+        logs: LogController | None = None,
+        custom_metrics: CustomMetrics | None = None,
+    ) -> None:
         self._options = options
+        self._logs = logs or _Logs(options.log)
+        self._custom_metrics = custom_metrics
         self._gpus = gpus
         self._announced: list[str] = []
         self._stop = Stop()
@@ -60,6 +74,7 @@ class EngineThread:
         self.calls: set[OpenCall] = set()
         """Requests that have not ended. Used on the server's thread."""
         self._token: trio.lowlevel.TrioToken | None = None
+        self._loop: SharedLoop | None = None
         self._process = os.getpid()
         self._started: queue.SimpleQueue[outcome.Outcome[Running]] = queue.SimpleQueue()
         self._ended: outcome.Outcome[Outcome] | None = None
@@ -82,15 +97,18 @@ class EngineThread:
         self._started.put(self._why_not_started())  # read by nobody when it had started
 
     async def _serve(self) -> Outcome:
+        self._loop = SharedLoop.open()
         self._token = trio.lowlevel.current_trio_token()
         if self._asked_to_stop:  # before there was a token
             self._stop.ask(self._asked_to_stop)
         return await run_server(
             self._options,
-            logs=_Logs(self._options.log),
+            logs=self._logs,
             announce=self._announced.append,
             stop=self._stop,
             gpus=self._gpus,
+            loop=self._loop,
+            custom_metrics=self._custom_metrics,
             task_status=_Started(self._started),
         )
 
@@ -101,15 +119,26 @@ class EngineThread:
         why = "; ".join(line.removeprefix("error: ") for line in self._announced)
         return outcome.Error(Unavailable(f"the server did not start: {why or 'it was stopped'}"))
 
-    def enter(self, call: Callable[[], None]) -> None:
-        """Call this on the server's thread, soon. Raises Unavailable when the server has stopped, and in a process that was
-        forked; Internal on the server's own thread, whose work may not wait for itself."""
+    def enter(self, call: Callable[[], None], *, perform: bool = False) -> None:
+        """Call this, which must not raise, as the server's thread would: at once where that has no work, soon otherwise.
+        Raises Unavailable when the server has stopped, and in a process that was forked. `perform`: an instance that is free,
+        and may run anywhere, runs in this thread."""
         if self._token is None or os.getpid() != self._process:
             raise Unavailable("this process was forked from the one that the server runs in: start a server of its own")
         try:
-            self._token.run_sync_soon(call)
+            if self._loop is None or threading.get_ident() == self._thread.ident:
+                self._token.run_sync_soon(call)
+            else:
+                with DeferredSignals():
+                    (self._loop.perform if perform else self._loop.call)(call)
         except trio.RunFinishedError:
             raise Unavailable("the server has stopped") from None
+
+    def soon(self, call: Callable[[], None]) -> None:
+        """Call this, which must not raise, on the server's thread, soon; never when the server has stopped. Does not wait."""
+        if self._token is not None and os.getpid() == self._process:
+            with contextlib.suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(call)
 
     def require_other_thread(self) -> None:
         """Raises Internal on the server's own thread, which may not wait for itself."""
@@ -117,12 +146,11 @@ class EngineThread:
             raise Internal("a blocking call on the server's own thread would wait for itself")
 
     def run(self, function: Callable[[], _T]) -> _T:
-        """Returns what `function` does on the server's thread; waits for it."""
-
-        async def call() -> _T:
-            return function()
-
-        return self.run_async(call)
+        """Returns what `function` does as the server's thread would; waits for it."""
+        self.require_other_thread()
+        done: queue.SimpleQueue[outcome.Outcome[_T]] = queue.SimpleQueue()
+        self.enter(lambda: done.put(outcome.capture(function)))
+        return self._unwrapped(done.get())
 
     def run_async(self, function: Callable[[], Awaitable[_T]]) -> _T:
         """Returns what the coroutine function does on the server's thread; waits for it."""
@@ -146,7 +174,20 @@ class EngineThread:
                 done.put(stopping)
 
         self.enter(begin)
-        return done.get().unwrap()
+        return self._unwrapped(done.get())
+
+    def _unwrapped(self, found: outcome.Outcome[_T]) -> _T:
+        try:
+            return found.unwrap()
+        except TpyError:
+            if self.is_stopping:  # whose models are gone
+                raise Unavailable("the server is stopping") from None
+            raise
+
+    @property
+    def is_stopping(self) -> bool:
+        """The program has asked it to stop."""
+        return bool(self._asked_to_stop)
 
     def ask_stop(self, reason: str) -> None:
         """Have the server stop; returns at once. Idempotent."""

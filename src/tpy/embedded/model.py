@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, TypedDict, Unpack
@@ -107,8 +108,11 @@ class Model:
         cancelled when the iterator is closed or dropped; one that is read slowly slows the model down."""
         self._engine.require_other_thread()
         inbox = Inbox()
-        call = Call(self._engine, self._request(inputs, options), inbox.put)
+        request = self._request(inputs, options)
+        call = Call(self._engine, request, inbox.put)
         try:
+            # One that may end before its model has answered is waited for.
+            call.begin(perform=request.deadline_ns is None and not request.timeout_us)
             while not call.is_over:
                 response = call.opened(inbox.get())
                 if response is not None:
@@ -120,12 +124,18 @@ class Model:
         """The same for a task on asyncio or Trio; close one that is not read to its end (`contextlib.aclosing`)."""
         inbox = AsyncInbox()
         call = Call(self._engine, self._request(inputs, options), inbox.put)
+        # A loop that is closed without closing its generators drops them as they are.
+        lease = _Lease()
+        dropped = weakref.finalize(lease, call.drop)
+        dropped.atexit = False
         try:
+            call.begin()
             while not call.is_over:
                 response = call.opened(await inbox.get())
                 if response is not None:
                     yield Response(response)
         finally:
+            dropped.detach()
             call.cancel()
 
     def _required(self, response: Response | None) -> Response:
@@ -157,6 +167,10 @@ class Model:
             deadline_ns=None if timeout_s is None else now_ns + int(timeout_s * NS_PER_S),
             received_ns=now_ns,
         )
+
+
+class _Lease:
+    """Lives as long as the frame that holds it."""
 
 
 def _only(response: Response, before: Response | None) -> Response:

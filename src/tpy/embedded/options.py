@@ -22,7 +22,8 @@ def check_options(options: Mapping[str, Any]) -> None:
             raise InvalidArgument(f"option '{name}': expected {expected}, got {value!r}")
 
 
-def _is_text(value: Any) -> bool:
+def is_text(value: Any) -> bool:
+    """Returns True for a string that has a form in UTF-8."""
     if not isinstance(value, str):
         return False
     try:
@@ -37,7 +38,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_sequence_id(value: Any) -> bool:
-    return _is_count(value) or _is_text(value)
+    return _is_count(value) or is_text(value)
 
 
 def _is_flag(value: Any) -> bool:
@@ -49,22 +50,22 @@ def _is_time(value: Any) -> bool:
 
 
 def _are_names(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and all(map(_is_text, value))
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(map(is_text, value))
 
 
 def _is_parameter(value: Any) -> bool:
-    return _is_text(value) or isinstance(value, bool | int | float)
+    return is_text(value) or isinstance(value, bool | int | float)
 
 
 def _are_parameters(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(map(_is_text, value)) and all(map(_is_parameter, value.values()))
+    return isinstance(value, Mapping) and all(map(is_text, value)) and all(map(_is_parameter, value.values()))
 
 
 _COUNT = "a whole number from 0, of 64 bits"
 
 _OPTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "outputs": (_are_names, "a sequence of names"),
-    "id": (_is_text, "text"),
+    "id": (is_text, "text"),
     "parameters": (_are_parameters, "text, numbers and booleans by name"),
     "sequence_id": (_is_sequence_id, f"text or {_COUNT}"),
     "sequence_start": (_is_flag, "True or False"),

@@ -17,6 +17,7 @@ from typing import Self
 import anyio.to_thread
 import orjson
 
+from tpy.assembly import ServerOptions
 from tpy.cli.flags import FLAG_BY_NAME
 from tpy.cli.parsing import UsageError, collect
 from tpy.cli.serve import visible_gpus
@@ -25,9 +26,10 @@ from tpy.clock import SystemClock
 from tpy.embedded.engine_thread import EngineThread
 from tpy.embedded.functions import TensorSpec, write_model
 from tpy.embedded.model import Model
-from tpy.errors import InvalidArgument, Unavailable
+from tpy.embedded.options import is_text
+from tpy.errors import Internal, InvalidArgument, Unavailable
 from tpy.messages import IndexEntry, LoadRequest, ModelStatistics
-from tpy_data.backends.function import FUNCTIONS, Function
+from tpy_data.backends.function import FUNCTIONS, Function, executing
 
 OptionValue = str | int | float | bool | Path | Sequence[str]
 
@@ -73,7 +75,7 @@ class Server:
             options = server_options(values, warnings, os.environ)
         except UsageError as error:
             raise InvalidArgument(str(error)) from None
-        engine = EngineThread(options, gpus=visible_gpus())
+        engine = self._open_engine(options)
         with self._lock:
             self._engine = engine
             is_wanted = not self._is_given_up
@@ -81,8 +83,14 @@ class Server:
             self.stop()
         return self
 
+    def _open_engine(self, options: ServerOptions) -> EngineThread:
+        return EngineThread(options, gpus=visible_gpus())
+
     def stop(self) -> None:
-        """Stop in order: requests in flight are answered until `exit_timeout_secs` are over. Idempotent."""
+        """Stop in order: requests in flight are answered until `exit_timeout_secs` are over. Idempotent. Raises Internal in a
+        function that is a model of this server, whose end it would wait for."""
+        if any(key.startswith(f"{self._own}/") for key in executing()):
+            raise Internal("a model of this server cannot stop it: the stop waits for the model. Have another thread do it")
         with self._lock:
             self._is_given_up = True
         try:
@@ -121,6 +129,9 @@ class Server:
 
     def model(self, name: str, version: int | None = None) -> Model:
         """Returns the model of this name, for requests."""
+        _require_text("the name of a model", name)
+        if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 1):
+            raise InvalidArgument(f"model '{name}': expected a version from 1 on, or None, got {version!r}")
         return Model(self._running, SystemClock().now_ns, name, version)
 
     def ready(self) -> bool:
@@ -134,9 +145,17 @@ class Server:
     def load(self, name: str, *, config: Mapping[str, object] | None = None, files: Mapping[str, bytes] | None = None) -> None:
         """Load or reload a model and return when it serves; `config` and `files` (by `<version>/<name>`) take the place of those
         in the repository. Raises why it does not; Unavailable in another mode than explicit."""
+        _require_text("the name of a model", name)
+        for path, content in (files or {}).items():
+            if not isinstance(path, str) or not isinstance(content, bytes):
+                raise InvalidArgument(f"model '{name}': expected files as bytes by '<version>/<name>', got {path!r}: {content!r}")
+        try:
+            config_json = None if config is None else orjson.dumps(config).decode()
+        except TypeError as error:
+            raise InvalidArgument(f"model '{name}': expected a configuration that JSON can say: {error}") from None
         request = LoadRequest(
             model_name=name,
-            config_json=None if config is None else orjson.dumps(config).decode(),
+            config_json=config_json,
             files=dict(files or {}),
         )
         self._running.run_async(lambda: self._running.services.repository.load(request))
@@ -223,6 +242,11 @@ class Server:
 _NO_FUNCTIONS = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
 
 _DEFAULTS: Mapping[str, OptionValue] = {"model_control_mode": "explicit"}
+
+
+def _require_text(what: str, value: object) -> None:
+    if not is_text(value):
+        raise InvalidArgument(f"{what}: expected text, got {value!r}")
 
 
 def _remove(folder: Path, process: int) -> None:

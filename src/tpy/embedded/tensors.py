@@ -75,8 +75,10 @@ def _encoded(name: str, values: Iterable[object]) -> Iterator[bytes]:
         if isinstance(value, str):
             try:
                 yield value.encode()
-            except UnicodeEncodeError as error:
-                raise InvalidArgument(f"input '{name}': {error}") from None
+            except UnicodeEncodeError:
+                raise InvalidArgument(
+                    f"input '{name}': expected text, got half of a surrogate pair, which UTF-8 does not have: {value!r}"
+                ) from None
         elif isinstance(value, bytes):
             yield value
         else:

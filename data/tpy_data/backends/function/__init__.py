@@ -3,6 +3,6 @@
 The configuration names it by the parameter `function`, a key of `FUNCTIONS`.
 """
 
-from tpy_data.backends.function.backend import FUNCTIONS, PARAMETER, Function, FunctionBackend, create
+from tpy_data.backends.function.backend import FUNCTIONS, PARAMETER, Function, FunctionBackend, create, executing
 
-__all__ = ["FUNCTIONS", "PARAMETER", "Function", "FunctionBackend", "create"]
+__all__ = ["FUNCTIONS", "PARAMETER", "Function", "FunctionBackend", "create", "executing"]

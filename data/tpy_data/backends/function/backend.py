@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from tpy.backend import (
 )
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind
+from tpy.deferred_signals import call_program
 from tpy.errors import Internal, InvalidArgument
 from tpy.messages import DataType, Tensor
 from tpy.messages.datatypes import from_numpy
@@ -31,6 +33,14 @@ order of the configuration, or the only one."""
 
 FUNCTIONS: dict[str, Function] = {}
 """The functions of this process, by the key that configurations name them with."""
+
+_executing = threading.local()
+
+
+def executing() -> Sequence[str]:
+    """Returns the keys of the functions that this thread is in, outermost first."""
+    return tuple(getattr(_executing, "keys", ()))
+
 
 PARAMETER = "function"
 """Of a configuration: the key of its function."""
@@ -58,13 +68,14 @@ class FunctionBackend:
 
     def load(self, context: ModelContext) -> LoadedModel:
         parameter = context.config.parameters.get(PARAMETER)
-        function = FUNCTIONS.get("" if parameter is None else parameter.string_value)
+        key = "" if parameter is None else parameter.string_value
+        function = FUNCTIONS.get(key)
         if function is None:
             raise InvalidArgument(
                 f"model '{context.name}' is a function of a program, and this process has no such function: models of the "
                 "backend 'function' are added by tpy.Server.add_model"
             )
-        return FunctionModel(function, context.config)
+        return FunctionModel(key, function, context.config)
 
     def close(self) -> None:
         pass
@@ -73,12 +84,13 @@ class FunctionBackend:
 class FunctionModel:
     """A loaded version."""
 
-    def __init__(self, function: Function, config: ModelConfig) -> None:
+    def __init__(self, key: str, function: Function, config: ModelConfig) -> None:
+        self._key = key
         self._function = function
         self._config = config
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
-        return FunctionInstance(self._function, self._config)
+        return FunctionInstance(self._key, self._function, self._config)
 
     def unload(self) -> None:
         pass
@@ -87,7 +99,10 @@ class FunctionModel:
 class FunctionInstance:
     """Calls the function once for each batch."""
 
-    def __init__(self, function: Function, config: ModelConfig) -> None:
+    runs_anywhere = True
+
+    def __init__(self, key: str, function: Function, config: ModelConfig) -> None:
+        self._key = key
         self._function = function
         self._name = config.name
         self._types = {output.name: output.data_type for output in config.output}
@@ -98,7 +113,12 @@ class FunctionInstance:
         """Raises whatever the function raises, and Internal for outputs that the model does not have: every request fails."""
         inputs = self._gather(batch.requests)
         batch.times.inputs_ready()
-        returned = self._function(**inputs)
+        keys = _executing.__dict__.setdefault("keys", [])
+        keys.append(self._key)
+        try:
+            returned = call_program(self._function, **inputs)
+        finally:
+            keys.pop()
         batch.times.outputs_begin()
         return self._scatter(batch.requests, [self._tensor(name, value) for name, value in self._named(returned).items()])
 
@@ -145,7 +165,10 @@ class FunctionInstance:
         if isinstance(element, bytes):
             return element
         if isinstance(element, str):
-            return element.encode()
+            try:
+                return element.encode()
+            except UnicodeEncodeError:
+                raise self._wrong(name, "text with half of a surrogate pair, which UTF-8 does not have", DataType.BYTES) from None
         raise self._wrong(name, type(element).__name__, DataType.BYTES)
 
     def _cast(self, name: str, array: np.ndarray[Any, Any], datatype: DataType, *, is_array: bool) -> np.ndarray[Any, Any]:
