@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 _LOOP_BUSY_S_MAX = 0.002
-"""How long a thread waits for its turn before it leaves the work to the loop: longer than the pieces of the engine's work,
+"""The time that a thread waits for its turn before it leaves the work to the loop: longer than the pieces of the engine's work,
 shorter than a wait that a caller would notice."""
 
 

@@ -55,7 +55,7 @@ class DLDeviceType(enum.IntEnum):
 
 
 class ModelControlMode(enum.IntEnum):
-    """Which models are loaded: all at the start, all with their changes, or on call."""
+    """The models that are loaded: all at the start, all with their changes, or on call."""
 
     NONE = 0
     POLL = 1
@@ -63,14 +63,14 @@ class ModelControlMode(enum.IntEnum):
 
 
 class RateLimitMode(enum.IntEnum):
-    """Whether instances wait for resources."""
+    """Instances wait for resources, or do not."""
 
     OFF = 0
     EXEC_COUNT = 1
 
 
 class InstanceGroupKind(enum.IntEnum):
-    """Where instances run."""
+    """The devices that instances run on."""
 
     AUTO = 0
     CPU = 1
@@ -108,14 +108,14 @@ class MetricKind(enum.IntEnum):
 
 
 class ModelBatchFlag(enum.IntEnum):
-    """Whether the first dimension of a model's tensors is that of a batch."""
+    """The first dimension of a model's tensors is that of a batch, or is not."""
 
     UNKNOWN = 1
     FIRST_DIM = 2
 
 
 class ModelTxnPropertyFlag(enum.IntEnum):
-    """How many responses a model sends for a request."""
+    """A model sends one response for a request, or any number."""
 
     ONE_TO_ONE = 1
     DECOUPLED = 2

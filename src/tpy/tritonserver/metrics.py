@@ -11,7 +11,7 @@ from tpy.tritonserver.enums import MetricKind
 from tpy.tritonserver.errors import as_triton
 
 PROGRAM_METRICS = CustomMetrics(SERVER_FAMILIES)
-"""Those of this process, as in Triton."""
+"""The metrics of this process, as in Triton."""
 
 
 class MetricFamily:

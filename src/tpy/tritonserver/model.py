@@ -80,11 +80,11 @@ class Model:
             )
 
     def batch_properties(self) -> ModelBatchFlag:
-        """Whether it takes batches."""
+        """Returns FIRST_DIM if it takes batches."""
         return ModelBatchFlag.FIRST_DIM if self.config()["max_batch_size"] > 0 else ModelBatchFlag.UNKNOWN
 
     def transaction_properties(self) -> ModelTxnPropertyFlag:
-        """Whether it sends any number of responses."""
+        """Returns DECOUPLED if it sends any number of responses."""
         decoupled = self.config().get("model_transaction_policy", {}).get("decoupled", False)
         return ModelTxnPropertyFlag.DECOUPLED if decoupled else ModelTxnPropertyFlag.ONE_TO_ONE
 
