@@ -47,20 +47,23 @@ class DeferredSignals:
 
     def __enter__(self) -> None:
         if threading.get_ident() == _MAIN:
-            self._handlers = {}
-            for number in _INTERRUPTING:
-                handler = _signal.getsignal(number)
-                if callable(handler):
-                    self._handlers[number] = handler
-                    _signal.signal(number, self._handle)
+            handlers = self._handlers = {}
+            try:
+                for number in _INTERRUPTING:
+                    handler = _signal.getsignal(number)
+                    if callable(handler):
+                        handlers[number] = handler
+                        _signal.signal(number, self._handle)
+            except BaseException:  # by the handler of a signal that is not deferred yet
+                _restore(handlers)
+                raise
             self._outer, DeferredSignals.current = DeferredSignals.current, self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if self._handlers is None:
             return
         DeferredSignals.current = self._outer
-        for number, handler in self._handlers.items():
-            _signal.signal(number, handler)
+        _restore(self._handlers)
         for number in self._pending:
             signal.raise_signal(number)
         if self._raised is not None:
@@ -77,6 +80,16 @@ class DeferredSignals:
             self._raised = error
             raise
         self.is_interruptible = True
+
+
+def _restore(handlers: dict[int, _Handler]) -> None:
+    """Put all of these in force. One that is may raise before the others are."""
+    try:
+        for number, handler in handlers.items():
+            _signal.signal(number, handler)
+    except BaseException:
+        _restore(handlers)
+        raise
 
 
 def call_program(function: Callable[..., _T], /, **arguments: Any) -> _T:

@@ -124,6 +124,7 @@ def test_signals_that_come_at_any_time_leave_the_server_whole(server: tpy.Server
     finally:
         signal.signal(signal.SIGALRM, before)
     assert interrupted > 50
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert model.infer({"X": [4]})["Y"] == [4]
     assert model.infer({"X": [4]}, timeout_s=60)["Y"] == [4]
 
@@ -274,6 +275,8 @@ def test_any_life_ends_well(seed: int) -> None:
     a server that has stopped is left."""
     chance = random.Random(seed)  # not Hypothesis: threads are not repeatable, and it would say so
     threads = [chance.choices(ACTIONS, k=chance.randrange(1, 12)) for _ in range(chance.randrange(1, 5))]
+    with tpy.Server():
+        pass  # what the first one of a process opens, and keeps
     threads_before, descriptors_before = threading.active_count(), len(os.listdir("/proc/self/fd"))
     server = tpy.Server(exit_timeout_secs=30)
     server.add_model("f", lambda X: X + 1, inputs=X, outputs=Y, max_batch_size=4)
