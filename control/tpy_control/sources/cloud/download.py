@@ -23,7 +23,7 @@ from tpy_control.sources.cloud.errors import CloudError, CloudErrorKind, about
 _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_MD5 = re.compile(r'"?([0-9a-f]{32})"?')
+_MD5 = re.compile(r"([0-9a-f]{32})")
 """The etag of an object that was stored in one piece. That of one stored in parts ends in their number."""
 
 
