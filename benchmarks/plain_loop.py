@@ -1,4 +1,4 @@
-"""The loop that served models are compared with: onnxruntime or PyTorch alone, called again and again from one thread.
+"""The loop that served models are compared with: a framework alone, called again and again from one thread.
 
 `drive` starts it as a program of its own (settings as one JSON argument), so that it can run on given cores.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import TypedDict
 import msgspec
 import numpy as np
 
+from benchmarks import processes
 from benchmarks.load.child import run_child
 
 WARM_UP_RUNS = 3
@@ -28,11 +30,14 @@ class _Settings(TypedDict):
 
 
 class LoopResult(msgspec.Struct, frozen=True):
-    """`runs` in `seconds`, which took `cpu_s` of all threads."""
+    """`runs` in `seconds`, which took `cpu_s` of all threads. Before that the program was started and the model loaded, which
+    took `load_s`, and then `resident` bytes."""
 
     runs: int
     seconds: float
     cpu_s: float
+    load_s: float = 0
+    resident: int = 0
 
     @property
     def per_s(self) -> float:
@@ -49,7 +54,7 @@ def drive(
     model: Path, inputs: Mapping[str, Sequence[int]], *, threads: int, seconds: float, cores: Sequence[int] | None = None
 ) -> LoopResult:
     """Run the loop for `seconds` on `inputs`, name -> shape, with `threads` threads in the runtime's pool (0: its default).
-    A `.pt` file is TorchScript. Raises LoadFailed."""
+    The name of the model tells its framework: `_LOOPS`. Raises LoadFailed."""
     shapes = {name: list(shape) for name, shape in inputs.items()}
     settings: _Settings = {"model": str(model), "inputs": shapes, "threads": threads, "seconds": seconds}
     text, _ = run_child([sys.executable, "-m", "benchmarks.plain_loop", json.dumps(settings)], cores=cores)
@@ -57,7 +62,9 @@ def drive(
 
 
 def _run(settings: _Settings) -> LoopResult:
-    run = (_torch_script if settings["model"].endswith(".pt") else _onnx)(settings)
+    run = _LOOPS[Path(settings["model"]).suffix](settings)
+    resident = processes.memory(os.getpid()).resident
+    load_s = processes.age_s(os.getpid())
     for _ in range(WARM_UP_RUNS):
         run()
     runs = 0
@@ -65,7 +72,7 @@ def _run(settings: _Settings) -> LoopResult:
     while (seconds := time.perf_counter() - begin_s) < settings["seconds"]:
         run()
         runs += 1
-    return LoopResult(runs=runs, seconds=seconds, cpu_s=time.process_time() - cpu_begin_s)
+    return LoopResult(runs=runs, seconds=seconds, cpu_s=time.process_time() - cpu_begin_s, load_s=load_s, resident=resident)
 
 
 def _torch_script(settings: _Settings) -> Callable[[], object]:
@@ -92,6 +99,68 @@ def _onnx(settings: _Settings) -> Callable[[], object]:
     feed = {name: picture(shape) for name, shape in settings["inputs"].items()}
     return lambda: session.run(None, feed)
 
+
+def _openvino(settings: _Settings) -> Callable[[], object]:
+    import openvino
+
+    properties = {"INFERENCE_NUM_THREADS": settings["threads"], "NUM_STREAMS": 1}
+    request = openvino.Core().compile_model(settings["model"], "CPU", properties).create_infer_request()
+    feed = list(_arrays(settings).values())
+    return lambda: request.infer(feed, share_inputs=True)
+
+
+def _saved_model(settings: _Settings) -> Callable[[], object]:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(settings["threads"])
+    tf.config.threading.set_inter_op_parallelism_threads(settings["threads"])
+    loaded = tf.saved_model.load(settings["model"])
+    function = loaded.signatures["serving_default"]
+    arrays = _arrays(settings)
+
+    def run() -> object:
+        made = function(**{name: tf.constant(array) for name, array in arrays.items()})
+        return [tensor.numpy() for tensor in made.values()], loaded
+
+    return run
+
+
+def _tflite(settings: _Settings) -> Callable[[], object]:
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_path=settings["model"], num_threads=settings["threads"])
+    runner = interpreter.get_signature_runner("serving_default")
+    arrays = _arrays(settings)
+    return lambda: (runner(**arrays), interpreter)
+
+
+def _dali(settings: _Settings) -> Callable[[], object]:
+    import nvidia.dali
+
+    pipeline = nvidia.dali.Pipeline.deserialize(
+        filename=settings["model"],
+        num_threads=settings["threads"],
+        exec_pipelined=True,
+        exec_async=True,
+        exec_dynamic=True,
+        prefetch_queue_depth=1,
+    )
+    arrays = _arrays(settings)
+    return lambda: [made.as_array() for made in pipeline.run(**arrays)]
+
+
+def _arrays(settings: _Settings) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
+    return {name: picture(shape) for name, shape in settings["inputs"].items()}
+
+
+_LOOPS: Mapping[str, Callable[[_Settings], Callable[[], object]]] = {
+    ".onnx": _onnx,
+    ".pt": _torch_script,
+    ".xml": _openvino,
+    ".savedmodel": _saved_model,
+    ".tflite": _tflite,
+    ".dali": _dali,
+}
 
 if __name__ == "__main__":
     print(msgspec.json.encode(_run(json.loads(sys.argv[1]))).decode())

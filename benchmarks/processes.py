@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -82,6 +83,13 @@ def cpu_s(pids: Iterable[int]) -> float:
         except OSError:
             continue
     return total
+
+
+def age_s(pid: int) -> float:
+    """Seconds since the process was started. Raises OSError when it has ended."""
+    text = (_PROC / str(pid) / "stat").read_text()
+    started_ticks = int(text[text.rindex(")") + 2 :].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / _TICKS_PER_S
 
 
 def memory(pid: int) -> Memory:
