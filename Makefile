@@ -13,7 +13,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu setup-torch serve demo test test-changed test-gpu test-backends test-clouds attack check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks interop fuzz fuzz-smoke mutants docs site clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-changed test-gpu test-backends test-clouds attack check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks interop fuzz fuzz-smoke mutants docs site wheel clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -193,6 +193,12 @@ MUTANTS ?= 5
 mutants: $(SETUP) ## put faults into the cores and see whether the tests notice: make mutants MUTANTS=20 for so many of each file
 	$(BIN)/python -m tests.mutation --by-hand
 	$(BIN)/python -m tests.mutation --per-file $(MUTANTS) --aim 95
+
+wheel: $(SETUP) ## build a wheel for this machine's kind, with the library for compiled backends in it, in dist/
+	$(BIN)/python -m tpy_data.native build
+	TPY_WHEEL_TAG=$$($(BIN)/python -c 'import sysconfig; print("py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_"))') \
+	  $(PIP) wheel --no-deps --no-build-isolation -w dist .
+	rm -rf data/tpy_data/native/prebuilt
 
 clean: ## remove what make built
 	rm -rf $(VENV) demo build dist

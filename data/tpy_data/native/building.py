@@ -52,6 +52,15 @@ def library_folder() -> Path:
     return cache
 
 
+def build_for_wheel() -> Path:
+    """Build the libraries inside this package, in place of those of other versions. Returns their folder. Raises as
+    `library_folder`."""
+    shutil.rmtree(PREBUILT, ignore_errors=True)
+    PREBUILT.mkdir()
+    build(PREBUILT / source_hash())
+    return PREBUILT / source_hash()
+
+
 def source_hash() -> str:
     """Returns a digest of all that the build is made of."""
     digest = hashlib.sha256(repr((platform.machine(), platform.libc_ver(), _FLAGS)).encode())

@@ -32,7 +32,7 @@ from ..failures import ModelFailure
 from ..request import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, InferenceRequest
 from ..response import InferenceResponse
 from ..runner import InstanceLost, RunCoroutine
-from .calls import NoCalls
+from .calls import HostedCalls
 from .metrics import HostedMetrics
 from .order import HostedContext, HostingAnswer, HostingOrder, pack, unpack
 from .requests import HostedRequest, HostedSender, code_of, failed, new_states, response_of
@@ -197,7 +197,7 @@ def _model_context(order: HostingOrder, hosted: HostedContext) -> ModelContext:
         placements=() if order.placement is None else (order.placement,),
         log=known.log,
         metrics=HostedMetrics(known.metrics),
-        server=NoCalls(),
+        server=None if known.calls is None else HostedCalls(known.calls),
     )
 
 

@@ -1,0 +1,2 @@
+/* A library without entry points. */
+int nothing(void) { return 0; }
