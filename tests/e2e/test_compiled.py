@@ -1,4 +1,4 @@
-"""Compiled backends served: where they are found, calls of other models from C, crashes and hangs; and NVIDIA's own one for Python
+"""Compiled backends served: where they are found, calls of other models from C, crashes and hangs; NVIDIA's own one for Python
 models, where it is installed."""
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ max_batch_size: 4
 input [ { name: "X" data_type: TYPE_FP32 dims: [ 2 ] } ]
 output [ { name: "Y" data_type: TYPE_FP32 dims: [ 2 ] } ]
 """
-COPIES = 'max_batch_size: 4 input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 2 ] } ] output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 2 ] } ]\n'
+COPIES = """
+max_batch_size: 4
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 2 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 2 ] } ]
+"""
 
 
 def put(source: str, folder: Path, name: str) -> None:

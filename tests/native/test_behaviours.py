@@ -136,7 +136,7 @@ def test_an_error_of_an_execution_is_every_requests(make: Make, isolation: str) 
 def test_an_error_while_unloading_is_told(make: Make) -> None:
     model = make("fails-model-end")
     loaded = HostedModel(model.backend, model.context)
-    with pytest.raises(InvalidArgument, match="^ModelFinalize was told to fail$"):
+    with pytest.raises(InvalidArgument, match=r"^ModelFinalize was told to fail$"):
         loaded.close()
 
 
