@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import logging
 import queue
 import threading
 from collections.abc import Iterator
@@ -287,6 +288,27 @@ def test_the_life_of_a_server(repository: Path, tmp_path: Path) -> None:
     with pytest.raises(tritonserver.UnavailableError, match="has stopped"):
         model.infer(inputs={})
     assert "stopping" in log.read_text()
+    assert logging.getLogger("tpy_data").level == logging.NOTSET
+
+
+def test_requests_leave_nothing_for_the_collector(repository: Path, tmp_path: Path) -> None:
+    """With the verbose log, too, which observes them."""
+    server = tritonserver.Server(model_repository=str(repository), log_file=str(tmp_path / "log"), log_verbose=1).start()
+
+    def ask() -> None:
+        for response in server.model("test").infer(inputs={"fp16_input": numpy.ones((1, 1), numpy.float16)}):
+            numpy.from_dlpack(response.outputs["fp16_output"])
+
+    ask()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            ask()
+        wait_until(lambda: len([each for each in gc.get_objects() if type(each).__name__ == "Call"]) <= 1)
+    finally:
+        gc.enable()
+        server.stop()
 
 
 def test_a_server_that_is_dropped_stops(repository: Path) -> None:

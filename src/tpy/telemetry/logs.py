@@ -215,6 +215,7 @@ class LogController:
             logger = logging.getLogger(name)
             logger.removeHandler(self._handler)
             logger.propagate = True
+            logger.setLevel(logging.NOTSET)
         self._handler.close()
 
     def apply(self, settings: LogSettings) -> None:

@@ -236,6 +236,8 @@ class Server:
 def _let_go(engine: _Engine) -> None:
     """Have a server that nobody can reach any more stop by itself."""
     engine.running.ask_stop("the program has dropped the server")
+    if engine.logs is not None:
+        engine.logs.remove()
 
 
 def _load_request(name: str, parameters: Mapping[str, str | int | bool | bytes]) -> LoadRequest:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.ctypeslib  # with the module, not with the first tensor that is given out
 
 from tpy import dlpack, messages
 from tpy.frontends.bytes_tensor import BrokenElements, join_elements, object_array, split_elements
@@ -209,7 +210,7 @@ def of_array(array: Array) -> Tensor:
         array = np.frombuffer(data, np.uint8)
     else:
         array = np.ascontiguousarray(array, dtype=datatype.numpy)
-    buffer = MemoryBuffer(array.ctypes.data, MemoryType.CPU, 0, array.nbytes, array)
+    buffer = MemoryBuffer(array.__array_interface__["data"][0], MemoryType.CPU, 0, array.nbytes, array)
     return Tensor(FROM_MESSAGES[datatype], shape, buffer)
 
 

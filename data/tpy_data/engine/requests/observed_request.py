@@ -16,7 +16,7 @@ Submit = Callable[[InferenceRequest, ResponseSink], EngineHandle]
 
 
 class ObservedRequest:
-    """`handle` is the request's own, once it was submitted."""
+    """`handle` is the request's own, from when it was submitted until its last response."""
 
     __slots__ = ("_clock", "_record", "_sink", "handle")
 
@@ -30,10 +30,12 @@ class ObservedRequest:
         """Submit the request in this way; returns what stands for its handle. Raises what `submit` raises."""
         self._record.admit(request, self._clock.now_ns())
         try:
-            self.handle = submit(request, self)
+            handle = submit(request, self)
         except TpyError as refusal:
             self._end(refusal.code.value, refusal.message)
             raise
+        if not self._record.ended_ns:  # it may have been answered already
+            self.handle = handle
         return self
 
     def deliver(self, response: InferenceResponse) -> None:
@@ -45,6 +47,7 @@ class ObservedRequest:
                 self._end("OK")
             else:
                 self._end(error.code.value, error.message)
+            self.handle = None  # which has this sink: both, and the request's tensors, would stay until the next collection
         self._sink.deliver(response)
 
     def cancel(self) -> None:
