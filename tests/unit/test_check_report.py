@@ -73,3 +73,21 @@ def test_backends_in_folders_are_known(tmp_path: Path) -> None:
     (folder / "model.py").touch()
     lines, _ = checked(tmp_path, 'backend: "mine"\n' + TENSORS)
     assert not [line for line in lines if "backend 'mine'" in line]
+
+
+def test_a_library_beside_the_model_is_its_backend(tmp_path: Path) -> None:
+    for name, place in (("beside", ""), ("in_version", "1/"), ("nowhere", None)):
+        (tmp_path / name / "1").mkdir(parents=True)
+        tensors = 'input { name: "X" data_type: TYPE_FP32 dims: 1 } output { name: "Y" data_type: TYPE_FP32 dims: 1 }'
+        (tmp_path / name / "config.pbtxt").write_text(f'backend: "mine"\n{tensors}\n')
+        if place is not None:
+            (tmp_path / name / f"{place}libtriton_mine.so").touch()
+    text, _ = report(
+        [str(tmp_path)],
+        as_json=False,
+        model_config_name="",
+        auto_complete=True,
+        namespacing=False,
+        backend_directory=tmp_path / "none",
+    )
+    assert text.count("unable to find backend library for backend 'mine'") == 1

@@ -63,7 +63,7 @@ def build_for_wheel() -> Path:
 
 def source_hash() -> str:
     """Returns a digest of all that the build is made of."""
-    digest = hashlib.sha256(repr((platform.machine(), platform.libc_ver(), _FLAGS)).encode())
+    digest = hashlib.sha256(repr((platform.machine(), platform.libc_ver()[0], _FLAGS)).encode())
     for path in sorted([*HERE.glob("src/*.[ch]"), *INCLUDE.rglob("*.h")]):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:32]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from glob import escape
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from tpy.config import ModelConfig, Objection, Problem, Severity
 from tpy_control import ModelCheck, as_folders, check_repository
 from tpy_control.core.address import parse_address
 from tpy_data.engine.loading.support import unsupported, without_effect
-from tpy_data.registry import BackendRegistry, how_to_get
+from tpy_data.registry import BackendRegistry, how_to_get, library_name
 
 
 def report(
@@ -64,7 +65,7 @@ def _checks(
             yield Objection(field, f"'{_leaf(field)}' is not supported by this server")
         for field in without_effect(config):
             yield Objection(field, f"'{_leaf(field)}' has no effect in this server", Severity.WARNING)
-        if config.backend and config.backend not in backends:
+        if config.backend and config.backend not in backends and not _has_library(repositories, config):
             message = f"unable to find backend library for backend '{config.backend}'"
             there = f"one of {', '.join(sorted(backends))}. {how_to_get(config.backend, backends)}"
             yield Objection("backend", message, expected=there)
@@ -94,6 +95,14 @@ def _named(check: ModelCheck, folders: Mapping[str, Path]) -> ModelCheck:
         msgspec.structs.replace(problem, path=named(problem.path), message=named(problem.message)) for problem in check.problems
     )
     return msgspec.structs.replace(check, repository=named(check.repository), problems=problems)
+
+
+def _has_library(repositories: Sequence[Path], config: ModelConfig) -> bool:
+    """Returns whether a compiled backend is in the folder of the model, or of a version."""
+    file = config.runtime or library_name(config.backend)
+    patterns = (escape(file), f"*/{escape(file)}")
+    folders = [repository / config.name for repository in repositories]
+    return any(found.is_file() for folder in folders for pattern in patterns for found in folder.glob(pattern))
 
 
 def _leaf(field: str) -> str:
