@@ -16,6 +16,7 @@ from tests.submitting import submit_to
 from tpy.errors import Internal, InvalidArgument, NotFound, TpyError, Unavailable
 from tpy.limits import REMOTE_INLINE_BYTES_MAX, REMOTE_WINDOW_RESPONSES
 from tpy.messages import DataType, IndexEntry, InferenceResponse, LoadRequest, ModelState, Tensor
+from tpy.remote import engine_side
 from tpy.services import Services
 
 from .sides import Sink, both_sides, request
@@ -259,3 +260,10 @@ async def test_a_call_that_is_given_up_is_cancelled_at_the_engine() -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert sides.fakes.repository.loads == []
         assert await sides.services.repository.model_ready("m") is True
+
+
+async def test_a_call_that_is_answered_makes_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_side, "REMOTE_CALLS_MAX", 4)
+    async with both_sides() as sides:
+        for _ in range(6):
+            assert await sides.services.repository.model_ready("m")

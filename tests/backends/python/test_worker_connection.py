@@ -85,6 +85,40 @@ def test_who_becomes_the_reader_looks_first_whether_it_still_waits(worker: Worke
     assert _ends(worker, lambda: worker.connection.wait(ready))
 
 
+class Waiting:
+    """A thread that waits until the worker has so many answers. `waits` is set while it has the lock, which it gives back when it
+    reads, or waits its turn."""
+
+    def __init__(self, worker: Worker, answers: int) -> None:
+        self.waits = threading.Event()
+        self._worker = worker
+        self._answers = answers
+        self._looks = 0
+        self._thread = threading.Thread(target=worker.connection.wait, args=(self._look,), daemon=True)
+        self._thread.start()
+        assert self.waits.wait(5)
+
+    def _look(self) -> bool:
+        self._looks += 1
+        if self._looks == 2:
+            self.waits.set()
+        return self._worker.answers >= self._answers
+
+    def ends(self) -> bool:
+        self._thread.join(5)
+        return not self._thread.is_alive()
+
+
+def test_who_waits_its_turn_reads_when_the_reader_has_what_it_waited_for(worker: Worker) -> None:
+    """Nothing else would wake it."""
+    reads = Waiting(worker, 1)
+    waits = Waiting(worker, 2)
+    worker.answer()
+    assert reads.ends()
+    worker.answer()
+    assert waits.ends()
+
+
 def test_garbage_is_collected_while_memory_is_lent(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages that it sends have a note about memory, too."""
     take = Lender.take
