@@ -28,8 +28,15 @@ class Rig:
     def __init__(self) -> None:
         self.answers: list[tuple[int, int]] = []
         connection: Any = SimpleNamespace(
-            name="m_0", handlers={}, is_busy=False, devices=None, lend=lambda _: None, send=self._sent
+            name="m_0",
+            handlers={},
+            is_busy=False,
+            devices=None,
+            lend=lambda _: None,
+            send=self._sent,
+            is_lost=lambda: self.is_lost,
         )
+        self.is_lost = False
         self.server = FakeServer(lambda call: None)
         self.calls = CallServer(cast(Connection, connection), self.server, lambda number: None)
         self._take = connection.handlers[Kind.CALL]
@@ -76,3 +83,16 @@ def test_when_the_worker_is_gone_its_calls_are_cancelled(rig: Rig) -> None:
     assert rig.call(2, BYTES_MAX) is not None
     call.answer()
     assert rig.answers == [], "nobody waits for it"
+
+
+def test_a_call_that_is_being_made_when_the_worker_is_lost_is_cancelled(rig: Rig) -> None:
+    """In another thread, which looked for calls before the server knew of this one."""
+
+    def lose(call: Call) -> None:
+        rig.is_lost = True
+        rig.calls.cancel_all()
+
+    rig.server.behave = lose
+    call = rig.call(1, 1)
+    assert call is not None
+    assert call.cancelled.is_set()

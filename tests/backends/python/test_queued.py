@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -312,6 +313,20 @@ class TritonPythonModel:
     assert listener.failure is not None
     assert not listener.failure.begun
     assert [len(sender.sent) for sender in senders] == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "small"),
+    [
+        ({"id": "x" * 60_000}, True),
+        ({"id": "x" * 70_000}, False),
+        ({"parameters": {"name": "x" * 70_000}}, False),
+        ({"parameters": {"x" * 70_000: 1}}, False),
+        ({"parameters": dict.fromkeys(map(str, range(65)), 1)}, False),
+    ],
+)
+def test_only_small_requests_are_written_by_the_loop(options: dict[str, Any], small: bool) -> None:
+    assert are_small([ExecutionBatch([request(**options)], PhaseTimes())]) is small
 
 
 def test_a_tensor_on_a_device_reaches_a_worker_as_host_memory(make: Serve) -> None:

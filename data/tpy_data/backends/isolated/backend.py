@@ -21,12 +21,13 @@ from tpy_data.backends.python.backend import execute_limit_s, implicit_state, is
 from tpy_data.backends.python.environment.interpreters import Interpreter
 from tpy_data.backends.python.environment.process import Spawner
 from tpy_data.backends.python.instance.loading import StartedWorker
-from tpy_data.backends.python.instance.process_instance import ProcessInstance
+from tpy_data.backends.python.instance.process_instance import start_instance
 from tpy_data.backends.python.instance.start import WorkerStart
 from tpy_data.backends.python.protocol.messages import decode_text
 from tpy_data.backends.python.settings import PythonSettings, read_settings
 from tpy_data.backends.python.worker.hosting.order import HostedContext, HostingAnswer, HostingOrder, pack, unpack
 from tpy_data.backends.python.worker.loader import ModelSource
+from tpy_data.backends.states import ImplicitState
 
 Log = Callable[[str, str], None]
 
@@ -36,7 +37,7 @@ class Hosts:
 
     def __init__(self, origin: BackendOrigin, settings: BackendSettings) -> None:
         """Raises InvalidArgument for a bad `--backend-config` value."""
-        self.limits: PythonSettings = read_settings(settings.config)
+        self._limits: PythonSettings = read_settings(settings.config)
         self._origin = origin
         self._settings = settings
         self._spawner = Spawner()
@@ -67,13 +68,15 @@ class Hosts:
             interpreter=_INTERPRETER,
             hosting=self.order(context),
         )
-        worker = self.start(start, log)
-        worker.stop(self.limits.finalize_timeout_s)
+        worker = StartedWorker(start, self._limits, self._spawner, log)
+        worker.stop(self._limits.finalize_timeout_s)
         return unpack(decode_text(worker.loaded), HostingAnswer)
 
-    def start(self, start: WorkerStart, log: Log) -> StartedWorker:
-        """A worker that has done what it was started for. Raises as `StartedWorker`."""
-        return StartedWorker(start, self.limits, self._spawner, log)
+    def instance(
+        self, start: WorkerStart, log: Log, *, state: ImplicitState | None, execute_limit_s: float | None
+    ) -> ModelInstance:
+        """A worker with one instance. Raises as `start_instance`."""
+        return start_instance(start, self._limits, self._spawner, log, state=state, execute_limit_s=execute_limit_s)
 
     def close(self) -> None:
         """No more workers."""
@@ -148,10 +151,7 @@ class IsolatedModel:
             server=context.server,
             hosting=self._hosts.order(context, placement),
         )
-        worker = self._hosts.start(start, log)
-        log("verbose", f"worker process {worker.connection.pid} is ready")
-        state = implicit_state(context.config)
-        return ProcessInstance(worker, start, self._hosts.limits, log, state=state, execute_limit_s=self._execute_limit_s)
+        return self._hosts.instance(start, log, state=implicit_state(context.config), execute_limit_s=self._execute_limit_s)
 
     def unload(self) -> None:
         """Nothing is loaded but in the instances' workers."""

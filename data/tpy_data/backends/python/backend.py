@@ -32,7 +32,7 @@ from tpy_data.backends.python.environment.interpreters import Environments
 from tpy_data.backends.python.environment.output import LogLine
 from tpy_data.backends.python.environment.process import Spawner
 from tpy_data.backends.python.instance.loading import StartedWorker
-from tpy_data.backends.python.instance.process_instance import ProcessInstance
+from tpy_data.backends.python.instance.process_instance import start_instance
 from tpy_data.backends.python.instance.start import InstanceStart, WorkerStart
 from tpy_data.backends.python.instance.thread_instance import ThreadInstance
 from tpy_data.backends.python.settings import PythonSettings, read_settings
@@ -179,10 +179,8 @@ class IsolatedModel:
             devices=context.devices,
             takes_devices=not forces_host_inputs(context.config),
         )
-        worker = StartedWorker(start, self._settings, self._spawner, log)
-        log("verbose", f"worker process {worker.connection.pid} is ready")
         state = implicit_state(context.config)
-        return ProcessInstance(worker, start, self._settings, log, state=state, execute_limit_s=self._execute_limit_s)
+        return start_instance(start, self._settings, self._spawner, log, state=state, execute_limit_s=self._execute_limit_s)
 
     def unload(self) -> None:
         pass

@@ -98,8 +98,8 @@ class EndWatch:
 
     def __init__(self, exit_descriptor: int, sock: socket.socket) -> None:
         """`exit_descriptor` is a pidfd."""
-        self._exit = os.dup(exit_descriptor)  # this one shows the end when the other one is closed, too
         self._poll = select.epoll()
+        self._exit = os.dup(exit_descriptor)  # this one shows the end when the other one is closed, too
         self._poll.register(self._exit, select.EPOLLIN)
         self._poll.register(sock, select.EPOLLRDHUP)
 
@@ -125,31 +125,25 @@ class WorkerProcess:
     def __init__(
         self, name: str, interpreter: Interpreter, spawner: Spawner, log: LogLine, *, host: HostPolicy = ANYWHERE
     ) -> None:
-        """Raises Internal when the interpreter cannot be started."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        tokens = Tokens()
-        (stdout, out), (stderr, err) = os.pipe(), os.pipe()
-        try:
-            process = spawner.start(interpreter.executable, name, (theirs.fileno(), tokens.worker_end), (out, err), host)
-        except BaseException as error:
-            ours.close()
-            tokens.close()
-            os.close(stdout)
-            os.close(stderr)
-            if isinstance(error, OSError):
-                raise Internal(f"cannot start {interpreter.executable} for '{name}': {error}") from error
-            raise
-        finally:
-            theirs.close()
-            os.close(out)
-            os.close(err)
+        """Raises Internal when the interpreter cannot be started, or no more files can be opened."""
         self.name = name
-        self.socket = ours
-        self.tokens = tokens
-        self._process = process
         self.spawner = spawner  # kept: were it collected, its thread would end, and with that this process
-        self._exit = os.pidfd_open(process.pid)
-        self._output = OutputForwarder(stdout=stdout, stderr=stderr, name=name, log=log)
+        with contextlib.ExitStack() as inherited, contextlib.ExitStack() as undo:
+            try:
+                self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+                undo.callback(self.socket.close)
+                inherited.callback(theirs.close)
+                self.tokens = undo.enter_context(contextlib.closing(Tokens()))
+                (stdout, out), (stderr, err) = _pipe(undo, inherited), _pipe(undo, inherited)
+                files = (theirs.fileno(), self.tokens.worker_end)
+                self._process = spawner.start(interpreter.executable, name, files, (out, err), host)
+                undo.callback(_kill, self._process)
+                self._exit = os.pidfd_open(self._process.pid)
+                undo.callback(os.close, self._exit)
+                self._output = OutputForwarder(stdout=stdout, stderr=stderr, name=name, log=log)
+            except OSError as error:
+                raise Internal(f"cannot start {interpreter.executable} for '{name}': {error}") from error
+            undo.pop_all()
 
     @property
     def pid(self) -> int:
@@ -195,6 +189,19 @@ class WorkerProcess:
         self.tokens.close()
         self._output.close()
         return in_words(status)
+
+
+def _pipe(undo: contextlib.ExitStack, inherited: contextlib.ExitStack) -> tuple[int, int]:
+    """The ends for reading, which is ours, and for writing."""
+    ours, theirs = os.pipe()
+    undo.callback(os.close, ours)
+    inherited.callback(os.close, theirs)
+    return ours, theirs
+
+
+def _kill(process: Child) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 def in_words(status: int) -> str:

@@ -11,7 +11,7 @@ from tpy_data.backends.python.instance.questions import Questions
 from tpy_data.backends.python.instance.start import WorkerStart
 from tpy_data.backends.python.protocol.call_server import CallServer
 from tpy_data.backends.python.protocol.connection import Connection
-from tpy_data.backends.python.protocol.messages import decode_failed
+from tpy_data.backends.python.protocol.messages import decode_failed, decode_ready
 from tpy_data.backends.python.protocol.translation import error_of
 from tpy_data.backends.python.settings import PythonSettings
 from tpy_data.backends.python.worker.core.frames import Frame, Kind
@@ -24,10 +24,11 @@ SLOW_START_S = 30
 class _Start:
     """The progress of loading."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, mode: str) -> None:
         self.is_up = False
         self.loaded: msgspec.Raw | None = None
         self.failure: TpyError | None = None
+        self._mode = mode
         connection.handlers[Kind.HELLO] = self._take_hello
         connection.handlers[Kind.READY] = self._take_ready
         connection.handlers[Kind.FAILED] = self._take_failed
@@ -37,7 +38,10 @@ class _Start:
         return True
 
     def _take_ready(self, message: Frame, on_loop: bool) -> bool:
-        self.loaded = msgspec.Raw(bytes(message.header))
+        loaded = msgspec.Raw(bytes(message.header))
+        if self._mode == "instance":
+            decode_ready(loaded)  # raises for what is no such message
+        self.loaded = loaded
         return True
 
     def _take_failed(self, message: Frame, on_loop: bool) -> bool:
@@ -63,7 +67,7 @@ class StartedWorker:
         self.questions.calls = self.calls
         connection.on_loss.extend((self.calls.cancel_all, self.questions.close))
         connection.handlers[Kind.FINALIZED] = _ignore
-        progress = _Start(connection)
+        progress = _Start(connection, start.mode)
         try:
             connection.send(Kind.LOAD, 0, start.order())
             if not connection.drive(lambda: progress.is_up, settings.start_timeout_s):

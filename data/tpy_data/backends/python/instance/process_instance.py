@@ -25,7 +25,7 @@ from tpy.errors import Internal, TpyError
 from tpy.limits import WORKER_CHECK_S
 from tpy.units import NS_PER_S
 from tpy_data.backends.python.environment.output import LogLine
-from tpy_data.backends.python.environment.process import memory_bytes
+from tpy_data.backends.python.environment.process import Spawner, memory_bytes
 from tpy_data.backends.python.instance.loading import StartedWorker
 from tpy_data.backends.python.instance.start import WorkerStart
 from tpy_data.backends.python.protocol.connection import Connection, unhealthy
@@ -457,6 +457,27 @@ class ProcessInstance:
         if self._has_news and self._listener is not None:
             self._has_news = False
             self._listener.settled()
+
+
+def start_instance(
+    start: WorkerStart,
+    settings: PythonSettings,
+    spawner: Spawner,
+    log: LogLine,
+    *,
+    state: ImplicitState | None,
+    execute_limit_s: float | None,
+) -> ProcessInstance:
+    """Starts a worker that loads the model. Raises as `StartedWorker`, and Internal when no more files can be opened."""
+    worker = StartedWorker(start, settings, spawner, log)
+    log("verbose", f"worker process {worker.connection.pid} is ready")
+    try:
+        return ProcessInstance(worker, start, settings, log, state=state, execute_limit_s=execute_limit_s)
+    except BaseException as error:
+        worker.connection.give_up()
+        if isinstance(error, OSError):
+            raise Internal(f"cannot watch the worker of '{start.name}': {error}") from error
+        raise
 
 
 class _Waiter:

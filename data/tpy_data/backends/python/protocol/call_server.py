@@ -155,6 +155,8 @@ class CallServer:
         )
         assert self._server is not None
         outstanding.call = self._server.infer(request, outstanding, streams=streams, waiting=self._waiting(blocks))
+        if self._connection.is_lost():  # meanwhile: whoever cancelled all calls may not have seen this one
+            outstanding.call.cancel()
         return True
 
     def _admit(self, number: int, model: str, size: int) -> _Outstanding | None:

@@ -66,6 +66,7 @@ def are_small(batches: Sequence[ExecutionBatch]) -> bool:
                 total.add(tensor)
             if request.parameters:
                 total.tensors += len(request.parameters)
+                total.size += sum(map(len, request.parameters))
                 total.size += sum([len(value) for value in request.parameters.values() if isinstance(value, str)])
     return total.is_small
 
