@@ -13,7 +13,7 @@ import anyio
 
 from tpy.clock import SystemClock
 from tpy.errors import Unavailable
-from tpy_control.core.address import CloudAddress, RepositoryAddress
+from tpy_control.address import CloudAddress, RepositoryAddress
 from tpy_control.sources.cloud import CloudEnvironment, CloudOptions, CloudSource
 
 

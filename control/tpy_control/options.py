@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from tpy.units import NS_PER_MS, NS_PER_S
-from tpy_control.core.address import RepositoryAddress
+from tpy_control.address import RepositoryAddress
 from tpy_control.sources.cloud import CloudOptions
 
 

@@ -18,6 +18,7 @@ from tpy.backend import ExecutionBatch, InstanceFailure, Outcome, PhaseTimes
 from tpy.messages import DataType, Tensor
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.testing.requests import RecordingSender, SampleRequest
+from tpy_data.backends.python.environment.interpreters import Interpreter
 from tpy_data.backends.python.environment.process import WorkerProcess
 from tpy_data.backends.python.environment.threads import ReaderThread
 from tpy_data.backends.python.environment.tokens import Tokens
@@ -29,6 +30,7 @@ from tpy_data.backends.python.protocol.call_server import CallServer
 from tpy_data.backends.python.protocol.connection import Connection
 from tpy_data.backends.python.settings import read_settings
 from tpy_data.backends.python.worker.core.frames import Kind, encode
+from tpy_data.backends.python.worker.loader import ModelSource
 
 LIES = (
     "whatever a worker sends, each batch that it was given has one outcome or fails with it, each open request of a decoupled"
@@ -111,8 +113,15 @@ def _serve(connection: Connection, theirs: socket.socket, *, is_decoupled: bool)
     connection.read()
     loaded = msgspec.Raw(b'{"is_ready":true}')
     worker: Any = SimpleNamespace(connection=connection, questions=questions, calls=calls, loaded=loaded)
-    start: Any = SimpleNamespace(name="m", decoupled=is_decoupled, server=None)
-    return ProcessInstance(cast(StartedWorker, worker), cast(WorkerStart, start), read_settings({}), log)
+    start = WorkerStart(
+        name="m",
+        source=ModelSource("", "", "", ()),
+        directory="",
+        mode="instance",
+        interpreter=Interpreter(executable=""),
+        decoupled=is_decoupled,
+    )
+    return ProcessInstance(cast(StartedWorker, worker), start, read_settings({}), log)
 
 
 def _lie(chance: Chance, connection: Connection, instance: ProcessInstance, theirs: socket.socket, *, is_decoupled: bool) -> int:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tpy.errors import InvalidArgument
-from tpy_control.core.address import CloudAddress, parse_address
+from tpy_control.address import CloudAddress, parse_address
 from tpy_control.core.objects import CloudObject, LocalFile, ModelListing, listing_of, plan_of
 from tpy_control.sources.cloud.credentials import CREDENTIAL_FILE, CloudEnvironment, access_of
 from tpy_control.sources.cloud.errors import CloudErrorKind, translate

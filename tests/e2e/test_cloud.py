@@ -18,7 +18,7 @@ from tests.backends import onnx_models
 from tests.cloud_servers import BUCKET, KEYS, Answer, FaultyProxy, S3Server, refuse
 from tpy.clock import SystemClock
 from tpy.errors import Unavailable
-from tpy_control.core.address import CloudAddress, parse_address
+from tpy_control.address import CloudAddress, parse_address
 from tpy_control.core.scan import ModelLocation, ModelScan
 from tpy_control.sources import CloudEnvironment, CloudOptions, CloudSource
 

@@ -9,7 +9,7 @@ import anyio
 
 from tpy.clock import Clock
 from tpy.telemetry.metrics import MeasuredFamily
-from tpy_control.core.address import CloudAddress, RepositoryAddress
+from tpy_control.address import CloudAddress, RepositoryAddress
 from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
 from tpy_control.sources.cloud import CloudOptions, CloudSource
 from tpy_control.sources.disk import DiskSource

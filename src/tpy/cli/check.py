@@ -14,7 +14,7 @@ from tpy.cli.serve import visible_gpus
 from tpy.cli.serve_options import NO_ENVIRONMENT
 from tpy.config import ModelConfig, Objection, Problem, Severity
 from tpy_control import ModelCheck, as_folders, check_repository
-from tpy_control.core.address import parse_address
+from tpy_control.address import parse_address
 from tpy_data.engine.loading.support import unsupported, without_effect
 from tpy_data.registry import BackendRegistry, how_to_get, library_name
 

@@ -25,7 +25,7 @@ from tpy.frontends.transport import ListenOptions
 from tpy.messages import LogSettings
 from tpy.telemetry.access_log import AccessLogOptions
 from tpy.units import NS_PER_MS, NS_PER_S
-from tpy_control.core.address import CloudAddress, parse_address
+from tpy_control.address import CloudAddress, parse_address
 from tpy_control.options import ControlMode, ControlOptions, Readiness
 from tpy_control.sources import CloudEnvironment, CloudOptions
 from tpy_data.engine.instances.gpu_limits import parse_gpu_limits

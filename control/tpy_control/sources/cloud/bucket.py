@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tpy import limits
 from tpy.errors import Unavailable
 from tpy.units import NS_PER_S
-from tpy_control.core.address import CloudAddress, Provider
+from tpy_control.address import CloudAddress, Provider
 from tpy_control.core.objects import CloudObject
 from tpy_control.core.scan import is_ignored
 from tpy_control.sources.cloud.credentials import Access, KeyPair

@@ -26,7 +26,7 @@ import msgspec
 
 from tpy.errors import Unavailable
 from tpy.files import digest_file, walk
-from tpy_control.core.address import CloudAddress
+from tpy_control.address import CloudAddress
 from tpy_control.core.objects import LocalFile, ModelListing, Plan
 
 _FORMAT: Final = 1

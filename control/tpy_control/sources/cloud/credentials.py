@@ -16,7 +16,7 @@ import msgspec
 from tpy import limits
 from tpy.errors import InvalidArgument
 from tpy.files import read_file
-from tpy_control.core.address import CloudAddress, Provider
+from tpy_control.address import CloudAddress, Provider
 
 CREDENTIAL_FILE: Final = "TRITON_CLOUD_CREDENTIAL_PATH"
 _PREFIXES: Final = ("AWS_", "GOOGLE_", "AZURE_", "OSS_", "ALIBABA_CLOUD_", "STORAGE_EMULATOR_HOST", "HOME", CREDENTIAL_FILE)

@@ -21,7 +21,7 @@ from tpy.errors import Unavailable
 from tpy.telemetry.metrics import MeasuredFamily
 from tpy.telemetry.repositories import RepositoryUse, repository_families
 from tpy.units import NS_PER_S
-from tpy_control.core.address import CloudAddress
+from tpy_control.address import CloudAddress
 from tpy_control.core.objects import CloudObject, ModelListing, listing_of, plan_of
 from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
 from tpy_control.sources.cloud.bucket import Bucket, require_library
