@@ -25,6 +25,12 @@ class RequestObserver:
         """True while it wants to be told of requests: as long as all say no, requests have no records."""
         return True
 
+    def sample(self, protocol: str, model: str, headers: Mapping[str, str]) -> object | None:
+        """A request to this model has arrived, "" for one that cannot be read. Returns what is kept for the observer in
+        `record.attachments`; None if it is not to be told of the request. Asked only while it is active, and not for what
+        belongs to another request: who is told of that is told of its steps and calls."""
+        return True
+
     def admitted(self, record: RequestRecord, request: InferenceRequest) -> None:
         """The request is given to its model. What was refused before that is told by `finished` only."""
 
@@ -71,21 +77,36 @@ class RequestObservers:
         received_ns: int = 0,
         request_bytes: int = 0,
     ) -> RequestRecord | None:
-        """A record for a request that has arrived, None when nobody observes. The arguments are those of RequestRecord."""
-        if not self.active:
+        """A record for a request that has arrived, None when nobody wants to be told of it. Arguments as in RequestRecord."""
+        given = headers or {}
+        wanted = {
+            observer: kept
+            for observer in self._observers
+            if observer.active and (kept := observer.sample(protocol, model, given)) is not None
+        }
+        if not wanted:
             return None
-        return RequestRecord(
-            self,
+        record = RequestRecord(
+            _Told(tuple(wanted)),
             protocol,
             model=model,
             peer=peer,
-            headers=headers,
+            headers=given,
             begun_ns=begun_ns,
             received_ns=received_ns,
             request_bytes=request_bytes,
         )
+        record.attachments.update(wanted)
+        return record
 
-    # What records say (RecordTaker)
+
+class _Told:
+    """The observers of one request and all that belongs to it (RecordTaker)."""
+
+    __slots__ = ("_observers",)
+
+    def __init__(self, observers: tuple[RequestObserver, ...]) -> None:
+        self._observers = observers
 
     def admitted(self, record: RequestRecord, request: InferenceRequest, /) -> None:
         """See RequestObserver."""

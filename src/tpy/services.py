@@ -30,6 +30,12 @@ from tpy.messages import (
 from tpy.observers import RequestObservers
 from tpy.regions import Region
 
+TraceTexts = Mapping[str, Sequence[str]]
+"""Trace settings as texts, by name, in Triton's order."""
+
+TraceUpdates = Mapping[str, Sequence[str]]
+"""New values of trace settings as texts, by name; one without texts is cleared."""
+
 
 class ResponseSink(Protocol):
     """Takes the responses of one request. Implemented by frontends."""
@@ -181,6 +187,11 @@ class DiagnosticsService(Protocol):
 
     async def update_log_settings(self, settings: LogSettings) -> None:
         """Put new settings in force. Raises InvalidArgument / Unavailable / Unsupported with Triton's texts."""
+        ...
+
+    async def trace_settings(self, model_name: str = "", updates: TraceUpdates | None = None) -> TraceTexts:
+        """The trace settings in force for a model, "" for the server, after an update where one is given. Raises InvalidArgument
+        and Unsupported with Triton's texts."""
         ...
 
 

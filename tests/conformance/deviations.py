@@ -40,8 +40,6 @@ MALFORMED_IS_400 = frozenset(
 POLL = r"failed to load '(?P<m>\w+)', failed to poll from model repository: "
 UNAVAILABLE = r"load failed for model '(?P<m>\w+)': version 1 is at UNAVAILABLE state: "
 
-NO_TRACES = r"changing trace settings is not supported: this server does not trace"
-
 DEVIATIONS: dict[str, Deviation] = {
     # The reason stands behind Triton's text, with file, line and column.
     "load bad_syntax": Deviation(
@@ -90,7 +88,5 @@ DEVIATIONS: dict[str, Deviation] = {
     "one input too many": Deviation(400, r".*Got input\(s\) \['X','INPUT0'\], but missing required input\(s\) \[\]\. .*"),
     # The texts of Triton 2.73.
     "data too few": Deviation(400, r"Failed to parse 'data' field: shape does not match true shape"),
-    # Nothing is traced, so no level can be set; Triton asks for a file first.
-    "trace update: trace_level TIMESTAMPS": Deviation(501, NO_TRACES),
     "index with wrong ready": Deviation(400, r"Invalid value for 'ready': expected a boolean"),
 }

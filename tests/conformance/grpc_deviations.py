@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .deviations import NO_TRACES, POLL
+from .deviations import POLL
 
 
 class GrpcDeviation(msgspec.Struct, frozen=True):
@@ -18,7 +18,6 @@ GRPC_DEVIATIONS: dict[str, GrpcDeviation] = {
     "load nosuch": GrpcDeviation("INTERNAL", POLL + r"model not found in any model repository: .*"),
     # Named for what is wrong with it, as in Triton; over HTTP Triton has another text.
     "load with unknown parameter": GrpcDeviation("INVALID_ARGUMENT", r"unrecognized load parameter 'x'\."),
-    "trace update: trace_level TIMESTAMPS": GrpcDeviation("UNIMPLEMENTED", NO_TRACES),
     # One answer for both protocols.
     "set log format wrong": GrpcDeviation("UNAVAILABLE", r"invalid argument for --log_format, got: x"),
     # Two faults: Triton names the shape, tpy the size.

@@ -71,7 +71,7 @@ def test_a_failed_load_takes_no_server_out_of_its_load_balancer(answers: dict[st
 def test_server_metadata_names_what_is_offered(answers: dict[str, GrpcAnswer]) -> None:
     (ours,), (triton,) = answers["server metadata"].responses, RECORDED["server metadata"].responses
     assert ours["name"] == "triton"
-    assert set(triton["extensions"]) - set(ours["extensions"]) == {"trace"}
+    assert set(triton["extensions"]) == set(ours["extensions"])
 
 
 def _states(answer: GrpcAnswer) -> dict[tuple[str, str], str]:

@@ -217,14 +217,6 @@ def test_numbers_as_triton_takes_them(name: str, text: str, value: int) -> None:
     assert parse_value(FLAG_BY_NAME[name], text) == value
 
 
-@pytest.mark.parametrize("given", [["level=OFF"], ["rate=100", "triton,file=/tmp/t"], ["mode=opentelemetry", "level=off"]])
-def test_trace_settings_without_a_level_ask_for_nothing(given: list[str]) -> None:
-    _, warnings = collect({"trace_config": given}, {})
-    assert warnings == ["--trace-config has no effect: this version does not offer it"]
-    with pytest.raises(UsageError, match="--trace-config is not supported"):
-        collect({"trace_config": [*given, "level=TIMESTAMPS"]}, {})
-
-
 def test_values_with_commas_are_separated_by_semicolons_in_the_environment() -> None:
     values, _ = collect({}, {"TPY_HOST_POLICY": "a,cpu-cores=0-1,3-3;b,numa-node=0", "TPY_BACKEND_CONFIG": "python,a=1;b=2"})
     assert values["host_policy"] == ("a,cpu-cores=0-1,3-3", "b,numa-node=0")
@@ -285,7 +277,6 @@ def test_a_start_script_of_triton_is_taken() -> None:
         "grpc-infer-thread-count",
         "grpc-max-response-pool-size",
         "http-thread-count",
-        "trace-config",
     ]
 
 

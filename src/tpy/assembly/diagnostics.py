@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from tpy import __version__
 from tpy.messages import LogSettings, ModelStatistics, ServerMetadata
+from tpy.services import TraceTexts, TraceUpdates
 from tpy.telemetry.logs import LogController
+from tpy.telemetry.traces.tracer import Tracer
 from tpy_data.engine import DataPlane
 
 EXTENSIONS = (
@@ -21,17 +23,19 @@ EXTENSIONS = (
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "trace",
     "logging",
 )
-"""The protocol extensions that this server has: Triton's, without trace. As there, no flag and no GPU changes them."""
+"""The protocol extensions that this server has: Triton's. As there, no flag and no GPU changes them."""
 
 
 class Diagnostics:
     """Implements tpy.services.DiagnosticsService."""
 
-    def __init__(self, data: DataPlane, logs: LogController, *, server_id: str) -> None:
+    def __init__(self, data: DataPlane, logs: LogController, tracer: Tracer, *, server_id: str) -> None:
         self._data = data
         self._logs = logs
+        self._tracer = tracer
         self._metadata = ServerMetadata(name=server_id, version=__version__, extensions=EXTENSIONS)
 
     def server_metadata(self) -> ServerMetadata:
@@ -49,3 +53,9 @@ class Diagnostics:
     async def update_log_settings(self, settings: LogSettings) -> None:
         """See DiagnosticsService."""
         self._logs.update(settings)
+
+    async def trace_settings(self, model_name: str = "", updates: TraceUpdates | None = None) -> TraceTexts:
+        """See DiagnosticsService."""
+        if updates is not None:
+            self._tracer.update(model_name, updates)
+        return self._tracer.settings(model_name)

@@ -14,6 +14,7 @@ from tpy.devices import PINNED_POOL_BYTES_DEFAULT
 from tpy.frontends.transport import ListenOptions
 from tpy.messages import LogSettings
 from tpy.telemetry.access_log import AccessLogOptions
+from tpy.telemetry.traces.options import TraceOptions
 from tpy_control.options import ControlOptions
 from tpy_data.cache.options import CacheOptions
 from tpy_data.schedulers.core import NO_START_DELAY, StartDelay
@@ -71,6 +72,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     request_timeout: RequestTimeout = RequestTimeout.QUEUE
     log: LogSettings = LogSettings()
     access_log: AccessLogOptions = AccessLogOptions()
+    trace: TraceOptions = TraceOptions()
     shown: tuple[ShownOption, ...] = ()
     warnings: tuple[str, ...] = ()
     host_policies: Mapping[str, HostPolicy] = msgspec.field(default_factory=dict)

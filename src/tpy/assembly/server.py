@@ -43,6 +43,7 @@ from tpy.state import ModelStateStore
 from tpy.telemetry.access_log import access_log
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.telemetry.logs import LogController
+from tpy.telemetry.traces.tracer import tracing
 from tpy.units import NS_PER_S
 from tpy_control import BACKENDS_FOLDER, ControlPlane, StartupReport, run_control_plane
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
@@ -114,7 +115,12 @@ async def run_server(
     registry = _registry(options)
     observers = RequestObservers()
     outcome = Outcome.STOPPED
-    with access_log(options.access_log) as log_of_requests, trio.CancelScope() as everything:
+    with (
+        access_log(options.access_log) as log_of_requests,
+        tracing(options.trace) as tracer,
+        trio.CancelScope() as everything,
+    ):
+        observers.add(tracer)
         if log_of_requests is not None:
             observers.add(log_of_requests)
         async with trio.open_nursery() as control_nursery:
@@ -129,7 +135,7 @@ async def run_server(
                     services = Services(
                         inference=data.inference,
                         repository=Repository(control, data),
-                        diagnostics=Diagnostics(data, logs, server_id=options.server_id),
+                        diagnostics=Diagnostics(data, logs, tracer, server_id=options.server_id),
                         shared_memory=RegionRegistry(_shareable(options, devices), enabled=options.allow_client_shm),
                         readiness=readiness,
                         deliveries=data.deliveries,

@@ -17,13 +17,6 @@ from tpy.frontends.table import frontends
 from tpy.messages.server import LOG_FORMATS
 from tpy.telemetry.access_log import ACCESS_LOG_FORMATS
 
-
-def _traces_nothing(text: str) -> bool:
-    """Returns True if a trace setting leaves tracing off: without a level nothing is traced."""
-    key, _, value = text.rpartition(",")[2].partition("=")
-    return key != "level" or value.upper() == "OFF"
-
-
 _NOT_YET = "this version does not offer it"
 
 FLAGS: tuple[Flag, ...] = (
@@ -205,25 +198,15 @@ FLAGS: tuple[Flag, ...] = (
         "Tracing",
         "trace-config",
         (),
-        "Trace settings; taken, with a warning, as long as there is no level but OFF.",
-        why=_NOT_YET,
-        support=Support.REFUSED,
-        harmless=_traces_nothing,
+        "Settings of traces: mode=, level=, rate=, count=; triton,file=, triton,log-frequency=; opentelemetry,url= and others. "
+        "Repeat it for several.",
         metavar="[MODE,]KEY=VALUE",
     ),
-    _flag("Tracing", "trace-file", "", "Deprecated trace setting.", why=_NOT_YET, support=Support.IGNORED),
-    _flag(
-        "Tracing",
-        "trace-level",
-        "OFF",
-        "Deprecated trace setting.",
-        why=_NOT_YET,
-        support=Support.REFUSED,
-        harmless=lambda text: text.upper() in {"OFF", "FALSE"},
-    ),
-    _flag("Tracing", "trace-rate", 1000, "Deprecated trace setting.", why=_NOT_YET, support=Support.IGNORED),
-    _flag("Tracing", "trace-count", -1, "Deprecated trace setting.", why=_NOT_YET, support=Support.IGNORED),
-    _flag("Tracing", "trace-log-frequency", 0, "Deprecated trace setting.", why=_NOT_YET, support=Support.IGNORED),
+    _flag("Tracing", "trace-file", "", "Deprecated: as --trace-config triton,file=FILE.", metavar="FILE"),
+    _flag("Tracing", "trace-level", (), "Deprecated: as --trace-config level=LEVEL.", metavar="LEVEL"),
+    _flag("Tracing", "trace-rate", 1000, "Deprecated: as --trace-config rate=N."),
+    _flag("Tracing", "trace-count", -1, "Deprecated: as --trace-config count=N."),
+    _flag("Tracing", "trace-log-frequency", 0, "Deprecated: as --trace-config triton,log-frequency=N."),
     # Backends
     _flag(
         "Backends",

@@ -17,6 +17,7 @@ from tpy.cli.cache_options import cache_options, without_password
 from tpy.cli.flags import FLAGS
 from tpy.cli.parsing import UsageError
 from tpy.cli.rate_options import rate_limit_supply
+from tpy.cli.trace_options import trace_options
 from tpy.config import RequestTimeout
 from tpy.errors import InvalidArgument, TpyError
 from tpy.flag import Flag, Support, Value, read_values
@@ -52,6 +53,12 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     access_log_format: str
     access_log_sample: int
     slow_request_ms: int
+    trace_config: tuple[str, ...]
+    trace_file: str
+    trace_level: tuple[str, ...]
+    trace_rate: int
+    trace_count: int
+    trace_log_frequency: int
     model_repository: tuple[str, ...]
     model_control_mode: str
     repository_poll_secs: int
@@ -96,6 +103,7 @@ def server_options(
     v = read_values(values, _Values)
     if not v.model_repository:
         raise UsageError("--model-repository must be specified; for one folder: tpy serve DIRECTORY")
+    trace, trace_warnings = trace_options(_trace_config(v))
     found = _frontends(values)
     _require_different_ports(found)
     start_delay, delay_warnings = _start_delay(environment)
@@ -129,7 +137,8 @@ def server_options(
             for flag in FLAGS
             if _worth_showing(flag)
         ),
-        warnings=(*warnings, *delay_warnings),
+        trace=trace,
+        warnings=(*warnings, *delay_warnings, *trace_warnings),
         start_delay=start_delay,
         host_policies=_host_policies(v),
         gpu_limits=_gpu_limits(v),
@@ -138,6 +147,18 @@ def server_options(
         cuda_pool_bytes=_cuda_pool_bytes(v),
         compute_capability_min=_compute_capability_min(v),
     )
+
+
+def _trace_config(v: _Values) -> list[str]:
+    """The settings of --trace-config, behind those of the older flags."""
+    older = [
+        f"triton,file={v.trace_file}" if v.trace_file else "",
+        *(f"level={level}" for level in v.trace_level),
+        f"rate={v.trace_rate}",
+        f"count={v.trace_count}",
+        f"triton,log-frequency={v.trace_log_frequency}",
+    ]
+    return [*filter(None, older), *v.trace_config]
 
 
 def _start_delay(environment: Mapping[str, str]) -> tuple[StartDelay, list[str]]:

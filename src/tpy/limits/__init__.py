@@ -31,6 +31,15 @@ ECHO_LIST_CHARACTERS_MAX: Final = 4096
 ERROR_CHARACTERS_MAX: Final = 64 * KIB
 """A whole error text, whoever made it: room for a long traceback of a model."""
 
+TRACE_TENSOR_BYTES_MAX: Final = MIB
+"""A tensor that a trace has, copied by the loop and written as text, several times as large: larger ones are left out."""
+
+TRACES_COLLECTED_MAX: Final = 10_000
+"""Traces that are kept in memory for one file, whatever --trace-config says: some 20 MB without tensors."""
+
+TRACES_WAITING_MAX: Final = 1000
+"""Writes that wait for the disk; what comes on top is lost, so that a disk that hangs costs traces and no memory."""
+
 TENSORFLOW_CALLABLES_MAX: Final = 16
 """Choices of outputs for which an instance of a TensorFlow model keeps a compiled call: clients of one model ask for few. The
 oldest goes when another comes."""

@@ -93,7 +93,7 @@ class RequestRecord:
         self.responses = 0
         self.status = ""
         self.error = ""
-        self.attachments: dict[object, Any] = {}
+        self.attachments: dict[Any, Any] = {}
         """The things that observers keep with it, each under itself."""
 
     def child(self, protocol: str, model: str) -> RequestRecord:

@@ -184,6 +184,8 @@ class FrontendSession:
                 return await self._index(ready_only=ready_only)
             case m.Statistics(model_name=name, version=version):
                 return await services.diagnostics.statistics(name, version)
+            case m.TraceSettings(model_name=name, updates=updates):
+                return await services.diagnostics.trace_settings(name, updates)
             case m.Load(load=load):
                 try:
                     await services.repository.load(load)

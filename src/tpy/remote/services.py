@@ -18,7 +18,7 @@ from tpy.messages import (
 from tpy.regions import Region
 from tpy.remote.core import messages as m
 from tpy.remote.frontend_side import EngineLink, RemoteModel
-from tpy.services import Services
+from tpy.services import Services, TraceTexts, TraceUpdates
 
 
 def remote_services(engine: EngineLink) -> Services:
@@ -103,6 +103,10 @@ class RemoteDiagnostics:
     async def update_log_settings(self, settings: LogSettings) -> None:
         """See DiagnosticsService."""
         await self._engine.ask(m.UpdateLog(settings), type(None))
+
+    async def trace_settings(self, model_name: str = "", updates: TraceUpdates | None = None) -> TraceTexts:
+        """See DiagnosticsService."""
+        return await self._engine.ask(m.TraceSettings(model_name, updates), dict[str, list[str]])
 
 
 class RemoteSharedMemory:

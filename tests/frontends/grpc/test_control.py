@@ -198,8 +198,8 @@ NO_SHARED_MEMORY = "Client shared memory is disabled. Start the server with '--a
         (pb.TraceSettingRequest(model_name="x"), Status.INVALID_ARGUMENT, "Request for unknown model : x"),
         (
             pb.TraceSettingRequest(settings={"trace_level": pb.TraceSettingRequest.SettingValue(value=["TENSORS"])}),
-            Status.UNIMPLEMENTED,
-            "changing trace settings is not supported: this server does not trace",
+            Status.INVALID_ARGUMENT,
+            "Attempting to set invalid trace setting :trace file name is not given",
         ),
         *(
             (request, Status.UNIMPLEMENTED, NO_SHARED_MEMORY)

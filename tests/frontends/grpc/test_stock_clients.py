@@ -80,6 +80,8 @@ async def test_tritonclient_controls() -> None:
             assert settings.settings["log_verbose_level"].uint32_param == 1
             assert client.get_trace_settings().settings["trace_level"].value == ["OFF"]
             assert client.update_trace_settings(settings={"trace_level": "OFF"}).settings["trace_level"].value == ["OFF"]
+            assert client.update_trace_settings("m", {"trace_rate": "7"}).settings["trace_rate"].value == ["7"]
+            assert client.update_trace_settings("m", {"trace_rate": None}).settings["trace_rate"].value == ["1000"]
             assert not client.is_model_ready("x")
             assert not client.get_system_shared_memory_status().regions
             assert not client.get_cuda_shared_memory_status().regions
@@ -88,7 +90,7 @@ async def test_tritonclient_controls() -> None:
                 lambda: client.register_cuda_shared_memory("r", b"", 0, 8),
                 lambda: client.unregister_system_shared_memory(),
                 lambda: client.unregister_cuda_shared_memory("r"),
-                lambda: client.update_trace_settings(settings={"trace_rate": "1"}),
+                lambda: client.update_trace_settings(settings={"trace_file": "x"}),
             ):
                 with pytest.raises(InferenceServerException) as caught:
                     forbidden()

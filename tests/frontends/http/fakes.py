@@ -26,7 +26,9 @@ from tpy.messages import (
 )
 from tpy.messages.statistics import BatchStatistics, Duration, InferenceStatistics, MemoryUsage
 from tpy.regions import RegionRegistry
-from tpy.services import RequestHandle, ResponseSink, Services
+from tpy.services import RequestHandle, ResponseSink, Services, TraceTexts, TraceUpdates
+from tpy.telemetry.traces.options import TraceOptions
+from tpy.telemetry.traces.tracer import Tracer
 
 
 def describe(name: str, *, datatype: DataType = DataType.FP32, decoupled: bool = False) -> ModelDescription:
@@ -202,6 +204,7 @@ class FakeRepository:
 class FakeDiagnostics:
     def __init__(self) -> None:
         self.settings = LogSettings()
+        self.tracer = Tracer(TraceOptions(), None)
 
     def server_metadata(self) -> ServerMetadata:
         return ServerMetadata(name="triton", version="1.2.3", extensions=("statistics", "logging"))
@@ -228,6 +231,11 @@ class FakeDiagnostics:
 
     async def update_log_settings(self, settings: LogSettings) -> None:
         self.settings = settings
+
+    async def trace_settings(self, model_name: str = "", updates: TraceUpdates | None = None) -> TraceTexts:
+        if updates is not None:
+            self.tracer.update(model_name, updates)
+        return self.tracer.settings(model_name)
 
 
 class FakeServices(Services):

@@ -186,13 +186,12 @@ EXCHANGES: list[tuple[bytes, int, object]] = [
     (post("/v2/trace/setting", "{}"), 200, TRACE),
     (post("/v2/models/m/trace/setting", '{"trace_level": ["OFF"], "trace_rate": "1000", "trace_count": null}'), 200, TRACE),
     (post("/v2/models/x/trace/setting", "{}"), 400, {"error": "Request for unknown model : x"}),
-    *(
-        (
-            post("/v2/trace/setting", body),
-            501,
-            {"error": "changing trace settings is not supported: this server does not trace"},
-        )
-        for body in ('{"trace_level": ["TENSORS"]}', '{"trace_rate": "5"}', '{"trace_count": "0"}', '{"log_frequency": "1"}')
+    (post("/v2/models/m/trace/setting", '{"trace_rate": "5", "trace_mode": "x"}'), 200, {**TRACE, "trace_rate": "5"}),
+    (post("/v2/trace/setting", '{"trace_level": [], "log_frequency": "2"}'), 200, {**TRACE, "log_frequency": "2"}),
+    (
+        post("/v2/trace/setting", '{"trace_level": ["TENSORS"]}'),
+        400,
+        {"error": "Attempting to set invalid trace setting :trace file name is not given"},
     ),
     (post("/v2/systemsharedmemory/region/r/register", "{}"), 501, NO_SHM),
     (post("/v2/cudasharedmemory/region/r/register", "{}"), 501, NO_SHM),

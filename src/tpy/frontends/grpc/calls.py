@@ -11,6 +11,7 @@ from tpy import limits
 from tpy.clock import Clock
 from tpy.errors import Internal, TpyError
 from tpy.frontends.grpc.access import MetadataPolicy
+from tpy.frontends.grpc.codec import ParsedRequest
 from tpy.frontends.grpc.status import GRPC_STATUS
 from tpy.frontends.grpc.transport import DEADLINE_TEXT, CallContext
 from tpy.frontends.shared_memory import TensorResolver
@@ -51,14 +52,21 @@ class CallParts:
         self.tensors_inline = TensorResolver(regions, inline=True)
 
 
-def open_record(parts: CallParts, call: CallContext, protocol: str, message_bytes: int) -> RequestRecord | None:
-    """A record of an inference request over gRPC; None when nobody observes."""
+def open_record(
+    parts: CallParts, call: CallContext, protocol: str, message_bytes: int, parsed: ParsedRequest | None
+) -> RequestRecord | None:
+    """A record of an inference request over gRPC, not `parsed` when it cannot be; None when nobody observes."""
     observers = parts.services.observers
     if not observers.active:
         return None
     headers = {key: value for key, value in call.metadata if key in _TRACE_METADATA and isinstance(value, str)}
     return observers.open(
-        protocol, peer=call.peer, headers=headers, received_ns=parts.clock.now_ns(), request_bytes=message_bytes
+        protocol,
+        model="" if parsed is None else parsed.head.model_name,
+        peer=call.peer,
+        headers=headers,
+        received_ns=parts.clock.now_ns(),
+        request_bytes=message_bytes,
     )
 
 

@@ -14,7 +14,6 @@ from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, Unsupported
 from tpy.frontends.grpc.codec import parse_version
 from tpy.frontends.threads import run_in_thread
-from tpy.frontends.trace_settings import TRACE_DEFAULTS, TRACE_NUMBERS, require_unchanged
 from tpy.messages import (
     CudaRegistration,
     IndexEntry,
@@ -157,12 +156,9 @@ class ControlService(pb.GrpcInferenceServiceBase):
             except NotFound:  # another code than elsewhere, as in Triton
                 raise InvalidArgument(f"Request for unknown model : {echo(message.model_name)}") from None
         updates = {name: given.value for name, given in message.settings.items()}
-        for name in TRACE_NUMBERS:
-            if len(updates.get(name, ())) > 1:
-                raise InvalidArgument(f"expect only 1 value for '{name}'")
-        require_unchanged(updates)
+        settings = await self._services.diagnostics.trace_settings(message.model_name, updates or None)
         return pb.TraceSettingResponse(
-            settings={name: pb.TraceSettingResponseSettingValue(value=[text]) for name, text in TRACE_DEFAULTS.items()}
+            settings={name: pb.TraceSettingResponseSettingValue(value=list(texts)) for name, texts in settings.items()}
         )
 
     # Shared memory

@@ -52,10 +52,12 @@ class _UnaryInfer:
 
     def begin(self, message: memoryview) -> None:
         """Check, decode and submit the request."""
-        self._record = open_record(self._parts, self._call, "grpc", len(message))
+        parsed: codec.ParsedRequest | None = None
         try:
             self._parts.policy.require(INFERENCE, self._call.metadata)
             parsed = codec.parse_now(message)
+            if parsed is not None:
+                self._record = open_record(self._parts, self._call, "grpc", len(message), parsed)
             if parsed is None or codec.is_heavy(parsed, len(message)):
                 self._start(lambda: self._begin_in_threads(parsed, message))
                 return
@@ -67,6 +69,8 @@ class _UnaryInfer:
                 return
             self._submit(model, *decoded)
         except TpyError as error:
+            if parsed is None:
+                self._record = open_record(self._parts, self._call, "grpc", len(message), None)
             self._fail(error)
         except Exception:
             self._fail(unexpected_error(self._call.path))
@@ -121,7 +125,11 @@ class _UnaryInfer:
     async def _begin_in_threads(self, parsed: codec.ParsedRequest | None, message: memoryview) -> None:
         threads = self._parts.threads
         if parsed is None:
-            parsed = await run_in_thread(codec.parse_request, message, limiter=threads)
+            try:
+                parsed = await run_in_thread(codec.parse_request, message, limiter=threads)
+            finally:
+                if not self._cancelled:
+                    self._record = open_record(self._parts, self._call, "grpc", len(message), parsed)
         model, version = self._admit(parsed)
         with held(model):
             decoded = await run_in_thread(self._decode, parsed, model.description, version, self._parts.tensors, limiter=threads)

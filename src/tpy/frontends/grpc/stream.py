@@ -240,7 +240,6 @@ class _InferStream:
     async def _begin(self, message: memoryview) -> None:
         """Submit a request. What is wrong with it is its answer; what is no request at all ends the call."""
         turn = _Turn(self, len(message))
-        turn.record = open_record(self._parts, self._call, "grpc-stream", len(message))
         self._turns[turn] = None
         self._turns_bytes += turn.size
         self._order.append(turn)
@@ -248,12 +247,14 @@ class _InferStream:
             parsed = codec.parse_now(message)
             if parsed is None:
                 parsed = await run_in_thread(codec.parse_request, message, limiter=self._parts.threads)
-        except Internal as error:
-            self._fail(error)
-            return
         except TpyError as error:
-            self._refuse(turn, error)
+            turn.record = open_record(self._parts, self._call, "grpc-stream", len(message), None)
+            if isinstance(error, Internal):
+                self._fail(error)
+            else:
+                self._refuse(turn, error)
             return
+        turn.record = open_record(self._parts, self._call, "grpc-stream", len(message), parsed)
         try:
             await self._submit(turn, parsed, len(message))
         except TpyError as error:

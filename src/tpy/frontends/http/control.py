@@ -29,10 +29,9 @@ from tpy.frontends.http.codec.pieces import LongString
 from tpy.frontends.http.infer import parse_version
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, json_reply
 from tpy.frontends.threads import run_in_thread
-from tpy.frontends.trace_settings import TRACE_DEFAULTS, TRACE_LEVEL, require_unchanged
 from tpy.messages import IndexEntry, LoadRequest, LogSettings, ModelStatistics, TensorDescription
 from tpy.messages.statistics import Duration
-from tpy.services import Services
+from tpy.services import Services, TraceUpdates
 
 Json = dict[str, object]
 
@@ -41,6 +40,8 @@ _DONE: Final = HttpReply()
 _NO_REPOSITORY_NAME: Final = "'repository_name' specification is not supported"
 _NON_OBJECT: Final = "attempt to get members for non-object"
 _FILE_PREFIX: Final = "file:"
+_TRACE_LEVEL: Final = "trace_level"
+_TRACE_SETTINGS: Final = frozenset((_TRACE_LEVEL, "trace_rate", "trace_count", "log_frequency", "trace_file"))
 
 
 class ControlApi:
@@ -132,13 +133,11 @@ class ControlApi:
         return self._log_settings()
 
     async def trace_settings(self, request: HttpRequest, *, model: str = "") -> HttpReply:
-        self._require_traced(model)
-        return _trace_settings()
+        return await self._trace_settings(model, None)
 
     async def update_trace_settings(self, request: HttpRequest, *, model: str = "") -> HttpReply:
-        self._require_traced(model)
-        require_unchanged(_trace_updates(await self._document(request.body, required=True)))
-        return _trace_settings()
+        updates = _trace_updates(await self._document(request.body, required=True))
+        return await self._trace_settings(model, updates)
 
     # Parts
 
@@ -155,13 +154,15 @@ class ControlApi:
             }
         )
 
-    def _require_traced(self, model: str) -> None:
-        """Raise InvalidArgument, as Triton does here, unless `model` is "" or known."""
+    async def _trace_settings(self, model: str, updates: TraceUpdates | None) -> HttpReply:
+        """The trace settings, after an update. Raises InvalidArgument, as Triton does here, unless `model` is "" or known."""
         if model:
             try:
                 self._services.inference.ready_versions(model)
             except NotFound:
                 raise InvalidArgument(f"Request for unknown model : {echo(model)}") from None
+        settings = await self._services.diagnostics.trace_settings(model, updates)
+        return _json({name: list(texts) if name == _TRACE_LEVEL else texts[0] for name, texts in settings.items()})
 
     async def _document(self, body: Body, *, required: bool = False) -> Json:
         if is_heavy(body):
@@ -238,19 +239,15 @@ def _index_entry(entry: IndexEntry) -> Json:
     return row
 
 
-def _trace_settings() -> HttpReply:
-    return _json({name: [text] if name == TRACE_LEVEL else text for name, text in TRACE_DEFAULTS.items()})
-
-
 def _trace_updates(document: Json) -> dict[str, tuple[str, ...]]:
-    """The settings of an update. Raises InvalidArgument for one of another type."""
+    """The settings of an update: no levels change nothing, as in Triton. Raises InvalidArgument for one of another type."""
     updates = {}
     for name, value in document.items():
-        if name not in TRACE_DEFAULTS:
+        if name not in _TRACE_SETTINGS or value == []:
             continue
         if value is None:
             value = []
-        elif name != TRACE_LEVEL:
+        elif name != _TRACE_LEVEL:
             value = [value]
         elif type(value) is not list:
             raise InvalidArgument(NON_ARRAY)

@@ -7,7 +7,7 @@ engine -> frontend process      REPLICA; CONFIGURE once, when the first REPLICA 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -185,7 +185,16 @@ class Unregister(msgspec.Struct, frozen=True, array_like=True, tag=9):
     name: str
 
 
-Question = ModelReady | Index | Load | Unload | Statistics | UpdateLog | RegisterSystem | RegisterCuda | Unregister
+class TraceSettings(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """DiagnosticsService.trace_settings; answered with the settings."""
+
+    model_name: str
+    updates: Mapping[str, Sequence[str]] | None
+
+
+Question = (
+    ModelReady | Index | Load | Unload | Statistics | UpdateLog | TraceSettings | RegisterSystem | RegisterCuda | Unregister
+)
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
