@@ -94,7 +94,7 @@ class TraceSettings:
         self._has_file = has_file
         self._default = default
         self._specified: dict[str, dict[str, frozenset[str] | int]] = {}
-        """What updates have said, by model, "" for the server."""
+        """The settings that updates have given, by model, "" for the server."""
         self._server = ActiveSetting(default)
         self._models: dict[str, ActiveSetting] = {}
 
@@ -137,7 +137,7 @@ class TraceSettings:
         return [] if former is None else [former]
 
     def _kept(self, model: str) -> dict[str, frozenset[str] | int]:
-        """What was said of the model; a count of its own is that of the traces still to be taken."""
+        """The settings that the model was given; a count of its own is that of the traces still to be taken."""
         specified = dict(self._specified.get(model, {}))
         if COUNT in specified:
             specified[COUNT] = (self._models[model] if model else self._server).remaining
