@@ -87,7 +87,7 @@ class RequestObservers:
         if not wanted:
             return None
         record = RequestRecord(
-            _Told(tuple(wanted)),
+            _Interested(tuple(wanted)),
             protocol,
             model=model,
             peer=peer,
@@ -100,7 +100,7 @@ class RequestObservers:
         return record
 
 
-class _Told:
+class _Interested:
     """The observers of one request and all that belongs to it (RecordTaker)."""
 
     __slots__ = ("_observers",)

@@ -156,7 +156,7 @@ def test_files_take_turns(traced: Traced) -> None:
 
 
 def test_one_file_grows(traced: Traced) -> None:
-    """Where Triton writes it when the settings change, it is complete after each trace."""
+    """It is complete after each trace; Triton writes it when the settings change."""
     traced.http.update_trace_settings("floats", {"trace_level": ["TIMESTAMPS"], "trace_rate": "1"})
     for request_id in ("a", "b"):
         traced.ask(traced.grpc, "floats", request_id)
