@@ -22,12 +22,13 @@ from tests.e2e.waiting import wait_until
 from .pages import ROOT, Block, blocks, commands, matches
 
 _COMMAND_S_MAX = 60.0
+_PLATFORMS = {"OpenAI HTTPService": "localhost:9000"}
 
 
 class Reader:
     """Works through pages. `home` stands for the root of the repository: `docs` and `tests` are there, and what commands make.
 
-    Pages say localhost:8000 and localhost:8002; the reader's server is elsewhere, and commands are changed accordingly.
+    Pages say localhost:8000, localhost:9000 and so on; the reader's server is elsewhere, and commands are changed accordingly.
     """
 
     def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +178,9 @@ class Reader:
         if self._server is None:
             return []
         server = self._server
-        return [("localhost:8000", server.http), ("localhost:8001", server.grpc), ("localhost:8002", server.metrics)]
+        addresses = [("localhost:8000", server.http), ("localhost:8001", server.grpc), ("localhost:8002", server.metrics)]
+        platforms = [(shown, server.address(service)) for service, shown in _PLATFORMS.items()]
+        return addresses + [(shown, address) for shown, address in platforms if address is not None]
 
     def _changed(self, text: str) -> str:
         for shown, real in self._addresses():

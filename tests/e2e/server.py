@@ -21,7 +21,14 @@ from .waiting import wait_until
 
 _START_S_MAX = 120.0
 _STOP_S_MAX = 60.0
-_PRESET = ("--http-address=127.0.0.1", "--http-port=0", "--grpc-address=127.0.0.1", "--grpc-port=0", "--metrics-port=0")
+_PRESET = (
+    "--http-address=127.0.0.1",
+    "--http-port=0",
+    "--grpc-address=127.0.0.1",
+    "--grpc-port=0",
+    "--metrics-port=0",
+    "--openai-port=0",
+)
 
 _MODEL_FAILURE = re.compile(
     r"""(?:(?:\]|"message":) "|^\d\d:\d\d:\d\d ERROR   )"""
@@ -126,6 +133,10 @@ class ServerProcess:
         """host:port of the metrics."""
         return self._addresses["Metrics Service"]
 
+    def address(self, service: str) -> str | None:
+        """host:port of a service by its name in the log; None when it is not served."""
+        return self._addresses.get(service)
+
     @property
     def log(self) -> str:
         """All that the server has written so far."""
@@ -184,7 +195,7 @@ class ServerProcess:
         with self.process.stderr as stream:
             for line in stream:
                 self._lines.append(line)
-                found = re.search(r'\bStarted (HTTPService|GRPCInferenceService|Metrics Service) at ([^\s"]+)', line)
+                found = re.search(r'\bStarted ([\w ]*Service) at ([^\s"]+)', line)
                 if found:
                     self._addresses[found[1]] = found[2]
                     if found[1] == "Metrics Service":

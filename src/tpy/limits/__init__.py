@@ -7,6 +7,7 @@ from typing import Final
 
 from tpy.limits.cloud import *  # noqa: F403
 from tpy.limits.grpc import *  # noqa: F403
+from tpy.limits.openai import *  # noqa: F403
 from tpy.limits.remote import *  # noqa: F403
 from tpy.units import KIB, MIB, NS_PER_MS, NS_PER_S
 

@@ -16,8 +16,8 @@ from werkzeug.routing import BaseConverter
 from tpy.errors import InvariantViolation, TpyError
 from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.control import ControlApi
-from tpy.frontends.http.generate import EventBody, GenerateApi, StreamReply
-from tpy.frontends.http.infer import InferEndpoint, is_disguised, unexpected_error_reply
+from tpy.frontends.http.generate import GenerateApi, StreamBody, StreamReply
+from tpy.frontends.http.infer import InferEndpoint, is_disguised, unexpected_error
 from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply, fields_of, refusal_reply
 from tpy.frontends.http.pages import PagesApi
 from tpy.frontends.http.quart_bridge import BODY
@@ -43,7 +43,7 @@ class _EmptyOrNameConverter(BaseConverter):
 def create_app(endpoint: InferEndpoint) -> QuartTrio:
     """The application with all routes of Triton's HTTP port."""
     app = bare_app()
-    routes = _Routes(app, endpoint.policy)
+    routes = Routes(app, endpoint.policy)
     control = ControlApi(endpoint.services, threads=endpoint.threads)
     generate = GenerateApi(endpoint)
     model, any_model = "/v2/models/<model>", "/v2/models/<name:model>"
@@ -120,7 +120,7 @@ async def _on_http_exception(error: HTTPException) -> Response:
 class _EventBody(ResponseBody):
     """Events as Quart takes a body that comes over time. When Quart lets go of it, its request ends."""
 
-    def __init__(self, events: EventBody) -> None:
+    def __init__(self, events: StreamBody) -> None:
         self._events = events
 
     async def __aenter__(self) -> _EventBody:
@@ -133,12 +133,13 @@ class _EventBody(ResponseBody):
         return self._events
 
 
-class _Routes:
-    """Adds handlers to an application, with what every request goes through."""
+class Routes:
+    """Adds handlers to an application, with what every request goes through. `refuse` makes the answer for an error."""
 
-    def __init__(self, app: QuartTrio, policy: HeaderPolicy) -> None:
+    def __init__(self, app: QuartTrio, policy: HeaderPolicy, *, refuse: Callable[[TpyError], HttpReply] = error_reply) -> None:
         self._app = app
         self._policy = policy
+        self._refuse = refuse
 
     def add(self, category: str, rule: str, **handlers: Handler) -> None:
         """Serve `rule`; the keywords are methods. `category` is the restricted API that it belongs to, "" for none."""
@@ -160,9 +161,9 @@ class _Routes:
             handler = handlers["GET" if request.method == "HEAD" else request.method]
             reply: HttpReply | StreamReply = await handler(message, **values)
         except TpyError as error:
-            reply = error_reply(error)
+            reply = self._refuse(error)
         except Exception:
-            reply = unexpected_error_reply(request.path)
+            reply = self._refuse(unexpected_error(request.path))
         return quart_response(self._app, reply)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 import trio
@@ -32,12 +32,22 @@ _NOT_ONE = TpyError(
 )
 
 
+class StreamBody(Protocol):
+    """The pieces of a body: an async iterator. `close` cancels what has not ended; it may be called at any time, and again."""
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def __anext__(self) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
 class StreamReply(msgspec.Struct, frozen=True, kw_only=True):
     """An answer whose body comes in pieces. Whoever takes it iterates `body` and closes it."""
 
-    status: int
-    content_type: str
-    body: EventBody
+    status: int = 200
+    content_type: str = EVENT_STREAM_TYPE
+    body: StreamBody
 
 
 class Responses:
@@ -154,7 +164,6 @@ class GenerateApi:
             raise
         return StreamReply(
             status=events[0].status if events else 200,
-            content_type=EVENT_STREAM_TYPE,
             body=EventBody([event.data for event in events], responses, self._event_encoder(path)),
         )
 

@@ -98,10 +98,15 @@ def finish_record(record: RequestRecord, reply: HttpReply, now_ns: int) -> None:
         record.finish(now_ns, HTTPStatus(reply.status).phrase, text, response_bytes=reply.content_length)
 
 
-def unexpected_error_reply(path: str) -> HttpReply:
-    """The answer for the exception being handled, which is a bug of ours: 500, and the traceback in the log."""
+def unexpected_error(path: str) -> Internal:
+    """The error that stands for the exception being handled, which is a bug of ours, and has its traceback in the log."""
     _log.exception("HTTP request failed unexpectedly", extra={"context": {"path": path}})
-    return error_reply(Internal("unexpected error in the server, its log has the details"))
+    return Internal("unexpected error in the server, its log has the details")
+
+
+def unexpected_error_reply(path: str) -> HttpReply:
+    """The answer for the exception being handled: 500."""
+    return error_reply(unexpected_error(path))
 
 
 class InferEndpoint:

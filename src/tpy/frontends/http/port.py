@@ -17,8 +17,9 @@ from tpy.limits import HTTP_STOP_IDLE_S
 
 
 class HttpPort(Port):
-    """One port: its application and how to serve it. `endpoint` answers inference past the application; None (metrics port)
-    leaves every route to the application. `stop_idle_s` is how long a connection may be idle once the server stops."""
+    """One port: its application and how to serve it. `endpoint` answers inference past the application; None leaves every route
+    to the application. `bodies` is the budget of request bodies, by default the endpoint's. `stop_idle_s`: how long a connection
+    may be idle once the server stops."""
 
     def __init__(
         self,
@@ -27,6 +28,7 @@ class HttpPort(Port):
         app: AppWrapper,
         endpoint: InferEndpoint | None,
         clock: Clock,
+        bodies: ByteBudget | None = None,
         name: str = "HTTP",
         stop_idle_s: float = HTTP_STOP_IDLE_S,
     ) -> None:
@@ -37,7 +39,7 @@ class HttpPort(Port):
         self.context = WorkerContext(None)
         self.stop_idle_s = stop_idle_s
         self.endpoint = endpoint
-        self.bodies = ByteBudget(options.max_input_size) if endpoint is None else endpoint.bodies
+        self.bodies = bodies or (ByteBudget(options.max_input_size) if endpoint is None else endpoint.bodies)
 
 
 def _hypercorn_config() -> Config:

@@ -10,11 +10,12 @@ The nursery tree of a port:
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 from hypercorn.trio.lifespan import Lifespan
 from hypercorn.utils import parse_socket_addr, wrap_app
+from quart_trio import QuartTrio
 
 from tpy.clock import Clock
 from tpy.frontends.http.access import HeaderPolicy
@@ -56,6 +57,31 @@ async def serve_http(
     InvalidArgument for options that cannot be served. Cancelled: stops at once, requests in flight are cancelled.
     """
     await serve_http_port(create_port(options, services, clock), stop=stop, inherited=inherited, task_status=task_status)
+
+
+async def serve_application(
+    options: HttpOptions,
+    create: Callable[[InferEndpoint], QuartTrio],
+    services: Services,
+    clock: Clock,
+    *,
+    name: str,
+    stop: trio.Event,
+    inherited: Sequence[socket.socket] = (),
+    task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve the application that `create` makes around an endpoint, inference too; as `serve_http` otherwise."""
+    policy = HeaderPolicy(restricted=options.restricted, forward_pattern=options.header_forward_pattern)
+    endpoint = InferEndpoint(services=services, clock=clock, policy=policy, max_input_size=options.max_input_size)
+    port = HttpPort(
+        options=options,
+        app=wrap_app(create(endpoint), options.max_input_size, "asgi"),
+        endpoint=None,
+        bodies=endpoint.bodies,
+        clock=clock,
+        name=name,
+    )
+    await serve_http_port(port, stop=stop, inherited=inherited, task_status=task_status)
 
 
 async def serve_http_port(

@@ -1,0 +1,42 @@
+"""The OpenAI frontend's entry in the table."""
+
+from __future__ import annotations
+
+from tpy import limits
+from tpy.flag import PORT_MAX, new_flag
+from tpy.frontends.table import Frontend
+
+_FLAGS = (
+    new_flag("OpenAI", "allow-openai", False, "Serve OpenAI's API, at the address of HTTP."),
+    new_flag("OpenAI", "openai-port", 9000, "Port to listen on; 0 takes a free one.", minimum=0, maximum=PORT_MAX),
+    new_flag(
+        "OpenAI",
+        "openai-restricted-api",
+        (),
+        "Serve these APIs only to requests that carry the header; others as --http-restricted-api says.",
+        metavar="API[,API]:HEADER=VALUE",
+        secret=True,
+    ),
+    new_flag(
+        "OpenAI",
+        "openai-tokenizer",
+        "",
+        "Tokenizer, whose chat template is for models that have none of their own.",
+        metavar="FOLDER",
+    ),
+    new_flag("OpenAI", "openai-chat-template", "", "Jinja template in place of the tokenizer's.", metavar="FILE"),
+    new_flag(
+        "OpenAI",
+        "openai-default-max-tokens",
+        limits.OPENAI_TOKENS_DEFAULT,
+        "Tokens to generate for requests that do not say how many.",
+        minimum=1,
+    ),
+)
+
+FRONTEND = Frontend(
+    name="OpenAI",
+    service="OpenAI HTTPService",
+    module="tpy.frontends.openai.frontend",
+    flags=_FLAGS,
+)

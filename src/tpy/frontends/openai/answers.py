@@ -1,0 +1,114 @@
+"""The documents and events that clients of OpenAI's API get."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+import numpy as np
+import orjson
+
+from tpy.errors import ErrorCode, NotFound, TpyError
+from tpy.frontends.http.codec import HTTP_STATUS
+from tpy.frontends.http.message import HttpReply, json_reply
+
+DONE: Final = b"data: [DONE]\n\n"
+
+_STATUS: Final = {**HTTP_STATUS, ErrorCode.UNSUPPORTED: 400}
+"""Not 501 for what a model does not offer: the stock client would ask again."""
+
+Json = dict[str, Any]
+
+
+def error_document(error: TpyError, status: int) -> Json:
+    """An error in OpenAI's form."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": error.message, "type": kind, "param": None, "code": _code(error)}}
+
+
+def error_reply(error: TpyError) -> HttpReply:
+    """The answer that reports `error`."""
+    status = _STATUS[error.code]
+    return json_reply(orjson.dumps(error_document(error, status)), status=status)
+
+
+def error_event(error: TpyError) -> bytes:
+    """The event that ends a stream with an error."""
+    return event(error_document(error, _STATUS[error.code]))
+
+
+def event(document: Json) -> bytes:
+    """A document as an event of a stream."""
+    return b"data: %b\n\n" % orjson.dumps(document)
+
+
+def _code(error: TpyError) -> str | None:
+    return "model_not_found" if isinstance(error, NotFound) else None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The members that the documents of one generation share. `model` as the client wrote it; `created` in seconds."""
+
+    model: str
+    created: int
+    chat: bool
+    id: str = msgspec.field(default_factory=lambda: uuid4().hex)
+
+    def whole(self, texts: Sequence[tuple[str, str]], usage: Json | None) -> Json:
+        """The answer in one document: text and finish reason of each choice."""
+        choices = []
+        for index, (text, reason) in enumerate(texts):
+            said: Json = {"message": {"role": "assistant", "content": text, "refusal": None}} if self.chat else {"text": text}
+            choices.append({"index": index, **said, "logprobs": None, "finish_reason": reason})
+        document = self._document("chat.completion" if self.chat else "text_completion", choices)
+        return document if usage is None else {**document, "usage": usage}
+
+    def begun(self) -> bytes:
+        """The event before the first text: of a chat the role, else nothing."""
+        return self._piece({"role": "assistant", "content": ""}) if self.chat else b""
+
+    def piece(self, text: str) -> bytes:
+        """The event for some text."""
+        return self._piece({"content": text} if self.chat else text)
+
+    def finished(self, reason: str) -> bytes:
+        """The event for the end of the text."""
+        return self._piece({} if self.chat else "", reason)
+
+    def counted(self, usage: Json | None) -> bytes:
+        """The event with the counts."""
+        return event({**self._document(self._chunk, []), "usage": usage})
+
+    @property
+    def _chunk(self) -> str:
+        return "chat.completion.chunk" if self.chat else "text_completion"
+
+    def _piece(self, said: Json | str, reason: str | None = None) -> bytes:
+        choice = {"index": 0, "delta" if self.chat else "text": said, "logprobs": None, "finish_reason": reason}
+        return event(self._document(self._chunk, [choice]))
+
+    def _document(self, kind: str, choices: list[Json]) -> Json:
+        number = f"{'chatcmpl' if self.chat else 'cmpl'}-{self.id}"
+        return {"id": number, "object": kind, "created": self.created, "model": self.model, "choices": choices}
+
+
+def embeddings_document(model: str, found: Sequence[np.ndarray[Any, np.dtype[np.float32]]], tokens: int, *, text: bool) -> bytes:
+    """The answer with embeddings: lists of numbers, or with `text` Base64 of little-endian floats."""
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode() if text else np.ascontiguousarray(vector),
+        }
+        for index, vector in enumerate(found)
+    ]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return orjson.dumps({"object": "list", "data": data, "model": model, "usage": usage}, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def model_document(name: str, created: int) -> Json:
+    """A model in the list of models."""
+    return {"id": name, "object": "model", "created": created, "owned_by": "tpy"}

@@ -1,0 +1,316 @@
+"""The routes of OpenAI's API: from a request to the reply.
+
+A handler's task waits for the responses, as those of generate do. Texts of a stream go out as they come; when the client is gone
+the task is cancelled, and with it the request to the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from typing import TypeVar
+
+import msgspec
+import orjson
+
+from tpy import limits
+from tpy.echo import echo
+from tpy.errors import InvalidArgument, NotFound, TpyError
+from tpy.frontends.http.codec import is_heavy
+from tpy.frontends.http.control import ControlApi
+from tpy.frontends.http.generate import Responses, StreamReply
+from tpy.frontends.http.infer import InferEndpoint, open_record, unexpected_error
+from tpy.frontends.http.message import HttpReply, HttpRequest, json_reply
+from tpy.frontends.openai import answers, models, requests
+from tpy.frontends.openai.answers import Answer
+from tpy.frontends.openai.models import Prompt, Reader
+from tpy.frontends.openai.templates import ChatTemplate, template_of
+from tpy.frontends.threads import run_in_thread
+from tpy.messages import InferenceRequest, InferenceResponse, ModelState, ParameterValue, Tensor
+from tpy.services import ResolvedModel, held
+
+_Request = TypeVar("_Request", bound=msgspec.Struct)
+_Ask = tuple[tuple[Tensor, ...], dict[str, ParameterValue]]
+
+
+class OpenAiApi:
+    """The handlers. `template` is for models without a chat template of their own; `max_tokens` for requests that do not say."""
+
+    def __init__(self, endpoint: InferEndpoint, *, template: ChatTemplate | None, max_tokens: int) -> None:
+        self._endpoint = endpoint
+        self._template = template
+        self._max_tokens = max_tokens
+        self._created = endpoint.clock.wall_ms() // 1000
+        self._control = ControlApi(endpoint.services, threads=endpoint.threads)
+
+    # Models
+
+    async def models(self, request: HttpRequest) -> HttpReply:
+        """The models that can be asked here."""
+        names = {entry.name for entry in await self._endpoint.services.repository.index() if entry.state is ModelState.READY}
+        data = [answers.model_document(name, self._created) for name in sorted(names) if self._can_be_asked(name)]
+        return json_reply(orjson.dumps({"object": "list", "data": data}))
+
+    async def model(self, request: HttpRequest, *, model: str) -> HttpReply:
+        """One of them. Raises NotFound."""
+        if not self._can_be_asked(model):
+            raise NotFound(f"The model '{echo(model)}' does not exist")
+        return json_reply(orjson.dumps(answers.model_document(model, self._created)))
+
+    async def ready(self, request: HttpRequest) -> HttpReply:
+        """200 when the server is ready, as on the HTTP port."""
+        return await self._control.ready(request)
+
+    def _can_be_asked(self, name: str) -> bool:
+        try:
+            description = self._endpoint.services.inference.resolve(name).description
+        except TpyError:
+            return False
+        return models.generates(description) or models.embeds(description)
+
+    # Text
+
+    async def completions(self, request: HttpRequest) -> HttpReply | StreamReply:
+        """Goes on with a text, or with several. Raises TpyError."""
+        body, settings = await self._read(request, requests.CompletionRequest)
+        requests.check(body)
+        model = self._resolve(body.model, embeddings=False)
+        prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+        asks = [
+            Prompt(
+                input=models.TEXT,
+                text=text,
+                stream=bool(body.stream),
+                max_tokens=body.max_tokens or self._max_tokens,
+                settings=settings,
+                echo=body.echo,
+            )
+            for text in prompts
+        ]
+        return await self._generate(request, body, model, asks, chat=False)
+
+    async def chat(self, request: HttpRequest) -> HttpReply | StreamReply:
+        """Answers the last message of a conversation. Raises TpyError."""
+        body, settings = await self._read(request, requests.ChatRequest)
+        requests.check(body)
+        model = self._resolve(body.model, embeddings=False)
+        messages = requests.conversation_of(body.messages)
+        tools = None if body.tool_choice == "none" else body.tools
+        takes_chat = models.MESSAGES in model.description.input_by_name
+        if takes_chat:
+            text = orjson.dumps({"messages": messages, "tools": tools} if tools else messages).decode()
+        else:
+            text = await self._prompt(model, messages, tools)
+            model = self._resolve(body.model, embeddings=False)  # there was time for another copy
+        ask = Prompt(
+            input=models.MESSAGES if takes_chat else models.TEXT,
+            text=text,
+            stream=bool(body.stream),
+            max_tokens=body.max_completion_tokens or body.max_tokens or self._max_tokens,
+            settings=settings,
+        )
+        return await self._generate(request, body, model, [ask], chat=True)
+
+    async def _prompt(
+        self, model: ResolvedModel, messages: list[dict[str, object]], tools: list[dict[str, object]] | None
+    ) -> str:
+        """The messages as the model's template writes them. In a thread: a template is a program, and reads files at first."""
+        description = model.description
+        config = self._endpoint.services.inference.config(description.name, description.version)
+        parameters = {name: value.string_value for name, value in config.parameters.items()}
+
+        def render() -> str:
+            return template_of(description.name, parameters, self._template).render(messages, tools)
+
+        with held(model):
+            return await run_in_thread(render, limiter=self._endpoint.threads)
+
+    async def _generate(
+        self,
+        request: HttpRequest,
+        body: requests.CompletionRequest | requests.ChatRequest,
+        model: ResolvedModel,
+        prompts: list[Prompt],
+        *,
+        chat: bool,
+    ) -> HttpReply | StreamReply:
+        answer = Answer(model=body.model, created=self._endpoint.clock.wall_ms() // 1000, chat=chat)
+        asks = [models.generation(model.description, prompt) for prompt in prompts]
+        with ExitStack() as stack:
+            begun = self._begin_all(request, model, asks, stack)
+            if not body.stream:
+                return await _whole(answer, begun)
+            reader = Reader()
+            usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+            events = TextEvents(begun[0], answer, reader, request.path, include_usage=usage)
+            await events.begin()
+            stack.pop_all()
+        return StreamReply(body=events)
+
+    # Embeddings
+
+    async def embeddings(self, request: HttpRequest) -> HttpReply:
+        """The embeddings of one or more texts. Raises TpyError."""
+        body, _ = await self._read(request, requests.EmbeddingRequest)
+        model = self._resolve(body.model, embeddings=True)
+        texts = [body.input] if isinstance(body.input, str) else body.input
+        asks: list[_Ask] = [(models.embedding(model.description, text, body.dimensions), {}) for text in texts]
+        found, tokens = [], 0
+        with ExitStack() as stack:
+            for responses in self._begin_all(request, model, asks, stack):
+                lot = await responses.wait()
+                if not lot:
+                    raise NotFound(f"model '{echo(body.model)}' sent no embedding")
+                vector, count = models.embedding_of(lot[0])
+                found.append(vector)
+                tokens += count
+        return json_reply(answers.embeddings_document(body.model, found, tokens, text=body.encoding_format == "base64"))
+
+    # Parts
+
+    async def _read(self, request: HttpRequest, kind: type[_Request]) -> tuple[_Request, dict[str, object]]:
+        """The request in the body, and the settings for the model. Raises InvalidArgument."""
+        if request.fields.get(b"content-encoding", b"identity") not in (b"identity", b""):
+            raise InvalidArgument("Unsupported content-encoding, only 'identity' is supported.")
+        body, request.body = request.body, b""
+
+        def read() -> tuple[_Request, dict[str, object]]:
+            document = requests.load(body)
+            return requests.read(document, kind), requests.settings_of(document)
+
+        return await run_in_thread(read, limiter=self._endpoint.threads) if is_heavy(body) else read()
+
+    def _resolve(self, name: str, *, embeddings: bool) -> ResolvedModel:
+        try:
+            model = self._endpoint.services.inference.resolve(name)
+        except NotFound:
+            raise NotFound(f"The model '{echo(name)}' does not exist or is not loaded") from None
+        models.require(model.description, embeddings=embeddings)
+        return model
+
+    def _begin_all(self, request: HttpRequest, model: ResolvedModel, asks: list[_Ask], stack: ExitStack) -> list[Responses]:
+        """Submit requests, which are cancelled when the stack is left. Raises what `submit` raises."""
+        begun = []
+        for inputs, parameters in asks:
+            responses = self._begin(request, model, inputs, parameters)
+            stack.callback(responses.cancel)
+            begun.append(responses)
+        return begun
+
+    def _begin(
+        self, request: HttpRequest, model: ResolvedModel, inputs: tuple[Tensor, ...], parameters: dict[str, ParameterValue]
+    ) -> Responses:
+        """Submit a request to the model. Raises what `submit` raises."""
+        endpoint, description = self._endpoint, model.description
+        now_ns = endpoint.clock.now_ns()
+        record = open_record(endpoint.services.observers, request, "openai", description.name, "", now_ns)
+
+        def ended(error: TpyError | None) -> None:
+            if record is not None:
+                record.finish(endpoint.clock.now_ns(), *(("", "") if error is None else (error.code.value, error.message)))
+
+        responses = Responses(decoupled=description.decoupled, ended=ended)
+        try:
+            forwarded = endpoint.policy.forwarded(request.headers) or {}
+            inference = InferenceRequest(
+                model_name=description.name,
+                inputs=inputs,
+                parameters={**parameters, **forwarded},
+                received_ns=now_ns,
+                record=record,
+            )
+            responses.begin(lambda sink: model.submit(inference, sink))
+        except TpyError as error:
+            ended(error)
+            raise
+        return responses
+
+
+async def _whole(answer: Answer, begun: list[Responses]) -> HttpReply:
+    """All texts in one document. Raises the first error."""
+    texts, usage = [], {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    counted = True
+    for responses in begun:
+        reader = Reader()
+        pieces = []
+        size = 0
+        while lot := await responses.wait():
+            for response in lot:
+                pieces.append(reader.text(response))
+                size += len(pieces[-1])
+                if size > limits.OPENAI_TEXT_CHARACTERS_MAX:
+                    raise InvalidArgument(f"the answer exceeds {limits.OPENAI_TEXT_CHARACTERS_MAX} characters: ask for a stream")
+        texts.append(("".join([*pieces, reader.rest()]), reader.finish_reason))
+        told = reader.usage()
+        counted = counted and told is not None
+        for name, count in (told or {}).items():
+            usage[name] += count
+    return json_reply(orjson.dumps(answer.whole(texts, usage if counted else None)))
+
+
+class TextEvents:
+    """The events of one generation. `begin` waits for the first response, whose error is the status of the reply."""
+
+    def __init__(self, responses: Responses, answer: Answer, reader: Reader, path: str, *, include_usage: bool) -> None:
+        self._responses = responses
+        self._answer = answer
+        self._reader = reader
+        self._path = path
+        self._include_usage = include_usage
+        self._waiting: list[bytes] = []
+        self._ended = False
+
+    async def begin(self) -> None:
+        """Wait for the first response. Raises its error."""
+        lot = await self._responses.wait()
+        if lot and lot[0].error is not None:
+            raise lot[0].error
+        self._waiting.append(self._answer.begun())
+        if lot:
+            self._take(lot)
+        else:
+            self._end()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._waiting:
+            if self._ended:
+                raise StopAsyncIteration
+            lot = await self._responses.wait()
+            if lot:
+                self._take(lot)
+            else:
+                self._end()
+        events, self._waiting = self._waiting, []
+        return b"".join(events)
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        self._responses.cancel()
+
+    def _take(self, lot: list[InferenceResponse]) -> None:
+        """Queue the events of some responses. An error is the last event."""
+        try:
+            for response in lot:
+                if text := self._reader.text(response):
+                    self._waiting.append(self._answer.piece(text))
+        except TpyError as error:
+            self._fail(error)
+        except Exception:
+            self._fail(unexpected_error(self._path))
+
+    def _fail(self, error: TpyError) -> None:
+        self._waiting.append(answers.error_event(error))
+        self._ended = True
+        self._responses.cancel()
+
+    def _end(self) -> None:
+        if rest := self._reader.rest():
+            self._waiting.append(self._answer.piece(rest))
+        self._waiting.append(self._answer.finished(self._reader.finish_reason))
+        if self._include_usage:
+            self._waiting.append(self._answer.counted(self._reader.usage()))
+        self._waiting.append(answers.DONE)
+        self._ended = True

@@ -1,0 +1,123 @@
+"""The implementation of the OpenAI frontend in the table: its options, and the port."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from functools import partial
+from http import HTTPStatus
+
+import msgspec
+import trio
+from quart import Response
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException
+
+from tpy import limits
+from tpy.clock import Clock
+from tpy.errors import InvalidArgument, NotFound, TpyError
+from tpy.flag import Value, read_values
+from tpy.frontends.header_pattern import checked_pattern
+from tpy.frontends.http.app import Routes, bare_app, quart_response
+from tpy.frontends.http.control import ControlApi
+from tpy.frontends.http.infer import InferEndpoint
+from tpy.frontends.http.options import HttpOptions, parse_restricted_apis
+from tpy.frontends.http.serving import serve_application
+from tpy.frontends.openai.answers import error_reply
+from tpy.frontends.openai.api import OpenAiApi
+from tpy.frontends.openai.templates import ChatTemplate, read_template, read_tokenizer
+from tpy.frontends.restrictions import parse_restricted
+from tpy.frontends.transport import BoundAddress
+from tpy.services import Services
+
+
+class Options(HttpOptions, frozen=True, kw_only=True):
+    """Those of an HTTP port, a chat template for models that have none, and the number of tokens when nobody says."""
+
+    template: ChatTemplate | None = None
+    max_tokens: int = limits.OPENAI_TOKENS_DEFAULT
+
+
+class _Values(msgspec.Struct, frozen=True, kw_only=True):
+    """The values of the flags that are read here."""
+
+    exit_timeout_secs: int
+    http_address: str
+    http_header_forward_pattern: str
+    http_max_input_size: int
+    http_restricted_api: tuple[str, ...]
+    allow_openai: bool
+    openai_port: int
+    openai_restricted_api: tuple[str, ...]
+    openai_tokenizer: str
+    openai_chat_template: str
+    openai_default_max_tokens: int
+
+
+def read_options(values: Mapping[str, Value]) -> Options | None:
+    """See `tpy.frontends.table.Implementation`."""
+    v = read_values(values, _Values)
+    if not v.allow_openai:
+        return None
+    if v.http_address.startswith("unix:"):
+        raise InvalidArgument(
+            "--http-address: expected an address, as HTTP has one Unix socket for itself (or --allow-openai=false)"
+        )
+    template = read_tokenizer(v.openai_tokenizer, source="--openai-tokenizer") if v.openai_tokenizer else None
+    if v.openai_chat_template:
+        text = read_template(v.openai_chat_template, flag="openai-chat-template")
+        template = ChatTemplate(text=text, tokens={} if template is None else template.tokens)
+    return Options(
+        address=v.http_address,
+        port=v.openai_port,
+        max_input_size=v.http_max_input_size,
+        header_forward_pattern=checked_pattern(v.http_header_forward_pattern, flag="http-header-forward-pattern"),
+        # The later ones win: a key of this port instead of HTTP's.
+        restricted=(
+            *parse_restricted_apis(v.http_restricted_api),
+            *parse_restricted(v.openai_restricted_api, flag="openai-restricted-api", kind="api"),
+        ),
+        drain_timeout_s=float(v.exit_timeout_secs + limits.ANSWERS_STOP_S),
+        template=template,
+        max_tokens=v.openai_default_max_tokens,
+    )
+
+
+def create_app(endpoint: InferEndpoint, *, options: Options) -> QuartTrio:
+    """The application with all routes of the port."""
+    app = bare_app()
+    routes = Routes(app, endpoint.policy, refuse=error_reply)
+    api = OpenAiApi(endpoint, template=options.template, max_tokens=options.max_tokens)
+    control = ControlApi(endpoint.services, threads=endpoint.threads)
+    routes.add("inference", "/v1/completions", POST=api.completions)
+    routes.add("inference", "/v1/chat/completions", POST=api.chat)
+    routes.add("inference", "/v1/embeddings", POST=api.embeddings)
+    routes.add("model-repository", "/v1/models", GET=api.models)
+    routes.add("model-repository", "/v1/models/<model>", GET=api.model)
+    routes.add("model-repository", "/v1/models/<model>/load", POST=control.load)
+    routes.add("model-repository", "/v1/models/<model>/unload", POST=control.unload)
+    routes.add("health", "/health/ready", GET=control.ready)
+
+    async def refused(error: HTTPException) -> Response:
+        status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR
+        reply = error_reply(NotFound(error.name) if status == HTTPStatus.NOT_FOUND else TpyError(error.name))
+        return quart_response(app, msgspec.structs.replace(reply, status=status))
+
+    app.register_error_handler(HTTPException, refused)
+    return app
+
+
+async def serve(
+    options: Options,
+    services: Services,
+    clock: Clock,
+    *,
+    stop: trio.Event,
+    inherited: Sequence[socket.socket] = (),
+    task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """See `tpy.frontends.table.Implementation`."""
+    create = partial(create_app, options=options)
+    await serve_application(
+        options, create, services, clock, name="OpenAI", stop=stop, inherited=inherited, task_status=task_status
+    )

@@ -1,0 +1,186 @@
+"""How a model takes text, known by the names of its inputs, and how it answers: the conventions of Triton's OpenAI frontend.
+
+    text_input                              the prompt; or `messages`, the chat as JSON, for models with templates of their own
+    stream                                  true when responses may come in pieces
+    exclude_input_in_output                 false when the prompt is to be repeated
+    sampling_parameters                     all settings as JSON (vLLM)
+    max_tokens, temperature, top_p, ...     a setting each (TensorRT-LLM); `stop_words`, `random_seed` are its `stop` and `seed`
+    return_num_input_tokens, ...            true for each count that is wanted
+
+Settings that are no inputs are parameters of the request, but where sampling_parameters has them all. Of outputs `text_output` is
+read, and `num_input_tokens`, `num_output_tokens`, `finish_reason` where there are any. Embeddings: `embedding_request` to
+`text_output`, both JSON (vLLM), or `text_input` to `embedding`.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tpy.echo import echo
+from tpy.errors import Internal, InvalidArgument, Unsupported
+from tpy.messages import DataType, InferenceResponse, ModelDescription, ParameterValue, Tensor, TensorDescription
+
+TEXT, MESSAGES, EMBEDDING_REQUEST = "text_input", "messages", "embedding_request"
+_SETTINGS, _OUTPUT, _EMBEDDING = "sampling_parameters", "text_output", "embedding"
+_WANTED = ("return_num_input_tokens", "return_num_output_tokens", "return_finish_reason")
+_OTHER_NAMES = {"stop": "stop_words", "seed": "random_seed"}
+_FINISH_REASONS = {"stop", "length", "content_filter", "tool_calls"}
+
+
+def generates(description: ModelDescription) -> bool:
+    """Returns True if a model takes text and gives text."""
+    return _OUTPUT in description.output_by_name and not {TEXT, MESSAGES}.isdisjoint(description.input_by_name)
+
+
+def embeds(description: ModelDescription) -> bool:
+    """Returns True if a model takes text and gives embeddings."""
+    inputs, outputs = description.input_by_name, description.output_by_name
+    return (TEXT in inputs and _EMBEDDING in outputs) or (EMBEDDING_REQUEST in inputs and _OUTPUT in outputs)
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for text. `text` is for the input `input`; `echo` None: nobody said whether the prompt is to be repeated."""
+
+    input: str
+    text: str
+    stream: bool
+    max_tokens: int
+    settings: Mapping[str, Any]
+    echo: bool | None = None
+
+
+def generation(description: ModelDescription, prompt: Prompt) -> tuple[tuple[Tensor, ...], dict[str, ParameterValue]]:
+    """The inputs and parameters that ask a model for text. Raises InvalidArgument for settings that its inputs do not take."""
+    known = description.input_by_name
+    settings = {**prompt.settings, "max_tokens": prompt.max_tokens}
+    values: dict[str, object] = {prompt.input: prompt.text, "stream": prompt.stream, "return_logprobs": False}
+    values["exclude_input_in_output"] = not prompt.echo
+    values |= dict.fromkeys(_WANTED, True)
+    parameters: dict[str, ParameterValue] = {}
+    if _SETTINGS in known:
+        values[_SETTINGS] = json.dumps(settings)
+    for name, value in settings.items():
+        if name in known:
+            values.setdefault(name, value)
+        elif (other := _OTHER_NAMES.get(name)) in known and other is not None:
+            values[other] = value
+        elif _SETTINGS not in known:
+            parameters[name] = value if isinstance(value, bool | int | float | str) else json.dumps(value)
+    return tuple(_tensor(known[name], value) for name, value in values.items() if name in known), parameters
+
+
+def embedding(description: ModelDescription, text: str, dimensions: int | None) -> tuple[Tensor, ...]:
+    """The inputs that ask a model for the embedding of a text. Raises InvalidArgument for `dimensions` that cannot be chosen."""
+    known = description.input_by_name
+    values: dict[str, object] = dict.fromkeys(_WANTED, True)
+    if EMBEDDING_REQUEST in known:
+        pooling = {} if dimensions is None else {"dimensions": [dimensions]}
+        values[EMBEDDING_REQUEST] = json.dumps({"input": text, "pooling_params": pooling})
+    else:
+        values[TEXT] = text
+        if dimensions is not None:
+            if "dimensions" not in known:
+                raise InvalidArgument(f"'dimensions': model '{description.name}' has one size of embeddings")
+            values["dimensions"] = dimensions
+    return tuple(_tensor(known[name], value) for name, value in values.items() if name in known)
+
+
+def _tensor(described: TensorDescription, value: object) -> Tensor:
+    """`value`, or each element of a list, as an input: the last dimension counts them, all others are 1."""
+    elements: Sequence[object] = value if isinstance(value, list) else [value]
+    shape = [1] * max(len(described.shape) - 1, 0) + [len(elements)] if described.shape else []
+    if len(shape) != len(described.shape) or any(dim not in (-1, size) for dim, size in zip(described.shape, shape, strict=True)):
+        raise InvalidArgument(f"input '{described.name}' has shape {list(described.shape)} and cannot take {shape}")
+    try:
+        if described.datatype is DataType.BYTES:
+            array = np.empty(len(elements), object)
+            array[:] = [
+                (each if isinstance(each, str) else json.dumps(each)).encode("utf-8", "surrogatepass") for each in elements
+            ]
+        else:
+            array = np.array(elements, described.datatype.numpy)
+        return Tensor(described.name, described.datatype, array.reshape(shape))
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(
+            f"'{described.name}': {echo(str(value))} is not a value of type {described.datatype.value}"
+        ) from None
+
+
+class Reader:
+    """Reads the responses to one request, in order: the text of each, and what they say all together."""
+
+    def __init__(self) -> None:
+        self.prompt_tokens: int | None = None
+        self.completion_tokens: int | None = None
+        self.finish_reason = "stop"
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a character may be cut in two
+
+    def text(self, response: InferenceResponse) -> str:
+        """The text of a response. Raises its error, and Internal for one without text."""
+        if response.error is not None:
+            raise response.error
+        outputs = {tensor.name: tensor for tensor in response.outputs}
+        if self.prompt_tokens is None:  # each response says it again
+            self.prompt_tokens = _count(outputs.get("num_input_tokens"))
+        if (count := _count(outputs.get("num_output_tokens"))) is not None:
+            self.completion_tokens = count + (self.completion_tokens or 0)
+        if (reason := _words(outputs.get("finish_reason"))) and (said := reason[-1].decode(errors="replace")) in _FINISH_REASONS:
+            self.finish_reason = said
+        if not response.outputs:
+            return ""
+        if _OUTPUT not in outputs or outputs[_OUTPUT].datatype is not DataType.BYTES:
+            raise Internal(f"model '{response.model_name}' sent a response without the text '{_OUTPUT}'")
+        return self._decoder.decode(b"".join(_words(outputs[_OUTPUT])))
+
+    def rest(self) -> str:
+        """What is left at the end: the sign for a character that was never finished."""
+        return self._decoder.decode(b"", final=True)
+
+    def usage(self) -> dict[str, int] | None:
+        """The counts, where the model tells them."""
+        if self.prompt_tokens is None or self.completion_tokens is None:
+            return None
+        total = self.prompt_tokens + self.completion_tokens
+        return {"prompt_tokens": self.prompt_tokens, "completion_tokens": self.completion_tokens, "total_tokens": total}
+
+
+def embedding_of(response: InferenceResponse) -> tuple[np.ndarray[Any, np.dtype[np.float32]], int]:
+    """The embedding in a response, and how many tokens the text had (0: the model does not tell). Raises its error, and Internal
+    for a response without an embedding."""
+    if response.error is not None:
+        raise response.error
+    outputs = {tensor.name: tensor for tensor in response.outputs}
+    try:
+        if _EMBEDDING in outputs:
+            found = outputs[_EMBEDDING].array.astype(np.float32).reshape(-1)
+        else:
+            found = np.asarray(json.loads(b"".join(_words(outputs[_OUTPUT]))), np.float32).reshape(-1)
+    except (KeyError, TypeError, ValueError):
+        raise Internal(f"model '{response.model_name}' sent a response without an embedding") from None
+    return found, _count(outputs.get("num_input_tokens")) or 0
+
+
+def require(description: ModelDescription, *, embeddings: bool) -> None:
+    """Raise Unsupported unless the model can be asked this."""
+    if not (embeds if embeddings else generates)(description):
+        wanted = f"'{TEXT}' and '{_EMBEDDING}'" if embeddings else f"'{TEXT}' and '{_OUTPUT}'"
+        what = "embeddings" if embeddings else "text"
+        raise Unsupported(f"model '{description.name}' does not give {what}: it lacks the input and output {wanted}")
+
+
+def _count(tensor: Tensor | None) -> int | None:
+    if tensor is None or tensor.datatype is DataType.BYTES or tensor.array.size != 1:
+        return None
+    return int(tensor.array.reshape(-1)[0])
+
+
+def _words(tensor: Tensor | None) -> list[bytes]:
+    if tensor is None or tensor.datatype is not DataType.BYTES:
+        return []
+    return [bytes(each) for each in tensor.array.reshape(-1)]

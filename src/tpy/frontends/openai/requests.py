@@ -1,0 +1,178 @@
+"""The documents that clients of OpenAI's API send. Members that have no meaning here are settings for the model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from tpy import limits
+from tpy.echo import echo
+from tpy.errors import InvalidArgument
+
+_Number = Annotated[float, Meta(ge=-2, le=2)]
+_Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    """Of a request that streams. `include_usage`: an event with the counts comes last."""
+
+    include_usage: bool | None = False
+
+
+class Sampling(msgspec.Struct, kw_only=True):
+    """The members of both kinds of generation. Those that the model reads are checked here, and given to it by `settings`."""
+
+    model: str
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    max_tokens: _Count | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    frequency_penalty: _Number | None = None
+    presence_penalty: _Number | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: str | Annotated[list[str], Meta(max_length=limits.OPENAI_STOPS_MAX)] | None = None
+    n: int | None = 1
+    logprobs: bool | int | None = None
+
+
+class CompletionRequest(Sampling, kw_only=True):
+    """The body of `/v1/completions`."""
+
+    prompt: str | Annotated[list[str], Meta(min_length=1, max_length=limits.OPENAI_PROMPTS_MAX)]
+    echo: bool | None = False
+    best_of: int | None = 1
+    suffix: str | None = None
+
+
+class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A message of a chat. Templates see its members as they were sent, but arguments of tool calls as objects."""
+
+    role: str
+    content: str | list[dict[str, Any]] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+
+class ChatRequest(Sampling, kw_only=True):
+    """The body of `/v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Meta(min_length=1)]
+    max_completion_tokens: _Count | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    top_logprobs: int | None = None
+
+
+class EmbeddingRequest(msgspec.Struct, kw_only=True):
+    """The body of `/v1/embeddings`."""
+
+    model: str
+    input: str | Annotated[list[str], Meta(min_length=1, max_length=limits.OPENAI_PROMPTS_MAX)]
+    encoding_format: Literal["float", "base64"] | None = "float"
+    dimensions: _Count | None = None
+
+
+_NO_SETTINGS = frozenset(
+    {
+        *(
+            "model",
+            "messages",
+            "prompt",
+            "stream",
+            "stream_options",
+            "echo",
+            "n",
+            "best_of",
+            "suffix",
+            "logprobs",
+            "top_logprobs",
+        ),
+        *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format", "user", "store"),
+        *("metadata", "service_tier", "modalities", "prediction", "reasoning_effort", "verbosity", "safety_identifier"),
+        *("prompt_cache_key", "max_tokens", "max_completion_tokens"),
+    }
+)
+"""Members that are not given to the model as they are: they mean something here, to OpenAI's service, or to the template."""
+
+_Request = TypeVar("_Request", bound=msgspec.Struct)
+
+
+def load(body: bytes | bytearray | memoryview) -> dict[str, Any]:
+    """The JSON object in a body. Raises InvalidArgument."""
+    try:
+        document = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"the body is not JSON: {error}") from None
+    if type(document) is not dict:
+        raise InvalidArgument("the body must be a JSON object")
+    return document
+
+
+def read(document: dict[str, Any], kind: type[_Request]) -> _Request:
+    """The request in a document. Raises InvalidArgument, with the path of the member that cannot be."""
+    try:
+        return msgspec.convert(document, kind)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise InvalidArgument(str(error)) from None
+
+
+def check(request: CompletionRequest | ChatRequest) -> None:
+    """Raise InvalidArgument for what is asked for and not offered: better than an answer without it."""
+    if request.n not in (None, 1):
+        raise InvalidArgument(f"'n': only one choice is supported, got {request.n}")
+    if request.logprobs:
+        raise InvalidArgument("'logprobs' are not supported")
+    if request.stream_options is not None and not request.stream:
+        raise InvalidArgument("'stream_options' can only be used when 'stream' is true")
+    if isinstance(request, CompletionRequest):
+        if request.best_of not in (None, 1):
+            raise InvalidArgument(f"'best_of': only 1 is supported, got {request.best_of}")
+        if request.suffix:
+            raise InvalidArgument("'suffix' is not supported")
+        if request.stream and isinstance(request.prompt, list) and len(request.prompt) > 1:
+            raise InvalidArgument("'prompt': a stream has one prompt, ask for the others by themselves")
+        return
+    form = (request.response_format or {}).get("type", "text")
+    if form != "text":
+        raise InvalidArgument(f"'response_format': only 'text' is supported, got '{echo(str(form))}'")
+    if request.tool_choice not in (None, "auto", "none"):
+        raise InvalidArgument("'tool_choice': only 'auto' and 'none' are supported")
+
+
+def settings_of(document: dict[str, Any]) -> dict[str, Any]:
+    """The members for the model: those of OpenAI's API and any others."""
+    return {name: value for name, value in document.items() if name not in _NO_SETTINGS and value is not None}
+
+
+def conversation_of(messages: list[Message]) -> list[dict[str, Any]]:
+    """The messages as chat templates take them. Raises InvalidArgument for parts that are no text, and broken arguments."""
+    conversation = []
+    for at, message in enumerate(messages):
+        found = msgspec.to_builtins(message)
+        found.setdefault("content", None)
+        if isinstance(message.content, list):
+            found["content"] = _text_of(message.content, at)
+        for call in found.get("tool_calls") or ():
+            function = call.get("function")
+            if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+                try:
+                    function["arguments"] = msgspec.json.decode(function["arguments"] or "{}")
+                except msgspec.DecodeError as error:
+                    raise InvalidArgument(f"the arguments of a tool call are not JSON: {error} - at `$.messages[{at}]`") from None
+        conversation.append(found)
+    return conversation
+
+
+def _text_of(parts: list[dict[str, Any]], at: int) -> str:
+    texts = []
+    for part in parts:
+        if part.get("type") != "text" or not isinstance(part.get("text"), str):
+            kind = echo(str(part.get("type")))
+            raise InvalidArgument(f"only text is supported in messages, got a part of type '{kind}' - at `$.messages[{at}]`")
+        texts.append(part["text"])
+    return "\n".join(texts)

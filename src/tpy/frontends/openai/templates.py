@@ -1,0 +1,132 @@
+"""Chat templates: Jinja, as tokenizers bring them. Rendered in a sandbox, with what templates of Transformers expect."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+import msgspec
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from tpy import limits
+from tpy.errors import InvalidArgument, TpyError, Unsupported
+
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
+    """A template and the tokens that it may name."""
+
+    text: str
+    tokens: Mapping[str, str] = {}
+
+    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
+        """The prompt that asks for the next message of the assistant. Raises InvalidArgument for messages that the template
+        refuses, and Unsupported for a template that is none."""
+        try:
+            template = _compiled(self.text)
+        except jinja2.TemplateSyntaxError as error:
+            raise Unsupported(f"the chat template is not Jinja: {error.message} (line {error.lineno})") from None
+        try:
+            return template.render(messages=messages, tools=tools, documents=None, add_generation_prompt=True, **self.tokens)
+        except (jinja2.TemplateError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
+            raise InvalidArgument(f"the chat template refuses the messages: {error}") from None
+
+
+def read_template(path: str, *, flag: str) -> str:
+    """The template in a file, the value of `flag`. Raises InvalidArgument."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        _compiled(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"--{flag}: cannot read the chat template {path}: {error}") from None
+    except jinja2.TemplateSyntaxError as error:
+        raise InvalidArgument(f"--{flag}: {path}:{error.lineno}: {error.message}") from None
+    return text
+
+
+def read_tokenizer(path: str, *, source: str) -> ChatTemplate:
+    """The template of a tokenizer: a folder with tokenizer_config.json, in newer ones with chat_template.jinja, or that file.
+    Raises InvalidArgument that begins with `source`."""
+    file = Path(path)
+    if file.is_dir():
+        file = file / "tokenizer_config.json"
+    try:
+        document = json.loads(file.read_bytes())
+        apart = file.parent / "chat_template.jinja"
+        text = apart.read_text(encoding="utf-8") if apart.is_file() else document.get("chat_template")
+    except (OSError, ValueError, AttributeError) as error:
+        raise InvalidArgument(f"{source}: cannot read the tokenizer {file}: {error}") from None
+    if isinstance(text, list):  # several by name
+        named = {each.get("name"): each.get("template") for each in text if isinstance(each, dict)}
+        text = named.get("default")
+    if not isinstance(text, str):
+        raise InvalidArgument(f"{source}: the tokenizer {file} has no chat_template")
+    tokens = {}
+    for name in _SPECIAL_TOKENS:
+        value = document.get(name)
+        value = value.get("content") if isinstance(value, dict) else value
+        if isinstance(value, str):
+            tokens[name] = value
+    return ChatTemplate(text=text, tokens=tokens)
+
+
+def template_of(model: str, parameter: Mapping[str, str], fallback: ChatTemplate | None) -> ChatTemplate:
+    """The template of a model by its parameters `chat_template` (Jinja) or `tokenizer` (a path), else `fallback`. Raises
+    Unsupported when there is none."""
+    if parameter.get("chat_template"):
+        return ChatTemplate(
+            text=parameter["chat_template"], tokens={name: parameter[name] for name in _SPECIAL_TOKENS if name in parameter}
+        )
+    if parameter.get("tokenizer"):
+        return _tokenizer_at(model, parameter["tokenizer"], _changed_ns(parameter["tokenizer"]))
+    if fallback is None:
+        raise Unsupported(
+            f"model '{model}' has no chat template: give it the parameter 'chat_template' or 'tokenizer', or start the server "
+            "with --openai-tokenizer or --openai-chat-template"
+        )
+    return fallback
+
+
+@lru_cache(limits.OPENAI_TEMPLATES_MAX)
+def _tokenizer_at(model: str, path: str, _changed_ns: int) -> ChatTemplate:
+    """Read again when it has changed."""
+    try:
+        return read_tokenizer(path, source=f"model '{model}'")
+    except TpyError as error:  # not the fault of whoever asks
+        raise Unsupported(error.message) from None
+
+
+def _changed_ns(path: str) -> int:
+    """The time of the last change of a tokenizer's file, or folder; 0 where there is none."""
+    folder = Path(path)
+    files = (folder / "tokenizer_config.json", folder / "chat_template.jinja") if folder.is_dir() else (folder,)
+    return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
+
+
+@lru_cache(limits.OPENAI_TEMPLATES_MAX)
+def _compiled(text: str) -> jinja2.Template:
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment.from_string(text)
+
+
+def _to_json(value: object, indent: int | None = None, **_: object) -> str:
+    """Without the escapes for HTML that Jinja's own filter makes."""
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().astimezone().strftime(form)

@@ -1,0 +1,298 @@
+"""OpenAI's API by OpenAI's own client: texts, chats, streams, embeddings, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import HTTPError
+
+import pytest
+from openai import APIError, AsyncOpenAI, NotFoundError, OpenAI, PermissionDeniedError
+
+from tests.docs.pages import ROOT
+
+from .repositories import ModelFolder
+from .server import ServerProcess
+from .waiting import wait_until
+
+EXAMPLES = ROOT / "docs" / "examples" / "openai" / "models"
+ENDLESS_CONFIG = """
+backend: "python"
+input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]
+model_transaction_policy { decoupled: true }
+parameters { key: "log" value { string_value: "LOG" } }
+parameters { key: "chat_template" value { string_value: "{{ raise_exception('no ' ~ messages[0].role) }}" } }
+"""
+ENDLESS = """
+import json, threading, time
+from pathlib import Path
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.log = Path(json.loads(args["model_config"])["parameters"]["log"]["string_value"])
+
+    def execute(self, requests):
+        for request in requests:
+            [text] = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()
+            threading.Thread(target=self.write, args=(request.get_response_sender(), text), daemon=True).start()
+
+    def write(self, sender, text):
+        piece = pb_utils.InferenceResponse([pb_utils.Tensor("text_output", np.array([b"a"], object))])
+        if text == b"break":
+            sender.send(piece)
+            sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("in the middle")), flags=1)
+            return
+        while not sender.is_cancelled():
+            sender.send(piece)
+            time.sleep(0.01)
+        with self.log.open("a") as log:
+            log.write(f"{text.decode()} cancelled;")
+        sender.send(flags=1)
+"""
+
+
+def port_of(server: ServerProcess) -> str:
+    return f"http://{server.address('OpenAI HTTPService')}"
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("log") / "log"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, log: Path) -> Iterator[ServerProcess]:
+    repository = tmp_path_factory.mktemp("models")
+    ModelFolder(repository, "endless").config(ENDLESS_CONFIG.replace("LOG", str(log))).python(ENDLESS)
+    ModelFolder(repository, "plain").identity()
+    with ServerProcess("--allow-openai=true", repositories=[EXAMPLES, repository]) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: ServerProcess) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{port_of(server)}/v1", api_key="none", max_retries=0) as opened:
+        yield opened
+
+
+def test_the_models_that_take_text(client: OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["embedder", "endless", "writer"]
+    assert client.models.retrieve("writer").object == "model"
+    for name in ("plain", "nobody"):
+        with pytest.raises(NotFoundError, match=f"The model '{name}' does not exist") as caught:
+            client.models.retrieve(name)
+        assert caught.value.code == "model_not_found"
+
+
+def test_a_completion(client: OpenAI) -> None:
+    found = client.completions.create(model="writer", prompt="every model", max_tokens=5, seed=1)
+    assert len(found.choices[0].text.split()) == 5
+    assert found.choices[0].finish_reason == "length"
+    assert found.usage is not None
+    assert (found.usage.prompt_tokens, found.usage.completion_tokens, found.usage.total_tokens) == (2, 5, 7)
+    again = client.completions.create(model="writer", prompt=["every model", "a"], max_tokens=5, seed=1)
+    assert [choice.index for choice in again.choices] == [0, 1]
+    assert again.choices[0].text == found.choices[0].text
+    assert again.usage is not None
+    assert again.usage.total_tokens == 7 + 6
+    stopped = client.completions.create(model="writer", prompt="every model", max_tokens=50, stop=[".", "has"])
+    assert stopped.choices[0].finish_reason == "stop"
+    assert len(client.completions.create(model="writer", prompt="a").choices[0].text.split()) == 16  # unless told otherwise
+
+
+def test_a_chat(client: OpenAI) -> None:
+    system = {"role": "system", "content": "Be brief."}
+    user = {"role": "user", "content": [{"type": "text", "text": "What"}, {"type": "text", "text": "now?"}]}
+    found = client.chat.completions.create(model="writer", messages=[system, user], max_completion_tokens=3)  # type: ignore[list-item]
+    assert found.object == "chat.completion"
+    assert found.choices[0].message.role == "assistant"
+    assert len((found.choices[0].message.content or "").split()) == 3
+    assert found.usage is not None
+    assert found.usage.prompt_tokens == len(["system:", "Be", "brief.", "user:", "What", "now?", "assistant:"])
+
+
+def test_streams(client: OpenAI) -> None:
+    messages = [{"role": "user", "content": "a"}]
+    whole = client.chat.completions.create(model="writer", messages=messages, max_tokens=6, seed=4)  # type: ignore[call-overload]
+
+    async def stream() -> None:
+        async with AsyncOpenAI(base_url=client.base_url, api_key="none", max_retries=0) as other:
+            chunks = [
+                chunk
+                async for chunk in await other.chat.completions.create(
+                    model="writer",
+                    messages=messages,  # type: ignore[arg-type]
+                    max_tokens=6,
+                    seed=4,
+                    stream=True,
+                    stream_options={"include_usage": True},
+                )
+            ]
+        assert chunks[0].choices[0].delta.role == "assistant"
+        assert len({chunk.id for chunk in chunks}) == 1
+        texts = [choice.delta.content or "" for chunk in chunks for choice in chunk.choices]
+        assert "".join(texts) == whole.choices[0].message.content
+        assert len([text for text in texts if text]) == 6
+        assert chunks[-2].choices[0].finish_reason == "length"
+        assert chunks[-1].choices == []
+        assert chunks[-1].usage == whole.usage
+
+    asyncio.run(stream())
+    pieces = list(client.completions.create(model="writer", prompt="a", max_tokens=4, stream=True))
+    assert len("".join(piece.choices[0].text for piece in pieces).split()) == 4
+    assert pieces[-1].choices[0].finish_reason == "length"
+
+
+def test_the_end_of_a_stream(server: ServerProcess) -> None:
+    body = json.dumps({"model": "writer", "prompt": "a", "max_tokens": 1, "stream": True}).encode()
+    with urllib.request.urlopen(f"{port_of(server)}/v1/completions", body, timeout=30) as answer:
+        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+        events = answer.read().split(b"\n\n")
+    assert events[-2:] == [b"data: [DONE]", b""]
+    assert all(event.startswith(b"data: {") for event in events[:-2])
+
+
+def test_embeddings(client: OpenAI) -> None:
+    found = client.embeddings.create(model="embedder", input=["A model", "a model", "quite other words"])
+    vectors = [each.embedding for each in found.data]
+    assert [len(vector) for vector in vectors] == [16, 16, 16]
+    assert vectors[0] == vectors[1] != vectors[2]
+    assert found.usage.prompt_tokens == 7
+    plain = client.embeddings.create(model="embedder", input="A model", encoding_format="float")
+    assert plain.data[0].embedding == pytest.approx(vectors[0])
+
+
+def test_a_client_that_leaves_cancels(client: OpenAI, log: Path) -> None:
+    stream = client.completions.create(model="endless", prompt="stream", stream=True)
+    next(stream)
+    stream.close()
+    with OpenAI(base_url=client.base_url, api_key="none", max_retries=0, timeout=1.0) as hasty, pytest.raises(APIError):
+        hasty.completions.create(model="endless", prompt="whole")
+    wait_until(lambda: log.exists() and {"stream cancelled", "whole cancelled"} <= set(log.read_text().split(";")))
+
+
+def test_an_error_in_the_middle_of_a_stream(client: OpenAI) -> None:
+    with pytest.raises(APIError, match="in the middle"):
+        list(client.completions.create(model="endless", prompt="break", stream=True))
+    with pytest.raises(APIError, match="in the middle"):
+        client.completions.create(model="endless", prompt="break")
+
+
+def chat(**more: object) -> dict[str, object]:
+    return {"model": "writer", "messages": [{"role": "user", "content": "a"}], **more}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "problem"),
+    [
+        ("completions", b"{", "the body is not JSON: "),
+        ("completions", b"[]", "the body must be a JSON object"),
+        ("completions", {"model": "writer"}, "missing required field `prompt`"),
+        ("completions", {"model": "writer", "prompt": 1}, "- at `$.prompt`"),
+        ("completions", {"model": "writer", "prompt": "a", "max_tokens": 0}, "- at `$.max_tokens`"),
+        ("completions", {"model": "writer", "prompt": "a", "temperature": 3}, "- at `$.temperature`"),
+        ("completions", {"model": "writer", "prompt": "a", "n": 2}, "only one choice"),
+        ("completions", {"model": "writer", "prompt": ["a", "b"], "stream": True}, "a stream has one prompt"),
+        ("completions", {"model": "writer", "prompt": "a", "stream_options": {}}, "'stream_options' can only be used"),
+        ("completions", {"model": "plain", "prompt": "a"}, "model 'plain' does not give text"),
+        ("chat/completions", chat(messages=[]), "- at `$.messages`"),
+        ("chat/completions", chat(messages=[{"content": "a"}]), "missing required field `role` - at `$.messages[0]`"),
+        ("chat/completions", chat(messages=[{"role": "user", "content": [{"type": "image_url"}]}]), "a part of type 'image_url'"),
+        ("chat/completions", chat(response_format={"type": "json_object"}), "only 'text' is supported, got 'json_object'"),
+        ("chat/completions", chat(logprobs=True), "'logprobs' are not supported"),
+        ("chat/completions", chat(tool_choice="required"), "'tool_choice'"),
+        ("chat/completions", chat(model="endless"), "the chat template refuses the messages: no user"),
+        ("chat/completions", chat(model="embedder"), "model 'embedder' does not give text"),
+        ("embeddings", {"model": "embedder", "input": []}, "- at `$.input`"),
+        ("embeddings", {"model": "embedder", "input": "a", "dimensions": 3}, "has one size of embeddings"),
+        ("embeddings", {"model": "writer", "input": "a"}, "model 'writer' does not give embeddings"),
+    ],
+)
+def test_bad_requests(server: ServerProcess, path: str, body: bytes | dict[str, object], problem: str) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with pytest.raises(HTTPError) as caught:
+        urllib.request.urlopen(f"{port_of(server)}/v1/{path}", content, timeout=30)
+    assert caught.value.code == 400
+    error = json.loads(caught.value.read())["error"]
+    assert problem in error["message"]
+    assert error["type"] == "invalid_request_error"
+
+
+def test_unknown_paths_and_methods(server: ServerProcess) -> None:
+    for method, path, status in (("GET", "/v1/nothing", 404), ("GET", "/v1/completions", 405), ("GET", "/v2/models/writer", 404)):
+        with pytest.raises(HTTPError) as caught:
+            urllib.request.urlopen(urllib.request.Request(port_of(server) + path, method=method), timeout=30)
+        assert caught.value.code == status
+        assert json.loads(caught.value.read())["error"]["type"] == "invalid_request_error"
+
+
+def test_keys_and_templates_with_frontend_processes(tmp_path: Path) -> None:
+    folder = ModelFolder(tmp_path / "models", "reader")
+    folder.config(
+        'backend: "python"\nmax_batch_size: 4\n'
+        'input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] } ]\n'
+        'output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]\n'
+    )
+    folder.python(
+        "import triton_python_backend_utils as pb_utils\n"
+        "class TritonPythonModel:\n"
+        "    def execute(self, requests):\n"
+        "        texts = [pb_utils.get_input_tensor_by_name(each, 'text_input').as_numpy() for each in requests]\n"
+        "        return [pb_utils.InferenceResponse([pb_utils.Tensor('text_output', text)]) for text in texts]\n"
+    )
+    tokenizer = tmp_path / "tokenizer"
+    tokenizer.mkdir()
+    template = "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] | trim }}\n{% endfor %}"
+    (tokenizer / "tokenizer_config.json").write_text(json.dumps({"chat_template": template, "bos_token": {"content": "<s>"}}))
+    flags = (
+        "--allow-openai",
+        "--frontend-processes=2",
+        f"--openai-tokenizer={tokenizer}",
+        "--http-restricted-api=model-repository,inference:admin=key",
+        "--openai-restricted-api=inference:authorization=Bearer sk-good",
+    )
+    with ServerProcess(*flags, repositories=[tmp_path / "models"]) as server:
+        base = f"{port_of(server)}/v1"
+        with OpenAI(base_url=base, api_key="sk-good", max_retries=0) as good:
+            messages = [{"role": "user", "content": " hi "}]
+            found = good.chat.completions.create(model="reader", messages=messages)  # type: ignore[call-overload]
+            assert found.choices[0].message.content == "<s>[user] hi\n"
+            assert found.choices[0].finish_reason == "stop"
+            assert found.usage is None
+            [_, text, _] = good.chat.completions.create(model="reader", messages=messages, stream=True)  # type: ignore[call-overload]
+            assert text.choices[0].delta.content == "<s>[user] hi\n"
+            with pytest.raises(PermissionDeniedError, match="expecting header 'admin'"):
+                good.models.list()
+        with OpenAI(base_url=base, api_key="sk-bad", max_retries=0, default_headers={"admin": "key"}) as bad:
+            assert [model.id for model in bad.models.list()] == ["reader"]
+            with pytest.raises(PermissionDeniedError, match="This API is restricted, expecting header 'authorization'"):
+                bad.completions.create(model="reader", prompt="a")
+        assert "sk-good" not in server.log
+
+
+@pytest.mark.parametrize(
+    ("flag", "content", "problem"),
+    [
+        ("openai-tokenizer", None, "--openai-tokenizer: cannot read the tokenizer"),
+        ("openai-tokenizer", "{}", "has no chat_template"),
+        ("openai-chat-template", "a\n{% if", r"--openai-chat-template: .*:2: "),
+        ("openai-restricted-api", "chat:key=value", "--openai-restricted-api: unknown restricted api 'chat'"),
+    ],
+)
+def test_flags_that_cannot_be(tmp_path: Path, flag: str, content: str | None, problem: str) -> None:
+    value = content
+    if flag != "openai-restricted-api":
+        file = tmp_path / "tokenizer_config.json"
+        value = str(file)
+        if content is not None:
+            file.write_text(content)
+    with ServerProcess("--allow-openai", f"--{flag}={value}", repositories=[tmp_path], expect_exit=1) as server:
+        server.process.wait(30)
+        assert re.search(problem, server.log)

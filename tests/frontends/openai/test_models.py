@@ -1,0 +1,154 @@
+"""The conventions by which models take text: which inputs a request gives to which model, and how answers are read."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tpy.errors import Internal, InvalidArgument
+from tpy.frontends.openai.models import Prompt, Reader, embedding, embedding_of, embeds, generates, generation
+from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor, TensorDescription
+
+
+def describe(
+    inputs: dict[str, tuple[DataType, tuple[int, ...]]], outputs: tuple[str, ...] = ("text_output",)
+) -> ModelDescription:
+    given = tuple(TensorDescription(name=name, datatype=kind, shape=shape) for name, (kind, shape) in inputs.items())
+    found = tuple(TensorDescription(name=name, datatype=DataType.BYTES, shape=(-1,)) for name in outputs)
+    return ModelDescription(
+        name="m",
+        version=1,
+        platform="",
+        max_batch_size=0,
+        decoupled=True,
+        inputs=given,
+        outputs=found,
+        input_by_name={each.name: each for each in given},
+        output_by_name={each.name: each for each in found},
+    )
+
+
+VLLM = describe(
+    {
+        "text_input": (DataType.BYTES, (1,)),
+        "stream": (DataType.BOOL, (1,)),
+        "sampling_parameters": (DataType.BYTES, (1,)),
+        "exclude_input_in_output": (DataType.BOOL, (1,)),
+        "return_logprobs": (DataType.BOOL, (1,)),
+        "return_num_input_tokens": (DataType.BOOL, (1,)),
+        "return_num_output_tokens": (DataType.BOOL, (1,)),
+    }
+)
+TRTLLM = describe(
+    {
+        "text_input": (DataType.BYTES, (-1, 1)),
+        "max_tokens": (DataType.INT32, (-1, 1)),
+        "stream": (DataType.BOOL, (-1, 1)),
+        "stop_words": (DataType.BYTES, (-1, -1)),
+        "temperature": (DataType.FP32, (-1, 1)),
+        "random_seed": (DataType.UINT64, (-1, 1)),
+    }
+)
+PLAIN = describe({"text_input": (DataType.BYTES, (1,))})
+SETTINGS = {"temperature": 0.5, "seed": 7, "stop": ["a", "b"], "top_k": 3}
+
+
+def asked(description: ModelDescription, **changes: object) -> tuple[dict[str, list[object]], dict[str, object]]:
+    values = {"input": "text_input", "text": "é", "stream": True, "max_tokens": 9, "settings": SETTINGS, **changes}
+    inputs, parameters = generation(description, Prompt(**values))  # type: ignore[arg-type]
+    return {tensor.name: tensor.array.tolist() for tensor in inputs}, dict(parameters)
+
+
+def test_settings_as_one_input() -> None:
+    inputs, parameters = asked(VLLM)
+    assert json.loads(inputs.pop("sampling_parameters")[0]) == {**SETTINGS, "max_tokens": 9}  # type: ignore[arg-type]
+    assert inputs == {
+        "text_input": ["é".encode()],
+        "stream": [True],
+        "exclude_input_in_output": [True],
+        "return_logprobs": [False],
+        "return_num_input_tokens": [True],
+        "return_num_output_tokens": [True],
+    }
+    assert parameters == {}
+    assert asked(VLLM, echo=True)[0]["exclude_input_in_output"] == [False]
+
+
+def test_an_input_for_each_setting() -> None:
+    inputs, parameters = asked(TRTLLM)
+    assert inputs == {
+        "text_input": [["é".encode()]],
+        "stream": [[True]],
+        "max_tokens": [[9]],
+        "temperature": [[0.5]],
+        "random_seed": [[7]],
+        "stop_words": [[b"a", b"b"]],
+    }
+    assert parameters == {"top_k": 3}
+
+
+def test_settings_as_parameters() -> None:
+    inputs, parameters = asked(PLAIN)
+    assert inputs == {"text_input": ["é".encode()]}
+    assert parameters == {**SETTINGS, "stop": '["a", "b"]', "max_tokens": 9}
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"), [({"temperature": "warm"}, "'temperature': warm is not"), ({"seed": -1}, "'random_seed': -1 is not")]
+)
+def test_settings_that_an_input_does_not_take(settings: dict[str, object], problem: str) -> None:
+    with pytest.raises(InvalidArgument, match=problem):
+        asked(TRTLLM, settings=settings)
+
+
+def test_which_models_are_meant() -> None:
+    other = describe({"INPUT0": (DataType.BYTES, (1,))})
+    vllm_embeddings = describe({"embedding_request": (DataType.BYTES, (1,))})
+    plain_embeddings = describe({"text_input": (DataType.BYTES, (1,))}, ("embedding",))
+    chat = describe({"messages": (DataType.BYTES, (1,))})
+    models = (VLLM, TRTLLM, PLAIN, chat, other, vllm_embeddings, plain_embeddings)
+    assert [generates(each) for each in models] == [True, True, True, True, False, False, False]
+    assert [embeds(each) for each in models] == [False, False, False, False, False, True, True]
+    [request] = embedding(vllm_embeddings, "a", 8)
+    assert json.loads(request.array[0]) == {"input": "a", "pooling_params": {"dimensions": [8]}}
+    with pytest.raises(InvalidArgument, match="one size"):
+        embedding(plain_embeddings, "a", 8)
+
+
+def response(**outputs: list[bytes] | int) -> InferenceResponse:
+    tensors = [
+        Tensor(name, DataType.UINT32, np.array([value], np.uint32))
+        if isinstance(value, int)
+        else Tensor(name, DataType.BYTES, np.array(value, object))
+        for name, value in outputs.items()
+    ]
+    return InferenceResponse(model_name="m", model_version=1, outputs=tuple(tensors), final=False)
+
+
+def test_characters_that_are_cut_in_two() -> None:
+    reader = Reader()
+    first, second = "é".encode()[:1], "é".encode()[1:]
+    assert [reader.text(response(text_output=[piece])) for piece in (b"a" + first, second + b"b", first)] == ["a", "éb", ""]
+    assert reader.rest() == "\N{REPLACEMENT CHARACTER}"
+    assert reader.usage() is None
+
+
+def test_counts_and_reasons() -> None:
+    reader = Reader()
+    for reason in (b"none", b"none", b"length"):
+        reader.text(response(text_output=[b"a"], num_input_tokens=5, num_output_tokens=2, finish_reason=[reason]))
+    assert reader.usage() == {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}
+    assert reader.finish_reason == "length"
+
+
+def test_answers_that_are_none() -> None:
+    with pytest.raises(Internal, match="without the text 'text_output'"):
+        Reader().text(response(OTHER=[b"a"]))
+    for broken in (response(OTHER=[b"a"]), response(text_output=[b"no JSON"]), response(text_output=[b'["a"]'])):
+        with pytest.raises(Internal, match="without an embedding"):
+            embedding_of(broken)
+    vector, count = embedding_of(response(text_output=[b"[0.5, 1]"], num_input_tokens=3))
+    assert vector.tolist() == [0.5, 1.0]
+    assert count == 3
