@@ -1,4 +1,4 @@
-"""How a model takes text, known by the names of its inputs, and how it answers: the conventions of Triton's OpenAI frontend.
+"""The conventions of Triton's OpenAI frontend: the names of inputs and outputs by which a model takes text and answers.
 
     text_input                              the prompt; or `messages`, the chat as JSON, for models with templates of their own
     stream                                  true when responses may come in pieces
@@ -139,7 +139,7 @@ class Reader:
         return self._decoder.decode(b"".join(_words(outputs[_OUTPUT])))
 
     def rest(self) -> str:
-        """What is left at the end: the sign for a character that was never finished."""
+        """Returns the sign for a character that was never finished, "" if there is none."""
         return self._decoder.decode(b"", final=True)
 
     def usage(self) -> dict[str, int] | None:
