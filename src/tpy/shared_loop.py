@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import select
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -23,14 +24,25 @@ class Errand:
         self.run: Callable[[], Callable[[], None]] | None = None
 
 
-class SharedLoop(trio.abc.Instrument):
+class _Epoll:
+    """The epoll object of a loop, whose `poll` gives others their turns while it waits. What it finds is dealt with when the loop
+    has its turn again, so that no task is woken by the loop and cancelled by another thread at the same time."""
+
+    def __init__(self, epoll: select.epoll, poll: Callable[[float, int], list[tuple[int, int]]]) -> None:
+        self.poll = poll
+        self.register = epoll.register
+        self.modify = epoll.modify
+        self.unregister = epoll.unregister
+        self.fileno = epoll.fileno
+        self.close = epoll.close
+
+
+class SharedLoop:
     """Trio's functions that do not wait may be called in one thread at a time: that of the loop or, while the loop waits for I/O,
     one that has called `enter`. So a call into the loop need not wake its thread, and wait for the interpreter twice.
 
-    Made inside `trio.run`. A lock says whose turn it is. The loop's thread has it but for the time that it waits for I/O in; who
-    leaves something for the loop to do (a task that is to go on, an earlier deadline) wakes it. Between its wait and its turn the
-    loop only marks tasks that wait for sockets as ready, which is safe beside everything but the cancellation of these very
-    tasks: nothing that the engine or a response sink does at once.
+    Made inside `trio.run`. A lock says whose turn it is. The loop's thread has it but for the time in which it waits for I/O; who
+    leaves something for the loop to do (a task that is to go on, an earlier deadline) wakes it.
 
     Trio has no public way to make a run the current one of another thread; what is used of its internals is in this class, and
     `open` returns None where it is not as expected.
@@ -45,7 +57,8 @@ class SharedLoop(trio.abc.Instrument):
         self._turn.acquire()  # the loop's
         self.errand: Errand | None = None
         """Of the thread that has entered: who gives a job to a worker may leave it here."""
-        trio.lowlevel.add_instrument(self)
+        self._epoll: select.epoll = runner.io_manager._epoll
+        runner.io_manager._epoll = _Epoll(self._epoll, self._poll)
 
     @staticmethod
     def open() -> SharedLoop | None:
@@ -56,18 +69,21 @@ class SharedLoop(trio.abc.Instrument):
             runner = context.runner
             runner.deadlines.next_deadline()
             len(runner.runq)
+            epoll: object = runner.io_manager._epoll
+            if not isinstance(epoll, select.epoll):
+                return None
         except (ImportError, AttributeError):
             return None
         return SharedLoop(context, runner)
 
-    def before_io_wait(self, timeout: float) -> None:
-        """Trio's: others have their turns from now on."""
+    def _poll(self, timeout: float, events_max: int) -> list[tuple[int, int]]:
+        """In the loop's thread, in place of the epoll object's."""
         self._wakes_at = self._runner.deadlines.next_deadline()
         self._turn.release()
-
-    def after_io_wait(self, timeout: float) -> None:
-        """Trio's: the loop has its turn."""
-        self._turn.acquire()
+        try:
+            return self._epoll.poll(timeout, events_max)
+        finally:
+            self._turn.acquire()
 
     def call(self, function: Callable[[], None], /) -> None:
         """Have this called, which must not raise: at once in this thread, or soon in the loop's. Raises RunFinishedError when the

@@ -8,6 +8,8 @@ import os
 import queue
 import random
 import signal
+import socket
+import sys
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -189,6 +191,48 @@ async def test_a_thread_with_a_run_of_its_own_keeps_it() -> None:
     await trio.to_thread.run_sync(in_thread)
     await trio.testing.wait_all_tasks_blocked()
     assert seen == [True]
+
+
+def test_a_task_is_cancelled_by_another_thread_while_its_socket_becomes_ready() -> None:
+    """The loop may have heard of the socket already: the task goes on once."""
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    scopes: list[trio.CancelScope] = []
+    over = threading.Event()
+
+    async def main() -> None:
+        shared = SharedLoop.open()
+        assert shared is not None
+
+        def in_thread() -> None:
+            while not over.is_set():
+                for scope in tuple(scopes):
+                    there.send(b"x")
+                    shared.call(scope.cancel)
+
+        thread = threading.Thread(target=in_thread)
+        thread.start()
+        try:
+            with trio.fail_after(60):
+                for _ in range(3000):
+                    with trio.CancelScope() as scope:
+                        scopes[:] = [scope]
+                        while True:
+                            await trio.lowlevel.wait_readable(here)
+                            with suppress(BlockingIOError):
+                                here.recv(4096)
+                    scopes.clear()
+        finally:
+            over.set()
+            await trio.to_thread.run_sync(thread.join)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with here, there:
+            trio.run(main)
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_a_loop_that_is_closed_with_a_stream_lets_it_go() -> None:
