@@ -34,6 +34,21 @@ HTTP = ["HTTP_RECV_START", "HTTP_RECV_END", "HTTP_SEND_START", "HTTP_SEND_END", 
 GRPC = ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "GRPC_SEND_START", "GRPC_SEND_END", "INFER_RESPONSE_COMPLETE"]
 
 
+CALLS = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            asked = dict(model_name="floats", requested_output_names=["OUTPUT0"], inputs=request.inputs())
+            pb_utils.InferenceRequest(**asked, request_id="without").exec()
+            answer = pb_utils.InferenceRequest(**asked, request_id="with", trace=request.trace()).exec()
+            answers.append(pb_utils.InferenceResponse(answer.output_tensors()))
+        return answers
+"""
+
+
 class Traces:
     """The traces of a file, put together by their ids, as Triton's `trace_summary.py` does it."""
 
@@ -77,6 +92,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     repository = folder / "models"
     ModelFolder(repository, "floats").identity().config(f'backend: "identity"\nmax_batch_size: 8{TENSORS}')
     ModelFolder(repository, "twice").identity().config(f"max_batch_size: 8 {ENSEMBLE}")
+    ModelFolder(repository, "calls").python(CALLS).config(f'backend: "python"\nmax_batch_size: 8{TENSORS}')
     with ServerProcess("--trace-config", f"triton,file={folder / 'trace.json'}", repositories=[repository]) as server:
         yield Traced(server, folder / "trace.json")
 
@@ -141,6 +157,17 @@ def test_files_are_those_of_triton(traced: Traced) -> None:
     steps = [each for each in traces.by_id.values() if each.get("parent_id") == whole["id"]]
     assert [(step["model_name"], set(step["times"])) for step in steps] == [("floats", {*MODEL, "REQUEST_END"})] * 2
     assert len(traces.by_id) == 5
+
+
+def test_calls_that_were_given_the_trace_are_parts_of_it(traced: Traced) -> None:
+    """Triton does not sample the others either."""
+    former = len(list(traced.file.parent.glob("trace.json.*")))
+    traced.http.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"], "trace_rate": "1", "trace_count": "1"})
+    traced.ask(traced.grpc, "calls", "outer")
+    traces = Traces(traced.numbered(former))
+    outer = traces.of("outer")
+    others = [(each["request_id"], each["parent_id"]) for each in traces.by_id.values() if each is not outer]
+    assert others == [("with", outer["id"])]
 
 
 def test_files_take_turns(traced: Traced) -> None:

@@ -11,6 +11,7 @@ import msgspec
 from tpy.backend.implicit_state import SequenceState
 from tpy.errors import TpyError
 from tpy.messages import ParameterValue, Residency, SequencePosition, Tensor
+from tpy.messages.records import RequestRecord
 
 
 class ResponseSender(Protocol):
@@ -70,6 +71,11 @@ class ExecutionRequest(Protocol):
     @property
     def sender(self) -> ResponseSender | None:
         """For decoupled models only."""
+        ...
+
+    @property
+    def record(self) -> RequestRecord | None:
+        """The record of the request, for calls that belong to it; None while nobody observes it."""
         ...
 
     @property

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
     from tpy.messages.inference import InferenceRequest, InferenceResponse
@@ -34,11 +36,14 @@ class RequestRecord:
     """
 
     __slots__ = (
+        "__weakref__",
         "_ended",
         "_finished",
+        "_number",
         "_taker",
         "attachments",
         "begun_ns",
+        "context",
         "ended_ns",
         "error",
         "finished_ns",
@@ -93,12 +98,22 @@ class RequestRecord:
         self.responses = 0
         self.status = ""
         self.error = ""
+        self.context = ""
+        """The trace context for those whom its model asks, as W3C headers in a JSON object; "" for none."""
+        self._number = 0
         self.attachments: dict[Any, Any] = {}
         """The things that observers keep with it, each under itself."""
 
     def child(self, protocol: str, model: str) -> RequestRecord:
         """The record of a request that is made for this one: a step of an ensemble, a call of a model."""
         return RequestRecord(self._taker, protocol, model=model, parent=self)
+
+    def number(self) -> int:
+        """The number under which `record_of` finds it, for models in other processes. May be called from any thread."""
+        if not self._number:
+            self._number = next(_numbers)
+            _numbered[self._number] = self
+        return self._number
 
     @property
     def is_internal(self) -> bool:
@@ -142,4 +157,11 @@ class RequestRecord:
         self._taker.finished(self)
 
 
+def record_of(number: int) -> RequestRecord | None:
+    """The record of this number, None for one that is over."""
+    return _numbered.get(number)
+
+
+_numbers = count(1)
+_numbered: WeakValueDictionary[int, RequestRecord] = WeakValueDictionary()
 _INTERNAL = frozenset(("embedded", "frontend", "call", "step"))

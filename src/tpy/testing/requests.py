@@ -12,6 +12,7 @@ import numpy as np
 from tpy.backend import ExecutionBatch, ExecutionResult, PhaseTimes, ResponseSender, SequenceState
 from tpy.config import ModelConfig
 from tpy.messages import ParameterValue, Residency, SequencePosition, Tensor
+from tpy.messages.records import RequestRecord
 
 Array = np.ndarray[Any, Any]
 
@@ -25,6 +26,7 @@ class SampleRequest:
     id: str = ""
     requested_outputs: tuple[str, ...] = ()
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    record: RequestRecord | None = None
     residency: Residency | None = None
     sequence: SequencePosition | None = None
     timeout_us: int = 0

@@ -27,6 +27,7 @@ from tpy.config.model_config import Warmup, WarmupInput
 from tpy.echo import request_prefix
 from tpy.errors import InvalidArgument, TpyError
 from tpy.messages import DataType, InferenceRequest, ParameterValue, Residency, SequencePosition, Tensor
+from tpy.messages.records import RequestRecord
 from tpy_data.engine.admission.admission import Admission
 from tpy_data.engine.admission.sequence_controls import SequenceControls
 from tpy_data.engine.loading.initial_states import InitialStates
@@ -42,6 +43,7 @@ class WarmupRequest(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
     requested_outputs: tuple[str, ...] = ()
     parameters: Mapping[str, ParameterValue] = msgspec.field(default_factory=dict)
+    record: RequestRecord | None = None
     residency: Residency | None = None
     sequence: SequencePosition | None = None
     timeout_us: int = 0

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tpy.backend import ExecutionResult, SequenceState
 from tpy.messages import InferenceRequest, ParameterValue, Residency, Tensor
+from tpy.messages.records import RequestRecord
 from tpy.services import ResponseSink
 from tpy.units import NS_PER_US
 from tpy_data.engine.requests.handle import NO_RESOURCES, Execution, Resources, WaitingRequest
@@ -69,6 +70,7 @@ class RequestTicket(Ticket):
         "inputs",
         "owner",
         "parameters",
+        "record",
         "requested_outputs",
         "residency",
         "result",
@@ -80,6 +82,7 @@ class RequestTicket(Ticket):
     inputs: Mapping[str, Tensor]
     parameters: Mapping[str, ParameterValue]
     requested_outputs: tuple[str, ...]
+    record: RequestRecord | None
     residency: Residency | None
     sender: ResponseStream | None
     result: ExecutionResult | None
@@ -108,6 +111,7 @@ class RequestTicket(Ticket):
         self.inputs = inputs
         self.parameters = request.parameters
         self.requested_outputs = request.requested_outputs
+        self.record = request.record
         self.residency = request.residency
         self.sequence = request.sequence
         self.live = None

@@ -34,7 +34,7 @@ class TensorNote(msgspec.Struct, frozen=True):
 class Trace:
     """The trace of a request, or of a step or call that belongs to `root`. A root is complete when all of it has ended."""
 
-    __slots__ = ("active", "children", "has_steps", "id", "open", "parent_id", "record", "root", "tensors")
+    __slots__ = ("active", "children", "has_steps", "id", "open", "parent", "record", "root", "span", "tensors")
 
     root: Trace
 
@@ -42,7 +42,9 @@ class Trace:
         self.active = active
         self.id = trace_id
         self.root = self if parent is None else parent.root
-        self.parent_id = 0 if parent is None else parent.id
+        self.parent = parent
+        self.span: Any = None
+        """The span of mode opentelemetry."""
         self.record: RequestRecord | None = None
         self.tensors: list[TensorNote] = []
         self.children: list[Trace] = []
@@ -51,6 +53,11 @@ class Trace:
         if parent is not None:
             self.root.children.append(self)
             self.root.open += 1
+
+    @property
+    def parent_id(self) -> int:
+        """The number of the trace that it is a part of, 0 for none."""
+        return 0 if self.parent is None else self.parent.id
 
     def note_tensors(self, activity: str, tensors: tuple[Tensor, ...]) -> None:
         """Note tensors, where the level asks for it: large ones, and those that are not in host memory, are left out."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Protocol
 
-from tpy.errors import ErrorCode
+from tpy.errors import ErrorCode, InvalidArgument
 from tpy.limits import TRACES_COLLECTED_MAX
 from tpy.messages import InferenceRequest, InferenceResponse
 from tpy.messages.records import RequestRecord
@@ -25,13 +25,21 @@ from tpy.telemetry.traces.core.settings import (
     level_texts,
     parse_updates,
 )
-from tpy.telemetry.traces.options import TRITON, TraceOptions
+from tpy.telemetry.traces.options import OPENTELEMETRY, TRITON, TraceOptions
 from tpy.telemetry.traces.trace import Trace
 from tpy.telemetry.traces.trace_file import TraceFiles
 
 
 class TraceSink(Protocol):
-    """Takes complete traces. Must not wait."""
+    """Takes traces. Must not wait."""
+
+    def asked_for(self, headers: Mapping[str, str]) -> bool:
+        """Returns True if a caller with these headers asks for a trace."""
+        ...
+
+    def begin(self, trace: Trace) -> None:
+        """A request, or a part of one, is given to its model."""
+        ...
 
     def take(self, trace: Trace, *, collected: bool) -> None:
         """A request, with all that belongs to it, is over; not `collected` when it was refused."""
@@ -51,7 +59,7 @@ class Tracer(RequestObserver):
 
     def __init__(self, options: TraceOptions, sink: TraceSink | None) -> None:
         self._options = options
-        self._settings = TraceSettings(options.setting, has_file=sink is not None)
+        self._settings = TraceSettings(options.setting, has_file=sink is not None, may_be_asked=options.mode == OPENTELEMETRY)
         self._sink = sink
         self._ids = count(1)
         self._active = self._settings.may_trace
@@ -94,7 +102,11 @@ class Tracer(RequestObserver):
         if protocol == "call":
             return None
         active = self._settings.active(model)
-        return Trace(active, next(self._ids)) if active.sample() else None
+        if self._sink is not None and active.setting.levels and self._sink.asked_for(headers):
+            active.take()
+        elif not active.sample():
+            return None
+        return Trace(active, next(self._ids))
 
     def admitted(self, record: RequestRecord, request: InferenceRequest) -> None:
         """Note the request."""
@@ -104,6 +116,8 @@ class Tracer(RequestObserver):
             if trace is None:
                 return
         trace.record = record
+        if self._sink is not None:
+            self._sink.begin(trace)
         trace.note_tensors("TENSOR_QUEUE_INPUT", request.inputs)
 
     def responded(self, record: RequestRecord, response: InferenceResponse) -> None:
@@ -147,6 +161,12 @@ class _ToFiles:
         self._files = files
         self._collected: dict[ActiveSetting, list[Trace]] = {}
 
+    def asked_for(self, headers: Mapping[str, str]) -> bool:
+        return False
+
+    def begin(self, trace: Trace) -> None:
+        pass
+
     def take(self, trace: Trace, *, collected: bool) -> None:
         active = trace.active
         traces = self._collected.setdefault(active, [])
@@ -185,4 +205,12 @@ def tracing(options: TraceOptions) -> Iterator[Tracer]:
 
 
 def _sink(options: TraceOptions) -> TraceSink | None:
+    if options.mode == OPENTELEMETRY:
+        try:
+            from tpy.telemetry.traces.opentelemetry_spans import OpenTelemetrySpans
+        except ImportError as error:
+            raise InvalidArgument(
+                f"--trace-config mode=opentelemetry: {error}; install it with: pip install 'tpy-server[otel]'"
+            ) from None
+        return OpenTelemetrySpans(options)
     return _ToFiles(TraceFiles(options.file)) if options.file else None

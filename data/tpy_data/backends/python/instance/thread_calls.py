@@ -12,6 +12,7 @@ from tpy.backend import ExecutionRequest, ServerCall, ServerCalls, WaitingBatch
 from tpy.errors import InvalidArgument, TpyError, Unavailable
 from tpy.limits import MODEL_CALLS_OUTSTANDING_MAX
 from tpy.messages import InferenceRequest, InferenceResponse, Tensor
+from tpy.messages.records import record_of
 from tpy_data.backends.python.protocol import translation
 from tpy_data.backends.python.worker import datatypes, tensor
 from tpy_data.backends.python.worker.failures import ErrorCode, TritonError, TritonModelException
@@ -21,6 +22,7 @@ from tpy_data.backends.python.worker.request import InferenceRequest as ModelsRe
 from tpy_data.backends.python.worker.request import target_of
 from tpy_data.backends.python.worker.response import InferenceResponse as ModelsResponse
 from tpy_data.backends.python.worker.response import received_response
+from tpy_data.backends.python.worker.trace import number_of
 
 
 class _Call:
@@ -130,6 +132,7 @@ class ThreadCalls:
             call.refuse(Unavailable(f"{count} calls of instance '{self._name}' are outstanding, which is the most there may be"))
             return call.pending
         parameters = request.parameters()
+        parent = record_of(number_of(request.trace()))
         told = InferenceRequest(
             model_name=name,
             model_version=None if version < 0 else version,
@@ -139,6 +142,7 @@ class ThreadCalls:
             parameters={} if parameters == "{}" else translation.parameters_of(parameters),
             sequence=translation.sequence_of(request.correlation_id(), request.flags()),
             timeout_us=request.timeout(),
+            record=None if parent is None else parent.child("call", name),
         )
         call.call = self._server.infer(told, call, streams=streams, waiting=self._batch_of_thread())
         return call.pending

@@ -38,6 +38,7 @@ from tpy_data.backends.python.worker.request import (
 from tpy_data.backends.python.worker.response import InferenceResponse
 from tpy_data.backends.python.worker.response_sender import DROPPED, SingleAnswer, WayBack, settle, settle_failed
 from tpy_data.backends.python.worker.runner import ModelRunner
+from tpy_data.backends.python.worker.trace import NOT_TRACED, InferenceTrace
 from tpy_data.backends.states import ImplicitState
 
 _ASYNC = "async execute needs a process of its own; remove parameter TPY_PYTHON_ISOLATION"
@@ -207,6 +208,7 @@ class ThreadInstance:
             translation.parameters_text(request.parameters) or "{}",
             frozenset(wanted) if wanted else self._outputs,
             [as_models_tensor(name, given) for name, given in request.inputs.items()],
+            NOT_TRACED if request.record is None else InferenceTrace(request.record.context, request.record.number()),
         )
         watch(seen, request.is_cancelled, self._open_way)
         return seen

@@ -12,6 +12,7 @@ from tpy.backend import ServerCall, ServerCalls, WaitingBatch
 from tpy.errors import InvalidArgument, TpyError, Unavailable, Unsupported
 from tpy.limits import MODEL_CALL_BYTES_OUTSTANDING_MAX, MODEL_CALLS_OUTSTANDING_MAX
 from tpy.messages import InferenceRequest, InferenceResponse, Residency, Tensor
+from tpy.messages.records import record_of
 from tpy_data.backends.python.protocol import translation
 from tpy_data.backends.python.protocol.connection import Connection
 from tpy_data.backends.python.protocol.messages import (
@@ -142,6 +143,7 @@ class CallServer:
                 self._remove(message.stream)
             outstanding.refuse(error)
             return True
+        parent = record_of(called.trace) if called.trace else None
         request = InferenceRequest(
             model_name=called.model,
             model_version=None if called.version < 0 else called.version,
@@ -152,6 +154,7 @@ class CallServer:
             sequence=translation.sequence_of(called.correlation_id, called.flags),
             timeout_us=called.timeout_us,
             residency=_residency(inputs, called),
+            record=None if parent is None else parent.child("call", called.model),
         )
         assert self._server is not None
         outstanding.call = self._server.infer(request, outstanding, streams=streams, waiting=self._waiting(blocks))

@@ -60,6 +60,8 @@ class Called(msgspec.Struct, frozen=True, array_like=True):
     inputs: tuple[Descriptor, ...]
     on_device: bool = False
     """True if outputs may stay on a device."""
+    trace: int = 0
+    """The number of the record of the request that it belongs to, 0 for none."""
 
 
 # What a worker asks, and is given a reply to.
@@ -172,6 +174,7 @@ def encode_batches(
                         for name, given in request.inputs.items()
                     ],
                     0 if numbers is None else numbers[index],
+                    None if request.record is None else (request.record.number(), request.record.context),
                 )
             )
             index += 1

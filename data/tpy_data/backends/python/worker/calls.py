@@ -23,6 +23,7 @@ from .pending_call import PendingCall
 from .request import InferenceRequest, prefers_device, target_of
 from .response import InferenceResponse, received_response
 from .tensor import storage_of, wrap
+from .trace import number_of
 
 _FOREIGN = "models can be called in the model's own process only, not in one that it has started"
 
@@ -191,4 +192,5 @@ def _request(request: InferenceRequest, layout: Layout) -> list[Any]:
         [sendable(output) for output in request.requested_output_names()],
         [layout.add(sendable(given), number, array) for given, number, array in map(storage_of, request.inputs())],
         prefers_device(request),
+        number_of(request.trace()),
     ]

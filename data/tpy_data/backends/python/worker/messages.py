@@ -10,6 +10,7 @@ from .failures import ErrorCode, ModelFailure, unsendable
 from .request import InferenceRequest, received
 from .response import InferenceResponse
 from .tensor import storage_of, wrap
+from .trace import NOT_TRACED, InferenceTrace
 
 Read = Callable[[Any, memoryview, Any], Any]
 """As `Connection.read`."""
@@ -39,10 +40,11 @@ def requests_of(
 ) -> list[InferenceRequest]:
     """The requests of an EXECUTE. `outputs` are the model's, for those that name none. Raises as `read`."""
     requests = []
-    for identifier, correlation, flags, timeout_us, parameters, wanted, inputs, _ in entries:
+    for identifier, correlation, flags, timeout_us, parameters, wanted, inputs, _, traced in entries:
         tensors = [wrap(entry[0], entry[1], read(entry, data, segment)) for entry in inputs]
+        trace = NOT_TRACED if traced is None else InferenceTrace(traced[1], traced[0])
         names = outputs if wanted is None else frozenset(wanted)
-        requests.append(received(identifier, correlation, flags, timeout_us, parameters or "{}", names, tensors))
+        requests.append(received(identifier, correlation, flags, timeout_us, parameters or "{}", names, tensors, trace))
     return requests
 
 

@@ -190,7 +190,7 @@ class InferenceRequest:
             model_calls.require_devices()
 
     def trace(self) -> InferenceTrace:
-        """The trace it belongs to. Its context is None: requests are not traced yet."""
+        """The trace it belongs to."""
         return self._trace or NOT_TRACED
 
 
@@ -202,6 +202,7 @@ def received(
     parameters: str,
     requested_output_names: frozenset[str],
     inputs: list[Tensor],
+    trace: InferenceTrace,
 ) -> InferenceRequest:
     """A request of a batch, unchecked: the server has looked at it. Arm it with `watch`."""
     request = InferenceRequest.__new__(InferenceRequest)
@@ -219,7 +220,7 @@ def received(
     request._model_name = ""
     request._model_version = -1
     request._preferred_memory = None
-    request._trace = NOT_TRACED
+    request._trace = trace
     return request
 
 

@@ -59,17 +59,17 @@ class ActiveSetting:
     def sample(self) -> bool:
         """A request has arrived: returns True if it is to be traced."""
         setting = self.setting
-        if not setting.levels or not self.remaining:
+        if not setting.levels or not self.remaining or not setting.rate:
             return False
         self._seen += 1
         if self._seen < setting.rate:
             return False
         self._seen = 0
-        self.force()
+        self.take()
         return True
 
-    def force(self) -> None:
-        """A request is traced."""
+    def take(self) -> None:
+        """A request is to be traced, whatever the rate says."""
         self._under_way += 1
         if self.remaining > 0:
             self.remaining -= 1
@@ -88,10 +88,11 @@ class ActiveSetting:
 
 
 class TraceSettings:
-    """Those of a server that was started with `default`."""
+    """Those of a server that was started with `default`. `may_be_asked`: callers may ask for traces, and the rate may be 0."""
 
-    def __init__(self, default: TraceSetting, *, has_file: bool = True) -> None:
+    def __init__(self, default: TraceSetting, *, has_file: bool = True, may_be_asked: bool = False) -> None:
         self._has_file = has_file
+        self._may_be_asked = may_be_asked
         self._default = default
         self._specified: dict[str, dict[str, frozenset[str] | int]] = {}
         """The settings that updates have given, by model, "" for the server."""
@@ -149,7 +150,7 @@ class TraceSettings:
     def _require_valid(self, setting: TraceSetting, changes: Changes) -> None:
         if not setting.levels:
             return
-        if not setting.rate:
+        if not setting.rate and not self._may_be_asked:
             raise InvalidArgument("Attempting to set invalid trace setting :sample rate must be non-zero")
         if not self._has_file:
             raise InvalidArgument("Attempting to set invalid trace setting :trace file name is not given")

@@ -86,6 +86,11 @@ class HostedRequest:
         return state
 
     @property
+    def record(self) -> None:
+        """None: calls of hosted backends belong to no trace."""
+        return None
+
+    @property
     def residency(self) -> None:
         """None: tensors cross between processes in host memory."""
         return None
