@@ -19,7 +19,7 @@ from tpy.errors import Internal, InvalidArgument, NotFound
 from tpy.frontends.binary_tensor import byte_size_mismatch, element_count, read_binary, write_binary
 from tpy.limits import REGION_INLINE_BYTES_MAX, REGION_INLINE_STRING_BYTES_MAX
 from tpy.messages import DataType, ModelDescription, Tensor
-from tpy.regions import Region, RegionArray
+from tpy.regions import CountedRegion, Region, RegionArray
 
 _SIZE_MAX = 2**64 - 1
 """The largest of Triton's offsets and sizes; negative ones of gRPC wrap around."""
@@ -41,8 +41,8 @@ class RegionRange:
         self._inline = inline
 
     def reference(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> RegionArray:
-        """Returns the array of `byte_size` bytes without a copy."""
-        return RegionArray(self._region, shape, dtype, self._offset)
+        """Returns the array of `byte_size` bytes without a copy. Raises Unavailable as `load`."""
+        return RegionArray(CountedRegion(self._region, self.byte_size), shape, dtype, self._offset)
 
     def load(self, *, inline_bytes_max: int = REGION_INLINE_BYTES_MAX) -> memoryview:
         """Returns a copy of the bytes. Raises LongCopy on the loop when there are more than `inline_bytes_max`; TpyError as
@@ -106,7 +106,8 @@ def read_region(
         expected = element_count(shape) * datatype.itemsize
         if found.byte_size != expected:
             raise byte_size_mismatch(expected, found.byte_size, tensor=tensor, model=model, prefix=prefix)
-        if expected > REGION_INLINE_BYTES_MAX and description.copies_inputs:
+        is_left = expected > REGION_INLINE_BYTES_MAX and description.copies_inputs
+        if is_left and datatype is not DataType.BOOL:  # whose bytes may be other than 0 and 1
             return found.reference(shape, datatype.numpy).as_array()
         data = found.load()
     return read_binary(data, datatype, shape, tensor=tensor, model=model, prefix=prefix)

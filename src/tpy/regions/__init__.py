@@ -12,10 +12,20 @@ Tensors are copied out of regions and into them, never used where they are: whoe
 shorter at any moment. A model reads what does not change, and a segment that is gone is an error of the request that uses it.
 """
 
-from tpy.regions.array import RegionArray
+from tpy.regions.array import CountedRegion, RegionArray
 from tpy.regions.copies import RegionCopies
 from tpy.regions.region import Region, SegmentRegion
 from tpy.regions.registry import DISABLED, RegionRegistry, registered
 from tpy.regions.segments import reopen_segment
 
-__all__ = ["DISABLED", "Region", "RegionArray", "RegionCopies", "RegionRegistry", "SegmentRegion", "registered", "reopen_segment"]
+__all__ = [
+    "DISABLED",
+    "CountedRegion",
+    "Region",
+    "RegionArray",
+    "RegionCopies",
+    "RegionRegistry",
+    "SegmentRegion",
+    "registered",
+    "reopen_segment",
+]

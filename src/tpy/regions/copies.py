@@ -26,13 +26,7 @@ class RegionCopies:
     def allocate(self, size: int) -> Bytes:
         """Returns `size` bytes to copy into, which count until the array and all views of it are gone. Raises Unavailable when
         there would be too many."""
-        with self._lock:
-            if self.held_bytes + size > self._capacity:
-                raise Unavailable(
-                    f"the server holds {self.held_bytes} bytes of tensors from shared memory regions, at most {self._capacity} "
-                    f"are accepted: no room for {size} more"
-                )
-            self.held_bytes += size
+        self._take(size)
         try:
             # The array that is handed out is a view: arrays that are made of it refer to it, and not past it to the memory.
             array: Bytes = np.frombuffer(np.empty(size, np.uint8).data, np.uint8)
@@ -41,6 +35,20 @@ class RegionCopies:
             raise Unavailable(f"there is no memory for a tensor of {size} bytes from a shared memory region") from None
         weakref.finalize(array, self._give_back, size).atexit = False
         return array
+
+    def count(self, owner: object, size: int) -> None:
+        """Count `size` bytes that are copied elsewhere, until `owner` is gone. Raises as `allocate`."""
+        self._take(size)
+        weakref.finalize(owner, self._give_back, size).atexit = False
+
+    def _take(self, size: int) -> None:
+        with self._lock:
+            if self.held_bytes + size > self._capacity:
+                raise Unavailable(
+                    f"the server holds {self.held_bytes} bytes of tensors from shared memory regions, at most {self._capacity} "
+                    f"are accepted: no room for {size} more"
+                )
+            self.held_bytes += size
 
     def _give_back(self, size: int) -> None:
         with self._lock:

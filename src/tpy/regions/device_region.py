@@ -12,16 +12,16 @@ from tpy.regions.copies import Bytes, RegionCopies
 class DeviceRegion:
     """A `Region` over memory of a client's, opened by its CUDA IPC handle for as long as anyone refers to the region."""
 
-    __slots__ = ("_copies", "_memory", "facts")
+    __slots__ = ("_memory", "copies", "facts")
 
     def __init__(self, facts: RegionFacts, memory: DeviceMemory, copies: RegionCopies) -> None:
         self.facts = facts
         self._memory = memory
-        self._copies = copies
+        self.copies = copies
 
     def read(self, offset: int, size: int) -> Bytes:
         """As `Region.read`."""
-        copy = self._copies.allocate(size)
+        copy = self.copies.allocate(size)
         self.read_into(copy, offset)
         return copy
 

@@ -23,6 +23,11 @@ class Region(Protocol):
     @property
     def facts(self) -> RegionFacts: ...
 
+    @property
+    def copies(self) -> RegionCopies:
+        """Where copies of it count."""
+        ...
+
     def read(self, offset: int, size: int) -> Bytes:
         """Returns a copy of the `size` bytes at `offset`, which lie within the region. Raises InvalidArgument or Internal when
         its memory is not there any more, Unavailable when there are too many copies."""
@@ -43,7 +48,7 @@ class SegmentRegion:
     with it ends with it, also when it is unregistered meanwhile. Small copies are system calls, large ones go through a map where
     that is safe."""
 
-    __slots__ = ("__weakref__", "_copies", "_map", "descriptor", "facts", "identity")
+    __slots__ = ("__weakref__", "_map", "copies", "descriptor", "facts", "identity")
 
     def __init__(self, facts: RegionFacts, descriptor: int, copies: RegionCopies) -> None:
         self.facts = facts
@@ -51,14 +56,14 @@ class SegmentRegion:
         """Of the segment. The region closes it."""
         self.identity = identity_of(descriptor)
         """Of the segment, whatever its name."""
-        self._copies = copies
+        self.copies = copies
         self._map: maps.SegmentMap | None = None
         weakref.finalize(self, os.close, descriptor).atexit = False
 
     def read(self, offset: int, size: int) -> Bytes:
         """Returns a copy of the `size` bytes at `offset`, which lie within the region. Raises InvalidArgument when the segment
         has become too short for that, Unavailable when there are too many copies."""
-        copy = self._copies.allocate(size)
+        copy = self.copies.allocate(size)
         self.read_into(copy, offset)
         return copy
 

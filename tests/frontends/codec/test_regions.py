@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from fuzz.http.regions import SEGMENT_BYTES, segment
 from fuzz.tensors import description_of
-from tpy.errors import Internal
+from tpy.errors import Internal, Unavailable
 from tpy.frontends.http.codec import encode_infer, parse_infer
 from tpy.frontends.shared_memory import TensorResolver
 from tpy.messages import DataType, InferenceResponse, RegionFacts, RegionKind, Tensor
@@ -70,28 +71,61 @@ def test_an_output_that_does_not_fit_writes_nothing_over_another() -> None:
     assert "(3 bytes) should be at least 4 bytes to hold the results" in error
 
 
+class Segment:
+    """A region of 4 MiB that is full of sevens."""
+
+    def __init__(self, capacity: int = 64 * MIB) -> None:
+        descriptor = os.memfd_create("region")
+        os.pwrite(descriptor, bytes([7]) * 4 * MIB, 0)
+        facts = RegionFacts(name="r", kind=RegionKind.SYSTEM, key="/k", offset=0, byte_size=4 * MIB)
+        self.copies = RegionCopies(capacity)
+        self.region = SegmentRegion(facts, descriptor, self.copies)
+
+    def read(self, elements: int, datatype: DataType = DataType.UINT8, *, copies_inputs: bool = True) -> Any:
+        """The array of a request that names so many bytes from 1 MiB on."""
+        place = {"shared_memory_region": "r", "shared_memory_offset": MIB, "shared_memory_byte_size": elements}
+        given = Tensor("I", datatype, np.zeros(elements, datatype.numpy))
+        tensor = {"name": "I", "datatype": datatype.value, "shape": [elements], "parameters": place}
+        request, _ = parse_infer(
+            json.dumps({"inputs": [tensor]}).encode(),
+            header_length=None,
+            description=msgspec.structs.replace(description_of([given]), copies_inputs=copies_inputs),
+            version=None,
+            received_ns=0,
+            tensors=TensorResolver({"r": self.region}),
+        )
+        return request.inputs[0].array
+
+
 @pytest.mark.parametrize(
     ("copies_inputs", "elements", "is_read"), [(False, 2 * MIB, True), (True, 2 * MIB, False), (True, 8, True)]
 )
 def test_large_inputs_are_left_to_instances_that_copy_them(*, copies_inputs: bool, elements: int, is_read: bool) -> None:
-    descriptor = os.memfd_create("region")
-    os.truncate(descriptor, 4 * MIB)
-    os.pwrite(descriptor, bytes([7]) * elements, MIB)
-    facts = RegionFacts(name="r", kind=RegionKind.SYSTEM, key="/k", offset=0, byte_size=4 * MIB)
-    copies = RegionCopies()
-    place = {"shared_memory_region": "r", "shared_memory_offset": MIB, "shared_memory_byte_size": elements}
-    given = Tensor("I", DataType.UINT8, np.zeros(elements, np.uint8))
-    request, _ = parse_infer(
-        json.dumps({"inputs": [{"name": "I", "datatype": "UINT8", "shape": [elements], "parameters": place}]}).encode(),
-        header_length=None,
-        description=msgspec.structs.replace(description_of([given]), copies_inputs=copies_inputs),
-        version=None,
-        received_ns=0,
-        tensors=TensorResolver({"r": SegmentRegion(facts, descriptor, copies)}),
-    )
-    found: object = request.inputs[0].array
+    segment = Segment()
+    found = segment.read(elements, copies_inputs=copies_inputs)
     assert isinstance(found, np.ndarray) is is_read
-    assert copies.held_bytes == (elements if is_read else 0)
-    array = found if isinstance(found, np.ndarray) else found.to_host()  # type: ignore[attr-defined]
+    array = found if isinstance(found, np.ndarray) else found.to_host()
     assert array.shape == (elements,)
     assert np.all(array == 7)
+
+
+def test_what_is_left_counts_until_it_is_forgotten() -> None:
+    segment = Segment(capacity=5 * MIB)
+    found = segment.read(2 * MIB)
+    rows = found.reshape(2, MIB)[1:]
+    also = segment.read(2 * MIB)
+    assert segment.copies.held_bytes == 4 * MIB
+    del found
+    with pytest.raises(Unavailable, match=f"holds {4 * MIB} bytes of tensors from shared memory regions"):
+        segment.read(2 * MIB)
+    del rows
+    again = segment.read(2 * MIB)
+    assert again.nbytes == also.nbytes
+    del again, also
+    assert segment.copies.held_bytes == 0
+
+
+def test_booleans_are_mended_whatever_their_number() -> None:
+    found = Segment().read(2 * MIB, DataType.BOOL)
+    assert isinstance(found, np.ndarray)
+    assert set(found.view(np.uint8).tolist()) == {1}

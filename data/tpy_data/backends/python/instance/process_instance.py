@@ -225,14 +225,17 @@ class ProcessInstance:
         """A client has made a segment shorter, or the like: send the others' requests."""
         first = begun[0]  # and the only one: large batches are begun one by one
         refused = {index: refusal for index, request in enumerate(first.requests) if (refusal := unreadable(request))}
-        if not refused or len(refused) == len(first.requests) or first.refused or len(begun) > 1 or self._is_decoupled:
+        if not refused or first.refused or len(begun) > 1 or self._is_decoupled:
             self._conclude_unsent(begun, error)
+            return
+        if len(refused) == len(first.requests):
+            self._conclude_unsent(begun, list(refused.values()))
             return
         first.refused = refused
         first.requests = [request for index, request in enumerate(first.requests) if index not in refused]
         self._send(begun, number)
 
-    def _conclude_unsent(self, begun: Sequence[_Open], error: TpyError) -> None:
+    def _conclude_unsent(self, begun: Sequence[_Open], outcome: Outcome) -> None:
         """These cannot be sent. Their tokens are nobody's."""
         for _ in begun[1:]:
             self._connection.tokens.take(1)
@@ -242,7 +245,7 @@ class ProcessInstance:
             times = each.batch.times
             times.start_ns = times.start_ns or now_ns
             times.input_end_ns = times.output_start_ns = times.end_ns = now_ns
-            self._conclude(error, numbered=False)
+            self._conclude(outcome, numbered=False)
         self._settle_later()
 
     def _settle_later(self) -> None:
