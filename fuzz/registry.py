@@ -55,6 +55,7 @@ TARGETS: tuple[Target, ...] = (
     grpc.FRAMING_CANARY,
     grpc.REQUESTS,
     grpc.RESPONSES,
+    grpc.REGIONS,
     worker.FRAMES,
     worker.CANARY,
     worker.TENSORS,

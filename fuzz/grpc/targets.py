@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fuzz.grpc import conversation, framing, hostile, inference
+from fuzz.grpc import conversation, framing, hostile, inference, regions
+from fuzz.http.regions import INVARIANT, RULES
 from fuzz.target import Target
 
 HOSTILE = Target(
@@ -28,3 +29,4 @@ REQUESTS = Target(
     attack=inference.attack,
 )
 RESPONSES = Target(name="grpc_responses", invariant=inference.RESPONSES, run=inference.run_responses, smoke_examples=4000)
+REGIONS = Target(name="grpc_regions", invariant=INVARIANT, run=regions.run, smoke_examples=3000, rules=RULES)

@@ -1,10 +1,10 @@
-"""Tensors in shared memory regions, over HTTP: a naive reader and writer of the segment agree with the codec."""
+"""Tensors in shared memory regions: a naive reader and writer of the segment agree with the codec of HTTP, and with others."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any
+from typing import Any, Protocol
 
 from fuzz.chance import Chance
 from fuzz.target import Violation
@@ -12,7 +12,7 @@ from fuzz.tensors import description_of, random_tensor, raw
 from tpy.errors import TpyError
 from tpy.frontends.http.codec import encode_infer, parse_infer
 from tpy.frontends.shared_memory import TensorResolver
-from tpy.messages import DataType, InferenceResponse, RegionFacts, RegionKind, Tensor
+from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelDescription, RegionFacts, RegionKind, Tensor
 from tpy.regions import Region, RegionCopies, SegmentRegion
 
 INVARIANT = (
@@ -25,6 +25,53 @@ SEGMENT_BYTES = 160
 _WRONG: tuple[object, ...] = (-1, 2**63, 2**64 - 1, 2**64, 2**200, 1.0, "1", None, True, [], {})
 
 Place = dict[str, object]
+
+
+class Codec(Protocol):
+    """Of a protocol: requests whose inputs and outputs are in regions, and what answers them."""
+
+    def read(
+        self, inputs: list[Tensor], outputs: list[Tensor], places: dict[str, Place], tensors: TensorResolver
+    ) -> tuple[InferenceRequest, Any]:
+        """Returns the request as the server reads it, and how it is to be answered. Raises TpyError."""
+        ...
+
+    def answer(self, response: InferenceResponse, plan: Any, description: ModelDescription) -> None:
+        """Write the outputs. Raises TpyError."""
+        ...
+
+
+class HttpCodec:
+    """JSON."""
+
+    def read(
+        self, inputs: list[Tensor], outputs: list[Tensor], places: dict[str, Place], tensors: TensorResolver
+    ) -> tuple[InferenceRequest, Any]:
+        """As `Codec.read`."""
+        document = {
+            "inputs": [
+                {
+                    "name": tensor.name,
+                    "datatype": tensor.datatype.value,
+                    "shape": list(tensor.array.shape),
+                    "parameters": places[tensor.name],
+                }
+                for tensor in inputs
+            ],
+            "outputs": [{"name": tensor.name, "parameters": places[tensor.name]} for tensor in outputs],
+        }
+        return parse_infer(
+            json.dumps(document).encode(),
+            header_length=None,
+            description=description_of([*inputs, *outputs]),
+            version=None,
+            received_ns=0,
+            tensors=tensors,
+        )
+
+    def answer(self, response: InferenceResponse, plan: Any, description: ModelDescription) -> None:
+        """As `Codec.answer`."""
+        encode_infer(response, plan, description)
 
 
 def segment() -> int:
@@ -73,17 +120,17 @@ def span_of(regions: dict[str, Region], given: Place) -> tuple[int, int] | None:
     return facts.offset + offset, facts.offset + offset + size
 
 
-def run(chance: Chance, resolver: type[TensorResolver] = TensorResolver) -> int:
-    """One request and its answer."""
+def run(chance: Chance, resolver: type[TensorResolver] = TensorResolver, codec: Codec | None = None) -> int:
+    """One request and its answer, over HTTP unless another codec is given."""
     descriptor = segment()
     try:
-        _try(chance, descriptor, resolver)
+        _try(chance, descriptor, resolver, codec or HttpCodec())
     finally:
         os.close(descriptor)
     return 2
 
 
-def _try(chance: Chance, descriptor: int, resolver: type[TensorResolver]) -> None:
+def _try(chance: Chance, descriptor: int, resolver: type[TensorResolver], codec: Codec) -> None:
     before = bytearray(chance.randbytes(SEGMENT_BYTES))
     regions = regions_over(chance, descriptor)
     inputs = [random_tensor(chance, f"IN{index}") for index in range(chance.randint(1, 2))]
@@ -95,48 +142,43 @@ def _try(chance: Chance, descriptor: int, resolver: type[TensorResolver]) -> Non
         if span is not None:
             before[span[0] : span[1]] = raw(tensor)[: span[1] - span[0]].ljust(span[1] - span[0], b"\0")
     os.pwrite(descriptor, before, 0)
-    document = {
-        "inputs": [
-            {
-                "name": tensor.name,
-                "datatype": tensor.datatype.value,
-                "shape": list(tensor.array.shape),
-                "parameters": places[tensor.name],
-            }
-            for tensor in inputs
-        ],
-        "outputs": [{"name": tensor.name, "parameters": places[tensor.name]} for tensor in outputs],
-    }
     expected = {tensor.name: _content(before, spans[tensor.name], tensor) for tensor in inputs}
     sound = all(spans.values()) and None not in expected.values()
-    description = description_of([*inputs, *outputs])
     try:
-        request, plan = parse_infer(
-            json.dumps(document).encode(),
-            header_length=None,
-            description=description,
-            version=None,
-            received_ns=0,
-            tensors=resolver(regions),
-        )
+        request, plan = codec.read(inputs, outputs, places, resolver(regions))
     except TpyError as error:
         chance.took("input refused")
         if sound or not error.message:
-            raise Violation(f"{document} was refused: {error.message!r}") from None
+            raise Violation(f"{inputs} and {outputs} at {places} were refused: {error.message!r}") from None
         _require(descriptor, bytes(before), "a refused request")
         return
     if not sound:
-        raise Violation(f"{document} was read, with regions {[region.facts for region in regions.values()]}")
+        raise Violation(
+            f"{inputs} and {outputs} at {places} were read, with regions {[region.facts for region in regions.values()]}"
+        )
     chance.took("input read")
     os.pwrite(descriptor, bytes(SEGMENT_BYTES), 0)
     for tensor in request.inputs:
         if raw(tensor) != expected[tensor.name]:
             raise Violation(f"{tensor.name} is {raw(tensor)!r}, expected {expected[tensor.name]!r}")
-    _answer(chance, descriptor, outputs, spans, plan, description)
+    made, fits, after = _made(chance, outputs, spans)
+    response = InferenceResponse(model_name="m", model_version=1, id="", outputs=made)
+    try:
+        codec.answer(response, plan, description_of([*inputs, *outputs]))
+    except TpyError as error:
+        chance.took("output refused")
+        if fits or not error.message:
+            raise Violation(f"outputs were refused: {error.message!r}") from None
+    else:
+        chance.took("outputs written")
+        if not fits:
+            raise Violation(f"an output larger than its place was written: {made}")
+    _require(descriptor, after, "the outputs")
 
 
-def _answer(chance: Chance, descriptor: int, outputs: list[Tensor], spans: dict[str, Any], plan: Any, description: Any) -> None:
-    """The model made other outputs than the request expected."""
+def _made(chance: Chance, outputs: list[Tensor], spans: dict[str, Any]) -> tuple[tuple[Tensor, ...], bool, bytes]:
+    """What the model makes, which may be other outputs than the request expected; whether they fit their places, and the segment
+    afterwards."""
     after = bytearray(SEGMENT_BYTES)
     written: set[int] = set()
     made, fits = [], True
@@ -154,18 +196,7 @@ def _answer(chance: Chance, descriptor: int, outputs: list[Tensor], spans: dict[
             written |= place_of
     if any(span is not None and written & set(range(*span)) for name, span in spans.items() if name.startswith("IN")):
         chance.took("input is output")
-    response = InferenceResponse(model_name="m", model_version=1, id="", outputs=tuple(made))
-    try:
-        encode_infer(response, plan, description)
-    except TpyError as error:
-        chance.took("output refused")
-        if fits or not error.message:
-            raise Violation(f"outputs were refused: {error.message!r}") from None
-    else:
-        chance.took("outputs written")
-        if not fits:
-            raise Violation(f"an output larger than its place was written: {made}")
-    _require(descriptor, bytes(after), "the outputs")
+    return tuple(made), fits, bytes(after)
 
 
 def _content(memory: bytearray, span: tuple[int, int] | None, tensor: Tensor) -> bytes | None:
