@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypedDict
 
@@ -25,6 +26,7 @@ WARM_UP_RUNS = 3
 class _Settings(TypedDict):
     model: str
     inputs: dict[str, list[int]]
+    before: list[int]
     threads: int
     seconds: float
 
@@ -51,12 +53,20 @@ def picture(shape: Sequence[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.flo
 
 
 def drive(
-    model: Path, inputs: Mapping[str, Sequence[int]], *, threads: int, seconds: float, cores: Sequence[int] | None = None
+    model: Path,
+    inputs: Mapping[str, Sequence[int]],
+    *,
+    threads: int,
+    seconds: float,
+    cores: Sequence[int] | None = None,
+    before: Sequence[int] = (),
 ) -> LoopResult:
     """Run the loop for `seconds` on `inputs`, name -> shape, with `threads` threads in the runtime's pool (0: its default).
-    The name of the model tells its framework: `_LOOPS`. Raises LoadFailed."""
+    The name of the model tells its framework: `_LOOPS`. `before` are sizes of batches that a TorchScript model runs with first:
+    the C library keeps memory that was freed only up to twice the largest piece so far, and a server that is compared has seen
+    other sizes. Raises LoadFailed."""
     shapes = {name: list(shape) for name, shape in inputs.items()}
-    settings: _Settings = {"model": str(model), "inputs": shapes, "threads": threads, "seconds": seconds}
+    settings: _Settings = {"model": str(model), "inputs": shapes, "before": list(before), "threads": threads, "seconds": seconds}
     text, _ = run_child([sys.executable, "-m", "benchmarks.plain_loop", json.dumps(settings)], cores=cores)
     return msgspec.json.decode(text.splitlines()[-1], type=LoopResult)
 
@@ -81,13 +91,15 @@ def _torch_script(settings: _Settings) -> Callable[[], object]:
     if settings["threads"]:
         torch.set_num_threads(settings["threads"])
     module = torch.jit.load(settings["model"]).eval()
-    tensors = [torch.from_numpy(picture(shape)) for shape in settings["inputs"].values()]
+    shapes = settings["inputs"].values()
 
-    def run() -> object:
+    def run(tensors: Sequence[torch.Tensor]) -> object:
         with torch.inference_mode():
             return module(*tensors)
 
-    return run
+    for size in settings["before"]:
+        run([torch.from_numpy(picture((size, *shape[1:]))) for shape in shapes])
+    return partial(run, [torch.from_numpy(picture(shape)) for shape in shapes])
 
 
 def _onnx(settings: _Settings) -> Callable[[], object]:

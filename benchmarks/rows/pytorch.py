@@ -27,6 +27,8 @@ BASELINE = "plain loop"
 CONTENDER = "tpy"
 MODEL = "efficientnet"
 INPUT = "image"
+FIRST = (1, 8, 1, 8, 1, 8)
+"""Pictures in the first requests, as TorchScript optimises in its first runs with a shape."""
 SAVE = Path(__file__).parents[2] / "docs" / "examples" / "pytorch" / "save.py"
 
 _CONFIG = """\
@@ -78,7 +80,7 @@ def _servers(bench: Bench, file: Path, thread_counts: list[int]) -> Iterator[dic
             shutil.copy(file, version)
             (repository / MODEL / "config.pbtxt").write_text(_CONFIG.replace("THREADS", str(threads)))
             server = stack.enter_context(running(TpyPlan(repository=repository), bench.fresh("tpy.log")))
-            for pictures in (1, 8, 1, 8, 1, 8):  # TorchScript optimises in its first runs with a shape
+            for pictures in FIRST:
                 ask(server.ports.http, binary_request(MODEL, INPUT, picture((pictures, 3, 224, 224))))
             servers[threads] = server
         yield servers
@@ -88,7 +90,7 @@ def _measure_once(
     bench: Bench, setting: Setting, server: Server, file: Path, number: int, *, clients: int, core_count: int
 ) -> None:
     shape = (setting.pictures, 3, 224, 224)
-    loop = plain_loop.drive(file, {INPUT: shape}, threads=setting.threads, seconds=bench.effort.seconds)
+    loop = plain_loop.drive(file, {INPUT: shape}, threads=setting.threads, seconds=bench.effort.seconds, before=FIRST)
     before_s = server.cpu_s()
     request = binary_request(MODEL, INPUT, picture(shape))
     load = keep_alive.drive(server.ports.http, request, connections=clients, seconds=bench.effort.seconds)
