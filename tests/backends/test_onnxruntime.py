@@ -264,6 +264,30 @@ class TestFiles:
         with pytest.raises(Internal, match=text):
             completed(backend, tmp_path, content)
 
+    @pytest.mark.parametrize(
+        ("change", "text"),
+        [
+            ("ir_version", "Unsupported model IR version: 99, max supported IR version"),
+            ("opset", "Opset 999 is under development"),
+            ("operator", "No Op registered for Nonesuch"),
+            ("domain", "com.nobody:MatMul.* is not a registered function/op"),
+        ],
+    )
+    def test_what_a_newer_runtime_or_a_library_would_know(self, backend: Backend, tmp_path: Path, change: str, text: str) -> None:
+        model = onnx.load_model_from_string(onnx_models.matmul())
+        match change:
+            case "ir_version":
+                model.ir_version = 99
+            case "opset":
+                model.opset_import[0].version = 999
+            case "operator":
+                model.graph.node[0].op_type = "Nonesuch"
+            case _:
+                model.graph.node[0].domain = "com.nobody"
+                model.opset_import.add(domain="com.nobody", version=1)
+        with pytest.raises(Internal, match=rf"^onnx runtime error \d+: [\s\S]*{text}"):
+            completed(backend, tmp_path, model.SerializeToString())
+
     def test_a_missing_file(self, backend: Backend, tmp_path: Path) -> None:
         path = tmp_path / "m" / "1" / "model.onnx"
         with pytest.raises(Unavailable) as refusal:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from tpy.backend import InstancePlacement, ModelContext
+from tpy.backend import InstanceFailure, InstancePlacement, ModelContext
 from tpy.config import ModelConfig
 from tpy.config.model_config import (
     ExecutionAccelerator,
@@ -190,6 +190,13 @@ def test_a_device_without_memory_fails_the_batch_and_nothing_else(tmp_path: Path
     assert bound.device.counts["synchronize"] == 1  # before the memory of what is under way is used again
     assert bound.run({"INPUT": rows(1)})[0]["OUTPUT"].tolist() == rows(1).tolist()
     assert bound.device.counts["open"] == 0
+
+
+def test_a_device_that_is_lost_ends_the_instance(tmp_path: Path) -> None:
+    bound = Bound(tmp_path, onnx_models.identity(), config_of())
+    bound.device.lost = True
+    with pytest.raises(InstanceFailure, match="GPU 0 failed: the device was lost"):
+        bound.run({"INPUT": rows(1)})
 
 
 def test_an_error_of_the_runtime_fails_the_batch(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tpy.backend.contract import (
     ModelContext,
     ModelInstance,
 )
-from tpy.backend.device_instance import DeviceInstance, gather_where_it_is, stays_on_device
+from tpy.backend.device_instance import DeviceInstance, drain, gather_where_it_is, stays_on_device
 from tpy.backend.execution import ExecutionBatch, ExecutionRequest, ExecutionResult, PhaseTimes, ResponseSender
 from tpy.backend.flaws import flaw_of
 from tpy.backend.host_memory import HasHostMemory
@@ -84,6 +84,7 @@ __all__ = [
     "bound",
     "control_datatype",
     "default_isolation",
+    "drain",
     "flaw_of",
     "gather",
     "gather_where_it_is",

@@ -7,8 +7,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from tpy.backend.contract import InstanceFailure
 from tpy.backend.execution import ExecutionRequest
-from tpy.devices import Array, DeviceArray, Devices
+from tpy.devices import Array, DeviceArray, Devices, Stream
+from tpy.errors import TpyError
 from tpy.messages import Place
 
 
@@ -43,3 +45,11 @@ def gather_where_it_is(requests: Sequence[ExecutionRequest], devices: Devices, d
 def stays_on_device(requests: Sequence[ExecutionRequest], output: str) -> bool:
     """Returns whether this output of the batch may be left on the device: all who get a part of it take it there."""
     return all(request.residency is not None and request.residency.keeps(output) for request in requests)
+
+
+def drain(stream: Stream, device_id: int) -> None:
+    """Wait for what is queued. Raises InstanceFailure when the device fails: nothing can be run there any more."""
+    try:
+        stream.synchronize()
+    except TpyError as error:
+        raise InstanceFailure(f"GPU {device_id} failed: {error.message}") from error

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tpy.backend import ExecutionResult, InstancePlacement
+from tpy.backend import ExecutionResult, InstanceFailure, InstancePlacement
 from tpy.config.model_config import InstanceKind
 from tpy.devices import DeviceArray, Devices
 from tpy.errors import Internal
@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch: make setup-torch")
 
 from tests.backends.pytorch import models  # noqa: E402  # imports torch
 from tests.backends.pytorch.models import config, context_of, inputs, outputs  # noqa: E402
+from tpy_data.backends.pytorch.script import ScriptProgram  # noqa: E402
 from tpy_data.backends.pytorch.transfer import DeviceTransfer  # noqa: E402
 
 ON_GPU = InstancePlacement(name="m_0", kind=InstanceKind.KIND_GPU)
@@ -97,6 +98,56 @@ def test_what_the_allocator_holds_is_given_back_when_memory_ran_out(empties: lis
     assert len(empties) == 1
     assert transfer.failure(RuntimeError("other")).message == "PyTorch execute failure: other"
     assert len(empties) == 1
+
+
+def test_weights_that_do_not_fit_say_so_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empties: list[int]
+) -> None:
+    context = msgspec.structs.replace(context_of(tmp_path, NET), devices=Devices([FakeDevice(0)]))
+    models.save_script(models.Net(), context.version_directory / "model.pt")
+    backend = models.make_backend()
+
+    def fails(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.jit, "load", fails)
+        with pytest.raises(Internal) as refusal:
+            backend.load(context)
+    assert "failed to load model 'm': CUDA out of memory. Tried to allocate 2.00 GiB." in refusal.value.message
+    assert "weights do not fit into the memory that the GPU has left" in refusal.value.message
+    assert len(empties) == 1
+    with HostedModel(backend, context) as model:
+        request = request_of(NET, {"image": ONES})
+        assert model.instance(ON_GPU).execute(request)[0].error is None, "when there is room again"
+    backend.close()
+
+
+def test_a_run_without_memory_fails_its_batch_and_a_device_that_is_lost_ends_the_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empties: list[int]
+) -> None:
+    device = FakeDevice(0)
+    context = msgspec.structs.replace(context_of(tmp_path, NET), devices=Devices([device]))
+    models.save_script(models.Net(), context.version_directory / "model.pt")
+    backend = models.make_backend()
+    request = request_of(NET, {"image": ONES})
+
+    def fails(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    with HostedModel(backend, context) as model:
+        instance = model.instance(ON_GPU)
+        with monkeypatch.context() as patch:
+            patch.setattr(ScriptProgram, "run", fails)
+            with pytest.raises(Internal, match="PyTorch execute failure: out of memory on GPU 0: CUDA out of memory"):
+                instance.execute(request)
+        assert len(empties) == 1
+        assert instance.execute(request)[0].error is None
+        device.lost = True
+        with pytest.raises(InstanceFailure, match="GPU 0 failed: the device was lost"):
+            instance.execute(request)
+        device.lost = False
+    backend.close()
 
 
 def run(folder: Path, devices: Devices, *, residency: Residency | None, given: Tensor | None = None) -> list[ExecutionResult]:

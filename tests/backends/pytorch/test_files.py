@@ -146,6 +146,31 @@ class TestWrongFiles:
         with pytest.raises(Internal, match=r"^failed to load model 'm': \S"), models.quiet():
             backend.load(put(context_of(tmp_path, NET), damaged.getvalue()))
 
+    @pytest.mark.parametrize(
+        ("change", "kind", "text"),
+        [
+            ("truncated", InvalidArgument, r"is not a model of PyTorch: it is no zip archive"),
+            (
+                "newer",
+                Internal,
+                r"^failed to load model 'm': .*with version 9999, but the maximum supported version",
+            ),
+        ],
+    )
+    def test_a_part_of_a_file_and_one_of_a_later_version(
+        self, backend: Backend, tmp_path: Path, change: str, kind: type[Exception], text: str
+    ) -> None:
+        whole, changed = tmp_path / "whole", io.BytesIO()
+        models.save_script(models.Net(), whole)
+        if change == "truncated":
+            changed.write(whole.read_bytes()[: whole.stat().st_size // 2])
+        else:
+            with zipfile.ZipFile(whole) as archive, zipfile.ZipFile(changed, "w") as copy:
+                for name in archive.namelist():
+                    copy.writestr(name, b"9999\n" if name.endswith("/version") else archive.read(name))
+        with pytest.raises(kind, match=text):
+            backend.load(put(context_of(tmp_path, NET), changed.getvalue()))
+
     def test_an_operator_that_is_not_there(self, backend: Backend, tmp_path: Path) -> None:
         whole = tmp_path / "whole"
         models.save_script(models.Net(), whole)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, gather_where_it_is, stays_on_device
+from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, drain, gather_where_it_is, stays_on_device
 from tpy.config import ModelConfig
 from tpy.devices import Array, DeviceArray, Devices, Stream
 from tpy.errors import Internal
@@ -53,7 +53,7 @@ class DeviceOnnxInstance(OnnxInstance):
 
     def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
         """One run for the whole batch. Raises Internal with ONNX Runtime's text, Unavailable when the device has no memory: then
-        every request of the batch fails."""
+        every request of the batch fails; InstanceFailure when the device does."""
         requests = batch.requests
         session = self._session
         if session is None:
@@ -68,7 +68,7 @@ class DeviceOnnxInstance(OnnxInstance):
             staged.append(made)
             arrays = [self._fetched(name, array, requests, staged) for name, array in zip(names, made, strict=True)]
         finally:
-            self._place.stream.synchronize()
+            drain(self._place.stream, self._place.device_id)
         return self._scatter(requests, [self._tensor(name, array) for name, array in zip(names, arrays, strict=True)])
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from tpy.backend import (
     ExecutionBatch,
     ExecutionRequest,
     ExecutionResult,
+    InstanceFailure,
     batching_of,
     gather_where_it_is,
     state_specs,
@@ -93,7 +94,7 @@ class PyTorchInstance:
                 made = program.run(values)
                 batch.times.outputs_begin()
                 outputs = self._fetch(made, requests)
-        except TpyError:
+        except (TpyError, InstanceFailure):
             raise
         except Exception as error:
             raise self._transfer.failure(error) from error

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import torch
+
 from tpy.errors import Internal
 from tpy_data.backends.pytorch.signature import Signature
 
@@ -44,8 +46,12 @@ def first_line(error: BaseException) -> str:
 
 
 def load_failure(model_name: str, error: Exception) -> Internal:
-    """Returns the error of a program that cannot be loaded: Triton's text, and what helps where an operator is missing."""
+    """Returns the error of a program that cannot be loaded: Triton's text, and what helps where an operator or memory is missing.
+    Without memory, what the allocator holds in reserve is given back."""
     text = first_line(error)
+    if isinstance(error, torch.OutOfMemoryError):
+        torch.cuda.empty_cache()
+        text += "\nIts weights do not fit into the memory that the GPU has left: unload other models, or place it on another GPU"
     package = _OPERATOR.search(text)
     if package is not None:
         text += (

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from tpy import dlpack
+from tpy.backend import drain
 from tpy.devices import Bytes, Device, DeviceArray, DeviceMemory, Devices
 from tpy.errors import Internal
 from tpy.messages import MemoryType, Place
@@ -44,7 +45,7 @@ class Transfer(Protocol):
         ...
 
     def failure(self, error: Exception) -> Internal:
-        """Returns the error of an execution that raised."""
+        """Returns the error of an execution that raised. Raises InstanceFailure when the device failed."""
         ...
 
 
@@ -146,10 +147,11 @@ class DeviceTransfer:
         if isinstance(error, torch.OutOfMemoryError):
             torch.cuda.empty_cache()
             return Internal(f"PyTorch execute failure: out of memory on GPU {self._device.id}: {first_line(error)}")
+        self._finish()
         return Internal(f"PyTorch execute failure: {first_line(error)}")
 
     def _finish(self) -> None:
-        self._stream.synchronize()
+        drain(self._stream, self._device.id)
         self._under_way.clear()
 
     def _to_host(self, tensor: torch.Tensor) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, InstanceFailure, batching_of, state_specs
+from tpy.backend import ExecutionBatch, ExecutionRequest, ExecutionResult, batching_of, drain, state_specs
 from tpy.config import ModelConfig
 from tpy.devices import Array, Bytes, Device, DeviceArray, Devices
 from tpy.errors import Internal, InvalidArgument, TpyError
@@ -54,7 +54,7 @@ class TensorRTInstance:
                 copies = self._copy_out(execution, requests, produced)
                 execution.stream.synchronize()
             except TpyError:
-                self._drain(execution)
+                drain(execution.stream, self._device.id)  # it uses memory that is about to be let go
                 raise
             del staged
             execution.settle()
@@ -131,13 +131,6 @@ class TensorRTInstance:
         elif self._batches and name not in self._cut and array.ndim and array.shape[0] > rows:
             array = array[:rows]
         return Tensor(name, info.datatype, array)
-
-    def _drain(self, execution: Execution) -> None:
-        """Wait for what is queued, which uses memory that is about to be let go. Raises InstanceFailure when the device fails."""
-        try:
-            execution.stream.synchronize()
-        except TpyError as error:
-            raise InstanceFailure(f"GPU {self._device.id} failed: {error.message}") from error
 
 
 def _wanted(requests: Sequence[ExecutionRequest]) -> frozenset[str] | None:
