@@ -44,7 +44,7 @@ class GrpcCodec:
 
 
 def _set(parameters: Any, place: regions.Place) -> None:
-    """What no field can hold is a parameter without a value."""
+    """Sets typed parameters; one without a value for what no field can hold."""
     for key, value in place.items():
         parameter = parameters[key]
         match value:

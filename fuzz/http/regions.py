@@ -177,8 +177,8 @@ def _try(chance: Chance, descriptor: int, resolver: type[TensorResolver], codec:
 
 
 def _made(chance: Chance, outputs: list[Tensor], spans: dict[str, Any]) -> tuple[tuple[Tensor, ...], bool, bytes]:
-    """What the model makes, which may be other outputs than the request expected; whether they fit their places, and the segment
-    afterwards."""
+    """Makes outputs, which may be others than the request expected. Returns them, true if they fit their places, and the
+    bytes of the segment afterwards."""
     after = bytearray(SEGMENT_BYTES)
     written: set[int] = set()
     made, fits = [], True

@@ -25,7 +25,7 @@ class Region(Protocol):
 
     @property
     def copies(self) -> RegionCopies:
-        """Where copies of it count."""
+        """The count of its copies."""
         ...
 
     def read(self, offset: int, size: int) -> Bytes:
