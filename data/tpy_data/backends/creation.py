@@ -20,11 +20,11 @@ class BackendOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextmanager
-def importing(framework: str, *, name: str, install: str) -> Iterator[None]:
-    """Imports a backend's `framework`. Raises Unavailable, with how to `install` it, where that cannot be imported."""
+def importing(framework: str, *, name: str, install: str, errors: tuple[type[Exception], ...] = (ImportError,)) -> Iterator[None]:
+    """Imports a backend's `framework`. Raises Unavailable, with how to `install` it, for these errors of the import."""
     try:
         yield
-    except ImportError as error:
+    except errors as error:
         raise Unavailable(
             f"backend '{name}' needs {framework}, which cannot be imported ({error}); install it with {install}"
         ) from error

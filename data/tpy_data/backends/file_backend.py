@@ -12,10 +12,10 @@ from tpy_data.backends.signature import Signature
 
 
 class FileModel(LoadedModel, Protocol):
-    """A model whose files are found, and not loaded yet."""
+    """A model whose files are found. What costs much to load waits for `prepare`."""
 
     def prepare(self) -> None:
-        """Load what the first instance needs, so that a broken model fails here. Raises TpyError."""
+        """Load what the first instance needs and check the configuration, so that a broken model fails here. Raises TpyError."""
         ...
 
     def signature(self) -> Signature:

@@ -3,6 +3,7 @@ completed, and what goes wrong."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -287,7 +288,9 @@ def test_shapley_values_are_refused(backend: Backend, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept", [0.0, 0.5, 0.97, 0.999])
 @pytest.mark.parametrize("filename", ["xgboost.json", "xgboost.ubj", "xgboost.model", "model.txt", "checkpoint.tl"])
-def test_what_is_cut_short_is_refused_with_a_sentence(backend: Backend, tmp_path: Path, filename: str, kept: float) -> None:
+def test_what_is_cut_short_is_refused_with_a_sentence(
+    backend: Backend, tmp_path: Path, filename: str, kept: float, capfd: pytest.CaptureFixture[str]
+) -> None:
     context = context_of(tmp_path, config(max_batch_size=8, input=MATRIX, output=answer(1)))
     file = context.version_directory / filename
     if filename == "model.txt":
@@ -300,9 +303,11 @@ def test_what_is_cut_short_is_refused_with_a_sentence(backend: Backend, tmp_path
         models.save(models.xgboost_model("reg:squarederror", VALUES), file)
     whole = file.read_bytes()
     file.write_bytes(whole[: int(len(whole) * kept)])
-    with pytest.raises(Internal) as refused:
-        backend.load(context)
+    capfd.readouterr()
+    with ThreadPoolExecutor(1) as loading, pytest.raises(Internal) as refused:
+        loading.submit(backend.load, context).result()
     text = str(refused.value)
+    assert capfd.readouterr() == ("", "")
     assert text.startswith(f"unable to load model 'm': treelite {treelite.__version__} cannot read '{filename}' as model_type ")
     assert "\n" not in text
     assert ".cc:" not in text

@@ -9,18 +9,15 @@ which is imported when the first model names this backend.
 from __future__ import annotations
 
 from tpy.backend import Backend, BackendSettings
-from tpy.errors import Unavailable
+from tpy_data.backends.creation import importing
 
 __all__ = ["create"]
 
 
 def create(settings: BackendSettings) -> Backend:
     """The entry point. Raises Unavailable when DALI is not installed, InvalidArgument for a bad setting."""
-    try:
+    wrong_library = (ImportError, OSError, AttributeError)  # the two latter for one that is not the expected one
+    install = "tpy's extra `dali`, or `pip install nvidia-dali-cuda120`"
+    with importing("DALI", name=settings.name, install=install, errors=wrong_library):
         from tpy_data.backends.dali.backend import DaliBackend
-    except (ImportError, OSError, AttributeError) as error:  # the two latter for a library that is not the expected one
-        raise Unavailable(
-            f"backend '{settings.name}' needs DALI, which cannot be imported ({error}); install it with tpy's extra `dali`, "
-            "or `pip install nvidia-dali-cuda120`"
-        ) from error
     return DaliBackend(settings)

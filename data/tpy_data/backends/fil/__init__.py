@@ -10,18 +10,13 @@ backend.
 from __future__ import annotations
 
 from tpy.backend import Backend, BackendSettings
-from tpy.errors import Unavailable
+from tpy_data.backends.creation import importing
 
 __all__ = ["create"]
 
 
 def create(settings: BackendSettings) -> Backend:
     """The entry point. Raises Unavailable when treelite is not installed, InvalidArgument for a bad setting."""
-    try:
-        from tpy_data.backends.fil.backend import FilBackend
-    except ImportError as error:
-        raise Unavailable(
-            f"backend '{settings.name}' needs treelite, which cannot be imported ({error}); install it with tpy's extra `fil`, "
-            "or `pip install treelite`"
-        ) from error
-    return FilBackend(settings)
+    with importing("treelite", name=settings.name, install="tpy's extra `fil`, or `pip install treelite`"):
+        from tpy_data.backends.fil.backend import fil_backend
+    return fil_backend(settings)

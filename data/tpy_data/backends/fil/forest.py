@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,9 @@ _VERSION_SIZE = 12
 _BINARY, _MULTICLASS = 0, 2
 """treelite's task types of classifiers."""
 
+_UNLOGGED = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(lambda message: None)
+"""Takes what treelite would print to stdout or stderr: parse errors, whose reason is in its exception."""
+
 
 class Forest:
     """A `NamedProgram`, for any number of threads: a prediction changes nothing in it."""
@@ -35,6 +39,7 @@ class Forest:
     def __init__(self, path: Path, config: ModelConfig, settings: ModelSettings) -> None:
         """Raises Internal for a file that is no model, Unsupported for one whose answer is no row of numbers."""
         model_type = settings.model_type or type_of(path.name)
+        treelite.core._LIB.TreeliteRegisterLogCallback(_UNLOGGED)  # for this thread
         try:
             self._model = _read(path, model_type, settings)
         except TpyError:

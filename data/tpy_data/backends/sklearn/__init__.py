@@ -11,21 +11,16 @@ call), `backend`. scikit-learn is imported by `files`, when the first model name
 from __future__ import annotations
 
 from tpy.backend import Backend, BackendSettings, Isolation
-from tpy.errors import Unavailable
+from tpy_data.backends.creation import importing
 
 __all__ = ["create"]
 
 
 def create(settings: BackendSettings) -> Backend:
     """The entry point. Raises Unavailable when scikit-learn is not installed, InvalidArgument for a bad setting."""
-    try:
-        from tpy_data.backends.sklearn.backend import SklearnBackend
-    except ImportError as error:
-        raise Unavailable(
-            f"backend '{settings.name}' needs scikit-learn, which cannot be imported ({error}); install it with tpy's extra "
-            "`sklearn`, or `pip install scikit-learn`"
-        ) from error
-    return SklearnBackend(settings)
+    with importing("scikit-learn", name=settings.name, install="tpy's extra `sklearn`, or `pip install scikit-learn`"):
+        from tpy_data.backends.sklearn.backend import sklearn_backend
+    return sklearn_backend(settings)
 
 
 create.default_isolation = Isolation.PROCESS  # type: ignore[attr-defined]

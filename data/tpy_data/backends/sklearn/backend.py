@@ -1,13 +1,13 @@
-"""The sklearn backend: completes configurations, loads models."""
+"""The sklearn backend, and its loaded models."""
 
 from __future__ import annotations
 
-from tpy.backend import BackendCapabilities, BackendSettings, InstancePlacement, LoadedModel, ModelContext, ModelInstance
-from tpy.config import ModelConfig
+from tpy.backend import BackendCapabilities, BackendSettings, InstancePlacement, ModelContext, ModelInstance
 from tpy.config.model_config import InstanceKind
-from tpy_data.backends.completion import DEFAULT_MAX_BATCH_SIZE, complete, is_complete
+from tpy_data.backends.completion import default_max_batch_size
+from tpy_data.backends.file_backend import FileBackend
 from tpy_data.backends.named_tensors import named_instance
-from tpy_data.backends.parameter_values import parse_integer
+from tpy_data.backends.signature import Signature
 from tpy_data.backends.sklearn.estimator import Estimator
 from tpy_data.backends.sklearn.files import VERSION, Trust, read_estimator, read_trust
 from tpy_data.backends.validation import validate
@@ -19,49 +19,36 @@ class SklearnModel:
     def __init__(self, context: ModelContext, trust: Trust) -> None:
         """Reads the file. Raises TpyError."""
         self._config = context.config
-        self.estimator = Estimator(read_estimator(context, trust), context.config)
+        self._estimator = Estimator(read_estimator(context, trust), context.config)
+
+    def signature(self) -> Signature:
+        """As the estimator has it."""
+        return self._estimator.signature
+
+    def prepare(self) -> None:
+        """As `FileModel`: checks the configuration. Raises InvalidArgument."""
+        validate(self._config, self._estimator.signature)
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:
         """As `LoadedModel`."""
-        return named_instance(self.estimator, self.estimator.signature, self._config)
+        return named_instance(self._estimator, self._estimator.signature, self._config)
 
     def unload(self) -> None:
         """As `LoadedModel`: the estimator goes with the last instance."""
-        del self.estimator
+        del self._estimator
 
 
-class SklearnBackend:
-    """One per server, or per worker."""
-
-    def __init__(self, settings: BackendSettings) -> None:
-        """Raises InvalidArgument for a bad `--backend-config` value."""
-        self._default_max_batch_size = parse_integer(settings.config.get("default-max-batch-size", str(DEFAULT_MAX_BATCH_SIZE)))
-        self._trust = read_trust(settings.config)
-        self._capabilities = BackendCapabilities(
-            name=settings.name,
-            default_model_filename="",  # one for each way to save
-            devices=frozenset({InstanceKind.KIND_CPU, InstanceKind.KIND_MODEL}),
-            version=VERSION,
-        )
-
-    @property
-    def capabilities(self) -> BackendCapabilities:
-        return self._capabilities
-
-    def auto_complete(self, context: ModelContext) -> ModelConfig:
-        """From the estimator. Raises TpyError."""
-        config = context.config
-        if is_complete(config):
-            context.log("verbose", f"skipping model configuration auto-complete for '{config.name}': inputs and outputs given")
-            return config
-        model = SklearnModel(context, self._trust)
-        return complete(config, model.estimator.signature, default_max_batch_size=self._default_max_batch_size)
-
-    def load(self, context: ModelContext) -> LoadedModel:
-        """Reads the file at once, so that a broken model fails here."""
-        model = SklearnModel(context, self._trust)
-        validate(context.config, model.estimator.signature)
-        return model
-
-    def close(self) -> None:
-        pass
+def sklearn_backend(settings: BackendSettings) -> FileBackend:
+    """Raises InvalidArgument for a bad `--backend-config` value."""
+    trust = read_trust(settings.config)
+    capabilities = BackendCapabilities(
+        name=settings.name,
+        default_model_filename="",  # one for each way to save
+        devices=frozenset({InstanceKind.KIND_CPU, InstanceKind.KIND_MODEL}),
+        version=VERSION,
+    )
+    return FileBackend(
+        capabilities,
+        lambda context: SklearnModel(context, trust),
+        default_max_batch_size=default_max_batch_size(settings.config),
+    )
