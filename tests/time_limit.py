@@ -68,7 +68,9 @@ class TimeLimit:
             report.longrepr = f"{said}\n{report.longrepr or ''}"
         return report
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(session.config, "workerinput"):
+            return  # a worker of pytest-xdist stays until the last one has finished; then it is ended
         faulthandler.dump_traceback_later(self._exit_limit_s, exit=True, file=self._stderr)
 
     def _set(self, test: str | None, limit_s: float = 0.0) -> None:
