@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +17,10 @@ import tritonclient.grpc
 import tritonclient.http
 
 from .examples import EXAMPLES, python_command
+from .repositories import parameter
 from .server import ServerProcess
+from .test_workers import worker_of
+from .waiting import wait_until
 
 pytest.importorskip("nvidia.dali", reason="needs DALI: make test-backends")
 
@@ -125,6 +130,11 @@ def test_dali_in_a_process_of_its_own(built: Path, tmp_path: Path) -> None:
         shutil.copytree(built / "models" / model, tmp_path / model)
     (tmp_path / "preprocess" / "1").mkdir(parents=True)
     shutil.copy(EXAMPLES / "dali" / "pipeline.py", tmp_path / "preprocess" / "1" / "dali.py")
-    (tmp_path / "preprocess" / "config.pbtxt").write_text('parameters { key: "isolation" value { string_value: "process" } }\n')
-    with ServerProcess(repositories=[tmp_path]) as server:
+    (tmp_path / "preprocess" / "config.pbtxt").write_text(parameter("isolation", "process"))
+    with ServerProcess(repositories=[tmp_path]) as server, tritonclient.http.InferenceServerClient(server.http) as client:
         assert label(server, "grpc", "colours", built / "green.jpg") == "green"
+        os.kill(worker_of(server, "preprocess_0_0"), signal.SIGKILL)
+        wait_until(lambda: not client.is_model_ready("preprocess"))
+        assert client.is_model_ready("network")
+        wait_until(lambda: client.is_model_ready("preprocess"))
+        assert label(server, "grpc", "colours", built / "blue.jpg") == "blue"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,8 @@ import tritonclient.http
 
 from .server import ServerProcess, run_tpy
 from .test_serve_target import ask
+from .test_workers import worker_of
+from .waiting import wait_until
 
 for module in ("treelite", "sklearn", "lightgbm"):
     pytest.importorskip(module, reason=f"needs {module}: make test-backends")
@@ -80,3 +84,18 @@ def test_pickles_are_served_in_workers_once_they_are_allowed(repository: Path) -
         status, text = ask(server, "/v2/models/pickled/generate", {"X": ROWS[0].astype(float).tolist()})
         assert status == 200, text
         assert json.loads(text)["predict"] in (0, 1)
+
+
+def test_workers_that_are_killed_come_back(repository: Path) -> None:
+    with (
+        ServerProcess("--backend-config=sklearn,allow-pickle=true", repositories=[repository]) as server,
+        tritonclient.http.InferenceServerClient(server.http) as client,
+    ):
+        rows = {"apart": {"input__0": ROWS[0].tolist()}, "pickled": {"X": ROWS[0].astype(float).tolist()}}
+        for model, given in rows.items():
+            assert ask(server, f"/v2/models/{model}/generate", given)[0] == 200
+            os.kill(worker_of(server, f"{model}_0_0"), signal.SIGKILL)
+            wait_until(lambda model=model: not client.is_model_ready(model))
+            assert client.is_model_ready("trees")
+            wait_until(lambda model=model: client.is_model_ready(model))
+            assert ask(server, f"/v2/models/{model}/generate", given)[0] == 200

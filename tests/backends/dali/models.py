@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,38 @@ def save_rows(path: Path) -> None:
         return fn.reshape(x, shape=[-1, 2], name="rows")
 
     path.write_bytes(pipe().serialize())
+
+
+def save_video(path: Path) -> None:
+    """One whose input is a video: it gives four frames at a time."""
+
+    @dali.pipeline_def(batch_size=1, num_threads=1, device_id=None, output_dtype=[types.UINT8], output_ndim=[4])
+    def pipe() -> Any:
+        frames = fn.experimental.inputs.video(name="VIDEO", sequence_length=4, device="cpu", last_sequence_policy="partial")
+        return fn.reshape(frames, layout="", name="FRAMES")
+
+    path.write_bytes(pipe().serialize())
+
+
+def video(colours: Sequence[tuple[int, int, int]], size: tuple[int, int] = (64, 48)) -> np.ndarray[Any, Any]:
+    """A film of frames of one colour each: Motion JPEG in an AVI file, which DALI decodes on a CPU."""
+    frames = [jpeg(colour, size).tobytes() for colour in colours]
+    count, largest = len(frames), max(map(len, frames))
+    header = struct.pack("<14I", 40_000, largest * 25, 0, 0x10, count, 0, 1, largest, *size, 0, 0, 0, 0)
+    stream = b"vidsMJPG" + struct.pack("<IHH8I4H", 0, 0, 0, 0, 1, 25, 0, count, largest, 0xFFFFFFFF, 0, 0, 0, *size)
+    picture = struct.pack("<Iii2H4s5I", 40, *size, 1, 24, b"MJPG", size[0] * size[1] * 3, 0, 0, 0, 0)
+    index, offset = b"", 4
+    for frame in frames:
+        index += b"00dc" + struct.pack("<3I", 0x10, offset, len(frame))
+        offset += len(_chunk(b"00dc", frame))
+    streams = _chunk(b"LIST", b"strl" + _chunk(b"strh", stream) + _chunk(b"strf", picture))
+    lists = _chunk(b"LIST", b"hdrl" + _chunk(b"avih", header) + streams)
+    film = _chunk(b"LIST", b"movi" + b"".join(_chunk(b"00dc", frame) for frame in frames))
+    return np.frombuffer(_chunk(b"RIFF", b"AVI " + lists + film + _chunk(b"idx1", index)), np.uint8)
+
+
+def _chunk(name: bytes, data: bytes) -> bytes:
+    return name + struct.pack("<I", len(data)) + data + bytes(len(data) % 2)
 
 
 def jpeg(colour: tuple[int, int, int], size: tuple[int, int]) -> np.ndarray[Any, Any]:

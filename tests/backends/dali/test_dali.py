@@ -158,6 +158,40 @@ def test_a_decoupled_model_answers_and_ends(backend: Backend, tmp_path: Path) ->
     assert also_last
 
 
+def test_a_video_is_answered_a_few_frames_at_a_time(backend: Backend, tmp_path: Path) -> None:
+    colours = [(255, 0, 0)] * 4 + [(0, 255, 0)] * 4 + [(0, 0, 255)] * 3
+    context = serialized(
+        tmp_path,
+        models.save_video,
+        max_batch_size=0,
+        input=inputs(("VIDEO", DataType.UINT8, (-1, -1))),
+        output=outputs(("FRAMES", DataType.UINT8, (-1,) * 5)),
+        model_transaction_policy=TransactionPolicy(decoupled=True),
+    )
+    with HostedModel(backend, context) as model:
+        instance = model.instance(ON_CPU)
+        for _ in range(2):  # the pipeline is as new after the last frame
+            sender = RecordingSender()
+            request = request_of(context.config, {"VIDEO": models.video(colours)[None]}, sender=sender)
+            assert instance.execute(request) == ()
+            made = [(result.outputs[0].array, last) for result, last in sender.sent if result is not None]
+            assert [(array.shape, last) for array, last in made] == [
+                ((1, 4, 48, 64, 3), False),
+                ((1, 4, 48, 64, 3), False),
+                ((1, 3, 48, 64, 3), True),
+            ]
+            seen = [colour for array, _ in made for colour in array[0, :, 20, 20].tolist()]
+            np.testing.assert_allclose(seen, colours, atol=3)
+
+
+def test_a_model_that_is_not_decoupled_says_how_to_serve_a_video(backend: Backend, tmp_path: Path) -> None:
+    context = completed(backend, serialized(tmp_path, models.save_video))
+    with HostedModel(backend, context) as model:
+        film = models.video([(9, 9, 9)] * 9)[None]
+        with pytest.raises(Internal, match=r"gives several outputs for one input: set max_batch_size: 0 and .* decoupled: true"):
+            run(model.instance(ON_CPU), context, VIDEO=film)
+
+
 def test_types_that_are_not_those_of_the_configuration(backend: Backend, tmp_path: Path) -> None:
     context = decoding(
         tmp_path,

@@ -34,6 +34,11 @@ class Functions(tf.Module):
     def scalar(self, x: Any) -> dict[str, Any]:
         return {"y": x + 1}
 
+    @tf.function(input_signature=[_Spec([2], tf.float32, name="x")])
+    def huge(self, x: Any) -> dict[str, Any]:
+        """Takes eight petabytes on the way."""
+        return {"y": tf.reduce_sum(tf.sin(tf.broadcast_to(tf.reshape(x, [2, 1, 1]), [2, 1 << 30, 1 << 20])), [1, 2])}
+
 
 def save(path: Path, **signatures: str) -> None:
     """Convert functions: signature -> name of the function."""

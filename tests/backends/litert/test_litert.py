@@ -176,6 +176,19 @@ def test_a_file_that_is_no_model_and_one_that_is_not_there(backend: Backend, tmp
         backend.load(context)
 
 
+def test_memory_that_is_short_while_loading_costs_the_others_nothing(backend: Backend, tmp_path: Path, files: Path) -> None:
+    other = placed(tmp_path, files / "gather.tflite", **GATHERING)
+    context = context_of(tmp_path, config("huge"))
+    models.save(context.version_directory / "model.tflite", serving_default="huge")
+    with HostedModel(backend, other) as model:
+        instance = model.instance(ON_CPU)
+        with pytest.raises(
+            Internal, match=r"unable to load model 'huge': LiteRT cannot read 'model.tflite': it gives no reason, as"
+        ):
+            backend.load(context)
+        assert run(instance, other, INDEX=np.array([[1]], np.int32))["DOUBLED"].tolist() == [[2]]
+
+
 def test_the_name_of_tritons_backend_for_these_files(tmp_path: Path, files: Path) -> None:
     backend = BackendRegistry().get("armnn_tflite")
     assert backend.capabilities.default_model_filename == "model.tflite"

@@ -252,3 +252,19 @@ def test_another_version_of_scikit_learn_is_a_warning(backend: Backend, tmp_path
     backend.auto_complete(context)
     [warning] = log.warnings()
     assert "Trying to unpickle estimator LinearRegression from version 1.0.2" in warning
+
+
+class _Huge:
+    """Its pickle asks for a petabyte when it is loaded."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return np.zeros, ((1 << 50,),)
+
+
+def test_memory_that_is_short_while_loading_is_the_reason(backend: Backend, tmp_path: Path) -> None:
+    context = context_of(tmp_path, config())
+    (context.version_directory / "model.pkl").write_bytes(pickle.dumps(_Huge()))
+    with pytest.raises(
+        Internal, match=r"unable to load model 'm': scikit-learn .* 'model.pkl': .*MemoryError: Unable to allocate"
+    ):
+        backend.load(context)

@@ -80,6 +80,17 @@ def save_counter_graph(path: Path) -> None:
         path.write_bytes(graph.as_graph_def().SerializeToString())
 
 
+def save_huge_graph(path: Path) -> None:
+    """A graph whose operation `start` makes a variable of 128 TiB: x -> y = x."""
+    shape = [1 << 23, 1 << 22]
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None, 2], name="x")
+        variable = tf.raw_ops.VarHandleOp(dtype=tf.float32, shape=shape, shared_name="huge")
+        tf.raw_ops.AssignVariableOp(resource=variable, value=tf.random.uniform(shape), name="start")
+        tf.identity(x, name="y")
+        path.write_bytes(graph.as_graph_def().SerializeToString())
+
+
 def config(name: str = "m", **fields: Any) -> ModelConfig:
     """A configuration of this backend."""
     return ModelConfig(name=name, backend="tensorflow", **fields)

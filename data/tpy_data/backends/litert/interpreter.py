@@ -44,7 +44,8 @@ class LoadedFile:
         except InvalidArgument:
             raise
         except Exception as error:
-            raise Internal(f"unable to load model '{config.name}': LiteRT cannot read '{path.name}': {error}") from error
+            text = str(error) or "it gives no reason, as where memory is short"
+            raise Internal(f"unable to load model '{config.name}': LiteRT cannot read '{path.name}': {text}") from error
         self._inputs = {name: int(each["index"]) for name, each in inputs.items()}
         self._outputs = {name: int(each["index"]) for name, each in outputs.items()}
         self._shapes: dict[str, tuple[int, ...]] = {}

@@ -101,9 +101,11 @@ def _failures(name: str) -> Iterator[None]:
 
 
 def text_of(error: Exception) -> str:
-    """TensorFlow's message, of an error in a graph without the places in it."""
-    text = error.message if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {error}"
-    return str(text).partition("\n")[0] or type(error).__name__
+    """The first line of TensorFlow's reason; of an error in a graph it comes behind the places in it."""
+    text = str(error.message if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {error}")
+    if text.startswith("Graph execution error"):
+        text = text.rpartition("\nNode: ")[2].partition("\n")[2] or text
+    return text.strip().partition("\n")[0] or type(error).__name__
 
 
 def _device(placement: InstancePlacement) -> str | None:
