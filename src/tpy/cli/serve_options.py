@@ -22,7 +22,7 @@ from tpy.config import RequestTimeout
 from tpy.errors import InvalidArgument, TpyError
 from tpy.flag import Flag, Support, Value, read_values
 from tpy.frontends.table import frontends
-from tpy.frontends.transport import ListenOptions
+from tpy.frontends.transport import UNIX, ListenOptions
 from tpy.messages import LogSettings
 from tpy.telemetry.access_log import AccessLogOptions
 from tpy.units import NS_PER_MS, NS_PER_S
@@ -246,12 +246,18 @@ def _frontends(values: Mapping[str, Value]) -> dict[str, ListenOptions]:
 
 
 def _require_different_ports(found: Mapping[str, ListenOptions]) -> None:
-    """Raises UsageError for two frontends at one place; port 0 and Unix sockets have no number."""
+    """Raises UsageError for two frontends at one place; port 0 has no number, and a Unix socket is a path."""
     taken: dict[tuple[str, int], str] = {}
     for name, options in found.items():
-        place = options.address, options.port
-        if not options.port or options.address.startswith("unix:"):
+        is_unix = options.address.startswith(UNIX)
+        place = options.address, 0 if is_unix else options.port
+        if not is_unix and not options.port:
             continue
+        if is_unix and place in taken:
+            raise UsageError(
+                f"The server cannot listen to {taken[place].upper()} requests and {name.upper()} requests at the same Unix "
+                f"socket {options.address} (--{taken[place]}-address, --{name}-address)"
+            )
         if place in taken:
             raise UsageError(
                 f"The server cannot listen to {taken[place].upper()} requests and {name.upper()} requests at the same address "

@@ -19,7 +19,7 @@ from tpy.frontends.http.message import HttpReply
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.serving import serve_http_port
-from tpy.frontends.transport import BoundAddress
+from tpy.frontends.transport import BoundAddress, read_tls
 from tpy.services import Services
 
 _METRICS_TYPE = "text/plain; charset=utf-8"
@@ -86,7 +86,9 @@ def read_options(values: Mapping[str, Value]) -> HttpOptions | None:
         raise InvalidArgument(
             "--metrics-address: expected an address, as HTTP has one Unix socket for itself (or --allow-metrics=false)"
         )
-    return HttpOptions(address=v.metrics_address or v.http_address, port=v.metrics_port, drain_timeout_s=1.0)
+    return HttpOptions(
+        address=v.metrics_address or v.http_address, port=v.metrics_port, tls=read_tls(values, "metrics"), drain_timeout_s=1.0
+    )
 
 
 async def serve(

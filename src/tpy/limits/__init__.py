@@ -371,6 +371,10 @@ ENSEMBLE_NESTING_MAX: Final = 16
 RESPONSE_STATISTICS_MAX: Final = 1024
 """Rows of `response_stats` of one model version; responses with a higher index count in the last one."""
 
+TLS_FILES_LOOK_S: Final = 10.0
+"""Between two looks at the files of certificates: who renews one days before it expires does not mind, and a look is three
+stats."""
+
 TLS_HANDSHAKE_S_MAX: Final = 20
 """Seconds that a client may take for its TLS handshake, on every port."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tpy import limits
 from tpy.flag import INT_MAX, PORT_MAX, Support, new_flag
 from tpy.frontends.table import Frontend
+from tpy.frontends.tls_flags import tls_flags
 
 _FLAGS = (
     new_flag("gRPC", "allow-grpc", True, "Serve gRPC."),
@@ -53,11 +54,7 @@ _FLAGS = (
         why="messages are not pooled",
         support=Support.IGNORED,
     ),
-    new_flag("gRPC", "grpc-use-ssl", False, "Serve gRPC over TLS; needs certificate and key."),
-    new_flag("gRPC", "grpc-use-ssl-mutual", False, "Also demand a certificate from clients; needs the certificate authority."),
-    new_flag("gRPC", "grpc-server-cert", "", "Certificate of the server (PEM).", metavar="FILE"),
-    new_flag("gRPC", "grpc-server-key", "", "Key of the server (PEM).", metavar="FILE"),
-    new_flag("gRPC", "grpc-root-cert", "", "Certificate authority of clients (PEM).", metavar="FILE"),
+    *tls_flags("gRPC", "grpc"),
     new_flag(
         "gRPC",
         "grpc-infer-response-compression-level",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from tpy import limits
 from tpy.flag import INT64_MAX, PORT_MAX, Support, new_flag
 from tpy.frontends.table import Frontend
+from tpy.frontends.tls_flags import tls_flags
 
 _FLAGS = (
     new_flag("HTTP", "allow-http", True, "Serve HTTP."),
-    new_flag("HTTP", "http-address", "0.0.0.0", "Address to listen on.", metavar="ADDRESS"),
+    new_flag("HTTP", "http-address", "0.0.0.0", "Address to listen on; unix:PATH for a Unix socket.", metavar="ADDRESS"),
     new_flag("HTTP", "http-port", 8000, "Port to listen on; 0 takes a free one.", minimum=0, maximum=PORT_MAX),
     new_flag("HTTP", "reuse-http-port", False, "Share the port with other processes (SO_REUSEPORT)."),
     new_flag(
@@ -35,6 +36,7 @@ _FLAGS = (
         minimum=1,
         maximum=INT64_MAX,
     ),
+    *tls_flags("HTTP", "http"),
     new_flag(
         "HTTP",
         "http-restricted-api",

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 import msgspec
 
 from tpy import limits
-from tpy.errors import InvalidArgument
 from tpy.flag import Value, read_values
 from tpy.frontends.grpc.options import GrpcFrontendOptions, GrpcServiceOptions
 from tpy.frontends.grpc.serving import serve_grpc_services as serve
 from tpy.frontends.grpc.transport import CompressionLevel
 from tpy.frontends.header_pattern import checked_pattern
 from tpy.frontends.restrictions import parse_restricted
-from tpy.frontends.transport import TlsOptions
+from tpy.frontends.transport import read_tls
 
 __all__ = ["Options", "read_options", "serve"]
 
@@ -31,11 +30,6 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     reuse_grpc_port: bool
     grpc_header_forward_pattern: str
     grpc_max_input_size: int
-    grpc_use_ssl: bool
-    grpc_use_ssl_mutual: bool
-    grpc_server_cert: str
-    grpc_server_key: str
-    grpc_root_cert: str
     grpc_infer_response_compression_level: CompressionLevel
     grpc_keepalive_time: int
     grpc_keepalive_timeout: int
@@ -71,21 +65,8 @@ def read_options(values: Mapping[str, Value]) -> GrpcFrontendOptions | None:
         max_connection_age_s=_seconds(v.grpc_max_connection_age) or None,
         max_connection_age_grace_s=_seconds(v.grpc_max_connection_age_grace) or None,
         compression=v.grpc_infer_response_compression_level,
-        tls=_tls(v),
+        tls=read_tls(values, "gRPC"),
         drain_timeout_s=float(v.exit_timeout_secs + limits.ANSWERS_STOP_S),
-    )
-
-
-def _tls(v: _Values) -> TlsOptions | None:
-    if not v.grpc_use_ssl:
-        if v.grpc_use_ssl_mutual:
-            raise InvalidArgument("--grpc-use-ssl-mutual: mutual TLS needs TLS to be switched on (--grpc-use-ssl)")
-        return None
-    return TlsOptions(
-        certificate_file=v.grpc_server_cert,
-        key_file=v.grpc_server_key,
-        root_certificate_file=v.grpc_root_cert,
-        mutual=v.grpc_use_ssl_mutual,
     )
 
 

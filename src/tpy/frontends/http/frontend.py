@@ -11,6 +11,7 @@ from tpy.flag import Value, read_values
 from tpy.frontends.header_pattern import checked_pattern
 from tpy.frontends.http.options import HttpOptions, parse_restricted_apis
 from tpy.frontends.http.serving import serve_http as serve
+from tpy.frontends.transport import read_tls
 
 __all__ = ["Options", "read_options", "serve"]
 
@@ -42,5 +43,6 @@ def read_options(values: Mapping[str, Value]) -> HttpOptions | None:
         max_input_size=v.http_max_input_size,
         header_forward_pattern=checked_pattern(v.http_header_forward_pattern, flag="http-header-forward-pattern"),
         restricted=parse_restricted_apis(v.http_restricted_api),
+        tls=read_tls(values, "HTTP"),
         drain_timeout_s=float(v.exit_timeout_secs + limits.ANSWERS_STOP_S),
     )

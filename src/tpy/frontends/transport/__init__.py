@@ -11,7 +11,7 @@ from tpy.frontends.transport.listening import UNIX, BoundAddress, address_of, cl
 from tpy.frontends.transport.poller import Poller
 from tpy.frontends.transport.receiver import Demand, Receiver
 from tpy.frontends.transport.serving import Connection, ListenOptions, Port, serve_port
-from tpy.frontends.transport.tls import TlsOptions
+from tpy.frontends.transport.tls import TlsOptions, read_tls
 from tpy.frontends.transport.turns import LoopTurns
 from tpy.frontends.transport.wire import PulledWire, SocketWire, StreamWire, Wire
 from tpy.sending import GONE, Pieces, size_of, unsent
@@ -36,6 +36,7 @@ __all__ = [
     "address_of",
     "close",
     "listen",
+    "read_tls",
     "serve_port",
     "size_of",
     "unsent",

@@ -5,7 +5,7 @@ The nursery tree of a port:
     serve_port
     +-- turns, poller       a task each, while there are connections
         +-- connections     one task per connection (its own tasks are in its own nursery)
-            +-- accepting   Trio's serve_listeners, one task per listening socket
+            +-- accepting   Trio's serve_listeners, one task per listening socket; one that looks at the files of TLS
 """
 
 from __future__ import annotations
@@ -125,6 +125,8 @@ async def serve_port(
                         handler_nursery=connections,
                     )
                 )
+                if tls is not None:
+                    accepting.start_soon(tls.follow_files)
                 task_status.started(address)
                 with nullcontext() if tls is None else reloaded(tls.reload):
                     await stop.wait()

@@ -400,9 +400,12 @@ async def test_tls_without_http2_is_closed(protocols: list[str]) -> None:
     [
         ({"key_file": ""}, "TLS for gRPC needs both the server's certificate file and its key file"),
         ({"root_certificate_file": "", "mutual": True}, "mutual TLS for gRPC needs the root certificate file"),
-        ({"key_file": "/none"}, "cannot load the gRPC server's certificate and key from"),
-        ({"key_file": str(CERTIFICATES / "client.key")}, "cannot load the gRPC server's certificate and key from"),
-        ({"root_certificate_file": str(CERTIFICATES / "server.key")}, "cannot load the root certificate for gRPC from"),
+        ({"key_file": "/none"}, "--grpc-server-key: cannot read '/none': No such file or directory; expected a private key"),
+        (
+            {"key_file": str(CERTIFICATES / "client.key")},
+            "--grpc-server-key: the key in '.*' does not belong to the certificate in",
+        ),
+        ({"root_certificate_file": str(CERTIFICATES / "server.key")}, "--grpc-root-cert: expected a certificate in PEM"),
     ],
 )
 async def test_tls_that_cannot_be_served(changes: dict[str, object], text: str) -> None:
