@@ -53,7 +53,7 @@ from tpy_data.backends.python.worker.core.session import State
 from tpy_data.backends.states import ImplicitState
 
 _SENT = ExecutionResult()
-"""In place of a result of a decoupled model, whose responses go another way."""
+"""In place of a result of a decoupled model, whose responses are sent one by one."""
 
 
 class _Open:

@@ -1,4 +1,4 @@
-"""ThreadCalls: the way to other models for one that runs in the server's process (a `CallPort` of worker/ports.py)."""
+"""ThreadCalls: calls of other models by one that runs in the server's process (a `CallPort` of worker/ports.py)."""
 
 from __future__ import annotations
 

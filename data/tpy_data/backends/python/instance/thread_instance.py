@@ -36,7 +36,7 @@ from tpy_data.backends.python.worker.request import (
     watch,
 )
 from tpy_data.backends.python.worker.response import InferenceResponse
-from tpy_data.backends.python.worker.response_sender import DROPPED, SingleAnswer, WayBack, settle, settle_failed
+from tpy_data.backends.python.worker.response_sender import DROPPED, SingleAnswer, StreamedAnswer, settle, settle_failed
 from tpy_data.backends.python.worker.runner import ModelRunner
 from tpy_data.backends.python.worker.trace import NOT_TRACED, InferenceTrace
 from tpy_data.backends.states import ImplicitState
@@ -58,7 +58,7 @@ class ThreadInstance:
         self._log = log
         self._state = state
         self._decoupled = start.decoupled
-        self._ways_opened = False
+        self._sinks_opened = False
         self._checking = threading.Lock()
         self._check: Future[bool] | None = None
         context.set_for_thread(self._context)
@@ -96,13 +96,13 @@ class ThreadInstance:
         context.set_for_thread(self._context)
         requests = [self._request(request) for request in batch.requests]
         batch.times.inputs_ready()
-        self._ways_opened = False
+        self._sinks_opened = False
         try:
             responses = self._runner.execute(requests)
-            if self._ways_opened or None in responses:
+            if self._sinks_opened or None in responses:
                 return self._settled(batch, requests, responses)
         except ModelFailure as failure:
-            if not self._ways_opened:
+            if not self._sinks_opened:
                 raise _logged(failure) from failure
             responses = settle_failed(single_answers(requests), str(failure))
         finally:
@@ -114,49 +114,49 @@ class ThreadInstance:
         self, batch: ExecutionBatch, requests: list[InferenceRequest], responses: Sequence[InferenceResponse | None]
     ) -> Sequence[ExecutionResult]:
         """With answers that were sent, come later, or are given back. Raises ModelFailure."""
-        ways = single_answers(requests)
+        sinks = single_answers(requests)
         try:
-            settled = settle(responses, ways)
+            settled = settle(responses, sinks)
         except ModelFailure as failure:
             raise ModelFailure(self._runner.failed(failure, requests)) from failure
         results: list[ExecutionResult] = []
-        for answer, way, seen, request in zip(settled, ways, requests, batch.requests, strict=True):
+        for answer, sink, seen, request in zip(settled, sinks, requests, batch.requests, strict=True):
             if is_rescheduled(seen):
                 results.append(ExecutionResult(reschedule=True))
-                if way is not None:
-                    way.close()
+                if sink is not None:
+                    sink.close()
             elif isinstance(answer, SingleAnswer):
                 results.append(_sent_or_later(answer, request))
             else:
                 results.append(_result_of(answer, request))
         return results
 
-    def _open_way(self, seen: InferenceRequest) -> SingleAnswer:
-        self._ways_opened = True
+    def _open_sink(self, seen: InferenceRequest) -> SingleAnswer:
+        self._sinks_opened = True
         return SingleAnswer(cancellation_of(seen))
 
     def _start(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
         context.set_for_thread(self._context)
-        ways = [_way_back(request) for request in batch.requests]
+        sinks = [_streamed_answer(request) for request in batch.requests]
         requests = []
-        for request, way in zip(batch.requests, ways, strict=True):
+        for request, sink in zip(batch.requests, sinks, strict=True):
             seen = self._request(request)
-            answer_through(seen, way)
+            answer_through(seen, sink)
             requests.append(seen)
         batch.times.inputs_ready()
         try:
             given_back = self._runner.start(requests)
         except ModelFailure as failure:
-            for way in ways:
-                way.close()
+            for sink in sinks:
+                sink.close()
             raise _logged(failure) from failure
         finally:
             context.set_for_thread(None)
         if not given_back:
             return ()
         for index in given_back:
-            ways[index].close()
-        return [ExecutionResult(reschedule=index in given_back) for index in range(len(ways))]
+            sinks[index].close()
+        return [ExecutionResult(reschedule=index in given_back) for index in range(len(sinks))]
 
     @property
     def has_readiness_check(self) -> bool:
@@ -210,7 +210,7 @@ class ThreadInstance:
             [as_models_tensor(name, given) for name, given in request.inputs.items()],
             NOT_TRACED if request.record is None else InferenceTrace(request.record.context, request.record.number()),
         )
-        watch(seen, request.is_cancelled, self._open_way)
+        watch(seen, request.is_cancelled, self._open_sink)
         return seen
 
 
@@ -221,13 +221,13 @@ def _logged(failure: ModelFailure) -> Internal:
     return error
 
 
-def _sent_or_later(way: SingleAnswer, request: ExecutionRequest) -> ExecutionResult:
+def _sent_or_later(sink: SingleAnswer, request: ExecutionRequest) -> ExecutionResult:
     late = LateAnswer()
-    sent = way.go_late(lambda response: late.send(_result_of(response, request)))
+    sent = sink.go_late(lambda response: late.send(_result_of(response, request)))
     return AnswerLater(begin=late.begin) if sent is None else _result_of(sent, request)
 
 
-def _way_back(request: ExecutionRequest) -> WayBack:
+def _streamed_answer(request: ExecutionRequest) -> StreamedAnswer:
     sender = request.sender
     if sender is None:
         raise Internal("a request of a decoupled model has no sender")
@@ -239,7 +239,7 @@ def _way_back(request: ExecutionRequest) -> WayBack:
         with contextlib.suppress(ValueError):
             sender.send(ExecutionResult(error=Internal(DROPPED)), final=True, wait=False)
 
-    return WayBack(deliver, is_cancelled=request.is_cancelled, dropped=dropped)
+    return StreamedAnswer(deliver, is_cancelled=request.is_cancelled, dropped=dropped)
 
 
 def _result_of(response: InferenceResponse, request: ExecutionRequest) -> ExecutionResult:

@@ -19,8 +19,8 @@ Log = Callable[[str, str], None]
 
 
 class ModelContext(NamedTuple):
-    """`directory` is the model's version folder; `metrics` is the way to the server's metrics, `calls` that to other
-    models. `missing` tells of names that are wrong."""
+    """`directory` is the model's version folder; `metrics` is the port to the server's metrics, `calls` that to other
+    models. `missing` warns of names that are wrong."""
 
     directory: str
     log: Log

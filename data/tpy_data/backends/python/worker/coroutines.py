@@ -11,7 +11,7 @@ from typing import Any
 from .failures import TritonError, describe
 from .request import InferenceRequest
 from .response import InferenceResponse
-from .response_sender import WayBack
+from .response_sender import StreamedAnswer
 
 Report = Callable[[BaseException, Sequence[str]], None]
 """Logs that these requests failed."""
@@ -63,7 +63,11 @@ class Coroutines:
                 self._loop.call_soon_threadsafe(_resolve, arrived)
 
     def start(
-        self, coroutine: Coroutine[Any, Any, Any], requests: Sequence[InferenceRequest], ways: Sequence[WayBack], report: Report
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        requests: Sequence[InferenceRequest],
+        sinks: Sequence[StreamedAnswer],
+        report: Report,
     ) -> None:
         """Run an async `execute` of a decoupled model beside the next batches. When it fails, its requests do."""
         import asyncio
@@ -72,7 +76,7 @@ class Coroutines:
             self._loop = asyncio.new_event_loop()
             threading.Thread(target=self._loop.run_forever, name="tpy-event-loop", daemon=True).start()
         ids = [request.request_id() for request in requests]
-        asyncio.run_coroutine_threadsafe(_see_through(coroutine, tuple(ways), ids, report), self._loop)
+        asyncio.run_coroutine_threadsafe(_see_through(coroutine, tuple(sinks), ids, report), self._loop)
 
     def run_beside(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Run a coroutine to its end in a thread that is not the loop's: on the loop of a decoupled model, else on one of its
@@ -108,12 +112,14 @@ def _resolve(arrived: Any) -> None:
         arrived.set_result(None)
 
 
-async def _see_through(coroutine: Coroutine[Any, Any, Any], ways: Sequence[WayBack], ids: Sequence[str], report: Report) -> None:
+async def _see_through(
+    coroutine: Coroutine[Any, Any, Any], sinks: Sequence[StreamedAnswer], ids: Sequence[str], report: Report
+) -> None:
     try:
         await coroutine
     except BaseException as error:
         report(error, ids)  # also when every request has had its answer
         text = f"Failed to process the request(s), message: {describe(error, sys._getframe())}"
-        for way in ways:
-            if not way.ended:
-                way.send(InferenceResponse(error=TritonError(text)), final=True)
+        for sink in sinks:
+            if not sink.ended:
+                sink.send(InferenceResponse(error=TritonError(text)), final=True)

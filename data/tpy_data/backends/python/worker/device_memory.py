@@ -47,7 +47,7 @@ class DeviceMemories:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.sharing: Any = None
-        """The way to the driver; None in a server without GPUs."""
+        """The module that calls the driver; None in a server without GPUs."""
         self._endpoint = endpoint
         self._borrowed: weakref.WeakValueDictionary[int, _Borrowed] = weakref.WeakValueDictionary()
 

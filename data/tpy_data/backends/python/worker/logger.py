@@ -1,4 +1,4 @@
-"""pb_utils.Logger: model code's way into the server's log."""
+"""pb_utils.Logger: writes to the server's log for model code."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from .model_calls import FINALIZING, SERVING
 from .readiness import ReadinessAnswers
 from .request import InferenceRequest, answer_through, cancellation_of, is_rescheduled, single_answers, watch
 from .response import InferenceResponse
-from .response_sender import SingleAnswer, WayBack, settle, settle_failed
+from .response_sender import SingleAnswer, StreamedAnswer, settle, settle_failed
 from .responses import Flow, Responses
 
 FORKED = (
@@ -40,7 +40,7 @@ LOG_TEXT_MAX = 64 * 1024
 _AT_ONCE = int(socket.MSG_DONTWAIT)
 
 _LateAnswer = tuple[int, Any, SingleAnswer]
-"""Number, wanted outputs and way back of a request whose answer comes after its batch."""
+"""Number, wanted outputs and response sink of a request whose answer comes after its batch."""
 
 
 class _Order:
@@ -80,9 +80,9 @@ class Worker:
         self._load_order: Frame | None = None
         self._batch = 0
         """The number of the batch that is executed; 0 for none."""
-        self._ways_opened = False
-        self._starting: tuple[Sequence[InferenceRequest], Sequence[WayBack]] = (), ()
-        """The requests that `execute` of a decoupled model is called with, and their ways back."""
+        self._sinks_opened = False
+        self._starting: tuple[Sequence[InferenceRequest], Sequence[StreamedAnswer]] = (), ()
+        """The requests that `execute` of a decoupled model is called with, and their response sinks."""
         connection.handlers[Kind.LOAD] = self._take_load
         connection.handlers[Kind.EXECUTE] = self._take_batches
         connection.handlers[Kind.FINALIZE] = self._take_finalize
@@ -226,18 +226,18 @@ class Worker:
 
     def _execute_batch(self, number: int, entries: list[Any], requests: list[InferenceRequest]) -> None:
         for index, request in enumerate(requests):
-            watch(request, _Cancellation(self, number, index), self._open_way)
+            watch(request, _Cancellation(self, number, index), self._open_sink)
             del request  # its tensors go when the model and the list let go
         wanted = [entry[5] for entry in entries]
         layout = self._connection.layout()
         late: list[_LateAnswer] = []
         infer_ns = time.monotonic_ns()
-        self._ways_opened = False
+        self._sinks_opened = False
         try:
             assert self._runner is not None
             responses = self._runner.execute(requests)
             infer_ns, output_ns = self._phases(infer_ns)
-            if self._ways_opened or None in responses:
+            if self._sinks_opened or None in responses:
                 answers: Any = self._settled(requests, responses, wanted, layout, late)
             else:
                 answers = [answer_of(response, names, layout) for response, names in zip(responses, wanted, strict=False)]  # type: ignore[arg-type]  # no None
@@ -250,14 +250,14 @@ class Worker:
             layout.forget()
             layout = self._connection.layout()
             late.clear()
-            if self._ways_opened:
+            if self._sinks_opened:
                 settled = settle_failed(single_answers(requests), sendable(str(failure)))
                 answers = [answer_of(response, names, layout) for response, names in zip(settled, wanted, strict=True)]
                 settled.clear()
         del requests
         self._send_result(number, answers, layout, infer_ns, output_ns)
-        for late_number, names, way in late:
-            self._responses.go_late(late_number, names, way)
+        for late_number, names, sink in late:
+            self._responses.go_late(late_number, names, sink)
 
     def _phases(self, start_ns: int) -> tuple[int, int]:
         """The times at which the model began with the batch that it is through with, and ended."""
@@ -265,8 +265,8 @@ class Worker:
         infer_ns, output_ns = self._runner.phases_ns
         return infer_ns or start_ns, output_ns or time.monotonic_ns()
 
-    def _open_way(self, request: InferenceRequest) -> SingleAnswer:
-        self._ways_opened = True
+    def _open_sink(self, request: InferenceRequest) -> SingleAnswer:
+        self._sinks_opened = True
         return SingleAnswer(cancellation_of(request))
 
     def _settled(
@@ -279,10 +279,10 @@ class Worker:
     ) -> list[Any]:
         """As `answer_of`, or what comes later (then it is in `late`, too) or again. Raises ModelFailure."""
         self._connection.require_own()
-        ways = single_answers(requests)
+        sinks = single_answers(requests)
         rescheduled = [is_rescheduled(request) for request in requests]
         try:
-            settled = settle(responses, ways)
+            settled = settle(responses, sinks)
         except ModelFailure as failure:
             raise ModelFailure("" if self._runner is None else self._runner.failed(failure, requests)) from failure
         answers: list[Any] = []
@@ -300,36 +300,36 @@ class Worker:
                     cancellation.flow = flow
                 answers.append(number)
                 late.append((number, names, answer))
-        for way, again in zip(ways, rescheduled, strict=True):
-            if way is not None and again:
-                way.close()
+        for sink, again in zip(sinks, rescheduled, strict=True):
+            if sink is not None and again:
+                sink.close()
         return answers
 
     def _execute_decoupled(self, number: int, entries: list[Any], requests: list[InferenceRequest]) -> None:
         numbers = [entry[7] for entry in entries]
-        ways = [self._responses.way_back(entry[7], entry[5]) for entry in entries]
-        for request, way in zip(requests, ways, strict=True):
-            answer_through(request, way)
-        del request, way
-        self._starting = requests, ways
+        sinks = [self._responses.streamed_answer(entry[7], entry[5]) for entry in entries]
+        for request, sink in zip(requests, sinks, strict=True):
+            answer_through(request, sink)
+        del request, sink
+        self._starting = requests, sinks
         answers: Any = [None] * len(numbers)
         infer_ns = time.monotonic_ns()
         try:
             assert self._runner is not None
             for index in self._runner.start(requests):
-                ways[index].close()
+                sinks[index].close()
                 if self._responses.rest(numbers[index]):
                     answers[index] = RESCHEDULED
         except runner.InstanceLost as lost:
             self._fail(str(lost))
         except ModelFailure as failure:
             answers = sendable(str(failure))[: TEXT_BYTES_MAX // 8]
-            for each in ways:
+            for each in sinks:
                 each.close()
             self._responses.end(numbers)
         self._starting = (), ()
         output_ns = time.monotonic_ns()
-        ways.clear()
+        sinks.clear()
         del requests  # not cleared: it may be a coroutine's now
         self._send_result(number, answers, Layout(), infer_ns, output_ns)
 

@@ -1,7 +1,7 @@
 """Calls of model code to the server around it: requests to other models, and to load, unload and ask for models.
 
-The way there is a `CallPort`, which the running model's context names: a line to the server in a worker, the server itself in an
-in-process model.
+They go through a `CallPort`, which the running model's context names: the connection to the server in a worker, the server itself
+in an in-process model.
 """
 
 from __future__ import annotations

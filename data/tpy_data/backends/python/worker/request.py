@@ -10,7 +10,7 @@ from .failures import TritonModelException
 from .parameters import parameters_json
 from .pending_call import ResponseIterator
 from .response import InferenceResponse
-from .response_sender import InferenceResponseSender, SingleAnswer, Way, WayBack
+from .response_sender import InferenceResponseSender, ResponseSink, SingleAnswer, StreamedAnswer
 from .tensor import Tensor
 from .trace import NOT_TRACED, InferenceTrace
 
@@ -48,15 +48,15 @@ class InferenceRequest:
         "_is_cancelled",
         "_model_name",
         "_model_version",
-        "_open_way",
+        "_open_sink",
         "_parameters",
         "_preferred_memory",
         "_release_flags",
         "_request_id",
         "_requested_output_names",
+        "_sink",
         "_timeout",
         "_trace",
-        "_way_back",
     )
 
     def __init__(
@@ -117,8 +117,8 @@ class InferenceRequest:
         self._trace = trace
         self._parameters = parameters_json(parameters or {})
         self._is_cancelled: Callable[[], bool] = _never
-        self._way_back: Way | None = None
-        self._open_way: Callable[[InferenceRequest], SingleAnswer] = _no_way
+        self._sink: ResponseSink | None = None
+        self._open_sink: Callable[[InferenceRequest], SingleAnswer] = _no_sink
         self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
 
     def inputs(self) -> list[Tensor]:
@@ -167,9 +167,9 @@ class InferenceRequest:
 
     def get_response_sender(self) -> InferenceResponseSender:
         """For the responses of a decoupled model, or the one response of another, which may come after `execute` returned."""
-        if self._way_back is None:
-            self._way_back = self._open_way(self)
-        return InferenceResponseSender(self._way_back)
+        if self._sink is None:
+            self._sink = self._open_sink(self)
+        return InferenceResponseSender(self._sink)
 
     def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
         """Call the model and wait for its response; with `decoupled`, get an iterator over its responses.
@@ -214,8 +214,8 @@ def received(
     request._requested_output_names = requested_output_names
     request._inputs = inputs
     request._is_cancelled = _never
-    request._way_back = None
-    request._open_way = _no_way
+    request._sink = None
+    request._open_sink = _no_sink
     request._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
     request._model_name = ""
     request._model_version = -1
@@ -246,11 +246,11 @@ def is_of_the_models_making(request: InferenceRequest) -> bool:
 
 
 def watch(
-    request: InferenceRequest, is_cancelled: Callable[[], bool], open_way: Callable[[InferenceRequest], SingleAnswer]
+    request: InferenceRequest, is_cancelled: Callable[[], bool], open_sink: Callable[[InferenceRequest], SingleAnswer]
 ) -> None:
-    """Say how the request of a model that answers once learns that it was cancelled, and what makes its sender's way back."""
+    """Set how the request of a model that answers once learns that it was cancelled, and what makes its response sink."""
     request._is_cancelled = is_cancelled
-    request._open_way = open_way
+    request._open_sink = open_sink
 
 
 def cancellation_of(request: InferenceRequest) -> Callable[[], bool]:
@@ -259,8 +259,8 @@ def cancellation_of(request: InferenceRequest) -> Callable[[], bool]:
 
 
 def single_answers(requests: Sequence[InferenceRequest]) -> list[SingleAnswer | None]:
-    """The ways back that were asked for, of requests of a model that answers once."""
-    return [way if isinstance(way := request._way_back, SingleAnswer) else None for request in requests]
+    """The response sinks that were asked for, of requests of a model that answers once."""
+    return [sink if isinstance(sink := request._sink, SingleAnswer) else None for request in requests]
 
 
 def is_rescheduled(request: InferenceRequest) -> bool:
@@ -268,17 +268,17 @@ def is_rescheduled(request: InferenceRequest) -> bool:
     return request._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 
 
-def answer_through(request: InferenceRequest, way_back: WayBack) -> None:
+def answer_through(request: InferenceRequest, sink: StreamedAnswer) -> None:
     """Say how the request of a decoupled model is answered, and how it learns that it was cancelled."""
-    request._way_back = way_back
-    request._is_cancelled = way_back.is_cancelled
+    request._sink = sink
+    request._is_cancelled = sink.is_cancelled
 
 
 def _never() -> bool:
     return False
 
 
-def _no_way(request: InferenceRequest) -> SingleAnswer:
+def _no_sink(request: InferenceRequest) -> SingleAnswer:
     raise TritonModelException("get_response_sender() is for requests that execute was given")
 
 

@@ -1,5 +1,5 @@
-"""pb_utils.InferenceResponseSender, and the ways back of requests: WayBack for those of decoupled models, SingleAnswer for those
-of models that answer once: by returning a response, or through a sender, then or later."""
+"""pb_utils.InferenceResponseSender, and the sinks of responses: StreamedAnswer for those of decoupled models, SingleAnswer for
+those of models that answer once: by returning a response, or through a sender, then or later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Deliver = Callable[[InferenceResponse | None, bool], None]
 """Sends a response, or None with the final flag alone. Blocks while the caller takes none."""
 
 
-class WayBack:
+class StreamedAnswer:
     """Belongs to the request and to its senders. When the last of them is gone without the final flag, `dropped` is called, by
     the garbage collector in any thread: it must not wait for anything."""
 
@@ -62,8 +62,8 @@ class WayBack:
             self._dropped()
 
 
-class Way(Protocol):
-    """The destination of a sender's responses: a WayBack or, of a model that answers once, a SingleAnswer."""
+class ResponseSink(Protocol):
+    """The destination of a sender's responses: a StreamedAnswer or, of a model that answers once, a SingleAnswer."""
 
     @property
     def is_cancelled(self) -> Callable[[], bool]: ...
@@ -76,10 +76,10 @@ class Way(Protocol):
 class InferenceResponseSender:
     """Sends the responses of one request. Any thread, also after `execute` has returned. From `get_response_sender`."""
 
-    __slots__ = ("_way_back",)
+    __slots__ = ("_sink",)
 
-    def __init__(self, way_back: Way) -> None:
-        self._way_back = way_back
+    def __init__(self, sink: ResponseSink) -> None:
+        self._sink = sink
 
     def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
         """Send a response; with TRITONSERVER_RESPONSE_COMPLETE_FINAL in `flags` it is the last one, and may be left out.
@@ -92,11 +92,11 @@ class InferenceResponseSender:
             raise TritonModelException("Inference Response object must be provided when the response flags is set to zero.")
         if response is not None and not isinstance(response, InferenceResponse):
             raise TypeError(f"send: response must be a pb_utils.InferenceResponse, got {type(response).__name__}")
-        self._way_back.send(response, final=flags == RESPONSE_COMPLETE_FINAL)
+        self._sink.send(response, final=flags == RESPONSE_COMPLETE_FINAL)
 
     def is_cancelled(self) -> bool:
         """Returns True if nobody waits for responses any more."""
-        return self._way_back.is_cancelled()
+        return self._sink.is_cancelled()
 
 
 UNANSWERED = "the model dropped the response sender of a request without having sent a response"
@@ -160,32 +160,32 @@ class SingleAnswer:
 
 
 def settle(
-    responses: Sequence[InferenceResponse | None], ways: Sequence[SingleAnswer | None]
+    responses: Sequence[InferenceResponse | None], sinks: Sequence[SingleAnswer | None]
 ) -> list[InferenceResponse | SingleAnswer]:
-    """Join the returned and the sent responses: per request its answer, or its way back when that is still to come.
+    """Join the returned and the sent responses: per request its answer, or its response sink when that is still to come.
 
     Raises ModelFailure when a request got both.
     """
     settled: list[InferenceResponse | SingleAnswer] = []
-    for response, way in zip(responses, ways, strict=True):
-        if way is None:
+    for response, sink in zip(responses, sinks, strict=True):
+        if sink is None:
             settled.append(response or InferenceResponse(error=TritonError(FORGOTTEN)))
         elif response is None:
-            settled.append(way)
-        elif way.answered() is not None:
+            settled.append(sink)
+        elif sink.answered() is not None:
             raise ModelFailure(_MORE)
         else:
-            way.close()
+            sink.close()
             settled.append(response)
     return settled
 
 
-def settle_failed(ways: Sequence[SingleAnswer | None], text: str) -> list[InferenceResponse]:
+def settle_failed(sinks: Sequence[SingleAnswer | None], text: str) -> list[InferenceResponse]:
     """The batch has failed: what was sent before counts all the same, the other requests get the error."""
     settled = []
-    for way in ways:
-        sent = None if way is None else way.answered()
+    for sink in sinks:
+        sent = None if sink is None else sink.answered()
         settled.append(sent or InferenceResponse(error=TritonError(text)))
-        if way is not None:
-            way.close()
+        if sink is not None:
+            sink.close()
     return settled

@@ -16,7 +16,7 @@ from .core.frames import Frame, Kind
 from .core.windows import Window
 from .messages import answer_of, failed_answer
 from .response import InferenceResponse
-from .response_sender import DROPPED, SingleAnswer, WayBack
+from .response_sender import DROPPED, SingleAnswer, StreamedAnswer
 
 
 class Flow:
@@ -51,9 +51,9 @@ class Responses:
         """A request of a decoupled model has come, or comes again for another iteration."""
         self._flows.setdefault(number, Flow()).rests = False
 
-    def way_back(self, number: int, wanted: Sequence[str] | None) -> WayBack:
-        """The way back of a request of a decoupled model."""
-        return WayBack(
+    def streamed_answer(self, number: int, wanted: Sequence[str] | None) -> StreamedAnswer:
+        """The response sink of a request of a decoupled model."""
+        return StreamedAnswer(
             partial(self._deliver, number, wanted),
             is_cancelled=partial(self.is_ended, self._flows[number]),
             dropped=partial(self._drop, number),
@@ -88,9 +88,9 @@ class Responses:
         flow = self._flows[number] = Flow()
         return number, flow
 
-    def go_late(self, number: int, wanted: Sequence[str] | None, way: SingleAnswer) -> None:
+    def go_late(self, number: int, wanted: Sequence[str] | None, sink: SingleAnswer) -> None:
         """The server knows that number: the answer goes there, at once if it was sent meanwhile."""
-        sent = way.go_late(partial(self._deliver_late, number, wanted))
+        sent = sink.go_late(partial(self._deliver_late, number, wanted))
         if sent is not None:
             self._deliver_late(number, wanted, sent)
 
