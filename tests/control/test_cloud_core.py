@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tpy import limits
 from tpy.errors import InvalidArgument
 from tpy_control.address import CloudAddress, parse_address
 from tpy_control.core.objects import CloudObject, LocalFile, ModelListing, listing_of, plan_of
@@ -78,6 +79,12 @@ def test_keys_that_are_no_paths(path: str) -> None:
 
 def test_an_object_and_a_folder_of_one_name() -> None:
     assert "is an object and a folder of others" in listing_of([one("a"), one("a/b")]).error
+
+
+def test_files_and_folders_of_a_model_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MODEL_FILES_MAX", 3)
+    assert not listing_of([one("1/a"), one("1/b")]).error
+    assert listing_of([one("1/a"), one("1/b"), one("2")]).error == "the model has more than 3 files"
 
 
 NAMES = st.sampled_from(["a", "b", "1/m", "1/n", "2/m", "labels.txt", "1/deep/x"])

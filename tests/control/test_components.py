@@ -7,6 +7,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.control.world import World, load
 from tpy.errors import Internal
+from tpy_control.options import Readiness
 
 ENSEMBLE = """
 platform: "ensemble"
@@ -43,6 +44,15 @@ async def test_an_ensemble_brings_its_components_and_takes_them_along(autojump_c
         await control.unload("second", unload_dependents=True)
         await wait_all_tasks_blocked()
         assert loaded() == ["leaf"], "what was loaded by name stays"
+
+
+async def test_an_ensemble_that_is_loaded_at_the_start_brings_its_components(autojump_clock: MockClock, world: World) -> None:
+    world.put("leaf", 1)
+    world.put("ensemble", 1, config=ENSEMBLE.format("leaf"))
+    world.put("other", 1)
+    async with world.running(load_models=("ensemble",), readiness=Readiness.ALL_MODELS):
+        await wait_all_tasks_blocked()
+        assert [row[0] for row in world.index() if row[2] == "READY"] == ["ensemble", "leaf"]
 
 
 async def test_components_in_a_circle_and_missing_ones_end(autojump_clock: MockClock, world: World) -> None:

@@ -53,6 +53,8 @@ def test_one_step_at_a_time() -> None:
     assert actions(desired({1: 2}), copy(1, 1, serving), copy(1, 2, Phase.FAILED)) == []
     assert actions(desired({1: 2}), copy(1, 1, serving), copy(1, 2, serving)) == [("Unload", 1, 1)]
     assert actions(desired({1: 2}), copy(1, 1, Phase.UNLOADED), copy(1, 2, serving)) == [("Forget", 1, 1)]
+    two = (copy(1, 1, serving), copy(1, 2, loading), copy(2, 1, serving), copy(2, 2, serving))
+    assert actions(desired({1: 2, 2: 2}), *two) == [("Unload", 2, 1)], "each waits for its own successor"
     assert actions(desired({2: 1}), copy(1, 1, serving), copy(2, 1, loading)) == []
     assert actions(desired({2: 1}), copy(1, 1, serving), copy(2, 1, serving)) == [("Unload", 1, 1)]
     assert actions(desired({}), copy(1, 1, serving)) == [("Unload", 1, 1)]

@@ -15,7 +15,7 @@ import trio
 from tpy import limits
 from tpy.errors import AlreadyExists, Internal, InvalidArgument, NotFound, TpyError, Unavailable, Unsupported
 from tpy.messages import CudaRegistration, RegionKind, SystemRegistration
-from tpy.regions import DISABLED, Region, RegionCopies, RegionRegistry, registered, reopen_segment
+from tpy.regions import DISABLED, Region, RegionArray, RegionCopies, RegionRegistry, registered, reopen_segment
 from tpy.regions import copies as copies_module
 from tpy.regions import registry as registry_module
 
@@ -60,6 +60,16 @@ async def test_what_is_written_is_read(make: Make) -> None:
     region.write(60, b"abcd")
     assert path.read_bytes()[PAGE + 60 :] == b"abcd"
     assert bytes(region.read(56, 8)) == bytes(range(56, 60)) + b"abcd"
+
+
+async def test_an_array_in_a_region_is_read_to_where_it_is_wanted(make: Make) -> None:
+    region = await register(RegionRegistry(), make(np.arange(16, dtype=np.float32).tobytes()))
+    array = RegionArray(region, (2, 3), np.dtype(np.float32), 8)
+    expected = [[2, 3, 4], [5, 6, 7]]
+    assert array.to_host().tolist() == expected
+    target = np.zeros((2, 3), np.float32)
+    array.read_into(target.reshape(-1).view(np.uint8))
+    assert target.tolist() == expected
 
 
 async def test_a_copy_does_not_change_with_the_segment(make: Make) -> None:
