@@ -50,7 +50,7 @@ class FakeQueued:
         self.tells_apart = False
         """True: it tells of what it has not started by itself, after the end of the batch before."""
         self._listener: BatchListener | None = None
-        self._said: deque[Outcome | int] = deque()
+        self._events: deque[Outcome | int] = deque()
         """The ends of batches; or the number of those that are not started."""
         self._unsaid: deque[ExecutionBatch] = deque()
         """Open batches that the worker is not over with."""
@@ -102,21 +102,21 @@ class FakeQueued:
         self._token.run_sync_soon(self._lose)
 
     def _say(self, what: Outcome | int) -> None:
-        self._said.append(what)
+        self._events.append(what)
         self._token.run_sync_soon(self._read)
 
     def _read(self) -> None:
-        while self._said:
+        while self._events:
             assert self._listener is not None
-            said = self._said.popleft()
-            if isinstance(said, int):
-                assert said == len(self.open)
+            event = self._events.popleft()
+            if isinstance(event, int):
+                assert event == len(self.open)
                 self.open.clear()
             else:
                 times = self.open.popleft().times
                 times.start_ns, times.input_end_ns, times.output_start_ns, times.end_ns = [self.backend.now_ns()] * 4
                 times.start_ns -= self.backend.took_ns
-                self._listener.over(said)
+                self._listener.over(event)
             if self.tells_apart:
                 break
         if self._listener is not None:
@@ -171,7 +171,7 @@ class QueuedBackend(ScriptedBackend):
         self.living: list[FakeQueued] = []
         self.begun: list[float] = []
         self.took_ns = 0
-        """The time that each batch is said to have taken."""
+        """The time that each batch reports to have taken."""
 
     def load(self, context: ModelContext) -> LoadedModel:
         self.on_load(context)

@@ -15,8 +15,8 @@ from tpy_data.engine.requests.batch import Batch
 from tpy_data.executors.executor import Worker
 
 Report = Callable[[Sequence[Batch], str | None], None]
-"""Is told, on the Trio thread, which batches are over, in order, several at once where they were over at about the same time; and
-why the instance can run nothing any more, if that is so."""
+"""Called on the Trio thread with the batches that are over, in order, several at once where they were over at about the same
+time; and with the reason why the instance can run nothing any more, if that is so."""
 
 
 class InstanceChannel(Protocol):
@@ -27,7 +27,7 @@ class InstanceChannel(Protocol):
         ...
 
     async def run(self) -> None:
-        """See to what comes from the instance. A task of whoever gives it batches, until `close`."""
+        """Watch the instance. A task of the caller that gives it batches, until `close`."""
         ...
 
     def give(self, batches: Sequence[Batch]) -> None:
@@ -43,8 +43,14 @@ class InstanceChannel(Protocol):
         ...
 
 
+def not_opened(batches: Sequence[Batch], failure: str | None) -> None:
+    """The report of a channel that was not opened: a bug."""
+    invariant(False, f"{len(batches)} batches were given to a channel that was not opened")
+
+
 class ReportRule:
-    """Tells the batches to wait with, so that several are reported together: quick ones with others behind them, for a while.
+    """Chooses the batches whose report waits, so that several are reported together: quick ones with others behind them, for
+    a while.
 
     A slow one is reported at once, and the one behind it, whose model may be slow.
     """
@@ -82,7 +88,7 @@ class ThreadChannel:
         self._runs_anywhere = isinstance(instance, AnywhereInstance) and instance.runs_anywhere
         self._worker = worker
         self._clock = clock
-        self._report: Report = self.nobody
+        self._report: Report = not_opened
         self.waiting: deque[Batch] = deque()
         self._finished: deque[Batch] = deque()
         self._current: Batch | None = None
@@ -92,17 +98,12 @@ class ThreadChannel:
         self._failure: str | None = None  # that was not reported yet
         self._is_active = False  # whether a job is with the thread that will look at `waiting` once more
 
-    @staticmethod
-    def nobody(batches: Sequence[Batch], failure: str | None) -> None:
-        """The report of a channel that was not opened."""
-        invariant(False, f"{len(batches)} batches were given to a channel that was not opened")
-
     def open(self, report: Report) -> None:
         """As `InstanceChannel.open`."""
         self._report = report
 
     async def run(self) -> None:
-        """As `InstanceChannel.run`: the thread sees to everything."""
+        """As `InstanceChannel.run`: nothing is to be watched."""
 
     def give(self, batches: Sequence[Batch]) -> None:
         """As `InstanceChannel.give`."""

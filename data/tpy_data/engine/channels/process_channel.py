@@ -11,7 +11,7 @@ import trio
 
 from tpy.backend import ExecutionBatch, InstanceFailure, ModelInstance, Outcome, QueuedInstance
 from tpy.clock import Clock
-from tpy_data.engine.channels.channel import InstanceChannel, Report, ReportRule, ThreadChannel
+from tpy_data.engine.channels.channel import InstanceChannel, Report, ReportRule, ThreadChannel, not_opened
 from tpy_data.engine.requests.batch import Batch
 from tpy_data.executors.executor import Worker
 
@@ -27,7 +27,7 @@ class ProcessChannel:
     """An `InstanceChannel`, and the `BatchListener` of its instance.
 
     All batches that were given and are not over are in `_batches`, of which the instance has the first `_begun`; further ones it
-    gets when it is over with those. What it says is noted by `over` and `failed`, and looked at on the Trio thread.
+    gets when it is over with those. Its events are queued by `over` and `failed`, and taken on the Trio thread.
     """
 
     def __init__(self, instance: QueuedInstance, worker: Worker, clock: Clock) -> None:
@@ -35,11 +35,11 @@ class ProcessChannel:
         self._instance = instance
         self._worker = worker
         self._clock = clock
-        self._report: Report = ThreadChannel.nobody
+        self._report: Report = not_opened
         self._thread = threading.get_ident()
         self._batches: deque[Batch] = deque()
         self._begun = 0
-        self._said: deque[Outcome | InstanceFailure] = deque()
+        self._events: deque[Outcome | InstanceFailure] = deque()
         self._finished: list[Batch] = []
         self._rule = ReportRule()
         self._is_report_due = False
@@ -73,7 +73,7 @@ class ProcessChannel:
 
     def revoke(self) -> Sequence[Batch]:
         """As `InstanceChannel.revoke`."""
-        self._listen()
+        self._take_events()
         self.report()
         kept = self._begun
         if kept and not self._has_failed:
@@ -91,15 +91,15 @@ class ProcessChannel:
         if batches or failure is not None:
             self._report(batches, failure)
 
-    # What the instance says
+    # Events of the instance
 
     def over(self, outcome: Outcome) -> None:
         """As `BatchListener.over`."""
-        self._said.append(outcome)
+        self._events.append(outcome)
 
     def failed(self, failure: InstanceFailure) -> None:
         """As `BatchListener.failed`."""
-        self._said.append(failure)
+        self._events.append(failure)
 
     def settled(self) -> None:
         """As `BatchListener.settled`."""
@@ -111,20 +111,20 @@ class ProcessChannel:
     # On the Trio thread
 
     def _go_on(self) -> None:
-        self._listen()
+        self._take_events()
         if self._is_report_due:
             self.report()
         self._begin()
 
     def _begin(self) -> None:
         """Give the instance what waits, if it is over with what was before."""
-        if not self._batches or self._begun or self._has_failed or self._said or self._instance.open_batches:
+        if not self._batches or self._begun or self._has_failed or self._events or self._instance.open_batches:
             return
         self._turn_to_first()
         count = self._instance.begin([ExecutionBatch(batch.tickets, batch.times) for batch in self._batches], self)
         if not count:
             self._fail(InstanceFailure(self._instance.end_reason, begun=False))
-            self._worker.tell(self.report)  # whoever gives does not expect to be told anything yet
+            self._worker.tell(self.report)  # no report inside of `give`
             return
         self._begun = count
         if self._something_begun is not None:
@@ -135,16 +135,16 @@ class ProcessChannel:
         if self._batches and self._batches[0].tickets[0].sender is not None:
             self._batches[0].begin(self._clock.now_ns())
 
-    def _listen(self) -> None:
-        """Look at what was said."""
-        while self._said:
-            said = self._said.popleft()
-            if isinstance(said, InstanceFailure):
-                self._fail(said)
+    def _take_events(self) -> None:
+        """Take the events that were queued."""
+        while self._events:
+            event = self._events.popleft()
+            if isinstance(event, InstanceFailure):
+                self._fail(event)
                 continue
             batch = self._batches.popleft()
             self._begun -= 1
-            batch.conclude(said)
+            batch.conclude(event)
             self._finished.append(batch)
             if self._rule.is_due(batch, is_last=not self._begun):
                 self._is_report_due = True

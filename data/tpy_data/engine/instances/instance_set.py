@@ -70,8 +70,8 @@ class SupervisedInstance:
 
     `start` makes it; then `supervise` must run, in a nursery of the caller's, until `stop` was called. `alive` says that it
     takes batches, `beyond_help` that it failed and could not be started again either; `on_change` is called when one of them
-    changes while it is supervised, and after each attempt. `memory` is what it has had since it was made. `told_s` are the
-    seconds that were told last of a batch that takes long; 0 when it has none.
+    changes while it is supervised, and after each attempt. `memory` is what it has had since it was made. `reported_s` are the
+    seconds that were reported last of a batch that takes long; 0 when it has none.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class SupervisedInstance:
         self.beyond_help = False
         self.reason = ""
         self.memory: tuple[MemoryUsage, ...] = ()
-        self.told_s = 0
+        self.reported_s = 0
         self.ended = trio.Event()
         self._numbers = numbers
         self._number = -1  # of the instance that is there, or was there last: each has its own
@@ -213,7 +213,7 @@ class SupervisedInstance:
         self._fail(self._number, instance.end_reason)
 
     async def _watch_long(self) -> None:
-        """Tell of a batch that takes long, and where its model is."""
+        """Log a batch that takes long, with the stack of its model."""
         slot = self._slot
         if slot is None:
             return
@@ -227,14 +227,14 @@ class SupervisedInstance:
                 continue
             if self._long_since_s is None:
                 self._long_since_s = trio.current_time() - wait_s
-            if round(self.executing_s, 3) >= max(2 * self.told_s, LONG_EXECUTION_S):
-                self.told_s = round(self.executing_s)
+            if round(self.executing_s, 3) >= max(2 * self.reported_s, LONG_EXECUTION_S):
+                self.reported_s = round(self.executing_s)
                 self._tell_long(slot.name)
                 self._on_change()
-            wait_s = max(2 * self.told_s, LONG_EXECUTION_S) - self.executing_s
+            wait_s = max(2 * self.reported_s, LONG_EXECUTION_S) - self.executing_s
 
     def _tell_long(self, name: str) -> None:
-        context = {"instance": name, "seconds": f"{self.told_s:g}"}
+        context = {"instance": name, "seconds": f"{self.reported_s:g}"}
         instance: object = self._instance
         if isinstance(instance, ShowsStack):
             _log.warning("instance '%(instance)s' is still executing after %(seconds)s s; its stack follows", context)
@@ -277,7 +277,7 @@ class SupervisedInstance:
         worker, instance = self._worker, self._instance
         self._worker = self._instance = None
         self.alive, self.memory = False, ()
-        self.told_s, self._long_since_s = 0, None
+        self.reported_s, self._long_since_s = 0, None
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -297,7 +297,7 @@ class SupervisedInstance:
     def _worked(self) -> None:
         self._failures_in_row = 0
         if self._long_since_s is not None:
-            self.told_s, self._long_since_s = 0, None
+            self.reported_s, self._long_since_s = 0, None
             self._worked_again.set()
             self._on_change()
 
@@ -352,12 +352,14 @@ class InstanceSet:
         return min((member.executing_s for member in self._members if member.alive and not member.placed.passive), default=0.0)
 
     def remark(self) -> str:
-        """Says which execute for long; "" for none."""
-        long = [member for member in self._members if member.told_s]
-        told = [f"instance '{member.placed.placement.name}' for more than {member.told_s:g} s" for member in long[:REMARKS_MAX]]
+        """The instances that execute for long, in words; "" for none."""
+        long = [member for member in self._members if member.reported_s]
+        lines = [
+            f"instance '{member.placed.placement.name}' for more than {member.reported_s:g} s" for member in long[:REMARKS_MAX]
+        ]
         if len(long) > REMARKS_MAX:
-            told.append(f"{len(long) - REMARKS_MAX} more")
-        return f"still executing a batch: {', '.join(told)}" if told else ""
+            lines.append(f"{len(long) - REMARKS_MAX} more")
+        return f"still executing a batch: {', '.join(lines)}" if lines else ""
 
     def reason(self) -> str:
         """The reason why none is alive: that of the last one in order that failed."""

@@ -103,8 +103,8 @@ def run_samples(instance: ModelInstance, samples: Sequence[WarmupSample]) -> Non
         for _ in range(sample.repetitions):
             errors = _run(instance, sample)
             if errors:
-                told = "".join(f"{error}; " for error in errors)
-                raise InvalidArgument(f"failed to run warmup sample '{sample.name}': {told}")
+                texts = "".join(f"{error}; " for error in errors)
+                raise InvalidArgument(f"failed to run warmup sample '{sample.name}': {texts}")
 
 
 def _run(instance: ModelInstance, sample: WarmupSample) -> list[str]:
@@ -121,8 +121,8 @@ def _run(instance: ModelInstance, sample: WarmupSample) -> list[str]:
         return [exception_text(error)] * len(sample.requests)
     for sender in senders:
         sender.finished.wait()
-    told = [error for sender in senders for error in sender.errors]
-    return [*told, *(result.error.message for result in results if result.error is not None)]
+    texts = [error for sender in senders for error in sender.errors]
+    return [*texts, *(result.error.message for result in results if result.error is not None)]
 
 
 def _sample(config: ModelConfig, warmup: Warmup, model_directory: Path, states: InitialStates | None) -> WarmupSample:

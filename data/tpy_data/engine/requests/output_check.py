@@ -26,7 +26,7 @@ _SHAPE = (
 class OutputCheck:
     """Of one model version. On the Trio thread. Nothing is changed by it: as in Triton, outputs are the model's."""
 
-    __slots__ = ("_decoupled", "_expected", "_good", "_model", "_others", "_told")
+    __slots__ = ("_decoupled", "_expected", "_good", "_model", "_others", "_reported")
 
     def __init__(self, config: ModelConfig) -> None:
         batch: Dims = (-1,) if config.max_batch_size > 0 else ()
@@ -44,7 +44,7 @@ class OutputCheck:
         self._others = frozenset(state.output_name for state in states)
         self._good: dict[str, tuple[DataType, Dims]] = {}
         """The datatype and shape that were found right last, by name: nearly always the next ones are the same."""
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def look(self, outputs: Sequence[Tensor], requested: tuple[str, ...]) -> None:
         """At the outputs of one response, as the model made them; `requested` empty means all."""
@@ -53,7 +53,7 @@ class OutputCheck:
             known = good.get(tensor.name)
             if known is None or known[0] is not tensor.datatype or known[1] != tensor.array.shape:
                 self._look_at(tensor)
-        if not self._decoupled and _MISSING not in self._told:
+        if not self._decoupled and _MISSING not in self._reported:
             wanted = requested or self._expected
             if len(outputs) < len(wanted):
                 made = {tensor.name for tensor in outputs}
@@ -76,8 +76,8 @@ class OutputCheck:
             self._good[tensor.name] = (datatype, tensor.array.shape)
 
     def _tell(self, text: str, found: str, made: str = "", expected: str = "") -> None:
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._reported:
+            self._reported.add(text)
             _log.warning(text, {"model": self._model, "found": found, "made": made, "expected": expected})
 
 

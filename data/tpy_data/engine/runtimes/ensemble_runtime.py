@@ -87,7 +87,9 @@ class EnsembleRuntime(Runtime):
         """As `Runtime.resize`, which in an ensemble changes nothing."""
         self._model = model
         self._applied_revision = model.config_revision
-        self._move(ModelState.READY if self.ready else ModelState.UNAVAILABLE, "" if self._told is None else self._told.reason)
+        self._move(
+            ModelState.READY if self.ready else ModelState.UNAVAILABLE, "" if self._reported is None else self._reported.reason
+        )
 
     def abandon(self) -> None:
         """As `Runtime.abandon`."""

@@ -72,7 +72,7 @@ class Runtime(ABC):
         self._applied_error = ""
         self._refused_revision = 0
         self._remark = ""
-        self._told: ObservedVersion | None = None
+        self._reported: ObservedVersion | None = None
         self._move(ModelState.LOADING)
 
     @property
@@ -183,7 +183,7 @@ class Runtime(ABC):
         if phase is not None:
             self.phase = phase
         copy = self._copy
-        told = ObservedVersion(
+        reported = ObservedVersion(
             key=self.key,
             state=state,
             reason=reason,
@@ -194,9 +194,9 @@ class Runtime(ABC):
             refused_revision=self._refused_revision,
             remark=self._remark if state is ModelState.READY else "",
         )
-        if told != self._told:
-            self._told = told
-            self._shared.writer.move(told)
+        if reported != self._reported:
+            self._reported = reported
+            self._shared.writer.move(reported)
 
     def _about(self) -> dict[str, object]:
         """For log lines."""
