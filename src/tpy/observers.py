@@ -79,12 +79,12 @@ class RequestObservers:
     ) -> RequestRecord | None:
         """A record for a request that has arrived, None when nobody wants to be told of it. Arguments as in RequestRecord."""
         given = headers or {}
-        wanted = {
-            observer: kept
-            for observer in self._observers
-            if observer.active and (kept := observer.sample(protocol, model, given)) is not None
-        }
-        if not wanted:
+        wanted: dict[RequestObserver, object] | None = None
+        for observer in self._observers:
+            if observer.active and (kept := observer.sample(protocol, model, given)) is not None:
+                wanted = wanted or {}
+                wanted[observer] = kept
+        if wanted is None:
             return None
         record = RequestRecord(
             _Interested(tuple(wanted)),

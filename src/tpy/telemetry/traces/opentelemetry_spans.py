@@ -59,7 +59,7 @@ class OpenTelemetrySpans:
 
     def asked_for(self, headers: Mapping[str, str]) -> bool:
         """A caller who names a trace has his request in it."""
-        return "traceparent" in headers and bool(self._propagator.extract(headers))
+        return bool(self._propagator.extract(headers))
 
     def begin(self, trace: Trace) -> None:
         """Open the span of the model, and tell its context to the model."""

@@ -102,7 +102,7 @@ class Tracer(RequestObserver):
         if protocol == "call":
             return None
         active = self._settings.active(model)
-        if self._sink is not None and active.setting.levels and self._sink.asked_for(headers):
+        if "traceparent" in headers and self._sink is not None and active.setting.levels and self._sink.asked_for(headers):
             active.take()
         elif not active.sample():
             return None

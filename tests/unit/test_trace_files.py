@@ -1,0 +1,117 @@
+"""Trace files: what is written, and what a disk that fails costs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tpy.errors import InvalidArgument
+from tpy.limits import TRACE_TENSOR_BYTES_MAX
+from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
+from tpy.messages.records import RequestRecord
+from tpy.observers import RequestObserver, RequestObservers
+from tpy.telemetry.traces.core.settings import TraceSetting
+from tpy.telemetry.traces.options import TraceOptions
+from tpy.telemetry.traces.tracer import Tracer, tracing
+
+BOTH = frozenset({"TIMESTAMPS", "TENSORS"})
+
+
+def trace(tracer: Tracer, *inputs: Tensor, error: str = "", request_id: str = "7") -> None:
+    """A request that is answered, or refused as wrong."""
+    observers = RequestObservers()
+    observers.add(tracer)
+    record = observers.open("http", model="m", received_ns=5)
+    if record is None:
+        return
+    record.admit(InferenceRequest(model_name="m", id=request_id, inputs=inputs), 10)
+    if not error:
+        record.started_ns, record.input_ns, record.infer_ns, record.output_ns = 20, 1, 2, 3
+        record.respond(InferenceResponse(model_name="m", model_version=2, outputs=inputs))
+    record.end(30, *(("Invalid argument", error) if error else ("OK", "")))
+    record.finish(40)
+
+
+def options(file: Path, **setting: object) -> TraceOptions:
+    return TraceOptions(file=str(file), setting=TraceSetting(levels=BOTH, rate=1, **setting))  # type: ignore[arg-type]
+
+
+def data_of(file: Path) -> list[str]:
+    return [row["tensor"]["data"] for row in json.loads(file.read_text()) if row.get("activity") == "TENSOR_QUEUE_INPUT"]
+
+
+def test_tensors_of_every_kind(tmp_path: Path) -> None:
+    texts = np.array([b'a"b', b"\xff"], object)
+    tensors = [
+        Tensor("f", DataType.FP32, np.array([[1.5, -2]], np.float32)),
+        Tensor("b", DataType.BOOL, np.array([True, False])),
+        Tensor("i", DataType.INT8, np.array([-1, 65], np.int8)),
+        Tensor("u", DataType.UINT64, np.array([2**64 - 1], np.uint64)),
+        Tensor("h", DataType.BF16, np.array([0.5], ml_dtypes.bfloat16)),
+        Tensor("s", DataType.BYTES, texts),
+        Tensor("large", DataType.FP32, np.zeros(TRACE_TENSOR_BYTES_MAX // 4 + 1, np.float32)),
+    ]
+    with tracing(options(tmp_path / "t.json")) as tracer:
+        trace(tracer, *tensors)
+    assert data_of(tmp_path / "t.json") == ["1.5,-2", "1,0", "-1,65", "18446744073709551615", "0.5", '"a"b","\\xff"']
+
+
+def test_a_tensor_is_traced_as_it_was(tmp_path: Path) -> None:
+    array = np.array([1], np.int32)
+    with tracing(options(tmp_path / "t.json", log_frequency=2)) as tracer:
+        trace(tracer, Tensor("x", DataType.INT32, array))
+        array[0] = 2  # the buffer is used again
+        trace(tracer, Tensor("x", DataType.INT32, array))
+    assert data_of(tmp_path / "t.json.0") == ["1", "2"]
+
+
+def test_refused_requests_have_no_trace(tmp_path: Path) -> None:
+    with tracing(options(tmp_path / "t.json", count=2)) as tracer:
+        trace(tracer)
+        trace(tracer, error="wrong shape")
+        assert tracer.settings()["trace_count"] == ("0",)
+    rows = json.loads((tmp_path / "t.json.0").read_text())
+    assert {row["id"] for row in rows} == {1}
+
+
+def test_a_disk_that_fails_costs_traces_and_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with tracing(options(folder / "t.json", log_frequency=1)) as tracer:
+        folder.rmdir()
+        for _ in range(3):
+            trace(tracer)
+    (line,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert line.getMessage() == f"traces are lost: cannot write '{folder}/t.json': No such file or directory"
+
+
+def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with (
+        pytest.raises(InvalidArgument, match=r"--trace-config triton,file: cannot write '.*': Is a directory"),
+        tracing(options(tmp_path)),
+    ):
+        pass
+
+
+def test_observers_are_told_of_what_they_want_only() -> None:
+    class Everything(RequestObserver):
+        def __init__(self) -> None:
+            self.seen: list[RequestRecord] = []
+
+        def finished(self, record: RequestRecord) -> None:
+            self.seen.append(record)
+
+    observers, everything = RequestObservers(), Everything()
+    tracer = Tracer(TraceOptions(setting=TraceSetting(levels=BOTH, rate=2)), None)
+    observers.add(tracer)
+    assert observers.open("http", model="m") is None, "there is no file: nothing is traced"
+    observers.add(everything)
+    record = observers.open("http", model="m")
+    assert record is not None
+    record.finish(3)
+    assert (everything.seen, list(record.attachments)) == ([record], [everything])
