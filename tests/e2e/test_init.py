@@ -102,7 +102,7 @@ def test_a_python_file_that_says_nothing_of_its_tensors(tmp_path: Path) -> None:
             "mine",
             "m.safetensors",
             [],
-            "m.safetensors is weights without their network, which no backend serves; export the network",
+            "m.safetensors is weights without their network, which is not served as it is; export the network",
         ),
         ("mine", "m.onnx", ["--as", "python"], "--as python: of m.onnx can be made: onnx"),
         ("mine", "m.joblib", ["--env", "/nosuch"], "--env /nosuch: no virtual environment: it has no bin/python3"),

@@ -79,7 +79,7 @@ def test_a_joblib_file(tmp_path: Path) -> None:
     [
         (
             "m/1/model.xgb",
-            "found model.xgb: model.xgb is a model of XGBoost, which no backend serves; tpy init NAME --from m/1/model.xgb",
+            "found model.xgb: model.xgb is a model of XGBoost, which is not served as it is; tpy init NAME --from m/1/model.xgb",
         ),
         (
             "m/1/weights.onnx",

@@ -76,7 +76,7 @@ def test_a_file_of_any_name(tmp_path: Path) -> None:
 def test_what_to_do_with_files_that_nothing_serves(tmp_path: Path) -> None:
     file = write(tmp_path / "model.joblib")
     told = refusal(tmp_path)
-    assert "model.joblib is a pickle, of scikit-learn perhaps, which no backend serves" in told
+    assert "model.joblib is a pickle, of scikit-learn perhaps, which is not served as it is" in told
     assert f"tpy init NAME --from {tmp_path}/model.joblib" in told
     assert told == refusal(file).replace(f"{file}: ", f"{tmp_path}: ", 1)
 

@@ -77,7 +77,7 @@ def advice_for_file(name: str, *, folder: str) -> str:
     """Advice for a file that no backend reads."""
     found = _unserved(name)
     if found is not None:
-        return f"{name} is {found.kind}, which no backend serves; {found.advice.format(path=f'{folder}/{name}')}"
+        return f"{name} is {found.kind}, which is not served as it is; {found.advice.format(path=f'{folder}/{name}')}"
     if name.endswith(".py"):
         return f"{name} is no model; a Python model is called model.py"
     return f"{name} is no model; expected model.onnx, model.pt or model.py, or a file that ends in .onnx or .pt"

@@ -328,7 +328,10 @@ def test_texts_that_are_no_unicode_still_arrive(make: Serve) -> None:
 
 LOAD_FAILURES = {
     "class TritonPythonModel:\n    def execute(self, r)\n": "SyntaxError: expected ':' (model.py, line 2)",
-    "x = 1\n": "AttributeError: module '1.model' has no attribute 'TritonPythonModel'",
+    "x = 1\n": (
+        "AttributeError: module '1.model' has no attribute 'TritonPythonModel'; expected a class of that name, with a "
+        "method execute, in '{path}', which defines x"
+    ),
     "TritonPythonModel = 3\n": "TypeError: TritonPythonModel of module '1.model' is not a class",
     "class TritonPythonModel:\n    def initialize(self, args):\n        raise RuntimeError('init boom')\n": (
         "RuntimeError: init boom\n\nAt:\n  {path}(3): initialize\n"
@@ -352,7 +355,12 @@ def test_a_model_that_does_not_load_says_why(serve: Serve, code: str) -> None:
         path = served.context.version_directory / "model.py"
         head = f"ModuleNotFoundError: No module named 'not_there_at_all'\n\nAt:\n  {path}(1): <module>\n"
         assert caught.value.message.startswith(head)
-        assert [line.split(": ")[-1] for line in caught.value.message.splitlines()[4:]] == [
+        *frames, _, next_step = caught.value.message.splitlines()[4:]
+        assert next_step.startswith("Install it for /")
+        assert next_step.endswith(
+            "or name an environment that has it in the parameter EXECUTION_ENV_PATH of the model's config.pbtxt"
+        )
+        assert [line.split(": ")[-1] for line in frames] == [
             "_call_with_frames_removed",
             "exec_module",
             "_load_unlocked",

@@ -30,6 +30,7 @@ class ModelSource(NamedTuple):
 
 
 _FILES_NAMED_MAX = 8
+_NAMES_SHOWN_MAX = 8
 
 
 def install_utilities() -> None:
@@ -58,15 +59,34 @@ def load_class(source: ModelSource) -> type[Any]:
             # The builtin, not importlib.import_module: its frames are the ones that messages are known to show.
             __import__(name)
         except BaseException as error:
-            raise ModelFailure(describe(error, sys._getframe())) from error
+            raise ModelFailure(describe(error, sys._getframe()) + _next_step(error)) from error
         finally:
             sys.dont_write_bytecode = writes_bytecode
     model_class = getattr(sys.modules[name], "TritonPythonModel", None)
     if model_class is None:
-        raise ModelFailure(f"AttributeError: module '{source.label}' has no attribute 'TritonPythonModel'")
+        raise ModelFailure(
+            f"AttributeError: module '{source.label}' has no attribute 'TritonPythonModel'; expected a class of that name, with "
+            f"a method execute, in '{source.path}', which defines {_defined(sys.modules[name])}"
+        )
     if not isinstance(model_class, type):
         raise ModelFailure(f"TypeError: TritonPythonModel of module '{source.label}' is not a class")
     return model_class
+
+
+def _next_step(error: BaseException) -> str:
+    """Returns where a module that is missing can be installed, as a last line; nothing for any other error."""
+    if not isinstance(error, ModuleNotFoundError):
+        return ""
+    return (
+        f"\nInstall it for {sys.executable}, which runs this model, or name an environment that has it in the parameter "
+        "EXECUTION_ENV_PATH of the model's config.pbtxt\n"
+    )
+
+
+def _defined(module: types.ModuleType) -> str:
+    """Returns the public names of a module, some of them."""
+    names = sorted(name for name in vars(module) if not name.startswith("_"))
+    return ", ".join(names[:_NAMES_SHOWN_MAX]) or "nothing"
 
 
 def forget(source: ModelSource) -> None:
