@@ -133,7 +133,7 @@ def test_dali_in_a_process_of_its_own(built: Path, tmp_path: Path) -> None:
     (tmp_path / "preprocess" / "config.pbtxt").write_text(parameter("isolation", "process"))
     with ServerProcess(repositories=[tmp_path]) as server, tritonclient.http.InferenceServerClient(server.http) as client:
         assert label(server, "grpc", "colours", built / "green.jpg") == "green"
-        os.kill(worker_of(server, "preprocess_0_0"), signal.SIGKILL)
+        os.kill(worker_of(server, "preprocess_0"), signal.SIGKILL)
         wait_until(lambda: not client.is_model_ready("preprocess"))
         assert client.is_model_ready("network")
         wait_until(lambda: client.is_model_ready("preprocess"))

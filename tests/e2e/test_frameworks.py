@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,13 +13,10 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from tritonclient.utils import InferenceServerException
 
 from .examples import python_command
 from .repositories import parameter
 from .server import ServerProcess
-from .test_workers import worker_of
-from .waiting import wait_until
 
 for module in ("tensorflow", "openvino", "ai_edge_litert"):
     pytest.importorskip(module, reason=f"needs {module}: make test-backends")
@@ -85,23 +80,6 @@ def test_the_frameworks_run_beside_each_other_in_one_process(server: ServerProce
         np.testing.assert_allclose(given, alone[row], atol=1e-5)
 
 
-WILD = 'backend: "openvino"\ninstance_group [ { count: 1 } ]\n' + parameter("isolation", "process")
-
-
-def _save_wild(folder: Path) -> None:
-    """A network that reads an element of a table, wherever a request says that it is: nothing checks that."""
-    import openvino
-    from openvino import opset13 as ops
-
-    index = ops.parameter([-1, 1], np.int64, name="INDEX")
-    row = ops.gather_nd(ops.constant(np.arange(8, dtype=np.float32)), index)
-    for node, name in ((index, "INDEX"), (row, "ELEMENT")):
-        node.output(0).get_tensor().set_names({name})
-    (folder / "1").mkdir(parents=True)
-    openvino.save_model(openvino.Model([ops.result(row)], [index], "wild"), folder / "1" / "model.xml")
-    (folder / "config.pbtxt").write_text(WILD)
-
-
 @pytest.fixture(scope="module")
 def apart(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Models in processes of their own, and one that is not."""
@@ -111,7 +89,6 @@ def apart(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         with (root / model / "config.pbtxt").open("a") as file:
             file.write("instance_group [ { count: 1 } ]\n" + parameter("isolation", "process"))
     shutil.copytree(repository / "onnx", root / "onnx")
-    _save_wild(root / "wild")
     with ServerProcess(repositories=[root]) as server:
         yield server
 
@@ -120,32 +97,3 @@ def test_each_runs_in_a_process_of_its_own_too(apart: ServerProcess) -> None:
     expected = ask(tritonclient.http, apart.http, "onnx", FEATURES[:3])
     for model in APART:
         np.testing.assert_allclose(ask(tritonclient.http, apart.http, model, FEATURES[:3]), expected, atol=1e-5, err_msg=model)
-
-
-def element(client: Any, number: int) -> float:
-    tensor = tritonclient.http.InferInput("INDEX", [1, 1], "INT64")
-    tensor.set_data_from_numpy(np.array([[number]]))
-    return float(client.infer("wild", [tensor]).as_numpy("ELEMENT")[0])
-
-
-def test_a_crash_inside_openvino_costs_one_instance_which_comes_back(apart: ServerProcess) -> None:
-    with tritonclient.http.InferenceServerClient(apart.http) as client:
-        assert element(client, 3) == 3
-        with pytest.raises(InferenceServerException, match=r"Stub process 'wild_0_0' is not healthy\. It was ended by SIGSEGV"):
-            element(client, 1 << 40)
-        for model in (*APART, "onnx"):
-            assert ask(tritonclient.http, apart.http, model, FEATURES[:1]).shape == (1, 4)
-        wait_until(lambda: client.is_model_ready("wild"))
-        assert element(client, 5) == 5
-
-
-@pytest.mark.parametrize("model", APART)
-def test_a_worker_that_is_killed_comes_back(apart: ServerProcess, model: str) -> None:
-    expected = ask(tritonclient.http, apart.http, "onnx", FEATURES[:3])
-    with tritonclient.http.InferenceServerClient(apart.http) as client:
-        os.kill(worker_of(apart, f"{model}_0_0"), signal.SIGKILL)
-        wait_until(lambda: not client.is_model_ready(model))
-        for other in {*APART, "onnx"} - {model}:
-            np.testing.assert_allclose(ask(tritonclient.http, apart.http, other, FEATURES[:3]), expected, atol=1e-5)
-        wait_until(lambda: client.is_model_ready(model))
-        np.testing.assert_allclose(ask(tritonclient.http, apart.http, model, FEATURES[:3]), expected, atol=1e-5)

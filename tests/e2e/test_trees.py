@@ -94,7 +94,7 @@ def test_workers_that_are_killed_come_back(repository: Path) -> None:
         rows = {"apart": {"input__0": ROWS[0].tolist()}, "pickled": {"X": ROWS[0].astype(float).tolist()}}
         for model, given in rows.items():
             assert ask(server, f"/v2/models/{model}/generate", given)[0] == 200
-            os.kill(worker_of(server, f"{model}_0_0"), signal.SIGKILL)
+            os.kill(worker_of(server, f"{model}_0"), signal.SIGKILL)
             wait_until(lambda model=model: not client.is_model_ready(model))
             assert client.is_model_ready("trees")
             wait_until(lambda model=model: client.is_model_ready(model))
