@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 
 from tpy.echo import echo
-from tpy.errors import InvalidArgument, ServerNotReady, Unavailable
+from tpy.errors import InvalidArgument, ServerNotReady, Unavailable, Unsupported
 from tpy.ids import ModelId
 from tpy.limits import MODEL_NAME_BYTES_MAX
 from tpy.messages import IndexEntry, LoadRequest, ModelState
@@ -100,6 +101,16 @@ class ControlPlane:
                 self._plane.perform(core.forget(model))  # made of a call's files only: nothing is left for the index
         # A moment, until the data plane has reacted: after this call the model is gone for every client, as with Triton.
         await self._plane.store.wait_for(lambda newest: all(_answers_no_more(newest, model) for model in models))
+
+    async def register(self, path: str, names: Mapping[str, str]) -> None:
+        """See RegistrationService."""
+        if self._plane.options.mode is not ControlMode.EXPLICIT:
+            raise Unsupported("repository registration is not allowed if model control mode is not EXPLICIT")
+        await self._plane.source.register(Path(path), names)
+
+    def unregister(self, path: str) -> None:
+        """See RegistrationService."""
+        self._plane.source.unregister(Path(path))
 
     def metrics(self) -> list[MeasuredFamily]:
         """The metrics of the repositories."""

@@ -170,6 +170,20 @@ class RepositoryService(LoadingService, Protocol):
         ...
 
 
+class RegistrationService(Protocol):
+    """Repositories that come and go while the server runs. EXPLICIT mode only."""
+
+    async def register(self, path: str, names: Mapping[str, str]) -> None:
+        """Look for models in this folder, too; `names` are the models of folders in it that are to be called otherwise. Raises
+        Unsupported in other modes, InvalidArgument where there is no folder, AlreadyExists for a repository or a name that is
+        registered; Triton's texts."""
+        ...
+
+    def unregister(self, path: str) -> None:
+        """Look there no more; what is loaded goes on. Raises InvalidArgument for one that is not registered."""
+        ...
+
+
 class DiagnosticsService(Protocol):
     """Statistics, and settings that change while the server runs."""
 
@@ -238,10 +252,20 @@ class MetricsService(Protocol):
 
 class Services:
     """The services together, as a frontend receives them. Without `readiness` a frontend that reports changes has to poll.
-    `deliveries` says which responses come together; without, each stands alone. Only the engine's own process has `metrics`.
-    `observers` are those of this process."""
+    `deliveries` says which responses come together; without, each stands alone. Only the engine's own process has `metrics` and
+    `registration`. `observers` are those of this process."""
 
-    __slots__ = ("deliveries", "diagnostics", "inference", "metrics", "observers", "readiness", "repository", "shared_memory")
+    __slots__ = (
+        "deliveries",
+        "diagnostics",
+        "inference",
+        "metrics",
+        "observers",
+        "readiness",
+        "registration",
+        "repository",
+        "shared_memory",
+    )
 
     def __init__(
         self,
@@ -254,6 +278,7 @@ class Services:
         deliveries: Deliveries | None = None,
         metrics: MetricsService | None = None,
         observers: RequestObservers | None = None,
+        registration: RegistrationService | None = None,
     ) -> None:
         self.inference = inference
         self.repository = repository
@@ -263,3 +288,4 @@ class Services:
         self.deliveries = deliveries or Deliveries()
         self.metrics = metrics
         self.observers = observers or RequestObservers()
+        self.registration = registration

@@ -23,7 +23,11 @@ from .pages import ROOT, Block, blocks, commands, matches
 
 _COMMAND_S_MAX = 180.0
 """A command of a page that installs packages takes minutes on a machine that is busy."""
-_PLATFORMS = {"OpenAI HTTPService": "localhost:9000"}
+_PLATFORMS = {
+    "OpenAI HTTPService": "localhost:9000",
+    "Sagemaker HTTPService": "localhost:8080",
+    "Vertex AI HTTPService": "localhost:8080",
+}
 
 
 class Reader:

@@ -28,6 +28,8 @@ _PRESET = (
     "--grpc-port=0",
     "--metrics-port=0",
     "--openai-port=0",
+    "--sagemaker-port=0",
+    "--vertex-ai-port=0",
 )
 
 _MODEL_FAILURE = re.compile(

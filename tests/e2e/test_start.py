@@ -331,7 +331,7 @@ def test_a_port_in_use_is_an_error_in_tritons_words(repository: Path, tmp_path: 
             ["--http-port=8123", "--metrics-port=8123"],
             "METRICS requests at the same address and port 0.0.0.0:8123",
         ),
-        (["--allow-sagemaker=true"], "--allow-sagemaker is not supported"),
+        (["--allow-vertex-ai=true"], "AIP_PREDICT_ROUTE is not defined for Vertex AI endpoint"),
         (["extra"], "extra"),
     ],
 )

@@ -193,14 +193,22 @@ def test_the_command_is_installed_under_tritons_name() -> None:
     assert scripts == {"tpy": "tpy.cli:main", "tritonserver": "tpy.cli:tritonserver"}
 
 
-def test_a_flag_without_effect_warns_and_one_not_offered_is_refused() -> None:
+def test_a_flag_without_effect_warns() -> None:
     _, warnings = collect({"http_thread_count": ["3"]}, {})
     assert warnings == ["--http-thread-count has no effect: one event loop serves all connections"]
-    with pytest.raises(UsageError, match="--allow-sagemaker is not supported"):
-        collect({"allow_sagemaker": ["true"]}, {})
-    values, warnings = collect({"allow_sagemaker": ["false"]}, {})
-    assert values["allow_sagemaker"] is False
-    assert not warnings
+
+
+def test_the_environment_of_a_platform_counts_last() -> None:
+    vertex = {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": "8123", "AIP_STORAGE_URI": "gs://bucket/models"}
+    values, _ = collect({}, vertex)
+    assert (values["allow_vertex_ai"], values["allow_http"], values["allow_grpc"]) == (True, False, False)
+    assert (values["vertex_ai_port"], values["model_repository"]) == (8123, ("gs://bucket/models",))
+    values, _ = collect({"allow_http": ["true"], "model_repository": ["here"]}, {**vertex, "TPY_VERTEX_AI_PORT": "8124"})
+    assert (values["allow_http"], values["vertex_ai_port"], values["model_repository"]) == (True, 8124, ("here",))
+    with pytest.raises(UsageError, match="--vertex-ai-port: "):
+        collect({}, {"AIP_HTTP_PORT": "x"})
+    values, _ = collect({}, {"AIP_MODE": "TRAINING"})
+    assert (values["allow_vertex_ai"], values["allow_http"]) == (False, True)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ import anyio
 import msgspec
 
 from tpy import limits
-from tpy.errors import Unavailable
+from tpy.errors import AlreadyExists, InvalidArgument, Unavailable
 from tpy.files import FoundFile, UnusableFile, Walked, digest_file, read_file, walk
 from tpy_control.core.scan import (
     CONFIG_FILENAME,
@@ -43,11 +43,36 @@ class DiskRepositories:
 
     def __init__(self, repositories: Sequence[Path], *, check: Callable[[], None] = lambda: None) -> None:
         self._repositories = {str(path): path for path in repositories}
+        self._registered: dict[str, Mapping[str, str]] = {}
+        """Of repositories that were registered: the names of models whose folders are called otherwise, by folder."""
         self._check = check
         self._warned_of: set[str] = set()
         self._folders: dict[ModelLocation, tuple[str, ...]] = {}
         self.folder_changes = 0
         """Grows whenever `folders` changes."""
+
+    def register(self, path: Path, names: Mapping[str, str]) -> None:
+        """See RepositorySource."""
+        repository = str(path)
+        if not path.is_dir():
+            raise InvalidArgument(f"failed to register '{path}', repository not found")
+        if repository in self._repositories:
+            raise AlreadyExists(f"model repository '{path}' has already been registered")
+        taken = {name for each in self._registered.values() for name in each.values()}
+        for name in names.values():
+            if name in taken:
+                raise AlreadyExists(f"failed to register '{name}', there is a conflicting mapping for '{name}'")
+        # Other threads read meanwhile: dictionaries are replaced, not changed.
+        self._registered = {**self._registered, repository: dict(names)}
+        self._repositories = {**self._repositories, repository: path}
+
+    def unregister(self, path: Path) -> None:
+        """See RepositorySource."""
+        repository = str(path)
+        if repository not in self._registered:
+            raise InvalidArgument(f"failed to unregister '{path}', repository not found")
+        self._repositories = {name: each for name, each in self._repositories.items() if name != repository}
+        self._registered = {name: each for name, each in self._registered.items() if name != repository}
 
     def folders(self) -> tuple[str, ...]:
         """The folders to watch for changes: the repositories and the folders that the last scans found in them. At most
@@ -55,10 +80,13 @@ class DiskRepositories:
         found = dict.fromkeys(self._repositories)
         known = dict(self._folders)  # other threads scan meanwhile
         for location in sorted(known):
-            found[str(self._directory(location))] = None
+            if location.repository in self._repositories:
+                found[str(self._directory(location))] = None
         for location, folders in sorted(known.items()):
             if len(found) >= limits.WATCHED_FOLDERS_MAX:
                 break
+            if location.repository not in self._repositories:
+                continue
             found.update(dict.fromkeys(str(self._directory(location) / folder) for folder in folders))
         return tuple(found)[: limits.WATCHED_FOLDERS_MAX]
 
@@ -72,7 +100,13 @@ class DiskRepositories:
                     names = [entry.name for entry in entries if _may_be_model(entry)]
             except OSError as error:
                 raise Unavailable(_unreadable(path, error)) from None
-            found.extend(ModelLocation(repository, name) for name in names if self._has_utf8_name(repository, name))
+            called = self._registered.get(repository, {})
+            found.extend(
+                ModelLocation(repository, called.get(name, name)) for name in names if self._has_utf8_name(repository, name)
+            )
+        # A name that a repository was registered with means its model, whoever else has the name.
+        given = {name: repository for repository, called in self._registered.items() for name in called.values()}
+        found = [location for location in found if given.get(location.name, location.repository) == location.repository]
         for gone in set(self._folders) - set(found):
             self._folders.pop(gone, None)
             self.folder_changes += 1
@@ -107,7 +141,10 @@ class DiskRepositories:
     def scan(self, location: ModelLocation, config_name: str) -> ModelScan | None:
         """Scan a directory; None where there is none. Reads the configuration and all files up to
         FINGERPRINT_DIGEST_BYTES_MAX."""
-        directory = self._directory(location)
+        try:
+            directory = self._directory(location)
+        except FileNotFoundError:
+            return None
         try:
             walked = self._walk(location)
             config_path, config_text = _read_config(directory, config_name)
@@ -132,14 +169,20 @@ class DiskRepositories:
         relative = PurePosixPath(path)
         if not relative.parts or relative.is_absolute() or ".." in relative.parts:
             return None
-        file = self._directory(location) / relative
         try:
+            file = self._directory(location) / relative
             return digest_file(file, "md5")
         except OSError:
             return None
 
     def _directory(self, location: ModelLocation) -> Path:
-        return self._repositories[location.repository] / location.name
+        for folder, name in self._registered.get(location.repository, {}).items():
+            if name == location.name:
+                return self._repositories[location.repository] / folder
+        found = self._repositories.get(location.repository)
+        if found is None:  # unregistered meanwhile
+            raise FileNotFoundError(location.repository)
+        return found / location.name
 
     def _walk(self, location: ModelLocation) -> Walked:
         walked = walk(self._directory(location), skip=is_ignored, check=self._check)
@@ -183,6 +226,14 @@ class DiskSource(RepositorySource):
     async def md5(self, location: ModelLocation, path: str) -> str | None:
         """As DiskRepositories."""
         return await self._run(functools.partial(self._disk.md5, location, path))
+
+    async def register(self, path: Path, names: Mapping[str, str]) -> None:
+        """As DiskRepositories."""
+        await self._run(functools.partial(self._disk.register, path, names))
+
+    def unregister(self, path: Path) -> None:
+        """As DiskRepositories."""
+        self._disk.unregister(path)
 
     async def _run(self, work: Callable[[], _T]) -> _T:
         """Runs `work` in a thread that is abandoned on cancellation: a file system that hangs must not block the shutdown."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from tpy.errors import InvalidArgument, Unsupported
 from tpy.telemetry.metrics import MeasuredFamily
 from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
 
@@ -41,6 +42,15 @@ class RepositorySource(Protocol):
         """Call `changed` soon after something changed; runs until cancelled, or returns where the system has no change events
         (the periodic poll then finds changes)."""
         ...
+
+    async def register(self, path: Path, names: Mapping[str, str]) -> None:
+        """Read this folder, too, from now on; `names` are other names for models of folders in it. Raises InvalidArgument where
+        there is none, AlreadyExists for one that is read already and for a name that is given already."""
+        raise Unsupported("repositories cannot be registered beside those in the cloud")
+
+    def unregister(self, path: Path) -> None:
+        """Read it no more. Raises InvalidArgument for one that was not registered."""
+        raise InvalidArgument(f"failed to unregister '{path}', repository not found")
 
     async def prefetch(self, locations: Sequence[ModelLocation]) -> None:
         """Make the copies of models that are about to be scanned; troubles are part of their scans."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -61,6 +61,14 @@ class SeveralSources(RepositorySource):
         async with anyio.create_task_group() as tasks:
             for source in self._sources:
                 tasks.start_soon(source.watch, changed)
+
+    async def register(self, path: Path, names: Mapping[str, str]) -> None:
+        """Folders are read by the first."""
+        await self._sources[0].register(path, names)
+
+    def unregister(self, path: Path) -> None:
+        """By the first."""
+        self._sources[0].unregister(path)
 
     async def prefetch(self, locations: Sequence[ModelLocation]) -> None:
         """By each source its own."""

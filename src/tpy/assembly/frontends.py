@@ -3,9 +3,9 @@
 The nursery tree:
 
     open_ports
-    +-- engine's ports      those that must be here, as the metrics: served until the others have drained
-        +-- other ports     on stop no new connections; those that are open get answers, and close
-        or run_frontend_processes, which has them in processes of their own
+    +-- last ports          the metrics: served until the others have drained
+        +-- ports here      on stop no new connections; those that are open get answers, and close
+            +-- run_frontend_processes, which has ports in processes of their own
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tpy.remote import FrontendCommand, run_frontend_processes
 from tpy.services import Services
 
 _MODULE = "tpy.frontend_process"
-_ENGINE_PORTS_STOP_S = 1.0
+_LAST_PORTS_STOP_S = 1.0
 
 
 class Ports(NamedTuple):
@@ -47,19 +47,18 @@ async def open_ports(
     """Serve the ports for the length of the block, which begins early when `give_up` is set. To be left when `stop` is set; then
     what is in flight is answered first."""
     known = frontends()
-    engine = {name: each for name, each in options.frontends.items() if known[name].engine_only}
-    others = {name: each for name, each in options.frontends.items() if name not in engine}
+    last = {name: each for name, each in options.frontends.items() if known[name].until_drained}
+    others = {name: each for name, each in options.frontends.items() if name not in last}
+    here = {name: each for name, each in others.items() if known[name].engine_only or not options.frontend_processes}
+    there = {name: each for name, each in others.items() if name not in here}
     drained = trio.Event()
     async with trio.open_nursery() as nursery:
-        addresses = await _serve(engine, services, clock, drained, nursery)
-        if others and options.frontend_processes:
-            opened = _in_processes(options, others, services, stop, give_up)
-        else:
-            opened = _here(others, services, clock, stop)
-        async with opened as ports:
-            yield ports._replace(addresses=dict(sorted({**addresses, **ports.addresses}.items())))
+        addresses = await _serve(last, services, clock, drained, nursery)
+        opened = _in_processes(options, there, services, stop, give_up) if there else _here({}, services, clock, stop)
+        async with _here(here, services, clock, stop) as near, opened as ports:
+            yield ports._replace(addresses=dict(sorted({**addresses, **near.addresses, **ports.addresses}.items())))
         drained.set()
-        nursery.cancel_scope.deadline = trio.current_time() + _ENGINE_PORTS_STOP_S
+        nursery.cancel_scope.deadline = trio.current_time() + _LAST_PORTS_STOP_S
 
 
 async def _serve(

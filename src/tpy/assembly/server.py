@@ -141,6 +141,7 @@ async def run_server(
                         deliveries=data.deliveries,
                         metrics=metrics,
                         observers=observers,
+                        registration=control,
                     )
                     control_nursery.start_soon(readiness.follow, store)
                     closing_ports = trio.Event()

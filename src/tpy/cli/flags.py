@@ -184,15 +184,6 @@ FLAGS: tuple[Flag, ...] = (
         "counter_latencies=true|false. Histograms and summaries are refused.",
         metavar="NAME=VALUE",
     ),
-    # SageMaker and Vertex AI
-    _flag("SageMaker", "allow-sagemaker", False, "Serve SageMaker's protocol.", why=_NOT_YET, support=Support.REFUSED),
-    _flag("SageMaker", "sagemaker-port", 8080, "Port.", why=_NOT_YET, support=Support.IGNORED),
-    _flag("SageMaker", "sagemaker-safe-port-range", "", "Ports.", why=_NOT_YET, support=Support.IGNORED),
-    _flag("SageMaker", "sagemaker-thread-count", 8, "Threads.", why=_NOT_YET, support=Support.IGNORED),
-    _flag("Vertex AI", "allow-vertex-ai", False, "Serve Vertex AI's protocol.", why=_NOT_YET, support=Support.REFUSED),
-    _flag("Vertex AI", "vertex-ai-port", 8080, "Port.", why=_NOT_YET, support=Support.IGNORED),
-    _flag("Vertex AI", "vertex-ai-thread-count", 8, "Threads.", why=_NOT_YET, support=Support.IGNORED),
-    _flag("Vertex AI", "vertex-ai-default-model", "", "Model of requests that name none.", why=_NOT_YET, support=Support.IGNORED),
     # Tracing
     _flag(
         "Tracing",

@@ -11,6 +11,7 @@ import click
 from tpy.cli.flags import FLAG_BY_NAME, FLAGS
 from tpy.echo import echo
 from tpy.flag import Flag, Kind, Support, Value
+from tpy.frontends.table import platform_values
 
 _TRUE = frozenset({"true", "1", "on", "t", "yes"})
 _FALSE = frozenset({"false", "0", "off", "f", "no"})
@@ -70,15 +71,19 @@ def collect(given: Mapping[str, Sequence[str]], environment: Mapping[str, str]) 
     """Values of all flags by `Flag.field`, and warnings about those without effect.
 
     `given` maps field to its occurrences on the command line, in order; the last one wins unless the flag is a LIST. The
-    environment counts where the command line is silent; a variable that is empty counts as not set. Raises UsageError.
+    environment counts where the command line is silent; a variable that is empty counts as not set; a platform's environment
+    counts last. Raises UsageError.
     """
     values: dict[str, Value] = {}
     warnings: list[str] = []
+    platform = platform_values(environment)
     for flag in FLAGS:
         texts = list(given.get(flag.field, ()))
         variable = "" if texts else environment.get(flag.environment, "")
         if variable:
             texts = [part for part in variable.split(flag.separator) if part] if flag.kind is Kind.LIST else [variable]
+        elif not texts and flag.name in platform:
+            texts = [platform[flag.name]]
         try:
             value = _value(flag, texts)
         except UsageError as error:

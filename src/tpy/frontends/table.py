@@ -7,7 +7,7 @@ knows which frontends there are: command line, start-up messages, drain and fron
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -57,14 +57,17 @@ class Implementation(Protocol):
 class Frontend:
     """An entry of the table, which every command of tpy reads. `name` of the port in messages (`HTTP`); `service`: Triton's name
     of it, in the line with the address; `module` has the implementation and is imported when it is served; `flags` of
-    `tpy serve`. `engine_only`: served by the server's own process, with --frontend-processes too, and until the other ports have
-    drained."""
+    `tpy serve`. `engine_only`: served by the server's own process, with --frontend-processes too. `until_drained`, too: served
+    until the other ports have drained. `platform` reads the environment that a platform makes for its containers: values of
+    flags, of any, by name; they count where neither the command line nor a variable of tpy's says otherwise."""
 
     name: str
     service: str
     module: str
     flags: Sequence[Flag]
     engine_only: bool = False
+    until_drained: bool = False
+    platform: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda environment: {}
 
     def load(self) -> Implementation:
         """Import the implementation. Raises Unavailable when that fails."""
@@ -97,6 +100,14 @@ def frontends() -> Mapping[str, Frontend]:
                     f"{claim}; remove one of the packages"
                 )
     return table
+
+
+def platform_values(environment: Mapping[str, str]) -> dict[str, str]:
+    """The values of flags, by name, that the environment of a platform asks for."""
+    found: dict[str, str] = {}
+    for frontend in frontends().values():
+        found.update(frontend.platform(environment))
+    return found
 
 
 def _loaded(entry: EntryPoint) -> Frontend:

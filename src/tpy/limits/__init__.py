@@ -9,6 +9,7 @@ from tpy.limits.cloud import *  # noqa: F403
 from tpy.limits.grpc import *  # noqa: F403
 from tpy.limits.openai import *  # noqa: F403
 from tpy.limits.remote import *  # noqa: F403
+from tpy.limits.sagemaker import *  # noqa: F403
 from tpy.units import KIB, MIB, NS_PER_MS, NS_PER_S
 
 HTTP_INPUT_BYTES_MAX_DEFAULT: Final = 64 * MIB

@@ -24,5 +24,6 @@ FRONTEND = Frontend(
     service="Metrics Service",
     module="tpy.frontends.metrics_http",
     engine_only=True,
+    until_drained=True,
     flags=_FLAGS,
 )

@@ -109,6 +109,24 @@ def unexpected_error_reply(path: str) -> HttpReply:
     return error_reply(unexpected_error(path))
 
 
+async def infer(endpoint: InferEndpoint, request: HttpRequest, model: str, version: str | None, *, protocol: str) -> HttpReply:
+    """Returns the reply to an inference request, for those who have a task to wait in. Cancelled: so is the request."""
+    request.received_ns = endpoint.clock.now_ns()
+    request.record = open_record(endpoint.services.observers, request, protocol, model, "", request.received_ns)
+    answered = trio.Event()
+    call = endpoint.call(request, model, version, answered=lambda call: answered.set())
+    try:
+        if not call.begin_nowait():
+            await call.finish()
+        await answered.wait()
+        reply = await call.render_in_thread() if call.heavy_answer else call.render()
+    except BaseException:
+        call.cancel()
+        raise
+    call.sent(reply)
+    return reply
+
+
 class InferEndpoint:
     """The state that all inference calls of one HTTP port share."""
 

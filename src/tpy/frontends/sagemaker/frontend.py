@@ -1,0 +1,121 @@
+"""The implementation of the SageMaker frontend in the table."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import msgspec
+import trio
+from quart_trio import QuartTrio
+
+from tpy import limits
+from tpy.clock import Clock
+from tpy.errors import InvalidArgument
+from tpy.flag import Value, read_values
+from tpy.frontends.http.app import Routes, bare_app
+from tpy.frontends.http.infer import InferEndpoint
+from tpy.frontends.http.options import HttpOptions, parse_restricted_apis
+from tpy.frontends.http.serving import serve_application
+from tpy.frontends.sagemaker.api import SageMakerApi, sagemaker_error
+from tpy.frontends.transport import BoundAddress
+from tpy.services import Services
+
+
+class Options(HttpOptions, frozen=True, kw_only=True):
+    """Those of an HTTP port, the model at /invocations, what is asked there, and what /ping tells."""
+
+    model: str = ""
+    form: str = "infer"
+    ping_mode: str = "ready"
+
+
+class _Values(msgspec.Struct, frozen=True, kw_only=True):
+    """The values of the flags that are read here."""
+
+    exit_timeout_secs: int
+    allow_http: bool
+    http_address: str
+    http_port: int
+    http_max_input_size: int
+    http_restricted_api: tuple[str, ...]
+    allow_grpc: bool
+    grpc_port: int
+    allow_metrics: bool
+    metrics_port: int
+    allow_sagemaker: bool
+    sagemaker_port: int
+    sagemaker_safe_port_range: str
+    sagemaker_default_model: str
+    sagemaker_inference_type: str
+    sagemaker_ping_mode: str
+
+
+def read_options(values: Mapping[str, Value]) -> Options | None:
+    """See `tpy.frontends.table.Implementation`."""
+    v = read_values(values, _Values)
+    if not v.allow_sagemaker:
+        return None
+    if v.http_address.startswith("unix:"):
+        raise InvalidArgument("--http-address: expected an address, as HTTP has one Unix socket for itself")
+    if v.sagemaker_safe_port_range:
+        _require_safe_ports(v)
+    return Options(
+        address=v.http_address,
+        port=v.sagemaker_port,
+        max_input_size=v.http_max_input_size,
+        restricted=parse_restricted_apis(v.http_restricted_api),
+        drain_timeout_s=float(v.exit_timeout_secs + limits.ANSWERS_STOP_S),
+        model=v.sagemaker_default_model,
+        form=v.sagemaker_inference_type,
+        ping_mode=v.sagemaker_ping_mode,
+    )
+
+
+def _require_safe_ports(v: _Values) -> None:
+    """Raise InvalidArgument, with Triton's text, for another port outside the range."""
+    found = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", v.sagemaker_safe_port_range)
+    if found is None or int(found[1]) > int(found[2]):
+        raise InvalidArgument(f"--sagemaker-safe-port-range: expected <first>-<last>, got '{v.sagemaker_safe_port_range}'")
+    first, last = int(found[1]), int(found[2])
+    for name, allowed, port in (
+        ("HTTP", v.allow_http, v.http_port),
+        ("GRPC", v.allow_grpc, v.grpc_port),
+        ("metrics", v.allow_metrics, v.metrics_port),
+    ):
+        if allowed and port and not first <= port <= last:
+            raise InvalidArgument(
+                f"The server cannot listen to {name} requests at port {port}, allowed port range is [{first}, {last}]"
+            )
+
+
+def create_app(endpoint: InferEndpoint, *, options: Options) -> QuartTrio:
+    """The application with all routes."""
+    app = bare_app()
+    routes = Routes(app, endpoint.policy, refuse=sagemaker_error)
+    api = SageMakerApi(endpoint, model=options.model, form=options.form, ping_mode=options.ping_mode)
+    routes.add("health", "/ping", GET=api.ping)
+    routes.add("", "/invocations", POST=api.invocations)
+    for rule in ("/models", "/models/"):
+        routes.add("model-repository", rule, GET=api.list_models, POST=api.load)
+    routes.add("model-repository", "/models/<name>", GET=api.get_model, DELETE=api.unload)
+    routes.add("", "/models/<name>/invoke", POST=api.invoke)
+    return app
+
+
+async def serve(
+    options: Options,
+    services: Services,
+    clock: Clock,
+    *,
+    stop: trio.Event,
+    inherited: Sequence[socket.socket] = (),
+    task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """See `tpy.frontends.table.Implementation`."""
+    create = partial(create_app, options=options)
+    await serve_application(
+        options, create, services, clock, name="SageMaker", stop=stop, inherited=inherited, task_status=task_status
+    )

@@ -1,0 +1,11 @@
+"""Bounds of the SageMaker frontend."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SAGEMAKER_UNLOAD_S_MAX: Final = 350.0
+"""Wait for a model to be unloaded, as Triton's: SageMaker gives up after 360 s."""
+
+SAGEMAKER_UNLOAD_PAUSE_S: Final = 0.05
+"""Pause between two looks at it."""
