@@ -23,7 +23,10 @@ from .pages import ROOT, Block, blocks, commands, matches
 
 _COMMAND_S_MAX = 180.0
 """A command of a page that installs packages takes minutes on a machine that is busy."""
-_PLATFORMS = {
+_SERVICES = {
+    "HTTPService": "localhost:8000",
+    "GRPCInferenceService": "localhost:8001",
+    "Metrics Service": "localhost:8002",
     "OpenAI HTTPService": "localhost:9000",
     "Sagemaker HTTPService": "localhost:8080",
     "Vertex AI HTTPService": "localhost:8080",
@@ -183,14 +186,13 @@ class Reader:
         if self._server is None:
             return []
         server = self._server
-        addresses = [("localhost:8000", server.http), ("localhost:8001", server.grpc), ("localhost:8002", server.metrics)]
-        platforms = [(shown, server.address(service)) for service, shown in _PLATFORMS.items()]
-        return addresses + [(shown, address) for shown, address in platforms if address is not None]
+        found = [(shown, server.address(service)) for service, shown in _SERVICES.items()]
+        return [(shown, address) for shown, address in found if address is not None]
 
     def _changed(self, text: str) -> str:
         for shown, real in self._addresses():
             text = text.replace(shown, real)
-        if self._server is not None:
+        if self._server is not None and self._server.address("HTTPService") is not None:
             for command in ("demo", "infer"):
                 text = text.replace(f"tpy {command} ", f"tpy {command} --port {self._server.http.rpartition(':')[2]} ")
         return text

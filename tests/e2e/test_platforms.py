@@ -132,7 +132,7 @@ def test_generate_on_sagemaker(repository: Path, kind: str) -> None:
 
 @pytest.fixture
 def archives() -> Iterator[Path]:
-    """Where SageMaker unpacks the archives of models."""
+    """The folder of an archive, as SageMaker unpacks it."""
     root = Path("/opt/ml/models") / f"tpytest{os.getpid()}"
     try:
         root.mkdir(parents=True)

@@ -205,7 +205,7 @@ def test_the_environment_of_a_platform_counts_last() -> None:
     assert (values["vertex_ai_port"], values["model_repository"]) == (8123, ("gs://bucket/models",))
     values, _ = collect({"allow_http": ["true"], "model_repository": ["here"]}, {**vertex, "TPY_VERTEX_AI_PORT": "8124"})
     assert (values["allow_http"], values["vertex_ai_port"], values["model_repository"]) == (True, 8124, ("here",))
-    with pytest.raises(UsageError, match="--vertex-ai-port: "):
+    with pytest.raises(UsageError, match="--vertex-ai-port"):
         collect({}, {"AIP_HTTP_PORT": "x"})
     values, _ = collect({}, {"AIP_MODE": "TRAINING"})
     assert (values["allow_vertex_ai"], values["allow_http"]) == (False, True)
