@@ -143,3 +143,67 @@ def test_the_manifests_fit_each_other_and_the_server() -> None:
     assert container["resources"]["requests"].keys() == {"cpu", "memory"}
     security = container["securityContext"]
     assert (security["allowPrivilegeEscalation"], security["readOnlyRootFilesystem"]) == (False, True)
+
+
+def example(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((EXAMPLES / "container" / name).read_text()))
+
+
+def test_the_manifests_of_scaling_fit_the_deployment() -> None:
+    deployment = manifests()["Deployment"]
+    claim, monitor, scaler = example("autoscale.yaml")
+    assert [(each["apiVersion"], each["kind"]) for each in (claim, monitor, scaler)] == [
+        ("v1", "PersistentVolumeClaim"),
+        ("monitoring.coreos.com/v1", "PodMonitor"),
+        ("autoscaling/v2", "HorizontalPodAutoscaler"),
+    ]
+    pod = deployment["spec"]["template"]["spec"]
+    claims = [volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume]
+    assert claims == [claim["metadata"]["name"]]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    [scraped] = monitor["spec"]["podMetricsEndpoints"]
+    assert scraped["port"] in {port["name"] for port in pod["containers"][0]["ports"]}
+    target = scaler["spec"]["scaleTargetRef"]
+    assert (target["apiVersion"], target["kind"], target["name"]) == ("apps/v1", "Deployment", deployment["metadata"]["name"])
+    assert scaler["spec"]["minReplicas"] == deployment["spec"]["replicas"] < scaler["spec"]["maxReplicas"]
+    [metric] = scaler["spec"]["metrics"]
+    [rule] = example("prometheus-adapter.yaml")[0]["rules"]["custom"]
+    assert metric["pods"]["metric"]["name"] == rule["name"]["as"]
+    known = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    for family in re.findall(r"nv_\w+", rule["seriesQuery"] + rule["metricsQuery"]):
+        assert family in known
+
+
+def test_the_compose_file_fits_the_server() -> None:
+    [compose] = example("compose.yaml")
+    services = compose["services"]
+    tpy = services["tpy"]
+    context_ = (EXAMPLES / "container" / tpy["build"]["context"]).resolve()
+    assert (context_ / tpy["build"]["dockerfile"]).is_file()
+    flags = {text.split("=")[0].removeprefix("--") for text in tpy["command"]}
+    assert flags <= set(FLAG_BY_NAME)
+    exit_s = next(int(text.partition("=")[2]) for text in tpy["command"] if text.startswith("--exit-timeout-secs="))
+    assert int(tpy["stop_grace_period"].removesuffix("s")) > exit_s
+    mounts = [text for service in services.values() for text in service["volumes"]]
+    for text in mounts:
+        source = text.split(":")[0]
+        assert (EXAMPLES / "container" / source).is_file() if source.startswith("./") else True
+    assert {text.split(":")[0] for text in mounts if text[0] not in "./$"} == compose["volumes"].keys()
+    [scraping] = example("prometheus.yml")[0]["scrape_configs"]
+    [target] = scraping["static_configs"][0]["targets"]
+    assert target == f"tpy:{FLAG_BY_NAME['metrics-port'].default}"
+    [source_] = example("grafana-datasource.yml")[0]["datasources"]
+    assert source_["url"] == "http://prometheus:9090"
+    assert {each for service in services.values() for each in service.get("depends_on", ())} <= services.keys()
+
+
+def test_the_image_for_gpus_differs_in_its_base_alone() -> None:
+    plain, gpu = ((EXAMPLES / "container" / name).read_text() for name in ("Dockerfile", "Dockerfile.gpu"))
+
+    def tail(text: str) -> str:
+        return text[text.index("COPY --from=build") :]
+
+    assert tail(plain) == tail(gpu)
+    assert gpu.count("FROM nvidia/cuda:") == 2
+    assert "'/src[gpu]'" in gpu
