@@ -53,7 +53,8 @@ def create_app(endpoint: InferEndpoint) -> QuartTrio:
     routes.add("metadata", "/", GET=pages.start)
     routes.add("model-repository", "/v2/models", GET=pages.models)
     routes.add("", "/docs", GET=pages.docs)
-    routes.add("", "/openapi.json", GET=pages.openapi)
+    for rule in ("/openapi.json", "/v2/openapi.json"):
+        routes.add("", rule, GET=pages.openapi)
     routes.add("health", "/v2/health/live", GET=control.live)
     routes.add("health", "/v2/health/ready", GET=control.ready)
     routes.add("health", f"{any_model}/ready", GET=control.model_ready)

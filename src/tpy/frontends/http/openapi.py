@@ -70,6 +70,7 @@ OPERATIONS: Final = (
     Operation("Server", "GET", "/v2", "Name, version and extensions of the server"),
     Operation("Server", "GET", "/docs", "This page"),
     Operation("Server", "GET", "/openapi.json", "This page as an OpenAPI document"),
+    Operation("Server", "GET", "/v2/openapi.json", "The same, for clients that know the path of the API alone"),
     Operation("Health", "GET", "/v2/health/live", "200 when the server runs"),
     Operation("Health", "GET", "/v2/health/ready", "200 when the models of the start are ready"),
     Operation("Models", "GET", "/v2/models", "Every model with its state, and why it is not ready"),
