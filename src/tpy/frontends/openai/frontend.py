@@ -27,7 +27,7 @@ from tpy.frontends.openai.answers import error_reply
 from tpy.frontends.openai.api import OpenAiApi
 from tpy.frontends.openai.templates import ChatTemplate, read_template, read_tokenizer
 from tpy.frontends.restrictions import parse_restricted
-from tpy.frontends.transport import BoundAddress
+from tpy.frontends.transport import BoundAddress, read_tls
 from tpy.services import Services
 
 
@@ -77,6 +77,7 @@ def read_options(values: Mapping[str, Value]) -> Options | None:
             *parse_restricted_apis(v.http_restricted_api),
             *parse_restricted(v.openai_restricted_api, flag="openai-restricted-api", kind="api"),
         ),
+        tls=read_tls(values, "HTTP"),
         drain_timeout_s=float(v.exit_timeout_secs + limits.ANSWERS_STOP_S),
         template=template,
         max_tokens=v.openai_default_max_tokens,

@@ -20,7 +20,7 @@ from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.options import HttpOptions, parse_restricted_apis
 from tpy.frontends.http.serving import serve_application
 from tpy.frontends.sagemaker.api import SageMakerApi, sagemaker_error
-from tpy.frontends.transport import BoundAddress
+from tpy.frontends.transport import BoundAddress, read_tls
 from tpy.services import Services
 
 
@@ -67,6 +67,7 @@ def read_options(values: Mapping[str, Value]) -> Options | None:
         port=v.sagemaker_port,
         max_input_size=v.http_max_input_size,
         restricted=parse_restricted_apis(v.http_restricted_api),
+        tls=read_tls(values, "HTTP"),
         drain_timeout_s=float(v.exit_timeout_secs + limits.ANSWERS_STOP_S),
         model=v.sagemaker_default_model,
         form=v.sagemaker_inference_type,

@@ -23,7 +23,7 @@ from tpy.frontends.http.message import HttpReply, HttpRequest
 from tpy.frontends.http.options import HttpOptions, parse_restricted_apis
 from tpy.frontends.http.serving import serve_application
 from tpy.frontends.http.shared_memory import RegionsApi
-from tpy.frontends.transport import BoundAddress
+from tpy.frontends.transport import BoundAddress, read_tls
 from tpy.messages import RegionKind
 from tpy.services import Services
 
@@ -78,6 +78,7 @@ def read_options(values: Mapping[str, Value]) -> Options | None:
         port=v.vertex_ai_port,
         max_input_size=v.http_max_input_size,
         restricted=parse_restricted_apis(v.http_restricted_api),
+        tls=read_tls(values, "HTTP"),
         drain_timeout_s=float(v.exit_timeout_secs + limits.ANSWERS_STOP_S),
         predict_route=v.vertex_ai_predict_route,
         health_route=v.vertex_ai_health_route,
