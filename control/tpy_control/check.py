@@ -24,7 +24,7 @@ from tpy.config import (
 from tpy.errors import InvalidArgument
 from tpy.ids import Generation, ModelId
 from tpy.state import DesiredModel, DesiredVersion
-from tpy_control.core.agents import mismatches, required_md5s
+from tpy_control.core.agents import CHECKSUM_AGENT, mismatches, required_md5s
 from tpy_control.core.candidate import DUPLICATE_TEXT, Refused, components_of, interpret, select_versions
 from tpy_control.core.scan import CONFIG_FILENAME, ModelScan
 from tpy_control.sources.disk import DiskRepositories
@@ -187,14 +187,26 @@ def _check_references(disk: DiskRepositories, one: _Scanned, config: ModelConfig
         if component not in names:
             message = f"ensemble '{name}' depends on '{component}', which no repository has"
             problems.append(Problem(path=path, field="ensemble_scheduling.step", message=message))
-    try:
-        required = required_md5s(config)
-    except InvalidArgument as error:
-        return [*problems, Problem(path=path, field="model_repository_agents", message=error.message)]
-    found_md5s = {file: disk.md5(scan.location, file) for file in required}
-    problems.extend(
-        Problem(path=path, field="model_repository_agents", message=text) for text in mismatches(required, found_md5s)
-    )
+    return [*problems, *_check_agents(disk, one, config)]
+
+
+def _check_agents(disk: DiskRepositories, one: _Scanned, config: ModelConfig) -> list[Problem]:
+    """Checks what the agent `checksum` would; the others run when the model is loaded."""
+    field = "model_repository_agents"
+    agents = () if config.model_repository_agents is None else config.model_repository_agents.agents
+    problems: list[Problem] = []
+    for agent in agents:
+        if agent.name != CHECKSUM_AGENT:
+            text = f"what the repository agent '{agent.name}' does when the model is loaded is not checked"
+            problems.append(Problem(path=one.path, field=field, message=text, severity=Severity.WARNING))
+            return problems  # those behind it see what it leaves
+        try:
+            required = required_md5s(agent)
+        except InvalidArgument as error:
+            problems.append(Problem(path=one.path, field=field, message=error.message))
+            continue
+        found_md5s = {file: disk.md5(one.scan.location, file) for file in required}
+        problems.extend(Problem(path=one.path, field=field, message=text) for text in mismatches(required, found_md5s))
     return problems
 
 

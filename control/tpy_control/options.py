@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from tpy.limits import AGENT_ACTION_S_MAX
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control.address import RepositoryAddress
 from tpy_control.sources.cloud import CloudOptions
@@ -41,7 +42,8 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
     long, so that a half-copied model is not loaded. `scratch_directory`: where the directories of `file:` overrides are made;
     None is the system's place for temporary files. `require_repositories` false: when a repository cannot be read at the start,
     the control plane runs all the same, and the server is neither live nor ready. `cloud` is for repositories in
-    the cloud.
+    the cloud. `agent_command` runs repository agents: the command of their process, and last their folder;
+    () runs none but `checksum`. `agent_timeout_s` is the time that each has for an action.
     """
 
     repositories: tuple[RepositoryAddress, ...]
@@ -57,6 +59,8 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
     settle_ns: int = 1000 * NS_PER_MS
     scratch_directory: Path | None = None
     cloud: CloudOptions | None = None
+    agent_command: tuple[str, ...] = ()
+    agent_timeout_s: float = AGENT_ACTION_S_MAX
 
     @property
     def folders(self) -> tuple[Path, ...]:

@@ -17,6 +17,7 @@ from tpy.messages import IndexEntry, ModelState
 from tpy.reloading import reloaded
 from tpy.state import DesiredWriter, ModelStateStore, Snapshot
 from tpy.units import NS_PER_S
+from tpy_control.agents import AgentLifecycles
 from tpy_control.core.candidate import DUPLICATE_TEXT, Candidate, Override, RefusalKind, Refused
 from tpy_control.core.control import Action, ControlCore, Put, Reject, Remove, Withdraw
 from tpy_control.core.debounce import Debouncer, PollResult
@@ -63,6 +64,7 @@ class Plane:
         source: RepositorySource,
         preparation: Preparation,
         overrides: OverrideDirectories,
+        agents: AgentLifecycles,
         clock: Clock,
     ) -> None:
         self.options = options
@@ -71,6 +73,7 @@ class Plane:
         self.source = source
         self.preparation = preparation
         self.overrides = overrides
+        self.agents = agents
         self.known_locations: Sequence[ModelLocation] = ()
         self._writer = writer
         self._clock = clock
@@ -211,7 +214,10 @@ class Plane:
         apply_again = retry and is_refused(snapshot, before)
         actions = self.core.apply(outcome, why=why, by_name=by_name, failed=failed, apply_again=apply_again, reload_touched=retry)
         self.perform(actions)
-        self.source.prepared(outcome.directory, is_used=True)
+        desired = self.core.desired(outcome.id)
+        if outcome.lifecycle and desired is not None:
+            self.agents.keep(outcome, desired)
+        self.source.prepared(outcome.origin or outcome.directory, is_used=True)
 
     def perform(self, actions: Iterable[Action]) -> None:
         """Write what the core decided."""

@@ -7,11 +7,12 @@ import logging
 
 import msgspec
 
-from tpy.errors import InvalidArgument
+from tpy.config import ModelConfig
+from tpy.errors import TpyError
 from tpy.ids import ModelId
-from tpy_control.core.agents import mismatches, required_md5s
-from tpy_control.core.candidate import Candidate, Override, RefusalKind, Refused, interpret
-from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
+from tpy_control.agents import AgentLifecycles
+from tpy_control.core.candidate import Candidate, Override, RefusalKind, Refused, config_with_agents, interpret
+from tpy_control.core.scan import CONFIG_FILENAME, CONFIGS_FOLDER, DirectoryFingerprint, ModelLocation, ModelScan
 from tpy_control.offload import Offload
 from tpy_control.sources.protocol import RepositorySource
 
@@ -26,23 +27,60 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class Preparation:
-    """Makes candidates. Stateless; calls may run at the same time."""
+    """Makes candidates. Calls may run at the same time."""
 
-    def __init__(self, *, auto_complete: bool, offload: Offload) -> None:
+    def __init__(self, *, auto_complete: bool, offload: Offload, agents: AgentLifecycles) -> None:
         self._auto_complete = auto_complete
         self._offload = offload
+        self._agents = agents
 
     async def prepare(
         self, source: RepositorySource, scan: ModelScan, model: ModelId, *, override: Override | None = None
     ) -> Prepared:
         """Make a candidate of a scan. `source` is its source, for the files that agents check."""
-        work = functools.partial(_interpret, scan, model, self._auto_complete, override)
-        outcome = await self._offload(work)
+        config = await self._offload(functools.partial(config_with_agents, scan, override))
+        if config is not None:
+            return Prepared(scan.fingerprint, await self._prepare_by_agents(source, scan, model, config, override))
+        return Prepared(scan.fingerprint, await self._interpret(scan, model, override))
+
+    async def _prepare_by_agents(
+        self, source: RepositorySource, scan: ModelScan, model: ModelId, config: ModelConfig, override: Override | None
+    ) -> Candidate | Refused:
+        """Make a candidate of what the agents of a configuration leave."""
+        key = (scan.fingerprint, override, config)
+        current = self._agents.current(model, key)
+        if current is not None:
+            return current
+        try:
+            lifecycle, found_by, location = await self._agents.load(source, scan, model, config, key)
+        except TpyError as error:
+            return Refused(id=model, kind=RefusalKind.POLL, message=error.message)
+        outcome: Candidate | Refused | None = None
+        try:
+            outcome = await self._read_again(found_by, location, scan, model, override)
+        finally:
+            if not isinstance(outcome, Candidate):
+                await self._agents.fail(lifecycle)
         if isinstance(outcome, Candidate):
-            faults = await _agent_faults(source, scan.location, outcome)
-            if faults:
-                outcome = Refused(id=model, kind=RefusalKind.POLL, message="; ".join(faults))
-        return Prepared(scan.fingerprint, outcome)
+            return msgspec.structs.replace(
+                outcome, fingerprint=scan.fingerprint, lifecycle=lifecycle.number, origin=scan.directory
+            )
+        return outcome
+
+    async def _read_again(
+        self, source: RepositorySource, location: ModelLocation, scan: ModelScan, model: ModelId, override: Override | None
+    ) -> Candidate | Refused:
+        if location != scan.location:
+            config_name = scan.config_path.removeprefix(f"{CONFIGS_FOLDER}/").removesuffix(".pbtxt")
+            found = await source.scan(location, config_name=config_name if scan.config_path != CONFIG_FILENAME else "")
+            if found is None:
+                text = f"the folder {location.repository}/{location.name}, which a repository agent put in place, is not there"
+                return Refused(id=model, kind=RefusalKind.POLL, message=text)
+            scan = found
+        return await self._interpret(scan, model, override)
+
+    async def _interpret(self, scan: ModelScan, model: ModelId, override: Override | None) -> Candidate | Refused:
+        return await self._offload(functools.partial(_interpret, scan, model, self._auto_complete, override))
 
 
 def _interpret(scan: ModelScan, model: ModelId, auto_complete: bool, override: Override | None) -> Candidate | Refused:
@@ -52,12 +90,3 @@ def _interpret(scan: ModelScan, model: ModelId, auto_complete: bool, override: O
         _log.exception("a configuration could not be read because of a bug", extra={"context": {"model": str(model)}})
         message = f"internal error while reading the configuration: {type(error).__name__}: {error}"
         return Refused(id=model, kind=RefusalKind.POLL, message=message)
-
-
-async def _agent_faults(source: RepositorySource, location: ModelLocation, candidate: Candidate) -> list[str]:
-    try:
-        required = required_md5s(candidate.config)
-    except InvalidArgument as error:
-        return [error.message]
-    found = {path: await source.md5(location, path) for path in required}
-    return mismatches(required, found)

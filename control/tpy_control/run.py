@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 
 import anyio
@@ -9,6 +10,8 @@ import anyio
 from tpy.clock import Clock, SystemClock
 from tpy.errors import InvalidArgument, Unavailable
 from tpy.state import DesiredWriter, ModelStateStore
+from tpy_control.agents import AgentLifecycles
+from tpy_control.core.agents import CHECKSUM_AGENT
 from tpy_control.offload import Offload, in_thread
 from tpy_control.options import ControlMode, ControlOptions
 from tpy_control.overrides import OverrideDirectories
@@ -46,13 +49,19 @@ async def run_control_plane(
     clock = SystemClock() if clock is None else clock
     source = await _open(options, clock) if source is None else source
     overrides = OverrideDirectories(options.scratch_directory)
+    agents = AgentLifecycles(
+        functools.partial(_agent_command, options.agent_command),
+        timeout_s=options.agent_timeout_s,
+        parent=options.scratch_directory,
+    )
     plane = Plane(
         options,
         store=store,
         writer=writer,
         source=source,
-        preparation=Preparation(auto_complete=options.auto_complete, offload=offload),
+        preparation=Preparation(auto_complete=options.auto_complete, offload=offload, agents=agents),
         overrides=overrides,
+        agents=agents,
         clock=clock,
     )
     try:
@@ -68,6 +77,7 @@ async def run_control_plane(
             if options.mode is not ControlMode.NONE:
                 # Before the first scan, so that no change is lost between the two.
                 tasks.start_soon(source.watch, plane.wake)
+            tasks.start_soon(agents.follow_forever, store)
             await plane.start()
             if options.cloud is not None:
                 tasks.start_soon(plane.return_unused_forever)
@@ -79,8 +89,16 @@ async def run_control_plane(
                 tasks.start_soon(overrides.remove_unused_forever, store)
             await anyio.sleep_forever()
     finally:
+        await agents.aclose()
         await overrides.aclose()
         await source.aclose()
+
+
+def _agent_command(command: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """The command of an agent's process. Raises InvalidArgument where none is run."""
+    if not command:
+        raise InvalidArgument(f"unable to find repository agent '{name}'; expected '{CHECKSUM_AGENT}'")
+    return (*command[:-1], name, command[-1])
 
 
 async def _open(options: ControlOptions, clock: Clock) -> RepositorySource:

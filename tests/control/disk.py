@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -42,12 +43,15 @@ class Disk:
         self.control: ControlPlane
 
     @asynccontextmanager
-    async def running(self, mode: ControlMode, *, settle_ms: int = 100, poll_ms: int = 3_600_000) -> AsyncIterator[ControlPlane]:
+    async def running(
+        self, mode: ControlMode, *, settle_ms: int = 100, poll_ms: int = 3_600_000, **more: Any
+    ) -> AsyncIterator[ControlPlane]:
         options = ControlOptions(
             repositories=(self.repository,),
             mode=mode,
             settle_ns=settle_ms * NS_PER_MS,
             poll_interval_ns=poll_ms * NS_PER_MS,
+            **more,
         )
         with anyio.fail_after(PATIENCE_S):
             async with anyio.create_task_group() as tasks:

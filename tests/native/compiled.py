@@ -22,3 +22,10 @@ def library(source: str, *, name: str | None = None) -> Path:
     target = Path(_folder().name) / f"libtriton_{name or source}.so"
     compile_plugin(SOURCES / f"{source}.c", target)
     return target
+
+
+def agent_library(folder: Path) -> Path:
+    """Puts the agent of tests/native/plugins into a folder of agents, under the name `shift`. Returns that folder."""
+    (folder / "shift").mkdir(parents=True)
+    (folder / "shift" / "libtritonrepoagent_shift.so").symlink_to(library("agent"))
+    return folder

@@ -84,7 +84,8 @@ class Override(msgspec.Struct, frozen=True, kw_only=True):
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A model that could be served. `config` is normalised. `versions` are those that the version policy selects, never none.
-    `shared` are the content keys of the files of all versions; `warnings` are for the log."""
+    `shared` are the content keys of the files of all versions; `warnings` are for the log. `lifecycle` is
+    the number of what its repository agents know of it, 0 without any; `origin` then the directory in the repository."""
 
     id: ModelId
     directory: ModelDirectory
@@ -94,6 +95,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     shared: frozenset[tuple[str | int, ...]]
     override: Override | None = None
     warnings: tuple[str, ...] = ()
+    lifecycle: int = 0
+    origin: ModelDirectory | None = None
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -123,6 +126,19 @@ def select_versions(policy: VersionPolicy | None, available: Iterable[Version]) 
         return tuple(version for version in versions if version in policy.specific.versions)
     count = 1 if policy is None or policy.latest is None else policy.latest.num_versions
     return tuple(versions[-count:]) if count > 0 else ()
+
+
+def config_with_agents(scan: ModelScan, override: Override | None) -> ModelConfig | None:
+    """The configuration as it is written, if it names repository agents. None for one that cannot be read: `interpret` says
+    why."""
+    text = scan.config_text if override is None else override.config_json
+    if scan.error or text is None or "agents" not in text.lower():
+        return None
+    try:
+        config = _parse(scan, auto_complete=True, override=override).config
+    except ConfigError:
+        return None
+    return config if config.model_repository_agents is not None and config.model_repository_agents.agents else None
 
 
 def interpret(scan: ModelScan, model: ModelId, *, auto_complete: bool, override: Override | None = None) -> Candidate | Refused:

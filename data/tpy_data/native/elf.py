@@ -26,32 +26,33 @@ class SharedLibrary(msgspec.Struct, frozen=True):
     needed: tuple[str, ...]
 
 
-def read(path: Path) -> SharedLibrary:
-    """Raises InvalidArgument for a file that is no shared library of this machine's kind, NotFound for none."""
+def read(path: Path, kind: str = "backend") -> SharedLibrary:
+    """Raises InvalidArgument for a file that is no shared library of this machine's kind, NotFound for none.
+    `kind` is that of the plug-in."""
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise NotFound(f"unable to load backend library '{path}': {error.strerror}") from error
+        raise NotFound(f"unable to load {kind} library '{path}': {error.strerror}") from error
     if content[:4] != b"\x7fELF":
-        raise InvalidArgument(f"unable to load backend library '{path}': it is no shared library (ELF file)")
+        raise InvalidArgument(f"unable to load {kind} library '{path}': it is no shared library (ELF file)")
     if content[4:6] != b"\x02\x01":
-        raise InvalidArgument(f"unable to load backend library '{path}': it is not for a little-endian machine with 64 bits")
+        raise InvalidArgument(f"unable to load {kind} library '{path}': it is not for a little-endian machine with 64 bits")
     try:
-        return _read(path, content)
+        return _read(path, content, kind)
     except (struct.error, UnicodeDecodeError, ValueError):
-        raise InvalidArgument(f"unable to load backend library '{path}': the file is cut off or damaged") from None
+        raise InvalidArgument(f"unable to load {kind} library '{path}': the file is cut off or damaged") from None
 
 
-def _read(path: Path, content: bytes) -> SharedLibrary:
+def _read(path: Path, content: bytes, kind: str) -> SharedLibrary:
     header = _HEADER.unpack_from(content)
-    kind, machine, sections_at, section_size, section_count = header[1], header[2], header[6], header[11], header[12]
+    elf_type, machine, sections_at, section_size, section_count = header[1], header[2], header[6], header[11], header[12]
     found = _MACHINES.get(machine, f"machine {machine}")
     if found != platform.machine():
         raise InvalidArgument(
-            f"unable to load backend library '{path}': it was built for {found}, this machine is {platform.machine()}"
+            f"unable to load {kind} library '{path}': it was built for {found}, this machine is {platform.machine()}"
         )
-    if kind != _SHARED_OBJECT:
-        raise InvalidArgument(f"unable to load backend library '{path}': it is no shared library")
+    if elf_type != _SHARED_OBJECT:
+        raise InvalidArgument(f"unable to load {kind} library '{path}': it is no shared library")
     sections = [_SECTION.unpack_from(content, sections_at + section_size * index) for index in range(section_count)]
     needed: list[str] = []
     for section in sections:

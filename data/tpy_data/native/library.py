@@ -34,6 +34,12 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "tpy_instance_ready": (_OBJECT, (_POINTER,)),
     "tpy_instance_held": (_INT, (_POINTER,)),
     "tpy_instance_close": (_OBJECT, (_POINTER,)),
+    "tpy_agent_open": (_OBJECT, (_TEXT,)),
+    "tpy_agent_model_open": (_OBJECT, (_POINTER, _TEXT, _TEXT, _TEXT, _OBJECT)),
+    "tpy_agent_model_act": (_OBJECT, (_POINTER, _INT)),
+    "tpy_agent_model_location": (_OBJECT, (_POINTER,)),
+    "tpy_agent_model_close": (_OBJECT, (_POINTER,)),
+    "tpy_agent_close": (_OBJECT, (_POINTER,)),
     "tpy_call_answer": (None, (_POINTER, _TEXT, ctypes.c_int64, _TEXT, _OBJECT, _OBJECT, _INT, _TEXT, _INT)),
     "tpy_execute": (_OBJECT, (_POINTER, _OBJECT, _OBJECT)),
 }
@@ -67,14 +73,14 @@ class Host:
                 self._library.tpy_start_batches(callables())
                 self._has_batches = True
 
-    def prepare(self, path: Path) -> None:
+    def prepare(self, path: Path, kind: str = "backend") -> None:
         """Make this process one in which the plug-in can be loaded. Raises InvalidArgument for a file that is no library of this
-        machine's kind, NotFound for none.
+        machine's kind, NotFound for none, which name it a library of this `kind` of plug-in.
 
         A plug-in may name Triton's library as one that it needs, under whatever name that had when it was packed. An empty
         library of that name is loaded first: so the loader looks no further, and finds the functions in this one.
         """
-        for name in elf.read(path).needed:
+        for name in elf.read(path, kind).needed:
             if name.startswith("libtritonserver") and name != building.HOST_LIBRARY and name not in self._aliases:
                 self._aliases[name] = self._load_alias(name)
 

@@ -217,9 +217,8 @@ FLAGS: tuple[Flag, ...] = (
         "Backends",
         "repoagent-directory",
         "/opt/tritonserver/repoagents",
-        "Folder of repository agents.",
-        why="agents are part of tpy, shared libraries are not loaded",
-        support=Support.IGNORED,
+        "Folder of compiled repository agents: DIRECTORY/NAME/libtritonrepoagent_NAME.so.",
+        metavar="DIRECTORY",
     ),
     # Response cache, rate limiter
     _flag(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,6 +80,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     metrics_interval_ms: int
     metrics_config: tuple[str, ...]
     backend_directory: str
+    repoagent_directory: str
     backend_config: tuple[str, ...]
     cache_config: tuple[str, ...]
     response_cache_byte_size: int
@@ -216,6 +218,7 @@ def _control(v: _Values, environment: Mapping[str, str]) -> ControlOptions:
         model_config_name=v.model_config_name,
         auto_complete=not (v.disable_auto_complete_config or v.strict_model_config),
         namespacing=v.model_namespacing,
+        agent_command=(sys.executable, "-m", "tpy_data.agents", v.repoagent_directory),
     )
 
 

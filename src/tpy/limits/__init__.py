@@ -53,6 +53,13 @@ NATIVE_REPOSITORY_CALL_S_MAX: Final = 3600.0
 """A compiled plug-in that has a model loaded, or asks whether one is ready, waits for so long: longer than any load, so that a
 thread of its is not lost for ever where the server forgets the call."""
 
+AGENT_ACTION_S_MAX: Final = 300.0
+"""Seconds that a repository agent has for one action: to decrypt a large model, say. Other models of the agent wait meanwhile, so
+one that takes longer is ended."""
+
+AGENT_REPLY_BYTES_MAX: Final = 1 * MIB
+"""An answer of the process of a repository agent: a path, or an error text."""
+
 MODEL_NAME_BYTES_MAX: Final = 255
 """The name of a model to load: it is the name of a folder, which file systems bound so."""
 

@@ -13,7 +13,7 @@ A move that is not in LEGAL_MOVES raises IllegalMove: that is a bug of the write
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from types import MappingProxyType
 
 import anyio
@@ -72,7 +72,7 @@ class ModelStateStore:
             )
         return self._snapshot
 
-    async def watch(self) -> AsyncIterator[Snapshot]:
+    async def watch(self) -> AsyncGenerator[Snapshot, None]:
         """The snapshot now and after every change. Changes that come while the reader works are merged into one: it always
         gets the newest state, never a backlog."""
         seen = -1

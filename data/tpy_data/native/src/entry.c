@@ -5,7 +5,7 @@
 
 #include "host.h"
 
-static PyObject* error_pair(Error* error) {
+PyObject* tpy_error_pair(Error* error) {
     PyObject* pair = PyTuple_New(2);
     PyTuple_SetItem(pair, 0, PyLong_FromLongLong(error->code));
     PyTuple_SetItem(pair, 1, tpy_text_of(error->message));
@@ -39,19 +39,24 @@ TPY_API void tpy_start_batches(PyObject* tuple) {
 
 /* ---- backends */
 
+Error* tpy_load_library(const char* path, const char* kind, void** library) {
+    tpy_last_version[0] = 0;
+    *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (*library != NULL) return NULL;
+    const char* reason = dlerror();
+    const char* missing = strstr(reason, "undefined symbol: TRITON");
+    if (missing != NULL)
+        return tpy_error(
+            TRITONSERVER_ERROR_UNSUPPORTED,
+            "unable to load %s library '%s': it needs %s, which is not in TRITONBACKEND API %d.%d of this server: it was "
+            "built for a newer one",
+            kind, path, missing + strlen("undefined symbol: "), TRITONBACKEND_API_VERSION_MAJOR, TRITONBACKEND_API_VERSION_MINOR);
+    return tpy_error(TRITONSERVER_ERROR_NOT_FOUND, "unable to load shared library: %s", reason);
+}
+
 static Error* load(TRITONBACKEND_Backend* backend, const char* path) {
-    backend->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (backend->library == NULL) {
-        const char* reason = dlerror();
-        const char* missing = strstr(reason, "undefined symbol: TRITON");
-        if (missing != NULL)
-            return tpy_error(
-                TRITONSERVER_ERROR_UNSUPPORTED,
-                "unable to load backend library '%s': it needs %s, which is not in TRITONBACKEND API %d.%d of this server: it was "
-                "built for a newer one",
-                path, missing + strlen("undefined symbol: "), TRITONBACKEND_API_VERSION_MAJOR, TRITONBACKEND_API_VERSION_MINOR);
-        return tpy_error(TRITONSERVER_ERROR_NOT_FOUND, "unable to load shared library: %s", reason);
-    }
+    Error* error = tpy_load_library(path, "backend", &backend->library);
+    if (error != NULL) return error;
 #define ENTRY(field, name) *(void**)&backend->field = dlsym(backend->library, "TRITONBACKEND_" name)
     ENTRY(finalize, "Finalize");
     ENTRY(attribute, "GetBackendAttribute");
@@ -68,19 +73,22 @@ static Error* load(TRITONBACKEND_Backend* backend, const char* path) {
     return NULL;
 }
 
-static Error* initialize(TRITONBACKEND_Backend* backend) {
-    BackendFunction function;
-    *(void**)&function = dlsym(backend->library, "TRITONBACKEND_Initialize");
-    tpy_last_version[0] = 0;
-    Error* error = function == NULL ? NULL : function(backend);
+Error* tpy_with_version(Error* error, const char* interface, int major, int minor) {
     if (error == NULL || error->code != TRITONSERVER_ERROR_UNSUPPORTED) return error;
     char built_for[80] = "";
     if (tpy_last_version[0]) snprintf(built_for, sizeof built_for, "; the library was built for %s", tpy_last_version);
     Error* fuller = tpy_error(
-        TRITONSERVER_ERROR_UNSUPPORTED, "%s (this server has TRITONBACKEND API %d.%d%s)", error->message,
-        TRITONBACKEND_API_VERSION_MAJOR, TRITONBACKEND_API_VERSION_MINOR, built_for);
+        TRITONSERVER_ERROR_UNSUPPORTED, "%s (this server has %s API %d.%d%s)", error->message, interface, major, minor,
+        built_for);
     TRITONSERVER_ErrorDelete(error);
     return fuller;
+}
+
+static Error* initialize(TRITONBACKEND_Backend* backend) {
+    BackendFunction function;
+    *(void**)&function = dlsym(backend->library, "TRITONBACKEND_Initialize");
+    Error* error = function == NULL ? NULL : function(backend);
+    return tpy_with_version(error, "TRITONBACKEND", TRITONBACKEND_API_VERSION_MAJOR, TRITONBACKEND_API_VERSION_MINOR);
 }
 
 /* Libraries stay loaded: threads of theirs may still run their code. */
@@ -105,7 +113,7 @@ TPY_API PyObject* tpy_backend_open(const char* name, const char* path, const cha
     PyEval_RestoreThread(state);
     if (error == NULL) return pointer(backend);
     backend_free(backend);
-    return error_pair(error);
+    return tpy_error_pair(error);
 }
 
 /* A list of preferred instance groups, (kind, count, devices). */
@@ -117,11 +125,11 @@ TPY_API PyObject* tpy_backend_attribute(TRITONBACKEND_Backend* backend) {
     PyEval_RestoreThread(state);
     if (error == NULL) return attribute.groups;
     Py_DecRef(attribute.groups);
-    return error_pair(error);
+    return tpy_error_pair(error);
 }
 
-static PyObject* none_or(Error* error) {
-    if (error != NULL) return error_pair(error);
+PyObject* tpy_none_or(Error* error) {
+    if (error != NULL) return tpy_error_pair(error);
     Py_IncRef(Py_None);
     return Py_None;
 }
@@ -131,19 +139,19 @@ TPY_API PyObject* tpy_backend_close(TRITONBACKEND_Backend* backend) {
     Error* error = backend->finalize == NULL ? NULL : backend->finalize(backend);
     PyEval_RestoreThread(state);
     backend_free(backend);
-    return none_or(error);
+    return tpy_none_or(error);
 }
 
 /* ---- models */
 
-static char** copy_texts(PyObject* tuple, uint32_t* count) {
+char** tpy_copy_texts(PyObject* tuple, uint32_t* count) {
     *count = (uint32_t)PyTuple_Size(tuple);
     char** texts = calloc(*count + 1, sizeof *texts);
     for (uint32_t i = 0; i < *count; i++) texts[i] = tpy_copy(PyUnicode_AsUTF8AndSize(PyTuple_GetItem(tuple, i), NULL));
     return texts;
 }
 
-static void free_texts(char** texts, uint32_t count) {
+void tpy_free_texts(char** texts, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) free(texts[i]);
     free(texts);
 }
@@ -151,7 +159,7 @@ static void free_texts(char** texts, uint32_t count) {
 static void model_free(TRITONBACKEND_Model* model) {
     if (model->pinned) return;
     model->live = model->server.live = 0;
-    free_texts(model->outputs, model->output_count);
+    tpy_free_texts(model->outputs, model->output_count);
     free(model->name);
     free(model->repository);
     free(model->config);
@@ -172,7 +180,7 @@ TPY_API PyObject* tpy_model_open(
     model->config = tpy_copy(config);
     model->auto_complete = auto_complete;
     model->decoupled = decoupled;
-    model->outputs = copy_texts(outputs, &model->output_count);
+    model->outputs = tpy_copy_texts(outputs, &model->output_count);
     model->server.live = LIVE_SERVER;
     model->server.calls = calls;
     Py_IncRef(calls);
@@ -182,12 +190,12 @@ TPY_API PyObject* tpy_model_open(
     model->initialized = true;
     if (error == NULL) return pointer(model);
     model_free(model);
-    return error_pair(error);
+    return tpy_error_pair(error);
 }
 
 /* The configuration that the plug-in has set, or None. */
 TPY_API PyObject* tpy_model_completed(TRITONBACKEND_Model* model) {
-    return model->completed == NULL ? none_or(NULL) : tpy_text_of(model->completed);
+    return model->completed == NULL ? tpy_none_or(NULL) : tpy_text_of(model->completed);
 }
 
 TPY_API PyObject* tpy_model_close(TRITONBACKEND_Model* model) {
@@ -195,7 +203,7 @@ TPY_API PyObject* tpy_model_close(TRITONBACKEND_Model* model) {
     Error* error = model->backend->model_finalize == NULL ? NULL : model->backend->model_finalize(model);
     PyEval_RestoreThread(state);
     model_free(model);
-    return none_or(error);
+    return tpy_none_or(error);
 }
 
 /* ---- instances */
@@ -208,8 +216,8 @@ static void instance_free(TRITONBACKEND_ModelInstance* instance) {
     instance->live = 0;
     tpy_batch_free(instance->idle);
     tpy_batch_free(instance->last);
-    free_texts(instance->profiles, instance->profile_count);
-    free_texts(instance->secondary_kinds, instance->secondary_count);
+    tpy_free_texts(instance->profiles, instance->profile_count);
+    tpy_free_texts(instance->secondary_kinds, instance->secondary_count);
     free(instance->secondary_ids);
     free(instance->name);
     free(instance->host_policy_name);
@@ -228,8 +236,8 @@ TPY_API PyObject* tpy_instance_open(
     instance->device = device;
     instance->host_policy_name = tpy_copy(policy_name);
     instance->host_policy = tpy_copy(policy);
-    instance->profiles = copy_texts(profiles, &instance->profile_count);
-    instance->secondary_kinds = copy_texts(secondary_kinds, &instance->secondary_count);
+    instance->profiles = tpy_copy_texts(profiles, &instance->profile_count);
+    instance->secondary_kinds = tpy_copy_texts(secondary_kinds, &instance->secondary_count);
     instance->secondary_ids = calloc(instance->secondary_count + 1, sizeof(int64_t));
     for (uint32_t i = 0; i < instance->secondary_count; i++)
         instance->secondary_ids[i] = PyLong_AsLongLong(PyTuple_GetItem(secondary_ids, i));
@@ -239,7 +247,7 @@ TPY_API PyObject* tpy_instance_open(
     PyEval_RestoreThread(state);
     if (error == NULL) return pointer(instance);
     instance_free(instance);
-    return error_pair(error);
+    return tpy_error_pair(error);
 }
 
 TPY_API int tpy_instance_has_ready(TRITONBACKEND_ModelInstance* instance) {
@@ -250,7 +258,7 @@ TPY_API PyObject* tpy_instance_ready(TRITONBACKEND_ModelInstance* instance) {
     PyThreadState* state = PyEval_SaveThread();
     Error* error = instance->model->backend->instance_ready(instance);
     PyEval_RestoreThread(state);
-    return none_or(error);
+    return tpy_none_or(error);
 }
 
 /* How many requests the plug-in has and did not let go of. */
@@ -262,5 +270,5 @@ TPY_API PyObject* tpy_instance_close(TRITONBACKEND_ModelInstance* instance) {
     Error* error = finalize_instance == NULL ? NULL : finalize_instance(instance);
     PyEval_RestoreThread(state);
     instance_free(instance);
-    return none_or(error);
+    return tpy_none_or(error);
 }

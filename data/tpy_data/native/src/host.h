@@ -34,6 +34,8 @@ enum {
     LIVE_METRIC,
     LIVE_MESSAGE,
     LIVE_SERVER,
+    LIVE_AGENT,
+    LIVE_AGENT_MODEL,
 };
 
 #define REQUIRE(object, kind)                                                                      \
@@ -256,6 +258,14 @@ TRITONSERVER_Message* tpy_message(const char* text, size_t size);
 TRITONSERVER_Parameter* tpy_parameter(const char* name, TRITONSERVER_ParameterType type, const void* value);
 void tpy_parameters_delete(TRITONSERVER_Parameter* first);
 const void* tpy_parameter_value(const TRITONSERVER_Parameter* parameter);
+
+/* entry.c */
+Error* tpy_load_library(const char* path, const char* kind, void** library);
+Error* tpy_with_version(Error* error, const char* interface, int major, int minor); /* of an initialise: with the versions */
+PyObject* tpy_error_pair(Error* error);
+PyObject* tpy_none_or(Error* error);
+char** tpy_copy_texts(PyObject* tuple, uint32_t* count);
+void tpy_free_texts(char** texts, uint32_t count);
 
 /* requests.c */
 void tpy_batch_free(Batch* batch);

@@ -1,0 +1,87 @@
+"""Finds an agent by its name, in Python or in C, and gives it the actions on its models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tpy.errors import Internal, InvalidArgument, TpyError
+from tpy.repository_agent import ENTRY_POINT_GROUP, AgentAction, RepositoryAgent
+from tpy_data.agents.contract import HostedAgent, HostedModel, Opened
+from tpy_data.agents.native import NativeAgent
+
+
+def find_agent(name: str, directory: Path) -> HostedAgent:
+    """The agent of an entry point, or of `<directory>/<name>/libtritonrepoagent_<name>.so`. Raises TpyError."""
+    for entry_point in metadata.entry_points(group=ENTRY_POINT_GROUP, name=name):
+        try:
+            return _PythonAgent(entry_point.load()())
+        except Exception as error:
+            raise Internal(f"repository agent '{name}' cannot be made: {type(error).__name__}: {error}") from error
+    file = f"libtritonrepoagent_{name}.so"
+    library = directory / name / file
+    if "/" in name or not library.is_file():
+        raise InvalidArgument(
+            f"unable to find repository agent '{name}': unable to find '{file}' for repo agent '{name}', searched: {directory}; "
+            f"nor is there an entry point of this name in {ENTRY_POINT_GROUP}"
+        )
+    return NativeAgent(library)
+
+
+class _PythonAgent:
+    def __init__(self, agent: RepositoryAgent) -> None:
+        self._agent = agent
+
+    def open(self, opened: Opened) -> HostedModel:
+        return _PythonModel(self._agent, opened)
+
+    def close(self) -> None:
+        """Agents in Python have no end of their own."""
+
+
+class _Model:
+    """See AgentModel."""
+
+    def __init__(self, opened: Opened) -> None:
+        self.name = opened.name
+        self.parameters = opened.parameters
+        self.config: Mapping[str, Any] = msgspec.json.decode(opened.config)
+        self.directory = Path(opened.location)
+        self.is_loading = False
+        self._mutable = Path(opened.mutable_location)
+
+    def acquire(self) -> Path:
+        self._mutable.mkdir(mode=0o700, exist_ok=True)
+        return self._mutable
+
+    def use(self, directory: Path) -> None:
+        if not self.is_loading:
+            raise ValueError("the folder of a model can be changed in LOAD only")
+        self.directory = Path(directory)
+
+
+class _PythonModel:
+    def __init__(self, agent: RepositoryAgent, opened: Opened) -> None:
+        self._agent = agent
+        self._model = _Model(opened)
+
+    def act(self, action: AgentAction) -> None:
+        self._model.is_loading = action is AgentAction.LOAD
+        try:
+            self._agent.act(action, self._model)
+        except TpyError:
+            raise
+        except Exception as error:
+            raise Internal(f"{type(error).__name__}: {error}") from error
+        finally:
+            self._model.is_loading = False
+
+    def location(self) -> str:
+        return str(self._model.directory)
+
+    def close(self) -> None:
+        """Nothing to do."""
