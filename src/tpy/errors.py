@@ -7,14 +7,18 @@
     |   +-- AlreadyExists         ALREADY_EXISTS
     |   +-- Unsupported           UNSUPPORTED      understood, but not offered here
     |   +-- Forbidden             FORBIDDEN        restricted API without its key
+    |   +-- Unauthenticated       UNAUTHENTICATED  no credential, or one that is not good
+    |   +-- PermissionDenied      PERMISSION_DENIED  a good credential without the role
     +-- Refusal                   our decision: the request was fine, the moment was not
     |   +-- Unavailable           UNAVAILABLE      not ready, queue full, time-out, shutting down
+    |   +-- TooManyRequests       RESOURCE_EXHAUSTED  beyond the rate or the concurrency of a key
     |   +-- Cancelled             CANCELLED        the caller went away or asked to stop
     +-- Fault                     a bug or a failing model
         +-- Internal              INTERNAL         includes exceptions raised by model code
         +-- Unknown               UNKNOWN          only ever from model code that says so
 
-Codes are Triton's internal error codes (TRITONSERVER_Error_Code), plus FORBIDDEN for its restricted APIs.
+Codes are Triton's internal error codes (TRITONSERVER_Error_Code), plus FORBIDDEN for its restricted APIs
+and those of --auth-config.
 Messages are what clients read: Triton's own text where Triton has one.
 """
 
@@ -39,6 +43,9 @@ class ErrorCode(enum.Enum):
     ALREADY_EXISTS = "Already exists"
     CANCELLED = "Cancelled"
     FORBIDDEN = "Forbidden"
+    UNAUTHENTICATED = "Unauthenticated"
+    PERMISSION_DENIED = "Permission denied"
+    RESOURCE_EXHAUSTED = "Resource exhausted"
 
 
 class TpyError(Exception):
@@ -103,6 +110,18 @@ class Forbidden(CallerError):
     code = ErrorCode.FORBIDDEN
 
 
+class Unauthenticated(CallerError):
+    """No credential where one is needed, or one that is not good."""
+
+    code = ErrorCode.UNAUTHENTICATED
+
+
+class PermissionDenied(CallerError):
+    """A good credential, without the role for the call."""
+
+    code = ErrorCode.PERMISSION_DENIED
+
+
 class Refusal(TpyError):
     """The request was fine, the moment was not."""
 
@@ -118,6 +137,16 @@ class ServerNotReady(Unavailable):
 
     def __init__(self) -> None:
         super().__init__("Server not ready")
+
+
+class TooManyRequests(Refusal):
+    """Beyond the rate or the concurrency of a key; to be tried again after `wait_s` seconds."""
+
+    code = ErrorCode.RESOURCE_EXHAUSTED
+
+    def __init__(self, message: str, *, wait_s: int = 1) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
 
 
 class Cancelled(Refusal):
@@ -152,6 +181,9 @@ ERROR_OF_CODE: dict[ErrorCode, type[TpyError]] = {
         AlreadyExists,
         Unsupported,
         Forbidden,
+        Unauthenticated,
+        PermissionDenied,
+        TooManyRequests,
         Unavailable,
         Cancelled,
         Internal,

@@ -48,6 +48,15 @@ FLAGS: tuple[Flag, ...] = (
         "all of the repository, those with broken files too.",
         choices=("serving", "all-models"),
     ),
+    # Access
+    _flag(
+        "Access",
+        "auth-config",
+        "",
+        "Who may do what: API keys and tokens with their roles, in TOML or JSON. Read again at SIGHUP.",
+        metavar="FILE",
+    ),
+    _flag("Access", "auth-required", False, "Serve nothing without a credential but whether the server lives and is ready."),
     # Logging
     _flag("Logging", "log-verbose", 0, "Verbosity: messages of level <= N are shown; 0 shows none.", minimum=0, switches=True),
     _flag("Logging", "log-info", True, "Log informational messages."),

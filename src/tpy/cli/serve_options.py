@@ -244,6 +244,10 @@ def _frontends(values: Mapping[str, Value]) -> dict[str, ListenOptions]:
         except InvalidArgument as error:
             raise UsageError(error.message) from None
         if options is not None:
+            if values["auth_config"] and not frontend.checks_access:
+                raise UsageError(
+                    f"--auth-config: the {frontend.name} port does not know it and would serve everybody, switch it off"
+                )
             found[name] = options
     return found
 

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 
 import msgspec
 import trio
 from hypercorn.utils import wrap_app
-from quart import Response
+from quart import Response, request
 
 from tpy.clock import Clock
-from tpy.errors import InvalidArgument, InvariantViolation
+from tpy.errors import InvalidArgument, InvariantViolation, TpyError
 from tpy.flag import Value, read_values
+from tpy.frontends.access import OBSERVE, gate_of, read_auth
+from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.app import bare_app, quart_response
 from tpy.frontends.http.infer import unexpected_error_reply
-from tpy.frontends.http.message import HttpReply
+from tpy.frontends.http.message import HttpReply, error_reply, fields_of
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.serving import serve_http_port
 from tpy.frontends.transport import BoundAddress, read_tls
+from tpy.reloading import reloaded
 from tpy.services import Services
 
 _METRICS_TYPE = "text/plain; charset=utf-8"
@@ -39,10 +43,17 @@ async def serve_metrics(
     Other paths answer 200 without a body and other methods 405, as Triton's metrics port does.
     """
     app = bare_app()
+    gate = None if options.auth is None else gate_of(options.auth)
+    policy = HeaderPolicy(restricted=(), forward_pattern="", gate=gate)
 
     async def metrics() -> Response:
         try:
+            caller = policy.identify(fields_of(list(request.scope["headers"])))
+            if caller is not None:
+                caller.require(OBSERVE, None)
             text = await render()
+        except TpyError as error:
+            return quart_response(app, error_reply(error))
         except Exception:
             return quart_response(app, unexpected_error_reply("/metrics"))
         return quart_response(app, HttpReply(content_type=_METRICS_TYPE, parts=(text,), content_length=len(text)))
@@ -60,7 +71,8 @@ async def serve_metrics(
         name="metrics",
         stop_idle_s=0,
     )
-    await serve_http_port(port, stop=stop, inherited=inherited, task_status=task_status)
+    with nullcontext() if gate is None else reloaded(gate.reload):
+        await serve_http_port(port, stop=stop, inherited=inherited, task_status=task_status)
 
 
 # The implementation of the frontend in the table
@@ -87,7 +99,11 @@ def read_options(values: Mapping[str, Value]) -> HttpOptions | None:
             "--metrics-address: expected an address, as HTTP has one Unix socket for itself (or --allow-metrics=false)"
         )
     return HttpOptions(
-        address=v.metrics_address or v.http_address, port=v.metrics_port, tls=read_tls(values, "metrics"), drain_timeout_s=1.0
+        address=v.metrics_address or v.http_address,
+        port=v.metrics_port,
+        tls=read_tls(values, "metrics"),
+        auth=read_auth(values),
+        drain_timeout_s=1.0,
     )
 
 

@@ -58,8 +58,9 @@ class Frontend:
     """An entry of the table, which every command of tpy reads. `name` of the port in messages (`HTTP`); `service`: Triton's name
     of it, in the line with the address; `module` has the implementation and is imported when it is served; `flags` of
     `tpy serve`. `engine_only`: served by the server's own process, with --frontend-processes too. `until_drained`, too: served
-    until the other ports have drained. `platform` reads the environment that a platform makes for its containers: values of
-    flags, of any, by name; they count where neither the command line nor a variable of tpy's says otherwise."""
+    until the other ports have drained. `checks_access`: --auth-config holds there; where it does not, both are refused together.
+    `platform` reads the environment that a platform makes for its containers: values of flags, of any, by name; they count where
+    neither the command line nor a variable of tpy's says otherwise."""
 
     name: str
     service: str
@@ -68,6 +69,7 @@ class Frontend:
     engine_only: bool = False
     until_drained: bool = False
     platform: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda environment: {}
+    checks_access: bool = False
 
     def load(self) -> Implementation:
         """Import the implementation. Raises Unavailable when that fails."""

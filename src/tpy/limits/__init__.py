@@ -379,6 +379,21 @@ ENSEMBLE_NESTING_MAX: Final = 16
 RESPONSE_STATISTICS_MAX: Final = 1024
 """Rows of `response_stats` of one model version; responses with a higher index count in the last one."""
 
+ACCESS_FILE_BYTES_MAX: Final = 4 * MIB
+"""The file of --auth-config: ten thousand keys."""
+
+ACCESS_TOKEN_CHARACTERS_MAX: Final = 16 * KIB
+"""A credential: tokens with many claims have a few kilobytes. A longer one is not hashed."""
+
+ACCESS_TOKENS_REMEMBERED_MAX: Final = 4096
+"""Tokens of which it is remembered that they are good: 2 MB. The oldest goes when another comes."""
+
+ACCESS_SUBJECTS_MAX: Final = 16_384
+"""Subjects of tokens whose rates are counted: 10 MB. Beyond it those that have nothing running begin anew."""
+
+ACCESS_MODELS_REMEMBERED_MAX: Final = 1024
+"""Names of models of which it is remembered whether a pattern matches them."""
+
 TLS_FILES_LOOK_S: Final = 10.0
 """Between two looks at the files of certificates: who renews one days before it expires does not mind, and a look is three
 stats."""

@@ -54,6 +54,9 @@ _BY_CODE: dict[ErrorCode, type[TritonError]] = {
     ErrorCode.ALREADY_EXISTS: AlreadyExistsError,
     ErrorCode.CANCELLED: CancelledError,
     ErrorCode.FORBIDDEN: UnavailableError,
+    ErrorCode.UNAUTHENTICATED: UnavailableError,
+    ErrorCode.PERMISSION_DENIED: UnavailableError,
+    ErrorCode.RESOURCE_EXHAUSTED: UnavailableError,
 }
 
 for _error in (TritonError, *_BY_CODE.values()):

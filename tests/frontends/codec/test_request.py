@@ -241,4 +241,5 @@ def test_generate_refuses_an_input_that_is_there_twice(twice: str, elements: int
 
 def test_the_status_of_each_error() -> None:
     other = {"INTERNAL": 500, "NOT_FOUND": 404, "UNAVAILABLE": 503, "UNSUPPORTED": 501, "FORBIDDEN": 403}
+    other |= {"UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403, "RESOURCE_EXHAUSTED": 429}
     assert {code.name: status for code, status in HTTP_STATUS.items()} == {code.name: 400 for code in ErrorCode} | other

@@ -109,4 +109,5 @@ FRONTEND = Frontend(
     service="GRPCInferenceService",
     module="tpy.frontends.grpc.frontend",
     flags=_FLAGS,
+    checks_access=True,
 )

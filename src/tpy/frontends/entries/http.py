@@ -52,4 +52,5 @@ FRONTEND = Frontend(
     service="HTTPService",
     module="tpy.frontends.http.frontend",
     flags=_FLAGS,
+    checks_access=True,
 )

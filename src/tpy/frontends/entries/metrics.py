@@ -26,4 +26,5 @@ FRONTEND = Frontend(
     engine_only=True,
     until_drained=True,
     flags=_FLAGS,
+    checks_access=True,
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tpy.echo import echo
-from tpy.errors import Forbidden, InvalidArgument
+from tpy.errors import Forbidden, InvalidArgument, Unauthenticated
+from tpy.frontends.access import CREDENTIAL_NAMES, Caller, gate_of
 from tpy.frontends.grpc.options import GrpcServiceOptions
 from tpy.frontends.grpc.transport import Metadata
 from tpy.frontends.header_pattern import HeaderPattern
@@ -17,6 +18,7 @@ class MetadataPolicy:
     """Built once from the options. Raises InvalidArgument for a pattern that is not a regular expression."""
 
     def __init__(self, options: GrpcServiceOptions) -> None:
+        self.gate = None if options.auth is None else gate_of(options.auth)
         self._keys = {api: (f"{_KEY_PREFIX}{group.header}", group.value) for group in options.restricted for api in group.apis}
         pattern = options.header_forward_pattern
         self._forward = HeaderPattern(pattern, flag="grpc-header-forward-pattern") if pattern else None
@@ -28,6 +30,18 @@ class MetadataPolicy:
         if key is not None and not any(name == key[0].lower() and value == key[1] for name, value in metadata):
             raise Forbidden(f"This protocol is restricted, expecting header '{key[0]}'")
 
+    def identify(self, metadata: Metadata) -> Caller | None:
+        """Returns who has sent this metadata; None: access is not controlled. Raises Unauthenticated."""
+        if self.gate is None:
+            return None
+        found: dict[str, str] = {}
+        for name, value in metadata:
+            if name in ("authorization", "x-api-key") and isinstance(value, str):
+                if name in found:
+                    raise Unauthenticated(f"expected '{name}' once in the metadata")
+                found[name] = value
+        return self.gate.identify(found.get("authorization"), found.get("x-api-key"))
+
     def forwarded(self, metadata: Metadata) -> dict[str, str] | None:
         """The metadata that become request parameters; None when nothing is forwarded. Binary ones never are: a parameter is
         text. Raises InvalidArgument for one that would take the place of a parameter with a meaning."""
@@ -36,6 +50,8 @@ class MetadataPolicy:
         forwarded: dict[str, str] = {}
         for name, value in metadata:
             if isinstance(value, str) and self._forward.matches(name):
+                if self.gate is not None and name in CREDENTIAL_NAMES:
+                    continue
                 if name in _RESERVED or name.startswith(_RESERVED_PREFIX):
                     raise InvalidArgument(f"Header '{echo(name)}' is reserved for Triton usage and cannot be forwarded.")
                 forwarded[name] = value

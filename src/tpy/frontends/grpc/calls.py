@@ -9,7 +9,7 @@ from grpclib.const import Status
 
 from tpy import limits
 from tpy.clock import Clock
-from tpy.errors import Internal, TpyError
+from tpy.errors import Internal, TooManyRequests, TpyError
 from tpy.frontends.grpc.access import MetadataPolicy
 from tpy.frontends.grpc.codec import ParsedRequest
 from tpy.frontends.grpc.status import GRPC_STATUS
@@ -72,7 +72,8 @@ def open_record(
 
 def fail_call(call: CallContext, error: TpyError) -> None:
     """End a call with the status of `error`."""
-    call.fail(GRPC_STATUS[error.code], error.message)
+    trailing = (("retry-after", str(error.wait_s)),) if isinstance(error, TooManyRequests) else ()
+    call.fail(GRPC_STATUS[error.code], error.message, trailing)
 
 
 def fail_inference(call: CallContext, error: TpyError, now_ns: int) -> None:

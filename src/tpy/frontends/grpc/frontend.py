@@ -8,6 +8,7 @@ import msgspec
 
 from tpy import limits
 from tpy.flag import Value, read_values
+from tpy.frontends.access import read_auth
 from tpy.frontends.grpc.options import GrpcFrontendOptions, GrpcServiceOptions
 from tpy.frontends.grpc.serving import serve_grpc_services as serve
 from tpy.frontends.grpc.transport import CompressionLevel
@@ -51,6 +52,7 @@ def read_options(values: Mapping[str, Value]) -> GrpcFrontendOptions | None:
         services=GrpcServiceOptions(
             restricted=parse_restricted(v.grpc_restricted_protocol, flag="grpc-restricted-protocol", kind="protocol"),
             header_forward_pattern=checked_pattern(v.grpc_header_forward_pattern, flag="grpc-header-forward-pattern"),
+            auth=read_auth(values),
         ),
         address=v.grpc_address,
         port=v.grpc_port,

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from tpy.errors import ErrorCode, InvariantViolation, TpyError, Unsupported
+from tpy.frontends.access import INFER, Caller
 from tpy.frontends.grpc import codec
 from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_inference, open_record, unexpected_error
 from tpy.frontends.grpc.transport import UnaryCall
@@ -38,7 +39,7 @@ class InferApi:
 class _UnaryInfer:
     """One call, and the sink for its response."""
 
-    __slots__ = ("_answered", "_call", "_cancelled", "_description", "_handle", "_parts", "_plan", "_record")
+    __slots__ = ("_answered", "_call", "_caller", "_cancelled", "_description", "_handle", "_parts", "_plan", "_record")
 
     def __init__(self, parts: CallParts, call: UnaryCall) -> None:
         self._parts = parts
@@ -48,6 +49,7 @@ class _UnaryInfer:
         self._handle: RequestHandle | None = None
         self._answered = False
         self._cancelled = False
+        self._caller: Caller | None = None
         self._record: RequestRecord | None = None
 
     def begin(self, message: memoryview) -> None:
@@ -55,6 +57,7 @@ class _UnaryInfer:
         parsed: codec.ParsedRequest | None = None
         try:
             self._parts.policy.require(INFERENCE, self._call.metadata)
+            self._caller = self._parts.policy.identify(self._call.metadata)
             parsed = codec.parse_now(message)
             if parsed is not None:
                 self._record = open_record(self._parts, self._call, "grpc", len(message), parsed)
@@ -92,6 +95,8 @@ class _UnaryInfer:
             self._fail(unexpected_error(self._call.path))
 
     def _admit(self, parsed: codec.ParsedRequest) -> tuple[ResolvedModel, int | None]:
+        if self._caller is not None:
+            self._caller.require(INFER, parsed.head.model_name)
         version = codec.parse_version(parsed.head.model_version)
         model = self._parts.services.inference.resolve(parsed.head.model_name, version)
         if model.description.decoupled:
@@ -117,7 +122,10 @@ class _UnaryInfer:
         self._plan = plan
         if self._record is not None:
             request = msgspec.structs.replace(request, record=self._record)
-        handle = model.submit(request, self)
+        if self._caller is None:
+            handle = model.submit(request, self)
+        else:
+            handle = self._caller.submit(model, request, self, self._parts.clock.now_ns())
         if not self._answered:
             self._handle = handle
             self._call.on_cancel(self._cancel)

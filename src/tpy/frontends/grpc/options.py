@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
+from tpy.frontends.access import AuthOptions
 from tpy.frontends.grpc.transport import GrpcOptions
 from tpy.frontends.restrictions import RestrictedApi
 
 
 class GrpcServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`restricted` protocols are served only to calls that carry the metadata `triton-grpc-protocol-<header>` with its value.
-    Metadata in whose key `header_forward_pattern` is found become request parameters; "" forwards nothing."""
+    Metadata in whose key `header_forward_pattern` is found become request parameters; "" forwards nothing.
+    `auth` None: everybody may do everything."""
 
     restricted: tuple[RestrictedApi, ...] = ()
     header_forward_pattern: str = ""
+    auth: AuthOptions | None = None
 
 
 class GrpcFrontendOptions(GrpcOptions, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from grpclib.const import Cardinality, Handler
 from tpy import limits
 from tpy._proto import request_class
 from tpy.errors import InvalidArgument, InvariantViolation, TpyError, Unsupported
+from tpy.frontends.access import Caller, roles_for
 from tpy.frontends.grpc.calls import CallParts, fail_call, unexpected_error
 from tpy.frontends.grpc.codec.fields import FieldBudget, TooManyFields, count_nested_fields, unparsable
 from tpy.frontends.grpc.conversion import converted
@@ -125,7 +126,12 @@ class _UnaryMethod:
         with scope:
             try:
                 self._parts.policy.require(self._api, call.metadata)
+                caller = self._parts.policy.identify(call.metadata)
+                if caller is not None and self._api != "health":  # not to read the files of a load call for anybody
+                    caller.require_role(roles_for(self._api, changes=call.path.endswith(_CHANGING)))
                 request = await self._reader.read(message)
+                if caller is not None:
+                    _authorize(caller, self._api, call.path, request)
                 del message  # a load may take minutes: do not keep its message that long
                 stream = _UnaryStream(request)
                 del request
@@ -146,7 +152,11 @@ class _UnaryMethod:
 class _CallStream:
     """The stream of a generated streaming method. The requests end with the client's, or when the server stops."""
 
-    def __init__(self, call: StreamCall, reader: _RequestReader, stop: trio.Event) -> None:
+    def __init__(
+        self, call: StreamCall, reader: _RequestReader, stop: trio.Event, caller: Caller | None = None, api: str = ""
+    ) -> None:
+        self._caller = caller
+        self._api = api
         self._call = call
         self._reader = reader
         self._stop = stop
@@ -156,7 +166,10 @@ class _CallStream:
         message = await self._call.receive_message()
         if message is None:
             raise Unsupported("the call has no request message, expected one")
-        return await self._reader.read(message)
+        request = await self._reader.read(message)
+        if self._caller is not None:
+            _authorize(self._caller, self._api, self._call.path, request)
+        return request
 
     async def send_message(self, message: betterproto2.Message) -> None:
         await self._call.send_message([bytes(message)])
@@ -192,9 +205,29 @@ class _StreamMethod:
         """See transport's StreamHandler."""
         try:
             self._parts.policy.require(self._api, call.metadata)
-            await self._method.func(_CallStream(call, self._reader, self._parts.stop))
+            caller = self._parts.policy.identify(call.metadata)
+            if caller is not None:
+                caller.require_role(roles_for(self._api, changes=False))
+            await self._method.func(_CallStream(call, self._reader, self._parts.stop, caller, self._api))
         except Exception as error:
             _fail(call, error)
+
+
+def _authorize(caller: Caller, api: str, path: str, request: betterproto2.Message) -> None:
+    """Raise PermissionDenied or Unauthenticated unless the caller may have this request served."""
+    if api == "health":
+        service = str(getattr(request, "service", ""))
+        # The server itself is the service without a name; to know of anything else, a model perhaps, needs a role.
+        model = service.partition("/")[0] or str(getattr(request, "name", "")) or None
+    else:
+        model = str(getattr(request, "model_name", "") or getattr(request, "name", "")) or None
+    changes = path.endswith(_CHANGING) or bool(getattr(request, "settings", None))
+    if "unload_dependents" in getattr(request, "parameters", {}):
+        model = None  # they have other names
+    caller.authorize(api, model, changes=changes)
+
+
+_CHANGING = ("/RepositoryModelLoad", "/RepositoryModelUnload")
 
 
 def _fail(call: CallContext, error: Exception) -> None:

@@ -15,6 +15,9 @@ GRPC_STATUS: dict[ErrorCode, Status] = {
     ErrorCode.UNSUPPORTED: Status.UNIMPLEMENTED,
     ErrorCode.ALREADY_EXISTS: Status.ALREADY_EXISTS,
     ErrorCode.CANCELLED: Status.CANCELLED,
+    ErrorCode.UNAUTHENTICATED: Status.UNAUTHENTICATED,
+    ErrorCode.PERMISSION_DENIED: Status.PERMISSION_DENIED,
+    ErrorCode.RESOURCE_EXHAUSTED: Status.RESOURCE_EXHAUSTED,
     ErrorCode.FORBIDDEN: Status.UNAVAILABLE,  # as Triton answers for its restricted protocols
 }
 """Total over ErrorCode (a test checks it)."""

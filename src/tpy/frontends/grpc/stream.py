@@ -26,6 +26,7 @@ import trio
 
 from tpy import limits
 from tpy.errors import ErrorCode, Internal, InvariantViolation, TpyError, Unavailable
+from tpy.frontends.access import INFER, Caller
 from tpy.frontends.grpc import codec
 from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_call, fail_inference, open_record, unexpected_error
 from tpy.frontends.grpc.transport import Metadata, StreamCall
@@ -53,6 +54,9 @@ class StreamInferApi:
         """See transport's StreamHandler."""
         try:
             self._parts.policy.require(INFERENCE, call.metadata)
+            caller = self._parts.policy.identify(call.metadata)
+            if caller is not None:
+                caller.require_role(INFER)
         except TpyError as error:
             fail_call(call, error)
             return
@@ -267,6 +271,10 @@ class _InferStream:
         turn.id, turn.version_text = head.id, head.model_version
         if parts.stop.is_set():
             raise Unavailable(_STOPPING_TEXT)
+        # Each request anew: a stream is not to outlive its token.
+        caller = parts.policy.identify(call.metadata)
+        if caller is not None:
+            caller.require(INFER, head.model_name)
         version = codec.parse_version(turn.version_text)
         model = parts.services.inference.resolve(head.model_name, version)
         description = turn.description = model.description
@@ -285,13 +293,15 @@ class _InferStream:
 
         if not codec.is_heavy(parsed, size):
             with suppress(LongCopy):
-                self._hand_over(turn, model, *decode(parts.tensors_inline))
+                self._hand_over(turn, model, caller, *decode(parts.tensors_inline))
                 return
         with held(model):
             decoded = await run_in_thread(decode, parts.tensors, limiter=parts.threads)
-            self._hand_over(turn, model, *decoded)
+            self._hand_over(turn, model, caller, *decoded)
 
-    def _hand_over(self, turn: _Turn, model: ResolvedModel, request: InferenceRequest, plan: codec.OutputPlan) -> None:
+    def _hand_over(
+        self, turn: _Turn, model: ResolvedModel, caller: Caller | None, request: InferenceRequest, plan: codec.OutputPlan
+    ) -> None:
         turn.plan = plan
         if turn.record is not None:
             request = msgspec.structs.replace(request, record=turn.record)
@@ -301,7 +311,10 @@ class _InferStream:
         if model.description.decoupled:
             turn.ordered = False
             self._order.remove(turn)
-        handle = model.submit(request, turn)
+        if caller is None:
+            handle = model.submit(request, turn)
+        else:
+            handle = caller.submit(model, request, turn, self._parts.clock.now_ns())
         if not turn.ended:
             turn.handle = handle
             self._pause_if_slow(turn)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from tpy.echo import echo
 from tpy.errors import Forbidden, InvalidArgument
+from tpy.frontends.access import CREDENTIAL_NAMES, Caller, Gate
 from tpy.frontends.header_pattern import HeaderPattern
 from tpy.frontends.http.options import RestrictedApi
 
@@ -17,7 +18,8 @@ _RESERVED_PREFIX = "triton_"
 class HeaderPolicy:
     """Built once from the options. Raises InvalidArgument for a pattern that is not a regular expression."""
 
-    def __init__(self, *, restricted: Sequence[RestrictedApi], forward_pattern: str) -> None:
+    def __init__(self, *, restricted: Sequence[RestrictedApi], forward_pattern: str, gate: Gate | None = None) -> None:
+        self.gate = gate
         self._keys = {
             api: (group.header, group.header.lower().encode(), group.value.encode()) for group in restricted for api in group.apis
         }
@@ -29,6 +31,15 @@ class HeaderPolicy:
         if key is not None and not hmac.compare_digest(fields.get(key[1], b""), key[2]):
             raise Forbidden(f"This API is restricted, expecting header '{key[0]}'")
 
+    def identify(self, fields: Mapping[bytes, bytes]) -> Caller | None:
+        """Returns who has sent these header fields; None: access is not controlled. Raises Unauthenticated."""
+        if self.gate is None:
+            return None
+        authorization, key = fields.get(b"authorization"), fields.get(b"x-api-key")
+        return self.gate.identify(
+            None if authorization is None else authorization.decode("latin-1"), None if key is None else key.decode("latin-1")
+        )
+
     def forwarded(self, headers: Sequence[tuple[bytes, bytes]]) -> dict[str, str] | None:
         """The headers that become request parameters, by name as sent; None when nothing is forwarded. Raises InvalidArgument
         for one that would take the place of a parameter with a meaning."""
@@ -37,7 +48,7 @@ class HeaderPolicy:
         forwarded: dict[str, str] = {}
         for raw_name, raw_value in headers:
             name = raw_name.decode("latin-1")
-            if self._forward.matches(name):
+            if self._forward.matches(name) and (self.gate is None or name.lower() not in CREDENTIAL_NAMES):
                 if name in _RESERVED or name.startswith(_RESERVED_PREFIX):
                     raise InvalidArgument(f"Header '{echo(name)}' is reserved for Triton usage and cannot be forwarded.")
                 forwarded[name] = raw_value.decode("latin-1")

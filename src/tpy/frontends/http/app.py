@@ -146,19 +146,23 @@ class Routes:
         """Serve `rule`; the keywords are methods. `category` is the restricted API that it belongs to, "" for none."""
 
         async def view(**values: str) -> Response:
-            return await self._serve(category, handlers, values)
+            return await self._serve(category, rule, handlers, values)
 
         self._app.add_url_rule(
             rule, endpoint=f"{rule} {category}", view_func=view, methods=list(handlers), provide_automatic_options=False
         )
 
-    async def _serve(self, category: str, handlers: dict[str, Handler], values: dict[str, str]) -> Response:
+    async def _serve(self, category: str, rule: str, handlers: dict[str, Handler], values: dict[str, str]) -> Response:
         try:
             message = _message()
             if is_disguised(message.target):
                 return await _on_http_exception(NotFound())
             if category:
                 self._policy.require(category, message.fields)
+            message.caller = self._policy.identify(message.fields)
+            if message.caller is not None:
+                changes = request.method == "POST" and not rule.endswith("/index")
+                message.caller.authorize(category, values.get("model"), changes=changes)
             handler = handlers["GET" if request.method == "HEAD" else request.method]
             reply: HttpReply | StreamReply = await handler(message, **values)
         except TpyError as error:

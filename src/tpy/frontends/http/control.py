@@ -119,6 +119,8 @@ class ControlApi:
         dependents = _parameters(await self._document(request.body)).get("unload_dependents", False)
         if type(dependents) is not bool:
             raise InvalidArgument(NON_BOOLEAN)
+        if dependents and request.caller is not None:  # they have other names
+            request.caller.authorize("model-repository", None, changes=True)
         await self._services.repository.unload(model, unload_dependents=dependents)
         return _DONE
 

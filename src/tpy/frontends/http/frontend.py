@@ -8,6 +8,7 @@ import msgspec
 
 from tpy import limits
 from tpy.flag import Value, read_values
+from tpy.frontends.access import read_auth
 from tpy.frontends.header_pattern import checked_pattern
 from tpy.frontends.http.options import HttpOptions, parse_restricted_apis
 from tpy.frontends.http.serving import serve_http as serve
@@ -43,6 +44,7 @@ def read_options(values: Mapping[str, Value]) -> HttpOptions | None:
         max_input_size=v.http_max_input_size,
         header_forward_pattern=checked_pattern(v.http_header_forward_pattern, flag="http-header-forward-pattern"),
         restricted=parse_restricted_apis(v.http_restricted_api),
+        auth=read_auth(values),
         tls=read_tls(values, "HTTP"),
         drain_timeout_s=float(v.exit_timeout_secs + limits.ANSWERS_STOP_S),
     )

@@ -216,19 +216,29 @@ class GenerateApi:
             )
             return parsed if request.record is None else msgspec.structs.replace(parsed, record=request.record)
 
+        def submit(parsed: InferenceRequest, sink: Responses) -> RequestHandle:
+            if request.caller is None:
+                return resolved.submit(parsed, sink)
+            return request.caller.submit(resolved, parsed, sink, endpoint.clock.now_ns())
+
         if codec.is_heavy(request.body):
             with held(resolved):
                 parsed = await run_in_thread(parse, limiter=endpoint.threads)
                 request.body = b""
-                return _submitted(resolved, parsed, ended)
+                return _submitted(resolved, parsed, ended, submit)
         parsed = parse()
         request.body = b""
-        return _submitted(resolved, parsed, ended)
+        return _submitted(resolved, parsed, ended, submit)
 
 
-def _submitted(model: ResolvedModel, request: InferenceRequest, ended: Callable[[TpyError | None], None] | None) -> Responses:
+def _submitted(
+    model: ResolvedModel,
+    request: InferenceRequest,
+    ended: Callable[[TpyError | None], None] | None,
+    submit: Callable[[InferenceRequest, Responses], RequestHandle],
+) -> Responses:
     responses = Responses(decoupled=model.description.decoupled, ended=ended)
-    responses.begin(lambda sink: model.submit(request, sink))
+    responses.begin(lambda sink: submit(request, sink))
     return responses
 
 

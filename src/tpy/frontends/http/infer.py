@@ -23,6 +23,7 @@ from tpy import limits
 from tpy.clock import Clock
 from tpy.echo import echo
 from tpy.errors import ErrorCode, Internal, InvalidArgument, InvariantViolation, TpyError, Unsupported
+from tpy.frontends.access import INFER, Caller
 from tpy.frontends.bytes_tensor import elements_size
 from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http import codec
@@ -152,6 +153,7 @@ class InferCall:
 
     __slots__ = (
         "_answered",
+        "_caller",
         "_cancelled",
         "_description",
         "_endpoint",
@@ -186,6 +188,7 @@ class InferCall:
         self._response: InferenceResponse | None = None
         self._refusal: HttpReply | None = None
         self._cancelled = False
+        self._caller: Caller | None = None
 
     def sent(self, reply: HttpReply) -> None:
         """The reply is on its way, which is what an observer of the request waits for."""
@@ -285,6 +288,9 @@ class InferCall:
     def _admit(self) -> ResolvedModel:
         endpoint = self._endpoint
         endpoint.policy.require("inference", self._request.fields)
+        caller = self._caller = endpoint.policy.identify(self._request.fields)
+        if caller is not None:
+            caller.require(INFER, self._model)
         self._version = None if self._version_text is None else parse_version(self._version_text)
         model = endpoint.services.inference.resolve(self._model, self._version)
         if model.description.decoupled:
@@ -339,7 +345,11 @@ class InferCall:
         self._plan = plan
         if self._request.record is not None:
             request = msgspec.structs.replace(request, record=self._request.record)
-        handle = model.submit(request, self)
+        caller = self._caller
+        if caller is None:
+            handle = model.submit(request, self)
+        else:
+            handle = caller.submit(model, request, self, self._endpoint.clock.now_ns())
         if self._response is None:
             self._handle = handle
 

@@ -8,7 +8,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from tpy.errors import TpyError
+from tpy.errors import PermissionDenied, TooManyRequests, TpyError, Unauthenticated
+from tpy.frontends.access import Caller
 from tpy.frontends.http.codec import HTTP_STATUS, encode_error
 from tpy.messages.records import RequestRecord
 
@@ -32,7 +33,8 @@ class HttpRequest(msgspec.Struct, kw_only=True):
     a name joined with ", ". `path` is without query, its percent-escapes resolved. `received_ns` is on the server's clock.
 
     `refusal` is set when HTTP itself forbids serving the request; then that is the answer. `held_bytes` of the body count in the
-    budget of all bodies, until whoever serves the request gives them back. `record`: of an inference that is observed."""
+    budget of all bodies, until whoever serves the request gives them back. `record`: of an inference that is observed.
+    `caller`: who has sent it, where access is controlled."""
 
     method: bytes
     target: bytes
@@ -46,6 +48,7 @@ class HttpRequest(msgspec.Struct, kw_only=True):
     refusal: HttpReply | None = None
     held_bytes: int = 0
     record: RequestRecord | None = None
+    caller: Caller | None = None
 
 
 def fields_of(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -78,7 +81,20 @@ def json_reply(content: bytes, *, status: int = 200) -> HttpReply:
 def error_reply(error: TpyError, *, headers: tuple[tuple[str, str], ...] = ()) -> HttpReply:
     """The answer that reports `error`."""
     content = encode_error(error)
+    headers = (*headers, *_headers_of(error))
     return HttpReply(status=HTTP_STATUS[error.code], parts=(content,), content_length=len(content), headers=headers)
+
+
+def _headers_of(error: TpyError) -> tuple[tuple[str, str], ...]:
+    match error:
+        case Unauthenticated():
+            return (("WWW-Authenticate", 'Bearer realm="tpy"'),)
+        case PermissionDenied():
+            return (("WWW-Authenticate", 'Bearer realm="tpy", error="insufficient_scope"'),)
+        case TooManyRequests():
+            return (("Retry-After", str(error.wait_s)),)
+        case _:
+            return ()
 
 
 def refusal_reply(status: int, text: str) -> HttpReply:

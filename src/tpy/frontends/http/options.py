@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tpy.frontends.access import AuthOptions
 from tpy.frontends.restrictions import API_CATEGORIES, RestrictedApi, parse_restricted
 from tpy.frontends.transport import ListenOptions
 from tpy.limits import HTTP_INPUT_BYTES_MAX_DEFAULT
@@ -15,7 +16,7 @@ class HttpOptions(ListenOptions, frozen=True, kw_only=True):
     """Everything that a deployment may choose about the HTTP port.
 
     `max_input_size` bounds a request body in bytes, before and after decompression. `header_forward_pattern` "" forwards
-    nothing.
+    nothing. `auth` None: everybody may do everything.
 
     Time-outs are seconds of Trio's clock. `header_timeout_s` runs from the first byte of a request to the end of its headers;
     a body has `body_timeout_s` plus what it needs at `body_bytes_per_s_min`; a response whose reader takes nothing for
@@ -26,6 +27,7 @@ class HttpOptions(ListenOptions, frozen=True, kw_only=True):
     max_input_size: int = HTTP_INPUT_BYTES_MAX_DEFAULT
     header_forward_pattern: str = ""
     restricted: tuple[RestrictedApi, ...] = ()
+    auth: AuthOptions | None = None
     header_timeout_s: float = 15.0
     body_timeout_s: float = 60.0
     body_bytes_per_s_min: int = 16 * 1024

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import trio
 from hypercorn.trio.lifespan import Lifespan
@@ -18,6 +19,7 @@ from hypercorn.utils import parse_socket_addr, wrap_app
 from quart_trio import QuartTrio
 
 from tpy.clock import Clock
+from tpy.frontends.access import gate_of
 from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.app import create_app
 from tpy.frontends.http.connection import Http1Connection
@@ -25,12 +27,14 @@ from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.transport import BoundAddress, Wire, serve_port
+from tpy.reloading import reloaded
 from tpy.services import Services
 
 
 def create_port(options: HttpOptions, services: Services, clock: Clock) -> HttpPort:
     """The HTTP port, not yet listening. Raises InvalidArgument for options that cannot be served. In a Trio run only."""
-    policy = HeaderPolicy(restricted=options.restricted, forward_pattern=options.header_forward_pattern)
+    gate = None if options.auth is None else gate_of(options.auth)
+    policy = HeaderPolicy(restricted=options.restricted, forward_pattern=options.header_forward_pattern, gate=gate)
     endpoint = InferEndpoint(services=services, clock=clock, policy=policy, max_input_size=options.max_input_size)
     app = create_app(endpoint)
     return HttpPort(
@@ -56,7 +60,10 @@ async def serve_http(
     Reports the bound address as soon as connections are accepted. Raises Unavailable when the address cannot be bound and
     InvalidArgument for options that cannot be served. Cancelled: stops at once, requests in flight are cancelled.
     """
-    await serve_http_port(create_port(options, services, clock), stop=stop, inherited=inherited, task_status=task_status)
+    port = create_port(options, services, clock)
+    gate = None if options.auth is None else gate_of(options.auth)
+    with nullcontext() if gate is None else reloaded(gate.reload):
+        await serve_http_port(port, stop=stop, inherited=inherited, task_status=task_status)
 
 
 async def serve_application(

@@ -1,0 +1,1 @@
+"""The rules of access, without files, clocks or cryptography."""

@@ -1,0 +1,1 @@
+"""Access: keys, tokens, roles, rates."""
