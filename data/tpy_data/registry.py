@@ -3,6 +3,7 @@ use."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -155,9 +156,10 @@ class BackendRegistry:
             )
         everywhere = runtime or self._prefers_library(config.backend)
         searched = [*folders, *(folder / config.backend for folder in self._folders if everywhere)]
-        for folder in searched:
-            if (folder / file).is_file():
-                return _Source(entry_point=_NATIVE, directory=folder, library=folder / file)
+        with contextlib.suppress(OSError):  # a name that no file can have
+            for folder in searched:
+                if (folder / file).is_file():
+                    return _Source(entry_point=_NATIVE, directory=folder, library=folder / file)
         if runtime and config.backend not in self._sources():
             places = " ".join(f"'{folder}'" for folder in searched)
             raise InvalidArgument(f"unable to find backend library '{file}' for model '{config.name}', searched: {places}")

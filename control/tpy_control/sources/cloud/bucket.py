@@ -22,7 +22,7 @@ from tpy_control.sources.cloud.errors import CloudError, CloudErrorKind, about, 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore, S3Store
 
-_INSTALL = "repositories in the cloud need the package obstore: pip install 'tpy-server[cloud]'"
+_INSTALL = "repositories in the cloud need the package obstore, which comes with tpy's extra 'cloud': pip install obstore"
 
 
 def require_library() -> None:

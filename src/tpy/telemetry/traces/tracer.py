@@ -210,7 +210,7 @@ def _sink(options: TraceOptions) -> TraceSink | None:
             from tpy.telemetry.traces.opentelemetry_spans import OpenTelemetrySpans
         except ImportError as error:
             raise InvalidArgument(
-                f"--trace-config mode=opentelemetry: {error}; install it with: pip install 'tpy-server[otel]'"
+                f"--trace-config mode=opentelemetry: {error}; its packages come with tpy's extra 'otel'"
             ) from None
         return OpenTelemetrySpans(options)
     return _ToFiles(TraceFiles(options.file)) if options.file else None
