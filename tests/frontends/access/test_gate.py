@@ -6,7 +6,6 @@ import base64
 import hashlib
 import hmac
 import json
-import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,7 @@ from tpy.limits import ACCESS_TOKEN_CHARACTERS_MAX
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC = ec.generate_private_key(ec.SECP256R1())
-SECRET = secrets.token_bytes(32)
+SECRET = bytes(range(32))
 
 
 class WallClock:
