@@ -32,6 +32,8 @@ from tpy.regions import RegionRegistry
 from tpy.services import Services
 from tpy.state import ModelStateStore
 from tpy.telemetry.logs import LogController
+from tpy.telemetry.traces.options import TraceOptions
+from tpy.telemetry.traces.tracer import Tracer
 from tpy.testing.trio_clock import TrioClock
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control import ControlMode, ControlOptions, ControlPlane, MemorySource, run_control_plane
@@ -277,7 +279,10 @@ class World:
                             inference=self.witness,
                             repository=self.control,
                             diagnostics=Diagnostics(
-                                self.data, LogController(LogSettings(), stream=io.StringIO()), server_id="simulated"
+                                self.data,
+                                LogController(LogSettings(), stream=io.StringIO()),
+                                Tracer(TraceOptions(), None),
+                                server_id="simulated",
                             ),
                             shared_memory=RegionRegistry(),
                             readiness=readiness,
