@@ -24,6 +24,9 @@ import pytest
 import tritonclient.grpc
 from tritonclient.grpc import service_pb2 as pb
 
+from tpy.units import MIB
+from tpy_data.backends.python.worker.segments import FREE_BYTES_MAX
+
 from .gated import metrics
 from .sequence_models import build
 from .server import ServerProcess
@@ -62,8 +65,8 @@ longer than its stream may take."""
 WORKERS = 4
 """Two for each of the python models."""
 
-SEGMENTS_MAX = WORKERS * 2 * 3
-"""Of shared memory, each way: two that are free, and one whose end the other side hears of with the next batch."""
+SEGMENT_BYTES_MAX = WORKERS * 2 * (FREE_BYTES_MAX + 3 * MIB)
+"""Of shared memory, each way: what is kept free, and segments whose end the other side hears of with the next batch."""
 
 PYTHON = ("places", "ids")
 
@@ -274,20 +277,21 @@ class HttpClient:
 
 
 class Remains:
-    """The resources of a server, as its machine sees them: open files besides those of shared memory and timers, mapped segments
-    of that memory, timers, bytes."""
+    """The resources of a server, as its machine sees them: open files besides those of shared memory and timers, mapped bytes
+    of that memory, timers, resident bytes."""
 
     def __init__(self, server: ServerProcess) -> None:
         process = Path(f"/proc/{server.process.pid}")
         self.files = sum(count for file, count in server.open_files().items() if "memfd:" not in file)
         self.timers = server.timers()
-        self.segments = sum("memfd:" in line for line in (process / "maps").read_text().splitlines())
+        mapped = [line.split()[0] for line in (process / "maps").read_text().splitlines() if "memfd:" in line]
+        self.segment_bytes = sum(int(end, 16) - int(begin, 16) for begin, _, end in (place.partition("-") for place in mapped))
         self.resident = int((process / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def no_more_than(self, before: Remains) -> bool:
-        """Returns True if there are no more files than before, and no more segments than workers keep for the next large
+        """Returns True if there are no more files than before, and no more shared memory than workers keep for the next large
         tensors."""
-        return self.files <= before.files and self.segments <= SEGMENTS_MAX
+        return self.files <= before.files and self.segment_bytes <= SEGMENT_BYTES_MAX
 
 
 def _soak(server: ServerProcess, models: Sequence[str], sequences: int, *, kills: int, seed: int) -> Tally:
