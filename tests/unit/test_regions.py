@@ -15,7 +15,7 @@ import trio
 from tpy import limits
 from tpy.errors import AlreadyExists, Internal, InvalidArgument, NotFound, TpyError, Unavailable, Unsupported
 from tpy.messages import CudaRegistration, RegionKind, SystemRegistration
-from tpy.regions import DISABLED, Region, RegionArray, RegionCopies, RegionRegistry, registered, reopen_segment
+from tpy.regions import DISABLED, CountedRegion, Region, RegionArray, RegionCopies, RegionRegistry, registered, reopen_segment
 from tpy.regions import copies as copies_module
 from tpy.regions import registry as registry_module
 
@@ -64,7 +64,7 @@ async def test_what_is_written_is_read(make: Make) -> None:
 
 async def test_an_array_in_a_region_is_read_to_where_it_is_wanted(make: Make) -> None:
     region = await register(RegionRegistry(), make(np.arange(16, dtype=np.float32).tobytes()))
-    array = RegionArray(region, (2, 3), np.dtype(np.float32), 8)
+    array = RegionArray(CountedRegion(region, 24), (2, 3), np.dtype(np.float32), 8)
     expected = [[2, 3, 4], [5, 6, 7]]
     assert array.to_host().tolist() == expected
     target = np.zeros((2, 3), np.float32)

@@ -193,7 +193,7 @@ class Gate:
             importlib.import_module("cryptography")
         except ImportError as error:
             raise InvalidArgument(
-                f"--auth-config: tokens need the package PyJWT, and cryptography; pip install 'tpy-server[jwt]' ({error})"
+                f"--auth-config: tokens need the package PyJWT, and cryptography: pip install PyJWT cryptography ({error})"
             ) from None
         folder = Path(self.options.file).parent
         return {entry.issuer: JwtVerifier(entry, folder, self._jwt) for entry in config.jwt}
