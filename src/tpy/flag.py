@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypedDict, TypeVar, Unpack
 
 import msgspec
@@ -25,7 +25,6 @@ class Support(enum.Enum):
 
     HONOURED = "honoured"
     IGNORED = "accepted, no effect"
-    REFUSED = "refused unless default"
 
 
 PORT_MAX = 65_535
@@ -38,9 +37,8 @@ Value = str | int | bool | tuple[str, ...]
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True):
     """One flag. `name` without dashes in front; `minimum` and `maximum` bound INTEGER; `choices` is for CHOICE; `aliases` are
-    other spellings; `why` is the reason why a flag is IGNORED or REFUSED. `switches`: an INTEGER that also takes true, for 1, and
-    false. `secret`: its values end in `=<key>`, which logs must not show. `harmless` tells the values that ask for nothing that
-    is not there: of a REFUSED flag they are taken as of an IGNORED one, of an IGNORED one without a warning."""
+    other spellings; `why` is the reason why a flag is IGNORED. `switches`: an INTEGER that also takes true, for 1, and
+    false. `secret`: its values end in `=<key>`, which logs must not show."""
 
     name: str
     group: str
@@ -56,7 +54,6 @@ class Flag(msgspec.Struct, frozen=True, kw_only=True):
     metavar: str = ""
     switches: bool = False
     secret: bool = False
-    harmless: Callable[[str], bool] = lambda text: False
 
     @property
     def field(self) -> str:
@@ -92,7 +89,6 @@ class _Rest(TypedDict, total=False):
     aliases: Sequence[str]
     metavar: str
     switches: bool
-    harmless: Callable[[str], bool]
     secret: bool
 
 

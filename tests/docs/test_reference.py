@@ -13,7 +13,7 @@ import pytest
 from tpy import limits
 from tpy._proto import POOL
 from tpy.cli.development import DEFAULTS
-from tpy.cli.flags import FLAG_BY_NAME, FLAGS
+from tpy.cli.flags import FLAG_BY_NAME
 from tpy.cli.main import cli
 from tpy.config import ModelConfig
 from tpy.config.model_config import (
@@ -191,6 +191,3 @@ def test_flags_are_documented_as_missing_while_they_are() -> None:
     assert not {name for name in named if FLAG_BY_NAME[name].support is Support.HONOURED}, "out of date"
     served = FLAG_BY_NAME["grpc-port"].support is Support.HONOURED
     assert served != ("grpc-port" in named), "gRPC: README.md and docs/reference/compatibility.md are out of date"
-    groups = ("gRPC", "SageMaker", "Vertex AI")  # as a whole
-    refused = {flag.name for flag in FLAGS if flag.support is Support.REFUSED and flag.group not in groups}
-    assert refused <= named

@@ -182,10 +182,8 @@ def test_flags_may_be_abbreviated_while_they_are_clear(
 
 def test_every_flag_that_is_not_honoured_is_listed_as_a_difference() -> None:
     text = (Path(__file__).parents[2] / "docs/reference/compatibility.md").read_text()
-    ignored, _, refused = text.partition("Accepted, with a warning")[2].partition("Refused by name")
-    refused = refused.partition("\n\n")[0]
+    ignored = text.partition("Accepted, with a warning")[2].partition("\n")[0]
     assert [flag.name for flag in FLAGS if flag.support is Support.IGNORED and f"`--{flag.name}`" not in ignored] == []
-    assert [flag.name for flag in FLAGS if flag.support is Support.REFUSED and f"`--{flag.name}`" not in refused] == []
 
 
 def test_the_command_is_installed_under_tritons_name() -> None:

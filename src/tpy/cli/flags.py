@@ -4,8 +4,6 @@ Spellings and defaults are Triton's. Every flag of Triton's is known and has a s
 
 * HONOURED: does what Triton's does.
 * IGNORED: has no meaning here (a thread pool that we do not have, say): accepted, and a warning says so.
-* REFUSED: would change behaviour in a way that this version does not offer: an error that names it, unless it is given
-  Triton's default.
 """
 
 from __future__ import annotations
@@ -16,8 +14,6 @@ from tpy.flag import new_flag as _flag
 from tpy.frontends.table import frontends
 from tpy.messages.server import LOG_FORMATS
 from tpy.telemetry.access_log import ACCESS_LOG_FORMATS
-
-_NOT_YET = "this version does not offer it"
 
 FLAGS: tuple[Flag, ...] = (
     # General

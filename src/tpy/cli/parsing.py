@@ -91,10 +91,7 @@ def collect(given: Mapping[str, Sequence[str]], environment: Mapping[str, str]) 
         values[flag.field] = value
         if not texts or value == flag.default:
             continue
-        harmless = all(map(flag.harmless, texts))
-        if flag.support is Support.REFUSED and not harmless:
-            raise UsageError(f"--{flag.name} is not supported: {flag.why}")
-        if flag.support is Support.REFUSED or (flag.support is Support.IGNORED and not harmless):
+        if flag.support is Support.IGNORED:
             warnings.append(f"--{flag.name} has no effect: {flag.why}")
     return values, warnings
 
@@ -172,8 +169,8 @@ def metavar(flag: Flag) -> str:
 def help_text(flag: Flag) -> str:
     """Help with default, environment variable, and what is done of it."""
     default = "" if flag.default in ((), "") else f" Default: {default_text(flag)}."
-    why = {Support.IGNORED: f" Accepted, no effect: {flag.why}.", Support.REFUSED: f" Refused unless default: {flag.why}."}
-    return f"{flag.help}{default}{why.get(flag.support, '')} [{flag.environment}]"
+    why = f" Accepted, no effect: {flag.why}." if flag.support is Support.IGNORED else ""
+    return f"{flag.help}{default}{why} [{flag.environment}]"
 
 
 def default_text(flag: Flag) -> str:

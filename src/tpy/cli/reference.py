@@ -122,8 +122,6 @@ def _row(flag: Flag) -> str:
     about = flag.help.replace("|", "\\|")
     if flag.support is Support.IGNORED:
         about += f" **Accepted, no effect:** {flag.why}."
-    elif flag.support is Support.REFUSED:
-        about += f" **Refused unless default:** {flag.why}."
     return f"| {names} `{kind}` | {shown} | `{flag.environment}` | {about} |\n"
 
 
