@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypedDict
 
+import msgspec
+
+from tpy.errors import InvalidArgument
+from tpy.flag import Value
 from tpy.frontends.access import AuthOptions
 from tpy.frontends.restrictions import API_CATEGORIES, RestrictedApi, parse_restricted
-from tpy.frontends.transport import ListenOptions
-from tpy.limits import HTTP_INPUT_BYTES_MAX_DEFAULT
+from tpy.frontends.transport import ListenOptions, TlsOptions, read_tls
+from tpy.limits import ANSWERS_STOP_S, HTTP_INPUT_BYTES_MAX_DEFAULT
 
-__all__ = ["API_CATEGORIES", "HttpOptions", "RestrictedApi", "parse_restricted_apis"]
+__all__ = ["API_CATEGORIES", "HttpOptions", "PortValues", "RestrictedApi", "parse_restricted_apis", "read_port"]
 
 
 class HttpOptions(ListenOptions, frozen=True, kw_only=True):
@@ -33,6 +38,37 @@ class HttpOptions(ListenOptions, frozen=True, kw_only=True):
     body_bytes_per_s_min: int = 16 * 1024
     write_timeout_s: float = 60.0
     keep_alive_timeout_s: float = 600.0
+
+
+class PortValues(msgspec.Struct, frozen=True, kw_only=True):
+    """The values of the flags that a further port of HTTP takes from HTTP's own."""
+
+    exit_timeout_secs: int
+    http_address: str
+    http_max_input_size: int
+    http_restricted_api: tuple[str, ...]
+
+
+class PortOptions(TypedDict):
+    """The options that follow from them."""
+
+    address: str
+    max_input_size: int
+    tls: TlsOptions | None
+    drain_timeout_s: float
+
+
+def read_port(values: Mapping[str, Value], v: PortValues) -> PortOptions:
+    """Options of a further port: the address, the bounds and the certificates are HTTP's. Raises InvalidArgument for a Unix
+    socket, of which HTTP has the only one, and as `read_tls`."""
+    if v.http_address.startswith("unix:"):
+        raise InvalidArgument("--http-address: expected an address, as HTTP has one Unix socket for itself")
+    return PortOptions(
+        address=v.http_address,
+        max_input_size=v.http_max_input_size,
+        tls=read_tls(values, "HTTP"),
+        drain_timeout_s=float(v.exit_timeout_secs + ANSWERS_STOP_S),
+    )
 
 
 def parse_restricted_apis(values: Iterable[str]) -> tuple[RestrictedApi, ...]:

@@ -15,19 +15,19 @@ from werkzeug.exceptions import HTTPException
 
 from tpy import limits
 from tpy.clock import Clock
-from tpy.errors import InvalidArgument, NotFound, TpyError
+from tpy.errors import NotFound, TpyError
 from tpy.flag import Value, read_values
 from tpy.frontends.header_pattern import checked_pattern
 from tpy.frontends.http.app import Routes, bare_app, quart_response
 from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.infer import InferEndpoint
-from tpy.frontends.http.options import HttpOptions, parse_restricted_apis
+from tpy.frontends.http.options import HttpOptions, PortValues, parse_restricted_apis, read_port
 from tpy.frontends.http.serving import serve_application
 from tpy.frontends.openai.answers import error_reply
 from tpy.frontends.openai.api import OpenAiApi
 from tpy.frontends.openai.templates import ChatTemplate, read_template, read_tokenizer
 from tpy.frontends.restrictions import parse_restricted
-from tpy.frontends.transport import BoundAddress, read_tls
+from tpy.frontends.transport import BoundAddress
 from tpy.services import Services
 
 
@@ -38,14 +38,10 @@ class Options(HttpOptions, frozen=True, kw_only=True):
     max_tokens: int = limits.OPENAI_TOKENS_DEFAULT
 
 
-class _Values(msgspec.Struct, frozen=True, kw_only=True):
+class _Values(PortValues, frozen=True, kw_only=True):
     """The values of the flags that are read here."""
 
-    exit_timeout_secs: int
-    http_address: str
     http_header_forward_pattern: str
-    http_max_input_size: int
-    http_restricted_api: tuple[str, ...]
     allow_openai: bool
     openai_port: int
     openai_restricted_api: tuple[str, ...]
@@ -59,26 +55,19 @@ def read_options(values: Mapping[str, Value]) -> Options | None:
     v = read_values(values, _Values)
     if not v.allow_openai:
         return None
-    if v.http_address.startswith("unix:"):
-        raise InvalidArgument(
-            "--http-address: expected an address, as HTTP has one Unix socket for itself (or --allow-openai=false)"
-        )
     template = read_tokenizer(v.openai_tokenizer, source="--openai-tokenizer") if v.openai_tokenizer else None
     if v.openai_chat_template:
         text = read_template(v.openai_chat_template, flag="openai-chat-template")
         template = ChatTemplate(text=text, tokens={} if template is None else template.tokens)
     return Options(
-        address=v.http_address,
+        **read_port(values, v),
         port=v.openai_port,
-        max_input_size=v.http_max_input_size,
         header_forward_pattern=checked_pattern(v.http_header_forward_pattern, flag="http-header-forward-pattern"),
         # The later ones win: a key of this port instead of HTTP's.
         restricted=(
             *parse_restricted_apis(v.http_restricted_api),
             *parse_restricted(v.openai_restricted_api, flag="openai-restricted-api", kind="api"),
         ),
-        tls=read_tls(values, "HTTP"),
-        drain_timeout_s=float(v.exit_timeout_secs + limits.ANSWERS_STOP_S),
         template=template,
         max_tokens=v.openai_default_max_tokens,
     )

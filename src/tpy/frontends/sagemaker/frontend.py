@@ -7,20 +7,18 @@ import socket
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-import msgspec
 import trio
 from quart_trio import QuartTrio
 
-from tpy import limits
 from tpy.clock import Clock
 from tpy.errors import InvalidArgument
 from tpy.flag import Value, read_values
 from tpy.frontends.http.app import Routes, bare_app
 from tpy.frontends.http.infer import InferEndpoint
-from tpy.frontends.http.options import HttpOptions, parse_restricted_apis
+from tpy.frontends.http.options import HttpOptions, PortValues, parse_restricted_apis, read_port
 from tpy.frontends.http.serving import serve_application
 from tpy.frontends.sagemaker.api import SageMakerApi, sagemaker_error
-from tpy.frontends.transport import BoundAddress, read_tls
+from tpy.frontends.transport import BoundAddress
 from tpy.services import Services
 
 
@@ -32,15 +30,11 @@ class Options(HttpOptions, frozen=True, kw_only=True):
     ping_mode: str = "ready"
 
 
-class _Values(msgspec.Struct, frozen=True, kw_only=True):
+class _Values(PortValues, frozen=True, kw_only=True):
     """The values of the flags that are read here."""
 
-    exit_timeout_secs: int
     allow_http: bool
-    http_address: str
     http_port: int
-    http_max_input_size: int
-    http_restricted_api: tuple[str, ...]
     allow_grpc: bool
     grpc_port: int
     allow_metrics: bool
@@ -58,17 +52,12 @@ def read_options(values: Mapping[str, Value]) -> Options | None:
     v = read_values(values, _Values)
     if not v.allow_sagemaker:
         return None
-    if v.http_address.startswith("unix:"):
-        raise InvalidArgument("--http-address: expected an address, as HTTP has one Unix socket for itself")
     if v.sagemaker_safe_port_range:
         _require_safe_ports(v)
     return Options(
-        address=v.http_address,
+        **read_port(values, v),
         port=v.sagemaker_port,
-        max_input_size=v.http_max_input_size,
         restricted=parse_restricted_apis(v.http_restricted_api),
-        tls=read_tls(values, "HTTP"),
-        drain_timeout_s=float(v.exit_timeout_secs + limits.ANSWERS_STOP_S),
         model=v.sagemaker_default_model,
         form=v.sagemaker_inference_type,
         ping_mode=v.sagemaker_ping_mode,

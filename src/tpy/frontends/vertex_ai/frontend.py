@@ -7,11 +7,9 @@ import socket
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-import msgspec
 import trio
 from quart_trio import QuartTrio
 
-from tpy import limits
 from tpy.clock import Clock
 from tpy.errors import Forbidden, InvalidArgument, Unsupported
 from tpy.flag import Value, read_values
@@ -20,10 +18,10 @@ from tpy.frontends.http.binary_type import infer_with_type
 from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.message import HttpReply, HttpRequest
-from tpy.frontends.http.options import HttpOptions, parse_restricted_apis
+from tpy.frontends.http.options import HttpOptions, PortValues, parse_restricted_apis, read_port
 from tpy.frontends.http.serving import serve_application
 from tpy.frontends.http.shared_memory import RegionsApi
-from tpy.frontends.transport import BoundAddress, read_tls
+from tpy.frontends.transport import BoundAddress
 from tpy.messages import RegionKind
 from tpy.services import Services
 
@@ -44,13 +42,9 @@ class Options(HttpOptions, frozen=True, kw_only=True):
     default_model: str = ""
 
 
-class _Values(msgspec.Struct, frozen=True, kw_only=True):
+class _Values(PortValues, frozen=True, kw_only=True):
     """The values of the flags that are read here."""
 
-    exit_timeout_secs: int
-    http_address: str
-    http_max_input_size: int
-    http_restricted_api: tuple[str, ...]
     allow_vertex_ai: bool
     vertex_ai_port: int
     vertex_ai_default_model: str
@@ -63,8 +57,6 @@ def read_options(values: Mapping[str, Value]) -> Options | None:
     v = read_values(values, _Values)
     if not v.allow_vertex_ai:
         return None
-    if v.http_address.startswith("unix:"):
-        raise InvalidArgument("--http-address: expected an address, as HTTP has one Unix socket for itself")
     for flag, variable, route in (
         ("vertex-ai-predict-route", "AIP_PREDICT_ROUTE", v.vertex_ai_predict_route),
         ("vertex-ai-health-route", "AIP_HEALTH_ROUTE", v.vertex_ai_health_route),
@@ -74,12 +66,9 @@ def read_options(values: Mapping[str, Value]) -> Options | None:
         if not route.startswith("/") or set(route) & set("<>?# "):
             raise InvalidArgument(f"--{flag}: '{route}' is not a path (the variable {variable})")
     return Options(
-        address=v.http_address,
+        **read_port(values, v),
         port=v.vertex_ai_port,
-        max_input_size=v.http_max_input_size,
         restricted=parse_restricted_apis(v.http_restricted_api),
-        tls=read_tls(values, "HTTP"),
-        drain_timeout_s=float(v.exit_timeout_secs + limits.ANSWERS_STOP_S),
         predict_route=v.vertex_ai_predict_route,
         health_route=v.vertex_ai_health_route,
         default_model=v.vertex_ai_default_model,
