@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tpy.errors import InvalidArgument, PermissionDenied, Unauthenticated
 from tpy.frontends.access import AuthOptions, Gate, read_auth
 from tpy.frontends.access.config import digest, key_entry, new_key
-from tpy.frontends.access.core.policy import Role
+from tpy.frontends.access.core.policy import Allowance, Role
 from tpy.limits import ACCESS_TOKEN_CHARACTERS_MAX
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -203,6 +203,27 @@ def test_a_reload_takes_keys_away_and_keeps_rates(gate: Gate) -> None:
     for authorization, key in ((None, "key-a"), (bearer, None)):
         with pytest.raises(Unauthenticated):
             gate.identify(authorization, key)
+
+
+def test_a_reload_changes_the_rates_of_tokens(gate: Gate) -> None:
+    file = Path(gate.options.file)
+
+    def limited(per_s: int) -> Allowance | None:
+        document = json.loads(file.read_text())
+        document["jwt"][0]["requests_per_s"] = per_s
+        file.write_text(json.dumps(document))
+        gate.reload()
+        return gate.identify(f"Bearer {token()}", None).allowance
+
+    slow = limited(1)
+    assert slow is not None
+    assert limited(1) is slow, "reading the file again is no way to a full bucket"
+    slow.begin(0)
+    assert slow.begin(0) is not None
+    fast = limited(5)
+    assert fast is not None
+    assert fast is not slow
+    assert [fast.begin(0) is None for _ in range(6)] == [True] * 5 + [False]
 
 
 def test_required_leaves_anonymous_callers_nothing(gate: Gate, clock: WallClock) -> None:

@@ -173,6 +173,12 @@ class Gate:
             key.sha256: self._keep_allowance(key.sha256, Caller(key.name, Grant(key.roles, key.models), _allowance(key)), key)
             for key in config.keys
         }
+        unchanged = {
+            issuer
+            for issuer, verifier in verifiers.items()
+            if (before := self._verifiers.get(issuer)) is not None and _limits(before.entry) == _limits(verifier.entry)
+        }
+        self._subjects = {key: allowance for key, allowance in self._subjects.items() if key[0] in unchanged}
         self._verifiers = verifiers
         self._anonymous = Caller("", anonymous)
         self._tokens = {}
