@@ -27,7 +27,7 @@ class FakeCall:
         self.path = path
         self.metadata = metadata
         self.deadline_ns = deadline_ns
-        self.peer = "ipv4:127.0.0.1:1"
+        self.peer = "127.0.0.1:1"
         self.status: Status | None = None
         self.message = ""
         self.ended = trio.Event()

@@ -47,7 +47,7 @@ def test_what_takes_long_is_known() -> None:
 
 
 @pytest.mark.parametrize("datatype", [*TYPED, "BYTES"])
-@pytest.mark.parametrize("size", [100, 3_000, 500_000])
+@pytest.mark.parametrize("size", [100, 3_000, 50_000])
 def test_large_typed_contents_are_read_as_small_ones_are(datatype: str, size: int) -> None:
     """Protobuf reads up to a kilobyte itself."""
     chance = np.random.default_rng(size)

@@ -25,6 +25,7 @@ async def test_unary_calls() -> None:
         assert (first.request_bytes, first.response_bytes, first.peer) == (len(message), len(call.reply_bytes), call.peer)
         assert server.services.inference.submitted[0].request.record is first
     assert [shown[0] for shown in watcher.shown] == ["grpc"] * 3
+    assert server.services.refusals.counts["NOT_FOUND"] == 1
     assert [shown[2:] for shown in watcher.shown] == [("", ""), ("Not found", UNKNOWN), ("Cancelled", "")]
 
 
@@ -46,7 +47,9 @@ async def test_requests_of_a_stream_are_finished_when_their_turn_has_come() -> N
         first.answer()
         assert [record.protocol for record in watcher.records] == ["grpc-stream"] * 3
         assert [record.status for record in watcher.records] == ["", "", "Not found"]
+        assert [record.response_bytes for record in watcher.records] == [len(message) for message in call.responses]
         assert watcher.records[:2] == [first.request.record, second.request.record]
+        assert server.services.refusals.counts["NOT_FOUND"] == 1
         call.request(infer_request(id="3").SerializeToString())
         await inference.wait_submitted(3)
         call.cancel()

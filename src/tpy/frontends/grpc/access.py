@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hmac
+
 from tpy.echo import echo
 from tpy.errors import Forbidden, InvalidArgument, Unauthenticated
 from tpy.frontends.access import CREDENTIAL_NAMES, Caller, gate_of
 from tpy.frontends.grpc.options import GrpcServiceOptions
 from tpy.frontends.grpc.transport import Metadata
 from tpy.frontends.header_pattern import HeaderPattern
+from tpy.frontends.restrictions import MANAGEMENT, not_managed_here
 
 _RESERVED = frozenset({"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"})
 _RESERVED_PREFIX = "triton_"
@@ -21,13 +24,16 @@ class MetadataPolicy:
         self.gate = None if options.auth is None else gate_of(options.auth)
         self._keys = {api: (f"{_KEY_PREFIX}{group.header}", group.value) for group in options.restricted for api in group.apis}
         pattern = options.header_forward_pattern
+        self._elsewhere = MANAGEMENT if options.managed_elsewhere else frozenset()
         self._forward = HeaderPattern(pattern, flag="grpc-header-forward-pattern") if pattern else None
 
     def require(self, api: str, metadata: Metadata) -> None:
-        """Raise Forbidden unless a call with this metadata may use `api`."""
+        """Raise Forbidden unless a call with this metadata may use `api`, and that is served here."""
+        if api in self._elsewhere:
+            raise not_managed_here()
         key = self._keys.get(api)
         # Keys arrive in lower case, whatever the flag says.
-        if key is not None and not any(name == key[0].lower() and value == key[1] for name, value in metadata):
+        if key is not None and not any(name == key[0].lower() and _is_same(value, key[1]) for name, value in metadata):
             raise Forbidden(f"This protocol is restricted, expecting header '{key[0]}'")
 
     def identify(self, metadata: Metadata) -> Caller | None:
@@ -56,3 +62,8 @@ class MetadataPolicy:
                     raise InvalidArgument(f"Header '{echo(name)}' is reserved for Triton usage and cannot be forwarded.")
                 forwarded[name] = value
         return forwarded
+
+
+def _is_same(value: str | bytes, key: str) -> bool:
+    """Compares in a time that does not tell how much of a key is right."""
+    return isinstance(value, str) and hmac.compare_digest(value.encode(), key.encode())

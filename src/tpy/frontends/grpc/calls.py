@@ -57,7 +57,8 @@ def open_record(
 ) -> RequestRecord | None:
     """A record of an inference request over gRPC, not `parsed` when it cannot be; None when nobody observes."""
     observers = parts.services.observers
-    if not observers.active:
+    active = observers.active
+    if not active:
         return None
     headers = {key: value for key, value in call.metadata if key in _TRACE_METADATA and isinstance(value, str)}
     return observers.open(
@@ -67,7 +68,14 @@ def open_record(
         headers=headers,
         received_ns=parts.clock.now_ns(),
         request_bytes=message_bytes,
+        active=active,
     )
+
+
+def count_refusal(parts: CallParts, error: TpyError, *, submitted: bool) -> None:
+    """Count a request that was refused with this error before a model had it; models count the others."""
+    if not submitted or isinstance(error, TooManyRequests):
+        parts.services.refusals.count(error.code.name)
 
 
 def fail_call(call: CallContext, error: TpyError) -> None:

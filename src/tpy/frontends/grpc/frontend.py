@@ -13,7 +13,7 @@ from tpy.frontends.grpc.options import GrpcFrontendOptions, GrpcServiceOptions
 from tpy.frontends.grpc.serving import serve_grpc_services as serve
 from tpy.frontends.grpc.transport import CompressionLevel
 from tpy.frontends.header_pattern import checked_pattern
-from tpy.frontends.restrictions import parse_restricted
+from tpy.frontends.restrictions import is_managed_elsewhere, parse_restricted
 from tpy.frontends.transport import read_tls
 
 __all__ = ["Options", "read_options", "serve"]
@@ -31,6 +31,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     reuse_grpc_port: bool
     grpc_header_forward_pattern: str
     grpc_max_input_size: int
+    proxy_protocol_grpc: bool
     grpc_infer_response_compression_level: CompressionLevel
     grpc_keepalive_time: int
     grpc_keepalive_timeout: int
@@ -53,6 +54,7 @@ def read_options(values: Mapping[str, Value]) -> GrpcFrontendOptions | None:
             restricted=parse_restricted(v.grpc_restricted_protocol, flag="grpc-restricted-protocol", kind="protocol"),
             header_forward_pattern=checked_pattern(v.grpc_header_forward_pattern, flag="grpc-header-forward-pattern"),
             auth=read_auth(values),
+            managed_elsewhere=is_managed_elsewhere(values),
         ),
         address=v.grpc_address,
         port=v.grpc_port,
@@ -68,6 +70,7 @@ def read_options(values: Mapping[str, Value]) -> GrpcFrontendOptions | None:
         max_connection_age_grace_s=_seconds(v.grpc_max_connection_age_grace) or None,
         compression=v.grpc_infer_response_compression_level,
         tls=read_tls(values, "gRPC"),
+        proxy_protocol=v.proxy_protocol_grpc,
         drain_timeout_s=float(v.exit_timeout_secs + limits.ANSWERS_STOP_S),
     )
 

@@ -16,10 +16,10 @@ import msgspec
 from tpy.errors import ErrorCode, InvariantViolation, TpyError, Unsupported
 from tpy.frontends.access import INFER, Caller
 from tpy.frontends.grpc import codec
-from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_inference, open_record, unexpected_error
+from tpy.frontends.grpc.calls import INFERENCE, CallParts, count_refusal, fail_inference, open_record, unexpected_error
 from tpy.frontends.grpc.transport import UnaryCall
 from tpy.frontends.shared_memory import LongCopy, TensorResolver
-from tpy.frontends.threads import run_in_thread
+from tpy.frontends.threads import forget_trace, run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
 from tpy.messages.records import RequestRecord
 from tpy.services import RequestHandle, ResolvedModel, held
@@ -39,7 +39,18 @@ class InferApi:
 class _UnaryInfer:
     """One call, and the sink for its response."""
 
-    __slots__ = ("_answered", "_call", "_caller", "_cancelled", "_description", "_handle", "_parts", "_plan", "_record")
+    __slots__ = (
+        "_answered",
+        "_call",
+        "_caller",
+        "_cancelled",
+        "_description",
+        "_handle",
+        "_parts",
+        "_plan",
+        "_record",
+        "_submitted",
+    )
 
     def __init__(self, parts: CallParts, call: UnaryCall) -> None:
         self._parts = parts
@@ -49,6 +60,7 @@ class _UnaryInfer:
         self._handle: RequestHandle | None = None
         self._answered = False
         self._cancelled = False
+        self._submitted = False
         self._caller: Caller | None = None
         self._record: RequestRecord | None = None
 
@@ -120,6 +132,7 @@ class _UnaryInfer:
 
     def _submit(self, model: ResolvedModel, request: InferenceRequest, plan: codec.OutputPlan) -> None:
         self._plan = plan
+        self._submitted = True
         if self._record is not None:
             request = msgspec.structs.replace(request, record=self._record)
         if self._caller is None:
@@ -182,8 +195,10 @@ class _UnaryInfer:
 
     def _fail(self, error: TpyError) -> None:
         self._answered = True
+        count_refusal(self._parts, error, submitted=self._submitted)
         if not self._cancelled:
             now_ns = self._parts.clock.now_ns()
             fail_inference(self._call, error, now_ns)
             if self._record is not None:
                 self._record.finish(now_ns, error.code.value, error.message)
+        forget_trace(error)

@@ -12,11 +12,12 @@ from tpy.frontends.restrictions import RestrictedApi
 class GrpcServiceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`restricted` protocols are served only to calls that carry the metadata `triton-grpc-protocol-<header>` with its value.
     Metadata in whose key `header_forward_pattern` is found become request parameters; "" forwards nothing.
-    `auth` None: everybody may do everything."""
+    `auth` None: everybody may do everything. `managed_elsewhere`: the calls of restrictions.MANAGEMENT are refused."""
 
     restricted: tuple[RestrictedApi, ...] = ()
     header_forward_pattern: str = ""
     auth: AuthOptions | None = None
+    managed_elsewhere: bool = False
 
 
 class GrpcFrontendOptions(GrpcOptions, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ from tpy import limits
 from tpy.errors import ErrorCode, Internal, InvariantViolation, TpyError, Unavailable
 from tpy.frontends.access import INFER, Caller
 from tpy.frontends.grpc import codec
-from tpy.frontends.grpc.calls import INFERENCE, CallParts, fail_call, fail_inference, open_record, unexpected_error
+from tpy.frontends.grpc.calls import INFERENCE, CallParts, count_refusal, fail_call, fail_inference, open_record, unexpected_error
 from tpy.frontends.grpc.transport import Metadata, StreamCall
 from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import run_in_thread
@@ -58,6 +58,7 @@ class StreamInferApi:
             if caller is not None:
                 caller.require_role(INFER)
         except TpyError as error:
+            count_refusal(self._parts, error, submitted=False)
             fail_call(call, error)
             return
         async with trio.open_nursery() as nursery:
@@ -84,6 +85,7 @@ class _Turn:
         "record",
         "size",
         "stream",
+        "submitted",
         "version_text",
         "waiting",
     )
@@ -91,7 +93,7 @@ class _Turn:
     def __init__(self, stream: _InferStream, size: int) -> None:
         self.stream = stream
         self.size = size
-        self.in_sequence = False
+        self.in_sequence = self.submitted = False
         self.id = ""
         self.version_text = ""
         self.ordered = True
@@ -202,8 +204,10 @@ class _InferStream:
             if turn.handle is not None:
                 turn.handle.cancel()
             turn.end()
+        now_ns = self._parts.clock.now_ns()
+        for turn in (*turns, *[answer.turn for answer in self._outbox if answer.final]):
             if turn.record is not None:
-                turn.record.finish(self._parts.clock.now_ns(), ErrorCode.CANCELLED.value)
+                turn.record.finish(now_ns, ErrorCode.CANCELLED.value)
 
     def take(self, answer: _Answer) -> None:
         """An answer, to be sent when its turn comes. Raises nothing."""
@@ -303,6 +307,7 @@ class _InferStream:
         self, turn: _Turn, model: ResolvedModel, caller: Caller | None, request: InferenceRequest, plan: codec.OutputPlan
     ) -> None:
         turn.plan = plan
+        turn.submitted = True
         if turn.record is not None:
             request = msgspec.structs.replace(request, record=turn.record)
         if request.sequence is not None:
@@ -320,6 +325,7 @@ class _InferStream:
             self._pause_if_slow(turn)
 
     def _refuse(self, turn: _Turn, error: TpyError) -> None:
+        count_refusal(self._parts, error, submitted=turn.submitted)
         turn.end()
         self.take(_Answer(turn, None, error))
 
@@ -337,13 +343,18 @@ class _InferStream:
                 return
             order.popleft()
 
-    def _finish_record(self, record: RequestRecord, answer: _Answer) -> None:
-        """The last answer of the request leaves, or waits for nothing but the client."""
-        now_ns, error = self._parts.clock.now_ns(), answer.error
-        if error is None:
-            record.finish(now_ns)
-        else:
-            record.finish(now_ns, error.code.value, error.message)
+    def _notify(self, answer: _Answer, size: int) -> None:
+        """An answer of so many bytes has left; observers are told with the last one of its request."""
+        record, error = answer.turn.record, answer.error
+        if record is None:
+            return
+        record.response_bytes += size
+        if answer.final:
+            now_ns = self._parts.clock.now_ns()
+            if error is None:
+                record.finish(now_ns)
+            else:
+                record.finish(now_ns, error.code.value, error.message)
 
     def _let_go(self, answer: _Answer) -> None:
         """Its turn has come: send it, or queue it behind what waits already."""
@@ -354,9 +365,8 @@ class _InferStream:
                 self._turns_bytes -= turn.size
                 self._turns_in_sequences -= turn.in_sequence
             self._progress.unpark_all()
-            if turn.record is not None:
-                self._finish_record(turn.record, answer)
         if answer.is_silent or self._failed:
+            self._notify(answer, 0)
             return
         if self._outbox or answer.is_large or not self._send_nowait(answer):
             self._outbox.append(answer)
@@ -365,7 +375,13 @@ class _InferStream:
 
     def _send_nowait(self, answer: _Answer) -> bool:
         """Send an answer if the client takes it now."""
-        return self._ends_call(answer) or self._call.send_nowait(self._encode(answer))
+        if self._ends_call(answer):
+            return True
+        pieces = self._encode(answer)
+        sent = self._call.send_nowait(pieces)
+        if sent:
+            self._notify(answer, sum(map(len, pieces)))
+        return sent
 
     async def _send_forever(self) -> None:
         """Send the outbox whenever there is something in it."""
@@ -380,6 +396,7 @@ class _InferStream:
             else:
                 pieces = self._encode(answer)
             await self._call.send_message(pieces)
+            self._notify(answer, sum(map(len, pieces)))
             self._outbox.popleft()
             self._outbox_bytes -= answer.size
             self._progress.unpark_all()
@@ -390,7 +407,7 @@ class _InferStream:
         try:
             return answer.encode()
         except TpyError as error:
-            answer.error = error
+            answer.error = error.with_traceback(None)  # its frames hold the answer, and with it regions of clients
         except Exception:
             answer.error = unexpected_error(self._call.path)
         return answer.encode()
@@ -399,6 +416,7 @@ class _InferStream:
         """Returns True if the answer is an error that the client wants as the end of the call; it has ended then."""
         if answer.error is None or not self._errors_end_call:
             return False
+        self._notify(answer, 0)
         self._fail(answer.error)
         return True
 

@@ -19,9 +19,9 @@ from hyperframe.frame import GoAwayFrame
 from tpy.clock import Clock, SystemClock
 from tpy.frontends.grpc.transport import BoundAddress, GrpcOptions, Handlers, StreamCall, UnaryCall, serve_grpc
 from tpy.frontends.grpc.transport.connection import Connection, run_connection
-from tpy.frontends.grpc.transport.core import codes
 from tpy.frontends.grpc.transport.port import GrpcPort
 from tpy.frontends.transport import StreamWire
+from tpy.http2 import codes
 from tpy.testing.trio_clock import TrioClock
 
 from .peer import message, parse_frames

@@ -11,11 +11,11 @@ import pytest
 from grpclib.const import Status
 from hyperframe.frame import GoAwayFrame
 
-from tpy.frontends.grpc.transport.core import codes
 from tpy.frontends.grpc.transport.core.answers import OK, RESPONSE, trailers
-from tpy.frontends.grpc.transport.core.codes import Http2Code
 from tpy.frontends.grpc.transport.core.events import ConnectionEnded, RequestBegan
 from tpy.frontends.grpc.transport.core.pings import PingRules
+from tpy.http2 import codes
+from tpy.http2.codes import Http2Code
 from tpy.limits import GRPC_FRAMES_PER_STEP_MAX, GRPC_HEADER_FRAMES_MAX
 from tpy.units import KIB, MIB, NS_PER_MS, NS_PER_S
 

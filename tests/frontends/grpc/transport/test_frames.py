@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hyperframe.frame import Frame, GoAwayFrame, PingFrame, RstStreamFrame, SettingsFrame, WindowUpdateFrame
 
-from tpy.frontends.grpc.transport.core import codes
 from tpy.frontends.grpc.transport.core.answers import RESPONSE, Fields
-from tpy.frontends.grpc.transport.core.codes import Http2Code
-from tpy.frontends.grpc.transport.core.frames import (
+from tpy.http2 import codes
+from tpy.http2.codes import Http2Code
+from tpy.http2.frames import (
     SETTINGS_ACK,
     goaway_frame,
     ping_frame,

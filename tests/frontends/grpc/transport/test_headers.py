@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpy.frontends.grpc.transport.core.answers import OK, refusal, response_headers, trailers, trailers_only
-from tpy.frontends.grpc.transport.core.codes import ConnectionFault
-from tpy.frontends.grpc.transport.core.header_blocks import HeaderReader, HeaderWriter
 from tpy.frontends.grpc.transport.core.header_rules import MalformedHeaders
 from tpy.frontends.grpc.transport.core.request_head import Refused, RequestHead, parse_request_head
+from tpy.http2.codes import ConnectionFault
+from tpy.http2.header_blocks import HeaderReader, HeaderWriter
 from tpy.limits import GRPC_HEADER_BLOCKS_REMEMBERED_MAX, GRPC_STATUS_MESSAGE_BYTES_MAX
 
 Fields = tuple[tuple[bytes, bytes], ...]

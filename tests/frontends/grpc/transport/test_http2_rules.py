@@ -11,10 +11,10 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from tpy.frontends.grpc.transport.core import codes
 from tpy.frontends.grpc.transport.core.answers import OK, RESPONSE
-from tpy.frontends.grpc.transport.core.codes import Http2Code
 from tpy.frontends.grpc.transport.core.events import ConnectionEnded, DataArrived, RequestBegan, StreamEnded
+from tpy.http2 import codes
+from tpy.http2.codes import Http2Code
 from tpy.units import KIB, MIB
 
 from .peer import (

@@ -7,7 +7,6 @@ import random
 import threading
 
 import grpc
-import pytest
 import trio
 
 from tpy.frontends.grpc.transport import StreamCall, StreamHandler, UnaryCall, UnaryHandler
@@ -15,8 +14,6 @@ from tpy.frontends.grpc.transport.core.streams import Stream
 from tpy.frontends.grpc.transport.exchange import Exchange
 
 from .harness import echo, echo_stream, running
-
-pytestmark = pytest.mark.alone
 
 CALLS = 3000
 OUTSTANDING = 50
@@ -57,9 +54,9 @@ def _use(target: str, seed: int, counts: Counts, lock: threading.Lock) -> None:
         for number in range(CALLS // CLIENTS):
             body = b"%d" % number * chance.choice((1, 1, 100, 20_000))
             kind = chance.random()
-            timeout = chance.choice((None, None, 30, 0.002))
+            timeout = chance.choice((None, None, 3600, 0.002))
             if kind < 0.1:
-                replies = chat(iter((body, b"2", b"3")), timeout=30)
+                replies = chat(iter((body, b"2", b"3")))
                 taken = [next(replies) for _ in range(chance.randrange(4))]
                 assert taken == [body, b"2", b"3"][: len(taken)]
                 replies.cancel()
@@ -80,11 +77,12 @@ def _finish(
     counts: dict[str, int],
     lock: threading.Lock,
 ) -> None:
+    """Wait for the first of the calls; the test's time limit ends what does not end."""
     call, body = outstanding.pop(0)
-    if not call.done():
-        shuffled.future(b"flush", timeout=30).result()
+    while not call.done():  # a flush may overtake a larger call, which waits for flow control, and then leaves it unanswered
+        shuffled.future(b"flush").result()
     try:
-        assert call.result(30) == body
+        assert call.result() == body
         code = "OK"
     except grpc.FutureCancelledError:
         code = "CANCELLED"
@@ -94,8 +92,14 @@ def _finish(
         counts[code] = counts.get(code, 0) + 1
 
 
+def _live() -> int:
+    return sum(issubclass(type(found), Exchange | Stream) for found in gc.get_objects())
+
+
 async def test_nothing_is_left_of_many_calls() -> None:
     cut_streams = 0
+    gc.collect()
+    before = _live()
 
     async def chat(call: StreamCall) -> None:
         nonlocal cut_streams
@@ -123,4 +127,4 @@ async def test_nothing_is_left_of_many_calls() -> None:
     assert cut_streams > 10
     shuffler.waiting.clear()
     gc.collect()
-    assert [found for found in gc.get_objects() if issubclass(type(found), Exchange | Stream)] == []
+    assert _live() <= before

@@ -16,10 +16,10 @@ from tpy.frontends.grpc.codec.parameters import NONE, read_parameters
 from tpy.frontends.grpc.codec.plan import NO_PLAN, OutputPlan
 from tpy.frontends.grpc.codec.regions import region_of
 from tpy.frontends.grpc.codec.wire import ParsedRequest
-from tpy.frontends.shared_memory import NO_REGIONS, RegionRange, TensorResolver, read_region
+from tpy.frontends.shared_memory import NO_REGIONS, RegionRange, TensorResolver, read_region, residency_of
 from tpy.limits import TENSOR_DIMS_MAX
 from tpy.messages import DataType, InferenceRequest, ModelDescription, ParameterValue, Tensor
-from tpy.messages.allowed import allowed_inputs
+from tpy.messages.allowed import allowed_inputs, with_hint
 from tpy.messages.datatypes import BY_WORD
 
 _VERSION_MAX = 2**63 - 1
@@ -89,7 +89,7 @@ def decode_request(
     """
     head = parsed.head
     parameters = read_parameters(head.parameters) if len(head.parameters) else NONE
-    inputs = _read_inputs(parsed, description, tensors)
+    inputs, uses_regions = _read_inputs(parsed, description, tensors)
     requested: tuple[str, ...] = ()
     plan = NO_PLAN
     if len(head.outputs):
@@ -109,15 +109,20 @@ def decode_request(
         timeout_us=parameters.timeout_us,
         deadline_ns=deadline_ns,
         received_ns=received_ns,
+        residency=residency_of(inputs, plan.regions) if uses_regions or plan.regions else None,
     )
     return request, plan
 
 
-def _read_inputs(parsed: ParsedRequest, description: ModelDescription, resolver: TensorResolver) -> tuple[Tensor, ...]:
+def _read_inputs(
+    parsed: ParsedRequest, description: ModelDescription, resolver: TensorResolver
+) -> tuple[tuple[Tensor, ...], bool]:
+    """The inputs, and whether one is in a region."""
     head, raws, contents = parsed
     model = head.model_name
     prefix = request_prefix(head.id)
     tensors: dict[str, Tensor] = {}
+    uses_regions = False
     raw_at = 0
     raw_count = len(raws)
     for index, item in enumerate(head.inputs):
@@ -133,6 +138,7 @@ def _read_inputs(parsed: ParsedRequest, description: ModelDescription, resolver:
         if shape and min(shape) < 0 and element_count(shape) >= 0:  # an odd number of negative sizes fails by the byte size
             _refuse_shape(name, shape, "contains one or more invalid dimensions")
         if region is not None:
+            uses_regions = True
             if item.HasField("contents"):
                 raise InvalidArgument(
                     f"unexpected 'content' provided when using shared memory for input tensor '{echo(name)}' for model '{model}'"
@@ -155,7 +161,7 @@ def _read_inputs(parsed: ParsedRequest, description: ModelDescription, resolver:
             array = read_binary(raws[raw_at], datatype, shape, tensor=name, model=model, prefix=prefix)
             raw_at += 1
         tensors[name] = Tensor(name, datatype, array)
-    return tuple(tensors.values())
+    return tuple(tensors.values()), uses_regions
 
 
 def _read_outputs(
@@ -190,10 +196,9 @@ def _read_outputs(
 def _refuse_datatype(name: str, description: ModelDescription, prefix: str) -> NoReturn:
     described = description.input_by_name.get(name)
     if described is None:
-        raise InvalidArgument(
-            f"unexpected inference input '{echo(name)}' for model '{description.name}'"
-            + allowed_inputs((each.name, each.datatype, each.shape) for each in description.inputs)
-        )
+        allowed = allowed_inputs((each.name, each.datatype, each.shape) for each in description.inputs)
+        text = f"unexpected inference input '{echo(name)}' for model '{description.name}'"
+        raise InvalidArgument(with_hint(text, allowed))
     raise InvalidArgument(
         f"{prefix}inference input '{echo(name)}' data-type is '<invalid>', but model '{description.name}' expects "
         f"'{described.datatype.value}'"

@@ -32,14 +32,16 @@ _INT64_MIN, _INT64_MAX, _UINT64_MAX = -(2**63), 2**63 - 1, 2**64 - 1
 
 
 def is_large(response: InferenceResponse, plan: OutputPlan) -> bool:
-    """Returns True if encoding takes long: many or large BYTES elements, or many elements to classify."""
+    """Returns True if encoding takes long: many or large BYTES elements, many elements to classify, large outputs or GPUs to copy
+    to."""
     for output in response.outputs:
         counted = output.datatype is DataType.BYTES or output.name in plan.class_counts
         if counted and output.array.size > GRPC_INLINE_ELEMENTS_MAX:
             return True
         if output.datatype is DataType.BYTES and elements_size(output.array) > INLINE_STRING_OUTPUT_BYTES_MAX:
             return True
-        if plan.regions and output.array.nbytes > REGION_INLINE_BYTES_MAX and output.name in plan.regions:
+        region = plan.regions.get(output.name) if plan.regions else None
+        if region is not None and (output.array.nbytes > REGION_INLINE_BYTES_MAX or region.gpu is not None):
             return True
     return False
 

@@ -46,7 +46,7 @@ class CallContext(Protocol):
 
     @property
     def peer(self) -> str:
-        """The peer: `ipv4:127.0.0.1:5000`, `ipv6:[::1]:5000`, `unix:`, as gRPC writes it."""
+        """The peer: `127.0.0.1:5000`, `[::1]:5000`, "" for that of a Unix socket, as over HTTP."""
         ...
 
     def on_cancel(self, callback: Callable[[], None]) -> None:

@@ -24,7 +24,6 @@ from tpy.echo import echo
 from tpy.errors import InvariantViolation
 from tpy.frontends.grpc.transport.call import DEADLINE_TEXT, StreamHandler
 from tpy.frontends.grpc.transport.core.answers import refusal
-from tpy.frontends.grpc.transport.core.codes import Http2Code
 from tpy.frontends.grpc.transport.core.deadlines import DeadlineQueue
 from tpy.frontends.grpc.transport.core.events import ConnectionEnded, DataArrived, Event, RequestBegan, StreamEnded
 from tpy.frontends.grpc.transport.core.http2 import Http2Server
@@ -36,6 +35,7 @@ from tpy.frontends.grpc.transport.port import GrpcPort
 from tpy.frontends.grpc.transport.stream import StreamExchange
 from tpy.frontends.grpc.transport.unary import UnaryExchange
 from tpy.frontends.transport import GONE, Demand, Wire, unsent
+from tpy.http2.codes import Http2Code
 from tpy.limits import (
     GRPC_CONNECTION_SLICE_NS_MAX,
     GRPC_FRAMES_PER_STEP_MAX,

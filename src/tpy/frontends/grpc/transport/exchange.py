@@ -14,10 +14,10 @@ from tpy.errors import invariant
 from tpy.frontends.grpc.transport.call import Metadata, Parts
 from tpy.frontends.grpc.transport.compression import MessageCodec
 from tpy.frontends.grpc.transport.core.answers import Fields
-from tpy.frontends.grpc.transport.core.codes import Http2Code
 from tpy.frontends.grpc.transport.core.http2 import Http2Server
 from tpy.frontends.grpc.transport.core.request_head import RequestHead
 from tpy.frontends.transport import LoopTurns
+from tpy.http2.codes import Http2Code
 
 _log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Exchange(abc.ABC):
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         if self.state is CallState.CANCELLED:
-            self._tell(callback)
+            self._notify(callback)
         else:
             self._on_cancel = callback
 
@@ -118,9 +118,9 @@ class Exchange(abc.ABC):
             callback, self._on_cancel = self._on_cancel, None
             self._stop()
             if callback is not None:
-                self._tell(callback)
+                self._notify(callback)
 
-    def _tell(self, callback: Callable[[], None]) -> None:
+    def _notify(self, callback: Callable[[], None]) -> None:
         try:
             callback()
         except Exception:  # a bug in one handler must not keep other calls from being told

@@ -13,7 +13,7 @@ from tpy.frontends.grpc.transport.call import Handlers
 from tpy.frontends.grpc.transport.connection import run_connection
 from tpy.frontends.grpc.transport.options import GrpcOptions
 from tpy.frontends.grpc.transport.port import GrpcPort
-from tpy.frontends.transport import UNIX, BoundAddress, Wire, serve_port
+from tpy.frontends.transport import BoundAddress, Ends, Wire, serve_port
 
 
 async def serve_grpc(
@@ -33,15 +33,7 @@ async def serve_grpc(
     """
     port = GrpcPort(options, handlers, clock, deliveries)
 
-    async def serve(wire: Wire, connected: socket.socket) -> None:
-        await run_connection(port, wire, _peer_of(connected))
+    async def serve(wire: Wire, ends: Ends) -> None:
+        await run_connection(port, wire, str(ends.client) if ends.client.host else "")
 
     await serve_port(port, serve, stop=stop, inherited=inherited, task_status=task_status)
-
-
-def _peer_of(connected: socket.socket) -> str:
-    """`ipv4:127.0.0.1:5000`, `ipv6:[::1]:5000` or `unix:`. Raises OSError when the connection is gone already."""
-    if connected.family == socket.AF_UNIX:
-        return UNIX
-    name = connected.getpeername()
-    return f"ipv6:[{name[0]}]:{name[1]}" if connected.family == socket.AF_INET6 else f"ipv4:{name[0]}:{name[1]}"

@@ -11,8 +11,8 @@ import msgspec
 from grpclib.const import Status
 from grpclib.metadata import encode_grpc_message
 
-from tpy.frontends.grpc.transport.core.header_blocks import Headers
 from tpy.frontends.grpc.transport.core.request_head import ACCEPTED_ENCODINGS, Encoding, Refused
+from tpy.http2.header_blocks import Headers
 from tpy.limits import GRPC_STATUS_MESSAGE_BYTES_MAX
 
 _KEY = re.compile(r"[0-9a-z_.\-]+")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tpy.frontends.grpc.transport.core.codes import Http2Code
 from tpy.frontends.grpc.transport.core.request_head import RequestHead
+from tpy.http2.codes import Http2Code
 
 
 class RequestBegan(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tpy.frontends.grpc.transport.core import codes
-from tpy.frontends.grpc.transport.core.codes import ConnectionFault, Http2Code
-from tpy.frontends.grpc.transport.core.frames import read_frame_header
 from tpy.frontends.grpc.transport.core.header_assembly import HeaderAssembly, HeaderBlock
 from tpy.frontends.grpc.transport.core.streams import Stream
+from tpy.http2 import codes
+from tpy.http2.codes import ConnectionFault, Http2Code
+from tpy.http2.frames import read_frame_header
 from tpy.units import KIB
 
 _SMALL_FRAME_BYTES_MAX = 16 * KIB

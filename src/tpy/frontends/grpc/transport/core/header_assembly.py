@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from tpy.frontends.grpc.transport.core import codes
-from tpy.frontends.grpc.transport.core.codes import ConnectionFault, Http2Code
+from tpy.http2 import codes
+from tpy.http2.codes import ConnectionFault, Http2Code
 from tpy.limits import GRPC_HEADER_FRAMES_MAX
 
 _PRIORITY_BYTES = 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tpy.frontends.grpc.transport.core.header_blocks import Headers
+from tpy.http2.header_blocks import Headers
 
 _NAME = re.compile(rb"[!-9;-@\[-~]+")
 """Visible, no capital letters, no colon."""

@@ -17,14 +17,10 @@ from typing import ClassVar
 
 from tpy import limits
 from tpy.frontends.core.budget import Budget
-from tpy.frontends.grpc.transport.core import codes
 from tpy.frontends.grpc.transport.core.answers import Fields
-from tpy.frontends.grpc.transport.core.codes import ConnectionFault, Http2Code
 from tpy.frontends.grpc.transport.core.events import ConnectionEnded, DataArrived, Event, RequestBegan, StreamEnded
 from tpy.frontends.grpc.transport.core.frame_reader import ANY_NUMBER, FrameReader
-from tpy.frontends.grpc.transport.core.frames import SETTINGS_ACK, goaway_frame, ping_frame
 from tpy.frontends.grpc.transport.core.header_assembly import HeaderBlock
-from tpy.frontends.grpc.transport.core.header_blocks import HeaderReader
 from tpy.frontends.grpc.transport.core.header_rules import MalformedHeaders, check_fields
 from tpy.frontends.grpc.transport.core.outbound import Outbound, Piece
 from tpy.frontends.grpc.transport.core.pings import PingGuard
@@ -32,6 +28,10 @@ from tpy.frontends.grpc.transport.core.request_head import RequestHead, parse_re
 from tpy.frontends.grpc.transport.core.rules import Http2Rules
 from tpy.frontends.grpc.transport.core.stream_table import StreamTable
 from tpy.frontends.grpc.transport.core.streams import Stream
+from tpy.http2 import codes
+from tpy.http2.codes import ConnectionFault, Http2Code
+from tpy.http2.frames import SETTINGS_ACK, goaway_frame, ping_frame
+from tpy.http2.header_blocks import HeaderReader
 
 _DRAIN_PING = b"draining"
 _KEEPALIVE_PING = b"tpy-live"

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tpy.frontends.grpc.transport.core import codes
 from tpy.frontends.grpc.transport.core.answers import Fields
-from tpy.frontends.grpc.transport.core.codes import ConnectionFault, Http2Code
-from tpy.frontends.grpc.transport.core.frames import frame_header
-from tpy.frontends.grpc.transport.core.header_blocks import HeaderWriter
 from tpy.frontends.grpc.transport.core.streams import Stream
+from tpy.http2 import codes
+from tpy.http2.codes import ConnectionFault, Http2Code
+from tpy.http2.frames import frame_header
+from tpy.http2.header_blocks import HeaderWriter
 from tpy.limits import GRPC_OUTPUT_BYTES_MAX, GRPC_OVERDUE_BYTES_MAX
 from tpy.units import KIB
 

@@ -10,8 +10,8 @@ import msgspec
 from grpclib.const import Status
 
 from tpy.echo import echo
-from tpy.frontends.grpc.transport.core.header_blocks import Headers
 from tpy.frontends.grpc.transport.core.header_rules import check_request
+from tpy.http2.header_blocks import Headers
 from tpy.limits import GRPC_HEADER_VALUES_MAX
 from tpy.units import NS_PER_MS, NS_PER_S, NS_PER_US
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from tpy.frontends.grpc.transport.core import codes
-from tpy.frontends.grpc.transport.core.frames import settings_frame, window_update_frame
 from tpy.frontends.grpc.transport.core.pings import PingRules
+from tpy.http2 import codes
+from tpy.http2.frames import settings_frame, window_update_frame
 from tpy.limits import GRPC_CONNECTION_WINDOW_BYTES, GRPC_STREAM_WINDOW_BYTES
 from tpy.units import MIB
 

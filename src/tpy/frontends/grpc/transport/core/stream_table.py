@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tpy.frontends.core.budget import Budget
-from tpy.frontends.grpc.transport.core.codes import ConnectionFault, Http2Code
-from tpy.frontends.grpc.transport.core.frames import rst_stream_frame, window_update_frame
 from tpy.frontends.grpc.transport.core.outbound import Outbound
 from tpy.frontends.grpc.transport.core.streams import Stream
+from tpy.http2.codes import ConnectionFault, Http2Code
+from tpy.http2.frames import rst_stream_frame, window_update_frame
 from tpy.limits import GRPC_RESETS_BURST_MAX, GRPC_RESETS_PER_S_MAX
 
 

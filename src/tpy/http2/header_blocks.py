@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from hpack import Decoder, Encoder, HeaderTuple, HPACKDecodingError, HPACKError, OversizedHeaderListError
 from hpack.table import HeaderTable
 
-from tpy.frontends.grpc.transport.core.codes import HEADER_TABLE_BYTES, ConnectionFault, Http2Code
+from tpy.http2.codes import HEADER_TABLE_BYTES, ConnectionFault, Http2Code
 from tpy.limits import GRPC_HEADER_BLOCKS_REMEMBERED_MAX, GRPC_HEADER_FIELDS_MAX
 
 Headers = tuple[tuple[bytes, bytes], ...]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 
-from tpy.frontends.grpc.transport.core import codes
-from tpy.frontends.grpc.transport.core.codes import Http2Code
+from tpy.http2 import codes
+from tpy.http2.codes import Http2Code
 
 _HEADER = struct.Struct(">HBBBI")
 read_frame_header = _HEADER.unpack_from
