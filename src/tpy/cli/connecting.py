@@ -1,0 +1,90 @@
+"""Options of commands that ask a running server: its address, credentials, and TLS."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from tpy.cli.parsing import UsageError
+
+if TYPE_CHECKING:
+    from tpy.load import Tls
+
+
+_ENCRYPTED = ("https://", "grpcs://")
+
+
+class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """TLS as it is written on the command line."""
+
+    tls: bool = False
+    ca_file: str = ""
+    client_certificate: str = ""
+    client_key: str = ""
+    tls_verify: bool = True
+
+    def chosen(self, url: str, *, as_url_says: bool = False) -> Tls | None:
+        """The way in which connections are encrypted, None for plain ones: for a URL that says so; else, unless that is all that
+        counts, with --tls or an option that needs it. Raises UsageError for files that cannot be used."""
+        from tpy.load import Tls
+        from tpy.load.links import tls_context
+
+        files = {"--ca-file": self.ca_file, "--client-certificate": self.client_certificate, "--client-key": self.client_key}
+        if not url.startswith(_ENCRYPTED) and (as_url_says or not (self.tls or any(files.values()) or not self.tls_verify)):
+            return None
+        if self.client_key and not self.client_certificate:
+            raise UsageError("--client-key: expected its certificate, too: --client-certificate FILE")
+        for option, file in files.items():
+            _require_readable(option, file)
+        tls = Tls(
+            ca_file=self.ca_file,
+            certificate_file=self.client_certificate,
+            key_file=self.client_key,
+            verify=self.tls_verify,
+            verify_host=self.tls_verify,
+        )
+        try:
+            tls_context(tls, [])
+        except (OSError, ValueError) as error:
+            given = ", ".join(f"{option} {file}" for option, file in files.items() if file)
+            raise UsageError(f"{given}: expected PEM, and a key that fits its certificate: {error}") from None
+        return tls
+
+
+def context_of(url: str, options: TlsOptions, *, as_url_says: bool = False) -> ssl.SSLContext | None:
+    """The same as a context for HTTP."""
+    from tpy.load.links import tls_context
+
+    chosen = options.chosen(url, as_url_says=as_url_says)
+    return None if chosen is None else tls_context(chosen, ["http/1.1"])
+
+
+def tls_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of TLS, for a command that takes them as the members of TlsOptions."""
+    for option in reversed(_TLS_OPTIONS):
+        command = option(command)
+    return command
+
+
+def _require_readable(option: str, file: str) -> None:
+    if file:
+        try:
+            with open(file, "rb"):
+                pass
+        except OSError as error:
+            raise UsageError(f"{option}: cannot read '{file}': {error.strerror}") from None
+
+
+_TLS_OPTIONS: Sequence[Callable[[Callable[..., None]], Callable[..., None]]] = (
+    click.option("--tls", is_flag=True, help="Encrypt; a URL that begins with https:// or grpcs:// does as well."),
+    click.option("--ca-file", default="", metavar="FILE", help="Certificates to trust, PEM, in place of the system's."),
+    click.option("--client-certificate", default="", metavar="FILE", help="The certificate to show, PEM."),
+    click.option("--client-key", default="", metavar="FILE", help="Its key, PEM, where it is not in the same file."),
+    click.option(
+        "--tls-verify/--no-tls-verify", default=True, show_default=True, help="Verify the server's certificate and its name."
+    ),
+)

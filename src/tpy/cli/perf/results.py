@@ -1,0 +1,273 @@
+"""The results of a run as a table, as perf_analyzer's CSV, and as JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import orjson
+
+from tpy import __version__
+from tpy.load import Histogram, Level, Result, Statistics, Target
+from tpy.load.gpus import GpuUse
+
+PERCENTILES = (50, 90, 95, 99)
+_NS_PER_US = 1e3
+_MIB = 1 << 20
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """All results of one run. `decoupled`: requests have several responses, whose times are of interest."""
+
+    model: str
+    target: Target
+    batch: int
+    percentile: int
+    is_rate: bool
+    results: list[Result]
+    decoupled: bool = False
+    service_kind: str = "triton"
+    endpoint: str = ""
+    verbose: bool = False
+    gpus: list[dict[str, GpuUse]] = []
+    """Of each result, where metrics are collected."""
+
+    @property
+    def percentiles(self) -> tuple[int, ...]:
+        """The percentiles that are reported, in order."""
+        return tuple(sorted({*PERCENTILES, *((self.percentile,) if self.percentile > 0 else ())}))
+
+    @property
+    def title(self) -> str:
+        """One line that says what was measured."""
+        names = {"http": "HTTP", "grpc": "gRPC", "grpc-stream": "gRPC streams", "sse": "server-sent events"}
+        return f"{self.model} at {self.target.authority} over {names[self.target.protocol]}, batch size {self.batch}"
+
+
+class Parts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of an average request, in microseconds, as perf_analyzer names them."""
+
+    send: float
+    network: float
+    queue: float
+    compute_input: float
+    compute_infer: float
+    compute_output: float
+    receive: float = 0.0
+
+    @classmethod
+    def of(cls, result: Result) -> Parts:
+        """From the server's statistics and the client's own times."""
+        server = result.server or Statistics()
+        count = max(1, server.success.count)
+        queue, before, inside, after = (
+            part.ns / count / _NS_PER_US
+            for part in (server.queue, server.compute_input, server.compute_infer, server.compute_output)
+        )
+        send = result.send_ns / max(1, result.requests) / _NS_PER_US
+        average = result.latencies.mean_ns / _NS_PER_US
+        rest = max(0.0, average - send - queue - before - inside - after)
+        return cls(send=send, network=rest, queue=queue, compute_input=before, compute_infer=inside, compute_output=after)
+
+
+def level_text(level: Level) -> str:
+    """The level in words."""
+    if level.concurrency:
+        return f"concurrency {level.concurrency}"
+    if level.intervals_ns is not None:
+        return "intervals of the file"
+    return f"{level.rate:g} requests per second" + (", Poisson" if level.poisson else "")
+
+
+def level_value(level: Level) -> float:
+    """The level as a number."""
+    if level.intervals_ns is not None:
+        return round(len(level.intervals_ns) / sum(level.intervals_ns) * 1e9, 3)
+    return level.concurrency or level.rate
+
+
+def render_table(run: Run) -> str:
+    """The table for people."""
+    rows = [_headings(run), *(_row(run, result) for result in run.results)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [run.title, "latencies and parts in microseconds", ""]
+    lines += ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    for number, result in enumerate(run.results):
+        lines += _notes(run, result)
+        lines += _gpu_notes(result, run.gpus[number] if run.gpus else {})
+    return "\n".join(lines)
+
+
+def _headings(run: Run) -> list[str]:
+    percentiles = [f"p{percent}" for percent in run.percentiles]
+    level = "concurrency" if any(result.level.concurrency for result in run.results) else "requests/s"
+    found = [level, "infer/s", "average", *percentiles]
+    if run.decoupled:
+        found += ["first p50", "first p99", "between p50", "responses/s"]
+    return [*found, "queue", "compute", "network", "server CPU", "server MiB", "client CPU"]
+
+
+def _row(run: Run, result: Result) -> list[str]:
+    parts = Parts.of(result)
+    found = [f"{level_value(result.level):g}", f"{result.inferences_per_s:.1f}", _us(result.latencies.mean_ns)]
+    found += [_us(result.latencies.percentile_ns(percent)) for percent in run.percentiles]
+    if run.decoupled:
+        found += [_us(result.first.percentile_ns(percent)) for percent in (50, 99)]
+        found += [_us(result.between.percentile_ns(50)), f"{result.responses_per_s:.1f}"]
+    if result.server is None:
+        found += ["-", "-", "-"]
+    else:
+        compute = parts.compute_input + parts.compute_infer + parts.compute_output
+        found += [f"{each:.0f}" for each in (parts.queue, compute, parts.network)]
+    if result.usage is None:
+        found += ["-", "-"]
+    else:
+        found += [f"{result.usage.cpu_s / max(1, result.requests) * 1e6:.0f}", f"{result.usage.resident_bytes / _MIB:.0f}"]
+    return [*found, f"{result.cpu_us_per_request:.0f}"]
+
+
+def _us(ns: float) -> str:
+    return f"{ns / _NS_PER_US:.0f}"
+
+
+def _notes(run: Run, result: Result) -> list[str]:
+    """Remarks on the figures of a level."""
+    where = level_text(result.level)
+    notes = []
+    if not result.stable and not result.interrupted and not result.lost:
+        notes.append(f"{where}: not stable after {len(result.windows)} windows")
+    if result.lost:
+        notes.append(f"{where}: the server was lost: {result.lost}")
+    if result.interrupted:
+        notes.append(f"{where}: interrupted")
+    notes += [f"{where}: {count} requests failed: {text}" for text, count in result.errors.most_common(5)]
+    if result.late.count and result.late.percentile_ns(99) > result.latencies.percentile_ns(50):
+        late = result.late.percentile_ns(99) / _NS_PER_US
+        notes.append(
+            f"{where}: 1 % of the requests began {late:.0f} us late or more; their latency counts from when they were due"
+        )
+    for name, counts in result.members.items():
+        each = max(1, counts.success.count)
+        compute = counts.compute_input.ns + counts.compute_infer.ns + counts.compute_output.ns
+        notes.append(
+            f"{where}: {name}: {counts.inferences} inferences in {counts.executions} executions, "
+            f"queue {counts.queue.ns / each / _NS_PER_US:.0f}, compute {compute / each / _NS_PER_US:.0f}"
+        )
+    return notes
+
+
+def _gpu_notes(result: Result, gpus: Mapping[str, GpuUse]) -> list[str]:
+    """Remarks on the GPUs."""
+    notes = []
+    for uuid, use in gpus.items():
+        figures = [] if use.utilization is None else [f"{use.utilization * 100:.0f} % busy"]
+        figures += [] if use.power_w is None else [f"{use.power_w:.0f} W"]
+        figures += [] if use.memory_used_bytes is None else [f"{use.memory_used_bytes / _MIB:.0f} MiB"]
+        if use.energy_j is not None and result.requests:
+            figures.append(f"{use.energy_j / result.requests:.3g} J per request")
+        notes.append(f"{level_text(result.level)}: {uuid}: {', '.join(figures)}")
+    return notes
+
+
+def render_csv(run: Run) -> str:
+    """perf_analyzer's CSV: its columns, one row for a level, the lowest throughput first."""
+    shown = all(result.server is not None for result in run.results)
+    server = ["Server Queue", "Server Compute Input", "Server Compute Infer", "Server Compute Output"]
+    headings = ["Concurrency" if not run.is_rate else "Request Rate", "Inferences/Second"]
+    headings += ["Response Throughput"] if run.decoupled else []
+    headings += ["Client Send", *(["Network+Server Send/Recv", *server] if shown else []), "Client Recv"]
+    headings += [f"p{percent} latency" for percent in run.percentiles]
+    if run.verbose:
+        headings += ["Avg latency", "request/response", "response wait"]
+        headings += ["Avg GPU Utilization", "Avg GPU Power Usage", "Max GPU Memory Usage", "Total GPU Memory"] if run.gpus else []
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(headings)
+    for number, result in sorted(enumerate(run.results), key=lambda each: each[1].inferences_per_s):
+        writer.writerow(_csv_row(run, result, run.gpus[number] if run.gpus else None, shown=shown))
+    return file.getvalue()
+
+
+def _csv_row(run: Run, result: Result, gpus: Mapping[str, GpuUse] | None, *, shown: bool) -> list[str]:
+    """A line. Latencies of requests with several responses are those of the first one, as perf_analyzer has them."""
+    parts = Parts.of(result)
+    latencies = result.first if run.decoupled and result.first.count else result.latencies
+    row = [f"{level_value(result.level):g}", f"{result.inferences_per_s:.6g}"]
+    row += [f"{result.responses_per_s:.6g}"] if run.decoupled else []
+    row.append(_rounded(parts.send))
+    if shown:
+        row += map(_rounded, (parts.network, parts.queue, parts.compute_input, parts.compute_infer, parts.compute_output))
+    row += [_rounded(parts.receive), *(_us(latencies.percentile_ns(percent)) for percent in run.percentiles)]
+    if run.verbose:
+        row += [_us(latencies.mean_ns), _rounded(parts.send + parts.receive), _us(latencies.mean_ns - parts.send * _NS_PER_US)]
+        if gpus is not None:
+            row += [_of_gpus(gpus, name) for name in ("utilization", "power_w", "memory_used_bytes", "memory_total_bytes")]
+    return row
+
+
+def _of_gpus(gpus: Mapping[str, GpuUse], name: str) -> str:
+    """A figure of each GPU, in perf_analyzer's form."""
+    return "".join(f"{uuid}:{getattr(use, name):g};" for uuid, use in gpus.items() if getattr(use, name) is not None)
+
+
+def _rounded(value: float) -> str:
+    return f"{value:.0f}"
+
+
+def render_json(run: Run) -> str:
+    """All figures."""
+    document = {
+        "tool": f"tpy perf {__version__}",
+        "model": run.model,
+        "server": run.target.authority,
+        "protocol": run.target.protocol,
+        "batch_size": run.batch,
+        "results": [_document(run, number, result) for number, result in enumerate(run.results)],
+    }
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n"
+
+
+def _document(run: Run, number: int, result: Result) -> dict[str, object]:
+    found: dict[str, object] = {
+        "level": level_text(result.level),
+        "concurrency": result.level.concurrency or None,
+        "requests_per_second_asked": result.level.rate or None,
+        "seconds": result.seconds,
+        "requests": result.requests,
+        "responses": result.responses,
+        "inferences_per_second": result.inferences_per_s,
+        "latency_us": _distribution(result.latencies, run.percentiles),
+        "errors": dict(result.errors),
+        "stable": result.stable,
+        "interrupted": result.interrupted,
+        "server_lost": result.lost or None,
+        "windows": [{"inferences_per_second": each.per_s, "latency_us": each.latency_ns / _NS_PER_US} for each in result.windows],
+        "client_cpu_us_per_request": result.cpu_us_per_request,
+        "parts_us": msgspec.to_builtins(Parts.of(result)) if result.server else None,
+        "server_statistics": msgspec.to_builtins(result.server) if result.server else None,
+        "members": {name: msgspec.to_builtins(counts) for name, counts in result.members.items()},
+        "server_cpu_s": result.usage.cpu_s if result.usage else None,
+        "server_resident_bytes": result.usage.resident_bytes if result.usage else None,
+    }
+    if run.gpus:
+        found["gpus"] = {uuid: msgspec.to_builtins(use) for uuid, use in run.gpus[number].items()}
+    if result.late.count:
+        found["late_us"] = _distribution(result.late, run.percentiles)
+    if result.first.count:
+        found["first_response_us"] = _distribution(result.first, run.percentiles)
+        found["between_responses_us"] = _distribution(result.between, run.percentiles)
+    return found
+
+
+def _distribution(histogram: Histogram, percentiles: Sequence[int]) -> dict[str, float]:
+    shown = {f"p{percent}": histogram.percentile_ns(percent) / _NS_PER_US for percent in percentiles}
+    return {
+        "average": histogram.mean_ns / _NS_PER_US,
+        "deviation": histogram.deviation_ns / _NS_PER_US,
+        "min": histogram.smallest_ns / _NS_PER_US,
+        **shown,
+        "p99.9": histogram.percentile_ns(99.9) / _NS_PER_US,
+        "max": histogram.largest_ns / _NS_PER_US,
+    }

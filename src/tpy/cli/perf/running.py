@@ -1,0 +1,195 @@
+"""A run of `tpy perf`: level after level, then the files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from tpy.cli.parsing import UsageError
+from tpy.cli.perf.html import render_html
+from tpy.cli.perf.levels import Levels
+from tpy.cli.perf.options import PerfOptions
+from tpy.cli.perf.planning import headers_of, inputs_of, load_of, members_of, raw_load, rules_of, target_of, tls_of
+from tpy.cli.perf.profile import left_out, render_profile
+from tpy.cli.perf.results import Run, level_text, render_csv, render_json, render_table
+from tpy.load import Load, Meter, ModelFacts, Result, Server, ServerError, Target
+from tpy.load.data import DataError
+from tpy.load.gpus import GpuUse, GpuWatch, MetricsError, MetricsPage, use_of
+from tpy.load.local import LocalServer
+from tpy.load.shared_memory import CudaMemory, NoMemory, SharedTensors, SystemMemory
+
+DONE, UNSTABLE, FAILED, INTERRUPTED = 0, 2, 3, 130
+_METRICS_PORT = 8002
+
+
+def run(options: PerfOptions) -> int:
+    """Measure, and show and write the results. Returns the exit status. Raises UsageError when nothing can be measured."""
+    for path in (options.csv_file, options.json_file, options.html_file, options.profile_file):
+        if path is not None:
+            _require_writable(path)
+    target = target_of(options)
+    levels = Levels(options)
+    page = _metrics_page(options)
+    try:
+        with ExitStack() as regions:
+            meter, model = _meter(options, target, regions)
+            results, gpus = _measure(meter, levels, options, page)
+    except (ServerError, DataError, NoMemory) as error:
+        raise UsageError(str(error)) from error
+    found = Run(
+        model=options.model,
+        target=target,
+        batch=options.batch,
+        percentile=options.percentile,
+        is_rate=levels.is_rate,
+        results=results,
+        decoupled=options.streaming and (model is None or model.decoupled),
+        service_kind=options.service_kind,
+        endpoint=options.endpoint if options.service_kind == "openai" else "",
+        verbose=options.verbose_csv,
+        gpus=gpus,
+    )
+    click.echo(render_table(found))
+    _write(found, options, model)
+    return _status(results)
+
+
+def _metrics_page(options: PerfOptions) -> MetricsPage | None:
+    """The page of --metrics-url, which has been read once. Raises UsageError."""
+    if not options.collect_metrics:
+        return None
+    parts = urlsplit(options.metrics_url if "://" in options.metrics_url else f"http://{options.metrics_url}")
+    try:
+        port = parts.port or _METRICS_PORT
+    except ValueError:
+        port = 0
+    if not parts.hostname or not port or parts.scheme not in ("http", "https"):
+        raise UsageError(f"--metrics-url: expected HOST:PORT/PATH, got {options.metrics_url!r}")
+    page = MetricsPage(parts.hostname, port, parts.path or "/metrics", tls_of(options) if parts.scheme == "https" else None)
+    try:
+        if not page.gpus():
+            _progress("the metrics page shows no GPUs")
+    except MetricsError as error:
+        raise UsageError(f"--collect-metrics: {error}") from None
+    return page
+
+
+def _meter(options: PerfOptions, target: Target, regions: ExitStack) -> tuple[Meter, ModelFacts | None]:
+    local = LocalServer.listening_at(target.host, target.port)
+    if options.service_kind != "triton":
+        return Meter(raw_load(options, target), rules_of(options), local=local, progress=_progress), None
+    server = Server(target, headers_of(options))
+    model = server.model(options.model, options.model_version)
+    if model.decoupled and target.protocol != "grpc-stream":
+        raise UsageError(f"{model.name} is decoupled: it answers over streams: -i grpc --streaming")
+    shared = None
+    if options.shared_memory != "none":
+        memory = SystemMemory() if options.shared_memory == "system" else CudaMemory.of_gpu(0)
+        outputs = [tensor.name for tensor in model.outputs]
+        shared = SharedTensors(memory, server, outputs, options.output_shared_memory_size * options.batch)
+    load: Load = load_of(options, target, model, shared)
+    if shared is not None:
+        regions.enter_context(shared)
+    _set_tracing(options, server)
+    members = members_of(options, model)
+    return Meter(load, rules_of(options), server=server, members=members, local=local, progress=_progress), model
+
+
+def _set_tracing(options: PerfOptions, server: Server) -> None:
+    """As the trace flags say, if there are any."""
+    numbers = {"trace_rate": options.trace_rate, "trace_count": options.trace_count, "log_frequency": options.log_frequency}
+    settings = {name: [str(value)] for name, value in numbers.items() if value is not None}
+    if options.trace_levels:
+        settings["trace_level"] = list(options.trace_levels)
+    if settings:
+        server.set_tracing(options.model, settings)
+
+
+def _measure(
+    meter: Meter, levels: Levels, options: PerfOptions, page: MetricsPage | None
+) -> tuple[list[Result], list[dict[str, GpuUse]]]:
+    """The results of the levels, until one of them says that there is no use in going on; and the GPUs meanwhile."""
+    results: list[Result] = []
+    gpus: list[dict[str, GpuUse]] = []
+    met = True
+    while (level := levels.next(met=met)) is not None:
+        number = len(results) + 1
+        _progress(f"{level_text(level)} ({number} of {levels.count})" if levels.count > 1 else level_text(level))
+        if page is None:
+            result = meter.measure(level)
+        else:
+            with GpuWatch(page.gpus, options.metrics_interval / 1e3) as watch:
+                result = meter.measure(level)
+            gpus.append(use_of(watch.samples, result.boundaries_ns))
+            if watch.trouble:
+                _progress(f"metrics are missing: {watch.trouble}")
+        results.append(result)
+        met = not options.latency_threshold or result.latency_ns(options.percentile) <= options.latency_threshold * 1e6
+        if not met:
+            _progress(f"the latency is above {options.latency_threshold} ms")
+        if not _goes_on(result):
+            break
+    return results, gpus
+
+
+def _goes_on(result: Result) -> bool:
+    """True if another level can be measured; says why not."""
+    if result.lost:
+        _progress(f"the server was lost: {result.lost}; what was measured until then:")
+    elif result.interrupted:
+        _progress("interrupted; what was measured until then:")
+    elif not result.requests:
+        _progress("no request was answered without an error")
+    else:
+        return True
+    return False
+
+
+def _status(results: Sequence[Result]) -> int:
+    if any(result.interrupted for result in results):
+        return INTERRUPTED
+    if any(result.lost or result.errors or not result.requests for result in results):
+        return FAILED
+    return DONE if all(result.stable for result in results) else UNSTABLE
+
+
+def _progress(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _require_writable(path: Path) -> None:
+    """Raise UsageError when the file could not be written after the run: it is opened, and is as before."""
+    folder = path.parent
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder")
+    if not folder.is_dir():
+        raise UsageError(f"cannot write {path}: there is no folder {folder}")
+    existed = path.exists()
+    try:
+        path.open("ab").close()
+        if not existed:
+            path.unlink()
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _write(found: Run, options: PerfOptions, model: ModelFacts | None) -> None:
+    files = ((options.csv_file, render_csv), (options.json_file, render_json), (options.html_file, render_html))
+    for path, render in files:
+        if path is not None:
+            _write_file(path, render(found))
+    if options.profile_file is not None:
+        _write_file(options.profile_file, render_profile(found, inputs_of(options, model)))
+        if missing := left_out(found):
+            _progress(f"{options.profile_file}: {missing} requests are not in it: there were too many")
+
+
+def _write_file(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,24 @@
+"""The answers of a server, the same for all protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+_NO_HEADERS: Mapping[str, str] = {}
+
+
+class Answer(NamedTuple):
+    """A whole answer, or a part of one that goes on (`final` False).
+
+    `status` is HTTP's, or gRPC's for gRPC. `body` is the body, or one message; a call that ends without a message has none.
+    """
+
+    status: int
+    body: bytes
+    final: bool
+    headers: Mapping[str, str] = _NO_HEADERS
+
+
+class BrokenAnswer(Exception):
+    """The server sent what is no answer, or ended the connection within one."""

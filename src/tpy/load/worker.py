@@ -1,0 +1,252 @@
+"""The process that sends requests: `python -m tpy.load.worker`, driven by its parent over standard input and output.
+
+The first message is `Settings`; then each byte asks for something: b"s" a `Snapshot` of what has been measured since the last
+one, b"q" to begin no more requests, and a last snapshot when the others are answered. Snapshots have their length in front.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import sys
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from tpy.limits import LOAD_ERRORS_MAX, LOAD_LATENCIES_KEPT_MAX
+from tpy.load.calls import error_text
+from tpy.load.checking import Checker
+from tpy.load.core.answers import Answer
+from tpy.load.core.histogram import Histogram, SparseCounts
+from tpy.load.core.schedules import ClosedLoop, OpenLoop, Schedule
+from tpy.load.driving import SUCCESS, Calls, Driver, ServerLost, Slot
+from tpy.load.exchange import LENGTH, SNAPSHOT, STOP, Settings, Snapshot, write_message
+from tpy.load.records import Records
+from tpy.load.sources import InTurn, SequenceLengths, Sequences
+
+_NS_PER_S = 1_000_000_000
+
+
+class _Times:
+    """Nanoseconds that are counted in lots."""
+
+    def __init__(self) -> None:
+        self.values = array("q")
+        self._histogram = Histogram()
+
+    def fold(self) -> None:
+        """Count what is kept."""
+        self._histogram.add(self.values)
+        self.values = array("q")
+
+    def take(self) -> SparseCounts:
+        """Returns the counts since the last time."""
+        self.fold()
+        counts, self._histogram = self._histogram.sparse(), Histogram()
+        return counts
+
+
+class Recorder:
+    """Counts answers, for snapshots."""
+
+    def __init__(
+        self,
+        checker: Checker | None = None,
+        records: Records | None = None,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._checker = checker
+        self._records = records
+        self._now_ns = now_ns
+        self._latencies, self._first, self._between, self._late = _Times(), _Times(), _Times(), _Times()
+        self._errors: Counter[str] = Counter()
+        self._responses = 0
+        self._send_ns = 0
+        self._begin_ns = now_ns()
+        self._cpu_ns = time.process_time_ns()
+
+    def sent(self, duration_ns: int) -> None:
+        self._send_ns += duration_ns
+
+    def responded(self, slot: Slot, answer: Answer, now_ns: int) -> None:
+        self._responses += 1
+        (self._between if slot.responses else self._first).values.append(now_ns - slot.last_ns)
+        if self._records is not None:
+            self._records.responded(slot, answer, now_ns)
+
+    def finished(self, slot: Slot, answer: Answer, now_ns: int) -> None:
+        if answer.status not in SUCCESS:
+            self._fail(slot, f"status {answer.status}: {error_text(answer)}" if answer.status >= 0 else error_text(answer))
+            return
+        problem = self._checker.problem(slot.call, answer) if self._checker is not None else None
+        if problem is not None:
+            self._fail(slot, problem)
+            return
+        latencies = self._latencies
+        latencies.values.append(now_ns - slot.due_ns)
+        if slot.begun_ns != slot.due_ns:
+            self._late.values.append(max(0, slot.begun_ns - slot.due_ns))
+        is_response = not slot.responses or bool(answer.body)
+        if is_response:
+            self._responses += 1
+            if slot.responses:
+                self._between.values.append(now_ns - slot.last_ns)
+        if self._records is not None:
+            self._records.finished(slot, answer, now_ns, is_response=is_response)
+        if len(latencies.values) >= LOAD_LATENCIES_KEPT_MAX:
+            latencies.fold()
+            self._late.fold()
+        if len(self._between.values) >= LOAD_LATENCIES_KEPT_MAX:
+            self._between.fold()
+            self._first.fold()
+
+    def snapshot(self, *, done: bool = False, lost: str = "") -> Snapshot:
+        """Returns the counts since the last one."""
+        now, cpu = self._now_ns(), time.process_time_ns()
+        found = Snapshot(
+            begin_ns=self._begin_ns,
+            end_ns=now,
+            latencies=self._latencies.take(),
+            first=self._first.take(),
+            between=self._between.take(),
+            late=self._late.take(),
+            responses=self._responses,
+            errors=dict(self._errors),
+            send_ns=self._send_ns,
+            cpu_ns=cpu - self._cpu_ns,
+            done=done,
+            lost=lost,
+            records=None if self._records is None else self._records.take(),
+        )
+        self._begin_ns, self._cpu_ns = now, cpu
+        self._errors.clear()
+        self._responses = self._send_ns = 0
+        return found
+
+    def _fail(self, slot: Slot, text: str) -> None:
+        if self._records is not None:
+            self._records.failed(slot)
+        self._errors[text if text in self._errors or len(self._errors) < LOAD_ERRORS_MAX else "other errors"] += 1
+
+
+def intervals_of(settings: Settings) -> Iterator[int]:
+    """The times between the requests of this worker: the first is that from the common beginning."""
+    share, skipped = settings.workers, settings.number
+    every = _all_intervals(settings)
+    yield sum(itertools.islice(every, skipped + 1))
+    while True:
+        lot = list(itertools.islice(every, share))
+        if len(lot) < share:
+            return
+        yield sum(lot)
+
+
+def _all_intervals(settings: Settings) -> Iterator[int]:
+    """The times between the requests of all workers together: the same in each of them."""
+    if settings.intervals_ns is not None:
+        yield from itertools.cycle(settings.intervals_ns)
+    elif settings.poisson:
+        chance = random.Random(settings.seed)
+        while True:
+            yield round(chance.expovariate(settings.rate) * _NS_PER_S)
+    else:
+        for number in itertools.count(1):  # no sum of rounded intervals: the rate is exact in the long run
+            yield round(number * _NS_PER_S / settings.rate) - round((number - 1) * _NS_PER_S / settings.rate)
+
+
+def _schedule(settings: Settings) -> Schedule:
+    if settings.concurrency:
+        return ClosedLoop(settings.concurrency, settings.requests)
+    return OpenLoop(settings.begin_ns, intervals_of(settings), settings.requests)
+
+
+def _calls(settings: Settings) -> Calls:
+    numbers = itertools.count()
+    streams = [[(next(numbers), template) for template in stream] for stream in settings.streams]
+    made = settings.sequences
+    if made is None:
+        return InTurn([template for stream in streams for _, template in stream], settings.number)
+    chance = random.Random(settings.seed + settings.number)
+    lengths = SequenceLengths(made.length, made.variation, [chance.random() for _ in range(1000)]) if made.length else None
+    first, step = made.first_id + settings.number, made.step * settings.workers
+    return Sequences(streams, lengths=lengths, first_id=first, step=step, ids_end=made.ids_end)
+
+
+def _checker(settings: Settings) -> Checker | None:
+    if settings.expected is None:
+        return None
+    return Checker([each for stream in settings.expected for each in stream], settings.target.protocol)
+
+
+class _Worker:
+    """One run."""
+
+    def __init__(self, settings: Settings, commands: int, reports: Any) -> None:
+        self._commands = commands
+        self._reports = reports
+        calls = _calls(settings)
+        latest = calls.latest if isinstance(calls, Sequences) else {}
+        records = Records(lambda slot: latest.get(slot, 0)) if settings.records else None
+        self._recorder = Recorder(_checker(settings), records)
+        self._driver = Driver(
+            settings.target,
+            _schedule(settings),
+            calls,
+            self._recorder,
+            slots=settings.slots,
+            slots_max=settings.slots_max,
+        )
+        self._driver.watch(commands, self._command)
+
+    def run(self) -> None:
+        """Until the schedule is done, or the parent has gone."""
+        lost = ""
+        try:
+            self._driver.run()
+        except ServerLost as error:
+            lost = str(error)
+        self._report(self._recorder.snapshot(done=True, lost=lost))
+
+    def _command(self) -> None:
+        for command in os.read(self._commands, 64) or STOP:
+            if bytes((command,)) == SNAPSHOT:
+                self._report(self._recorder.snapshot())
+            else:
+                self._driver.schedule.stop()
+
+    def _report(self, snapshot: Snapshot) -> None:
+        write_message(self._reports, msgspec.msgpack.encode(snapshot))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The program."""
+    commands = sys.stdin.fileno()
+    with os.fdopen(os.dup(commands), "rb", buffering=0) as file:
+        (size,) = LENGTH.unpack(_exactly(file, LENGTH.size))
+        settings = msgspec.msgpack.decode(_exactly(file, size), type=Settings)
+    try:
+        worker = _Worker(settings, commands, sys.stdout.buffer)
+    except ServerLost as error:
+        write_message(sys.stdout.buffer, msgspec.msgpack.encode(Recorder().snapshot(done=True, lost=str(error))))
+        return 0
+    worker.run()
+    return 0
+
+
+def _exactly(file: Any, size: int) -> bytes:
+    content = bytearray()
+    while len(content) < size:
+        more = file.read(size - len(content))
+        if not more:
+            raise EOFError("the parent has gone")
+        content += more
+    return bytes(content)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,136 @@
+"""The processes that send requests, as their parent sees them."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import IO
+
+import msgspec
+
+from tpy.limits import LOAD_END_S_MAX, LOAD_REPORT_S_MAX
+from tpy.load.exchange import LENGTH, SNAPSHOT, STOP, Settings, Snapshot, write_message
+
+
+class WorkerFailed(Exception):
+    """A worker ended without a report: an error of ours. `str()` has what it wrote."""
+
+
+class Workers:
+    """Some workers that run at the same time. A context manager: leaving it ends them."""
+
+    def __init__(self, settings: Sequence[Settings]) -> None:
+        self._settings = settings
+        self._processes: list[_Process] = []
+
+    def __enter__(self) -> Workers:
+        try:
+            for one in self._settings:
+                self._processes.append(_Process(one))
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end()
+
+    @property
+    def done(self) -> bool:
+        """True when all of them have sent their last report."""
+        return all(process.done for process in self._processes)
+
+    def snapshots(self) -> list[Snapshot]:
+        """Returns the measurements of each since the last time; those that are done give their last report once."""
+        for process in self._processes:
+            process.ask(SNAPSHOT)
+        found = []
+        for process in self._processes:
+            found += process.reports()
+        return found
+
+    def stop(self) -> None:
+        """Begin no more requests."""
+        for process in self._processes:
+            process.ask(STOP)
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long, or until one of them has something to say: it is done."""
+        end_s = time.monotonic() + seconds
+        running = [process.output for process in self._processes if not process.done]
+        while running and (left_s := end_s - time.monotonic()) > 0:
+            if select.select(running, [], [], left_s)[0]:
+                return
+
+    def _end(self) -> None:
+        for process in self._processes:
+            process.end()
+
+
+class _Process:
+    """One worker. It has a process group of its own, so that Ctrl-C reaches the parent only."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tpy.load.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            process_group=0,
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._input: IO[bytes] = self._process.stdin
+        self.output: IO[bytes] = self._process.stdout
+        self.done = False
+        self._asked = False
+        self._write_all(msgspec.msgpack.encode(settings))
+
+    def ask(self, command: bytes) -> None:
+        """Send a command to a worker that is not done."""
+        if self.done:
+            return
+        self._asked = self._asked or command == SNAPSHOT
+        with suppress(BrokenPipeError):  # its last report is waiting
+            self._input.write(command)
+
+    def reports(self) -> list[Snapshot]:
+        """The report that was asked for, or the last one."""
+        if not self._asked or self.done:
+            return []
+        self._asked = False
+        report = self._read()
+        self.done = report.done
+        return [report]
+
+    def end(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.wait(LOAD_END_S_MAX)
+        self._input.close()
+        self.output.close()
+
+    def _write_all(self, content: bytes) -> None:
+        with os.fdopen(os.dup(self._input.fileno()), "wb") as file:
+            write_message(file, content)
+
+    def _read(self) -> Snapshot:
+        (size,) = LENGTH.unpack(self._exactly(LENGTH.size))
+        return msgspec.msgpack.decode(self._exactly(size), type=Snapshot)
+
+    def _exactly(self, size: int) -> bytes:
+        content = bytearray()
+        while len(content) < size:
+            ready, _, _ = select.select([self.output], [], [], LOAD_REPORT_S_MAX)
+            more = self.output.read(size - len(content)) if ready else b""
+            if not more:
+                raise WorkerFailed("a worker gave no report" if not ready else "a worker ended without a report")
+            content += more
+        return bytes(content)
