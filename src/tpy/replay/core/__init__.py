@@ -1,0 +1,1 @@
+"""Decisions of a replay, without clocks and sockets."""
