@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import re
 import resource
@@ -17,8 +16,16 @@ import msgspec
 import orjson
 
 from tpy import __version__
+from tpy.cli.doctor_backends import backends, disks, plug_ins
+from tpy.cli.finding import Finding, Verdict
 from tpy.cli.serve import visible_gpus
-from tpy.limits import DOCTOR_MEMORY_BYTES_MIN, DOCTOR_OPEN_FILES_MIN, DOCTOR_SHARED_MEMORY_BYTES_MIN, OPEN_FILES_WANTED
+from tpy.limits import (
+    DOCTOR_MEMORY_BYTES_MIN,
+    DOCTOR_OPEN_FILES_MIN,
+    DOCTOR_PROCESSES_MIN,
+    DOCTOR_SHARED_MEMORY_BYTES_MIN,
+    OPEN_FILES_WANTED,
+)
 from tpy.units import MIB
 from tpy_data.backends.onnxruntime.packages import GPU, installed_packages, package_clash
 
@@ -27,36 +34,22 @@ _UNLIMITED = 1 << 60
 """A memory limit as large as this is none: version 1 of cgroups writes it so."""
 
 
-class Verdict(enum.Enum):
-    """The severity of a finding."""
-
-    OK = "ok"
-    WARNING = "warning"
-    ERROR = "error"
-    """A server would not start, or not serve."""
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One line: what was looked at, what was found, and what to do about it where something is wrong."""
-
-    subject: str
-    verdict: Verdict
-    found: str
-    advice: str = ""
-
-
 def examine(repositories: Sequence[Path], ports: Mapping[str, tuple[str, int]]) -> list[Finding]:
     """Look at everything. `ports` maps flags to the address and port that the server is to have."""
     looks: list[Callable[[], Iterable[Finding]]] = [
         _python,
         _packages,
         _onnx_runtime,
+        backends,
+        plug_ins,
         _gpus,
         lambda: [_port(flag, *place) for flag, place in ports.items()],
         _open_files,
         _memory,
         _processors,
         _shared_memory,
+        _processes,
+        disks,
         lambda: [_repository(path) for path in repositories],
     ]
     return [finding for look in looks for finding in look()]
@@ -87,7 +80,7 @@ def _packages() -> Iterator[Finding]:
         yield Finding("packages", Verdict.ERROR, f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
     else:
         yield Finding("packages", Verdict.OK, f"tpy {__version__} and all {len(required)} that it needs")
-    for extra in ("redis", "demo", "cloud"):
+    for extra in ("redis", "demo", "cloud", "otel", "jwt"):
         absent = [name for name in extras.get(extra, ()) if not _version(name)]
         advice = f"pip install {' '.join(absent)}" if absent else ""
         yield Finding(f"extra {extra}", Verdict.OK, "not installed" if absent else "installed", advice)
@@ -240,6 +233,21 @@ def _cgroup_files(controller: str, name: str) -> list[Path]:
     return found
 
 
+def _processes() -> Iterator[Finding]:
+    """Workers of models, and threads, which count as processes here."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    limits = [] if soft == resource.RLIM_INFINITY else [soft]
+    of_container = _number(*_cgroup_files("pids", "pids.max"))
+    smallest = min([*limits, *([] if of_container is None else [of_container])], default=None)
+    if smallest is None or smallest >= DOCTOR_PROCESSES_MIN:
+        yield Finding(
+            "processes", Verdict.OK, "no limit" if smallest is None else f"the server may have {smallest}, with threads"
+        )
+        return
+    advice = "each instance is a thread, and often a process; raise the limit (ulimit -u, TasksMax=, --pids-limit)"
+    yield Finding("processes", Verdict.WARNING, f"the server may have {smallest}, with threads", advice)
+
+
 def _shared_memory() -> Iterator[Finding]:
     subject = "/dev/shm"
     try:
@@ -263,7 +271,9 @@ def _repository(path: Path) -> Finding:
     if unreadable:
         found = f"this user may not read {', '.join(sorted(unreadable))}"
         return Finding(subject, Verdict.ERROR, found, "change their owner or mode")
-    return Finding(subject, Verdict.OK, f"{len(folders)} folders", f"tpy check {path} looks into them")
+    return Finding(
+        subject, Verdict.OK, f"{len(folders)} folder{'' if len(folders) == 1 else 's'}", f"tpy check {path} looks into them"
+    )
 
 
 def _number(*files: Path) -> int | None:

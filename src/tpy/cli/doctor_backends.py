@@ -1,0 +1,87 @@
+"""`tpy doctor`: what each backend needs, what compiled plug-ins need, and room on disks."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from tpy.cli.finding import Finding, Verdict
+from tpy.errors import Unavailable
+from tpy.limits import DOCTOR_DISK_BYTES_MIN
+from tpy.units import MIB
+from tpy_data.backends.creation import Needs
+from tpy_data.native.building import built_folder, compiler
+from tpy_data.registry import ENTRY_POINT_GROUP
+
+
+def backends() -> Iterator[Finding]:
+    """A line for each backend that there is. None is a warning because its framework is not there: few servers need them all."""
+    for entry_point in sorted(metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda each: each.name):
+        yield _backend(entry_point)
+
+
+def _backend(entry_point: metadata.EntryPoint) -> Finding:
+    subject = f"backend {entry_point.name}"
+    try:
+        needs = getattr(importlib.import_module(entry_point.module), "NEEDS", None)
+    except Exception as error:  # code of others
+        advice = f"install what its package needs: {_origin(entry_point)}"
+        return Finding(subject, Verdict.WARNING, f"cannot be imported ({type(error).__name__}: {error})", advice)
+    if not isinstance(needs, Needs):
+        own = entry_point.value.startswith("tpy_data.")
+        return Finding(subject, Verdict.OK, "needs nothing more" if own else f"comes from {_origin(entry_point)}")
+    found = [f"{name} {version}" for name in needs.distributions if (version := _version(name))]
+    if found:
+        return Finding(subject, Verdict.OK, f"{needs.framework}: {', '.join(found)}")
+    return Finding(subject, Verdict.OK, f"{needs.framework} is not installed", f"for its models: {needs.install}")
+
+
+def _origin(entry_point: metadata.EntryPoint) -> str:
+    return entry_point.value if entry_point.dist is None else f"{entry_point.dist.name} {entry_point.dist.version}"
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def plug_ins() -> Iterator[Finding]:
+    """Backends, caches, agents and batching strategies that were compiled for Triton need a library of ours."""
+    subject = "compiled plug-ins"
+    folder = built_folder()
+    if folder is not None:
+        yield Finding(subject, Verdict.OK, f"their library is in {folder}")
+        return
+    try:
+        yield Finding(subject, Verdict.OK, f"their library is built at the first use, with {compiler()}")
+    except Unavailable:
+        advice = "for compiled backends, caches and agents: apt-get install gcc libc6-dev, or a wheel that has it (make wheel)"
+        yield Finding(subject, Verdict.OK, "no C compiler, and their library is not built", advice)
+
+
+def disks() -> Iterator[Finding]:
+    """Room for temporary files and caches: models from the cloud, uploaded files, environments, what is compiled once."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    seen: set[int] = set()
+    for path in (Path(tempfile.gettempdir()), cache):
+        there = next((each for each in (path, *path.parents) if each.exists()), None)
+        if there is None or (device := there.stat().st_dev) in seen:
+            continue
+        seen.add(device)
+        subject = f"disk of {path}"
+        usage = shutil.disk_usage(there)
+        text = f"{usage.free // MIB} of {usage.total // MIB} MiB free"
+        if usage.free < DOCTOR_DISK_BYTES_MIN:
+            advice = "models from the cloud, packed environments and uploaded files are put there: free some, or set TMPDIR"
+            yield Finding(subject, Verdict.WARNING, text, advice)
+        elif not os.access(there, os.W_OK):
+            yield Finding(subject, Verdict.WARNING, "this user may not write there", "mount a writable folder, or set TMPDIR")
+        else:
+            yield Finding(subject, Verdict.OK, text)

@@ -1,0 +1,1 @@
+"""Explanations and traces as lines of text: pure functions."""
