@@ -14,10 +14,10 @@ import orjson
 
 from tpy import limits
 from tpy.errors import TpyError
+from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.message import HttpReply, HttpRequest, json_reply
 from tpy.frontends.http.openapi import openapi_document, operations_html, operations_text
 from tpy.messages import IndexEntry, ModelDescription, ModelState, TensorDescription
-from tpy.services import Services
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --line: #ddd; --shade: #f3f4f6; --bad: #b00020; --good: #1b7a2f }
@@ -51,11 +51,12 @@ _LINKS: Final = {
 class PagesApi:
     """The handlers of `/`, `/v2/models`, `/docs` and `/openapi.json`."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, endpoint: InferEndpoint) -> None:
+        self._endpoint = endpoint
+        self._services = endpoint.services
 
     async def start(self, request: HttpRequest) -> HttpReply:
-        """The server: name, links, and for a browser its models."""
+        """The server: name, links, and for a browser its models, where it may see the index."""
         metadata = self._services.diagnostics.server_metadata()
         if not _wants_html(request):
             document = {"name": metadata.name, "version": metadata.version, "links": _LINKS}
@@ -63,6 +64,10 @@ class PagesApi:
         ready = "ready" if self._services.repository.server_ready() else "not ready"
         links = " · ".join(f'<a href="{path}">{name}</a>' for name, path in _LINKS.items())
         body = f"<h1>{escape(metadata.name)}</h1><p>tpy {escape(metadata.version)}, {ready} · {links}</p>"
+        try:
+            self._endpoint.authorize("model-repository", request)
+        except TpyError:
+            return _html(metadata.name, body)
         return _html(metadata.name, body + self._models_html(await self._services.repository.index()))
 
     async def models(self, request: HttpRequest) -> HttpReply:

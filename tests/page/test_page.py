@@ -1,0 +1,208 @@
+"""The page in Chromium: look, filter, try a model, load and unload, read the log, with keys, on a phone."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.http
+from PIL import Image
+
+from tests.e2e.server import ServerProcess
+
+from .conftest import Tab, page_of
+
+expect = pytest.importorskip("playwright.sync_api", reason="the tests of the page need Playwright: make test-page").expect
+
+
+def opened(tab: Tab, server: ServerProcess, view: str = "") -> Any:
+    page: Any = tab.page
+    page.goto(page_of(server) + view)
+    return page
+
+
+def test_the_overview(tab: Tab, server: ServerProcess) -> None:
+    page = opened(tab, server)
+    expect(page.locator("#connection")).to_have_text("ready")
+    rows = page.locator("table.models tbody tr")
+    expect(rows).to_have_count(10)  # two versions of affine
+    broken = rows.filter(has_text="broken")
+    expect(broken.locator(".state")).to_have_text("failed")
+    expect(broken.locator(".reason")).to_contain_text("the weights are missing")
+    page.keyboard.press("/")
+    page.keyboard.type("affi")
+    expect(rows).to_have_count(2)
+    page.locator("#filter").fill("")
+    page.get_by_role("combobox", name="States").select_option("failed")
+    expect(rows).to_have_count(1)
+    page.get_by_role("combobox", name="States").select_option("all")
+    page.get_by_role("button", name="Model", exact=True).click()
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("Model")
+    expect(rows.first).to_contain_text("words")
+    rows.first.get_by_role("link").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text("sound")
+
+
+def test_try_a_model(tab: Tab, server: ServerProcess) -> None:
+    page = opened(tab, server, "#/models/affine")
+    page.get_by_role("textbox", name="Values of INPUT").fill("1, 2, 3")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".try-it .result")).to_contain_text("Version 2 answered in")
+    expect(page.locator(".outputs td")).to_have_text(["3", "6", "9"])
+    expect(page.locator(".codes")).to_contain_text("/v2/models/affine/versions/2/infer")
+    expect(page.locator(".codes")).to_contain_text("client.infer(")
+    page.get_by_role("textbox", name="Values of INPUT").fill("1, two, 3")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".input .reason")).to_contain_text('expected a number, got "two"')
+    page.get_by_role("textbox", name="Shape of INPUT").fill("2, 3")
+    page.get_by_role("button", name="ones").click()
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".outputs td")).to_have_text(["3"] * 6)
+    expect(page.locator(".totals")).to_contain_text("requests")
+    expect(page.locator("meter")).to_have_count(2)  # batches of 1 and of 2
+    page.locator(".versions a", has_text="version 1").click()
+    page.get_by_role("textbox", name="Values of INPUT").fill("1, 2, 3")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".outputs td")).to_have_text(["2", "4", "6"])
+
+
+def test_the_code_that_is_shown_runs(tab: Tab, server: ServerProcess) -> None:
+    page = opened(tab, server, "#/models/affine")
+    page.get_by_role("textbox", name="Values of INPUT").fill("1, 2, 3")
+    curl, python = page.locator(".codes pre").all_inner_texts()
+    assert '"data":[3.0,6.0,9.0]' in subprocess.run(curl, shell=True, capture_output=True, text=True, timeout=60).stdout
+    ran = subprocess.run([sys.executable, "-c", python], capture_output=True, text=True, timeout=60)
+    assert "OUTPUT [[3. 6. 9.]]" in ran.stdout, ran.stderr
+
+
+def test_a_stream_of_answers(tab: Tab, server: ServerProcess) -> None:
+    page = opened(tab, server, "#/models/words")
+    page.get_by_role("textbox", name="Values of TEXT").fill("one two three")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".stream li")).to_have_text(['{"WORD":"one"}', '{"WORD":"two"}', '{"WORD":"three"}'])
+    expect(page.locator(".try-it .result")).to_contain_text("3 responses")
+
+
+def test_a_picture(tab: Tab, server: ServerProcess, tmp_path: Path) -> None:
+    Image.new("RGB", (96, 64), (255, 0, 51)).save(tmp_path / "red.png")
+    page = opened(tab, server, "#/models/picture")
+    page.get_by_label("File for INPUT0").set_input_files(tmp_path / "red.png")
+    expect(page.locator(".preview")).to_contain_text("red.png, 96 × 64, drawn to 48 × 32")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".outputs canvas")).to_be_visible()
+    page.get_by_text("Values", exact=True).last.click()
+    expect(page.locator(".outputs tr").first.locator("td").first).to_have_text("1")
+    page.get_by_role("button", name="Remove").click()
+    expect(page.locator(".preview canvas")).to_have_count(0)
+
+
+def test_load_and_unload(tab: Tab, server: ServerProcess) -> None:
+    tab.expected.append("status of 400")  # a question after the model that was on its way when it was unloaded
+    page = opened(tab, server, "#/models/later")
+    expect(page.locator(".title .state")).to_have_text("not loaded")
+    page.get_by_role("button", name="Load", exact=True).click()
+    expect(page.locator(".result").first).to_have_text("Loaded.")
+    expect(page.locator(".title .state")).to_have_text("ready")
+    expect(page.locator(".try-it")).to_be_visible()
+    page.get_by_role("button", name="Unload").click()
+    expect(page.locator(".title .state")).to_have_text("not loaded")
+    expect(page.locator(".try-it")).to_have_count(0)
+
+
+def test_a_model_that_does_not_load(tab: Tab, server: ServerProcess) -> None:
+    tab.expected.append("Failed to load resource: the server responded with a status of")
+    page = opened(tab, server, "#/models/broken")
+    expect(page.locator(".versions .reason")).to_contain_text("the weights are missing")
+    page.get_by_role("button", name="Load", exact=True).click()
+    expect(page.locator(".result").first).to_contain_text("load failed for model 'broken'")
+
+
+def test_the_configuration_is_explained(tab: Tab, server: ServerProcess) -> None:
+    page = opened(tab, server, "#/models/affine")
+    tree = page.locator(".tree")
+    expect(tree).to_contain_text("max_batch_size 8 The most requests' rows in one execution")
+    expect(tree).not_to_contain_text("sequence_batching")
+
+
+def test_the_log_and_its_settings(tab: Tab, server: ServerProcess) -> None:
+    page = opened(tab, server, "#/log")
+    lines = page.locator(".log span")
+    expect(lines.filter(has_text="Started Management HTTPService")).to_have_count(1)
+    expect(page.locator(".log .error").first).to_contain_text("broken")
+    with page.expect_response(re.compile(r"/tail\?after=[1-9]")):
+        pass  # it has asked again
+    expect(lines.filter(has_text="Started Management HTTPService")).to_have_count(1)
+    page.get_by_label("verbose").fill("1")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.locator(".result").first).to_have_text("Applied.")
+    page.get_by_label("verbose").fill("0")
+    page.get_by_role("button", name="Apply").click()
+    page.get_by_role("searchbox").fill("no such line")
+    expect(page.locator(".log span:visible")).to_have_count(0)
+
+
+def test_the_trace_settings(tab: Tab, server: ServerProcess) -> None:
+    page = opened(tab, server, "#/traces")
+    rate = page.locator("input[name=trace_rate]")
+    expect(rate).to_have_value("1000")
+    rate.fill("7")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.locator(".result").first).to_have_text("Applied.")
+    page.reload()
+    expect(rate).to_have_value("7")
+
+
+def test_a_recording(tab: Tab, server: ServerProcess) -> None:
+    page = opened(tab, server, "#/recording")
+    expect(page.get_by_role("status").filter(has_text="State: off.")).to_be_visible()
+    page.get_by_label("Models, names or patterns").fill("affine, words")
+    page.get_by_role("button", name="Start").click()
+    expect(page.get_by_text("It records.", exact=True)).to_be_visible()
+    ask(server, "affine", 0.5)
+    expect(page.get_by_text("State: recording.")).to_contain_text("requests")
+    page.get_by_role("button", name="Stop").click()
+    expect(page.get_by_text("Stopped.", exact=True)).to_be_visible()
+    expect(page.get_by_text("State: stopped.")).to_be_visible()
+
+
+def test_the_pictures_of_the_documentation(tab: Tab, server: ServerProcess, tmp_path: Path) -> None:
+    """Made anew where TPY_PAGE_PICTURES names a folder, as docs/how-to."""
+    page = opened(tab, server, "#/models/affine")
+    ask(server, "affine", 6)
+    page.get_by_role("textbox", name="Values of INPUT").fill("1, 2, 3")
+    page.get_by_role("button", name="Run").click()
+    expect(page.locator(".outputs td")).to_have_text(["3", "6", "9"])
+    expect(page.locator(".timeline .bar").first).to_be_attached()
+    folder = Path(os.environ.get("TPY_PAGE_PICTURES", tmp_path))
+    page.screenshot(path=folder / "page-model.png", full_page=True, clip={"x": 0, "y": 0, "width": 1280, "height": 1150})
+    page.goto(page_of(server))
+    expect(page.locator("tbody tr")).to_have_count(10)
+    ask(server, "affine", 4)
+    page.screenshot(path=folder / "page-overview.png")
+    for name in ("page-model.png", "page-overview.png"):
+        assert 10_000 < (folder / name).stat().st_size < 150_000
+
+
+def ask(server: ServerProcess, model: str, seconds: float) -> None:
+    """Requests of several sizes for so long."""
+    ends = time.monotonic() + seconds
+    with tritonclient.http.InferenceServerClient(server.http, concurrency=8) as client:
+        while time.monotonic() < ends:
+            answers = []
+            for size in (1, 2, 4, 1):
+                tensor = tritonclient.http.InferInput("INPUT", [size, 3], "FP32")
+                tensor.set_data_from_numpy(np.ones((size, 3), np.float32))
+                answers.append(client.async_infer(model, [tensor]))
+            for answer in answers:
+                answer.get_result()
+            time.sleep(random.random() / 10)
