@@ -29,3 +29,11 @@ def agent_library(folder: Path) -> Path:
     (folder / "shift").mkdir(parents=True)
     (folder / "shift" / "libtritonrepoagent_shift.so").symlink_to(library("agent"))
     return folder
+
+
+def cache_library(folder: Path, name: str = "table") -> Path:
+    """Puts the cache of tests/native/plugins into a folder of caches. Returns the library."""
+    (folder / name).mkdir(parents=True)
+    path = folder / name / f"libtritoncache_{name}.so"
+    path.symlink_to(library("cache"))
+    return path

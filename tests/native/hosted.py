@@ -37,7 +37,7 @@ class Compiled:
     ) -> None:
         self.logs: list[str] = []
         self.metrics = CustomMetrics()
-        self.registry = BackendRegistry(backend_config={source: settings or {}})
+        self.registry = BackendRegistry(backend_config={source: settings or {}}, log=self._log)
         datatype, dims = OUTPUT_OF.get(behaviour, (DataType.FP32, (2,)))
         parameters = {"behaviour": behaviour, "isolation": isolation}
         streams = behaviour == "streams"
@@ -59,11 +59,14 @@ class Compiled:
             config=self.config,
             model_directory=folder,
             version_directory=folder / "3",
-            log=lambda level, text: self.logs.append(f"{level}: {text}"),
+            log=self._log,
             metrics=self.metrics,
             server=server,
         )
         self.models: list[HostedModel] = []
+
+    def _log(self, level: str, text: str) -> None:
+        self.logs.append(f"{level}: {text}")
 
     @property
     def backend(self) -> Backend:

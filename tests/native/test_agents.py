@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -178,3 +179,11 @@ async def test_a_changed_model_takes_the_place_of_the_old_one(agents: Agents) ->
 def _only(agents: Agents) -> tuple[Any, Any]:
     (version,) = agents.disk.store.snapshot().desired[ModelId("m")].versions.values()
     return version.version, version.generation
+
+
+def test_the_process_of_an_agent_starts_without_a_backends_imports() -> None:
+    """A hundred milliseconds, of each agent at each start."""
+    listing = [sys.executable, "-c", "import sys, tpy_data.agents.hosting; print(*sys.modules)"]
+    imported = subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split()
+    assert "tpy_data.agents.native" in imported
+    assert not {"numpy", "trio", "tpy.backend", "tpy.messages"} & set(imported)

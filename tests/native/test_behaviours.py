@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import platform
 import struct
 from collections.abc import Callable, Iterator
@@ -10,15 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import processes
+from tests.e2e.waiting import wait_until
 from tests.native.compiled import library
 from tests.native.hosted import Compiled
 from tpy.backend import AnswerLater, InstanceFailure
 from tpy.errors import InvalidArgument, NotFound, TpyError, Unsupported
-from tpy.messages import SequencePosition
+from tpy.messages import DataType, SequencePosition, Tensor
 from tpy.testing.hosting import HostedModel
 from tpy.testing.requests import RecordingSender
 from tpy_data.backends.isolated import IsolatedBackend
-from tpy_data.native import elf
+from tpy_data.native import elf, host
 
 Make = Callable[..., Compiled]
 
@@ -140,6 +144,29 @@ def test_an_error_while_unloading_is_told(make: Make) -> None:
         loaded.close()
 
 
+def test_an_error_of_an_instances_end_is_told(make: Make) -> None:
+    instance = make("fails-instance-end").instance()
+    with pytest.raises(InvalidArgument, match=r"^ModelInstanceFinalize was told to fail$"):
+        instance.close()
+
+
+def test_an_error_of_the_backends_end_is_told(make: Make) -> None:
+    model = make("fails-backend-end")
+    model.instance()
+    model.close()
+    assert model.logged(r"^error: backend 'behaviours' failed to close: InvalidArgument: Finalize was told to fail$")
+
+
+@pytest.mark.parametrize("where", ["instance", "model", "backend"])
+def test_a_worker_that_fails_or_crashes_at_its_end_has_ended(make: Make, where: str) -> None:
+    for behaviour, said in ((f"fails-{where}-end", "Finalize was told to fail"), (f"crashes-{where}-end", "SIGABRT")):
+        model = make(behaviour, isolation="process")
+        (result,) = model.instance().execute(model.request())
+        assert result.error is None
+        model.close()
+        assert model.logged(said)
+
+
 def test_a_request_that_is_released_without_a_response_is_an_error(make: Make, isolation: str) -> None:
     model = make("never-answers", isolation=isolation)
     (result,) = model.instance().execute(model.request())
@@ -184,8 +211,17 @@ def test_a_crash_costs_the_instance_which_is_made_again(make: Make) -> None:
             model.instance().execute(model.request())
 
 
-def test_a_crash_while_loading_is_the_reason(make: Make) -> None:
-    model = make("crashes-model", isolation="process")
+@pytest.mark.parametrize(("source", "reason"), [("refuses", "^Initialize was told to fail$"), ("aborts", "SIGABRT")])
+def test_a_backend_whose_initialise_fails_or_crashes_fails_the_load(make: Make, source: str, reason: str) -> None:
+    model = make(source=source, isolation="process")
+    for _ in range(2):
+        with pytest.raises(TpyError, match=reason):
+            model.instance()
+
+
+@pytest.mark.parametrize("behaviour", ["crashes-model", "crashes-instance"])
+def test_a_crash_while_loading_is_the_reason(make: Make, behaviour: str) -> None:
+    model = make(behaviour, isolation="process")
     with pytest.raises(TpyError, match="SIGABRT while loading the model"):
         model.instance()
 
@@ -196,6 +232,11 @@ def test_a_worker_is_the_default(make: Make) -> None:
 
 def _load(make: Make, source: str) -> object:
     return make(source=source).backend
+
+
+def test_a_backend_whose_initialise_fails_is_refused_in_this_process_too(make: Make) -> None:
+    with pytest.raises(TpyError, match=r"^Initialize was told to fail$"):
+        _load(make, "refuses")
 
 
 def test_a_newer_interface_is_refused_with_both_versions(make: Make) -> None:
@@ -247,14 +288,81 @@ def test_what_is_not_contiguous_is_copied(make: Make) -> None:
     assert result.outputs[0].array.tolist() == [[0.0, 2.0], [4.0, 6.0]]
 
 
-def test_memory_of_outputs_and_of_requests_is_given_back(make: Make) -> None:
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.full((1, 2), 2.5, np.float32),
+        np.full((1, 4), 2.5, np.float32)[:, ::2],
+        np.full((1, 2), 2.5, ">f4"),
+        np.asfortranarray(np.full((2, 2), 2.5, np.float32))[:1],
+        np.ndarray((1, 2), np.float32, b"\0" + np.full(2, 2.5, np.float32).tobytes(), 1),
+        np.full((1, 2), 2.5, np.float32).view(np.memmap),
+    ],
+    ids=["contiguous", "strided", "other byte order", "by columns", "unaligned", "of a subclass"],
+)
+def test_arrays_of_every_kind_reach_the_plugin(make: Make, array: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> None:
     model = make()
+    request = model.request()
+    object.__setattr__(request, "inputs", {"X": Tensor("X", DataType.FP32, array)})
+    (result,) = model.instance().execute(request)
+    assert result.outputs[0].array.tobytes() == array.tobytes()
+
+
+def test_a_numpy_with_another_binary_interface_is_refused() -> None:
+    version = ctypes.CFUNCTYPE(ctypes.c_uint)(lambda: 0x03000000)
+    table = (ctypes.c_void_p * 300)()
+    table[0] = ctypes.cast(version, ctypes.c_void_p).value
+    make_capsule = ctypes.pythonapi.PyCapsule_New
+    make_capsule.restype, make_capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    assert not host().function("tpy_start_batches")((), make_capsule(ctypes.addressof(table), None, None))
+
+
+def test_a_shape_that_is_changed_in_place_meanwhile_does_no_harm(make: Make) -> None:
+    model = make("answers-late")
+    request = model.request(2.0)
+    (result,) = model.instance().execute(request)
+    request.inputs["X"].array.shape = (2, 1)
+    assert isinstance(result, AnswerLater)
+    sender = RecordingSender()
+    result.begin(sender)
+    assert sender.finished.wait(20)
+    ((answer, _),) = sender.sent
+    assert answer is not None
+    assert answer.outputs[0].array.tolist() == [[2.0, 2.0]]
+
+
+def test_outputs_are_aligned_for_vector_instructions_and_own_their_memory(make: Make) -> None:
+    model = make()
+    kept = []
+    with model.instance() as instance:
+        for value in range(50):
+            (result,) = instance.execute(model.request(value))
+            kept.append(result.outputs[0].array)
+    assert all(array.ctypes.data % 64 == 0 and array.flags.writeable for array in kept)
+    assert [array.tolist() for array in kept] == [[[float(value)] * 2] for value in range(50)]
+
+
+def test_memory_of_outputs_and_of_requests_is_given_back(make: Make, isolation: str) -> None:
+    """Of this process and its workers: memory, descriptors and threads."""
+    others = set(processes.family(os.getpid())) - {os.getpid()}  # of tests before
+    model = make(isolation=isolation)
     instance = model.instance()
-    before = _resident()
-    for _ in range(20_000):
-        instance.execute(model.request())
-    assert _resident() - before < 4 << 20
+
+    def execute(times: int) -> None:
+        for _ in range(times):
+            instance.execute(model.request())
+
+    execute(500)
+    members = [process for process in processes.family(os.getpid()) if process not in others]
+    before = [_held(process) for process in members]
+    execute(20_000 if isolation == "thread" else 3_000)
+    for process, (resident, descriptors, threads) in zip(members, before, strict=True):
+        wait_until(lambda: _held(process)[1] <= descriptors and _held(process)[2] <= threads)  # noqa: B023  # called at once
+        assert _held(process)[0] - resident < 4 << 20
 
 
-def _resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+def _held(process: int) -> tuple[int, int, int]:
+    """Resident bytes, descriptors and threads."""
+    folder = Path(f"/proc/{process}")
+    resident = int((folder / "statm").read_text().split()[1]) * 4096
+    return resident, len(os.listdir(folder / "fd")), len(os.listdir(folder / "task"))

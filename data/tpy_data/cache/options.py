@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import msgspec
+
+from tpy.backend import Isolation
 
 
 class LocalCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,4 +37,15 @@ class RedisCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
     server_token: str = ""
 
 
-CacheOptions = LocalCacheOptions | RedisCacheOptions
+class CompiledCacheOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """--cache-config <name>,<setting>=<value> of a `library` in --cache-directory. `isolation` is where it runs; `settings` are
+    those that it is given. `server_token` as that of RedisCacheOptions."""
+
+    name: str
+    library: Path
+    isolation: Isolation = Isolation.PROCESS
+    settings: Mapping[str, str] = {}
+    server_token: str = ""
+
+
+CacheOptions = LocalCacheOptions | RedisCacheOptions | CompiledCacheOptions

@@ -40,25 +40,23 @@ def library_folder() -> Path:
 
     Raises Unavailable without a compiler, or a folder that may be written to; Internal, with the compiler's words, when it fails.
     """
-    version = source_hash()
-    if (PREBUILT / version).is_dir():
-        return PREBUILT / version
-    cache = _cache() / version
-    if cache.is_dir():
-        return cache
+    built = built_folder()
+    if built is not None:
+        return built
+    cache = _cache() / source_hash()
     with _only_one(cache.with_suffix(".lock")):
         if not cache.is_dir():
             build(cache)
     return cache
 
 
-def build_for_wheel() -> Path:
-    """Build the libraries inside this package, in place of those of other versions. Returns their folder. Raises as
-    `library_folder`."""
-    shutil.rmtree(PREBUILT, ignore_errors=True)
-    PREBUILT.mkdir()
-    build(PREBUILT / source_hash())
-    return PREBUILT / source_hash()
+def built_folder() -> Path | None:
+    """The folder with the libraries, if they came with the wheel or were built before."""
+    version = source_hash()
+    if (PREBUILT / version).is_dir():
+        return PREBUILT / version
+    built = _cache() / version  # makes its folder, so only where it is needed
+    return built if built.is_dir() else None
 
 
 def source_hash() -> str:
@@ -71,13 +69,13 @@ def source_hash() -> str:
 
 def build(target: Path) -> None:
     """Build into the new folder `target`, which is there whole or not at all. Raises as `library_folder`."""
-    compiler = _compiler()
+    command = compiler()
     partial = Path(tempfile.mkdtemp(dir=target.parent, prefix="building-"))
     try:
         sources = sorted(map(str, HERE.glob("src/*.c")))
-        _run(compiler, *_FLAGS, f"-I{INCLUDE}", f"-Wl,-soname,{HOST_LIBRARY}", "-o", str(partial / HOST_LIBRARY), *sources)
+        _run(command, *_FLAGS, f"-I{INCLUDE}", f"-Wl,-soname,{HOST_LIBRARY}", "-o", str(partial / HOST_LIBRARY), *sources)
         empty = ("-shared", "-nostdlib", f"-Wl,-soname,{ALIAS_NAME}", "-x", "c", os.devnull)
-        _run(compiler, "-o", str(partial / ALIAS_LIBRARY), *empty)
+        _run(command, "-o", str(partial / ALIAS_LIBRARY), *empty)
         partial.chmod(0o755)
         partial.rename(target)
     except BaseException:
@@ -85,12 +83,14 @@ def build(target: Path) -> None:
         raise
 
 
-def compile_plugin(source: Path, target: Path) -> None:
-    """Build a plug-in from one C file against the headers that come with this package. Raises as `library_folder`."""
-    _run(_compiler(), *_FLAGS, "-Wno-unused-parameter", f"-I{INCLUDE}", "-o", str(target), str(source))
+def compile_plugin(source: Path, target: Path, *libraries: str) -> None:
+    """Build a plug-in from one C file against the headers that come with this package, and `libraries` (`-lcrypto`). Raises as
+    `library_folder`."""
+    _run(compiler(), *_FLAGS, "-Wno-unused-parameter", f"-I{INCLUDE}", "-o", str(target), str(source), *libraries)
 
 
-def _compiler() -> str:
+def compiler() -> str:
+    """The C compiler of the machine: CC, or the first that there is. Raises Unavailable without one."""
     wanted = os.environ.get("CC")
     for name in (wanted,) if wanted else ("cc", "gcc", "clang"):
         found = shutil.which(name)

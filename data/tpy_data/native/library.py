@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import sysconfig
 import threading
@@ -21,7 +22,7 @@ _INT: Final = ctypes.c_int
 
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "tpy_start": (None, (_OBJECT, _OBJECT, _OBJECT)),
-    "tpy_start_batches": (None, (_OBJECT,)),
+    "tpy_start_batches": (_INT, (_OBJECT, _OBJECT)),
     "tpy_set_log_levels": (None, (_INT,)),
     "tpy_backend_open": (_OBJECT, (_TEXT, _TEXT, _TEXT, _TEXT)),
     "tpy_backend_attribute": (_OBJECT, (_POINTER,)),
@@ -40,8 +41,17 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "tpy_agent_model_location": (_OBJECT, (_POINTER,)),
     "tpy_agent_model_close": (_OBJECT, (_POINTER,)),
     "tpy_agent_close": (_OBJECT, (_POINTER,)),
+    "tpy_strategy_open": (_OBJECT, (_TEXT, _TEXT, ctypes.c_uint64, _TEXT, _TEXT, _OBJECT)),
+    "tpy_strategy_begin": (_OBJECT, (_POINTER,)),
+    "tpy_strategy_include": (_OBJECT, (_POINTER, _OBJECT)),
+    "tpy_strategy_end": (_OBJECT, (_POINTER,)),
+    "tpy_strategy_close": (_OBJECT, (_POINTER,)),
+    "tpy_cache_open": (_OBJECT, (_TEXT, _TEXT)),
+    "tpy_cache_insert": (_OBJECT, (_POINTER, _TEXT, _OBJECT)),
+    "tpy_cache_lookup": (_OBJECT, (_POINTER, _TEXT, ctypes.c_size_t)),
+    "tpy_cache_close": (_OBJECT, (_POINTER,)),
     "tpy_call_answer": (None, (_POINTER, _TEXT, ctypes.c_int64, _TEXT, _OBJECT, _OBJECT, _INT, _TEXT, _INT)),
-    "tpy_execute": (_OBJECT, (_POINTER, _OBJECT, _OBJECT)),
+    "tpy_instance_executor": (_OBJECT, (_POINTER,)),
 }
 
 
@@ -67,10 +77,13 @@ class Host:
         return getattr(self._library, name)
 
     def start_batches(self, callables: Callable[[], tuple[object, ...]]) -> None:
-        """Give the C library what it makes batches and responses with. Idempotent."""
+        """Give the C library what it makes batches and responses with. Idempotent. Raises Unsupported for a NumPy whose arrays it
+        does not know."""
         with _lock:
             if not self._has_batches:
-                self._library.tpy_start_batches(callables())
+                if not self._library.tpy_start_batches(callables(), _numpy_functions()):
+                    version = importlib.import_module("numpy").__version__
+                    raise Unsupported(f"compiled plug-ins need NumPy 1.26 or 2, and NumPy {version} is installed")
                 self._has_batches = True
 
     def prepare(self, path: Path, kind: str = "backend") -> None:
@@ -101,6 +114,11 @@ def answer(value: Any) -> Any:
     if type(value) is tuple:
         raise error_of(*value)
     return value
+
+
+def _numpy_functions() -> object:
+    """The capsule that compiled extensions take NumPy's functions from. Not every plug-in needs it: it is imported here."""
+    return getattr(importlib.import_module("numpy._core._multiarray_umath"), "_ARRAY_API")  # noqa: B009  # it has no stubs
 
 
 _lock: Final = threading.Lock()

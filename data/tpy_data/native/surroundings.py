@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from tpy.backend import ModelMetrics
 from tpy.errors import ERROR_OF_CODE, ErrorCode, TpyError, Unavailable
-from tpy.telemetry.metrics import MetricKind
+
+if TYPE_CHECKING:  # the processes of repository agents import this module, and should not import a backend's world with it
+    from tpy.backend import ModelMetrics
 
 Log = Callable[[str, str], None]
 
@@ -32,7 +33,7 @@ _INTERNAL: Final = _CODES.index(ErrorCode.INTERNAL)
 _LEVELS: Final = ("info", "warning", "error", "verbose")
 """In the order of TRITONSERVER_LogLevel."""
 
-_KINDS: Final = (MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM)
+_KINDS: Final = ("counter", "gauge", "histogram")
 """In the order of TRITONSERVER_MetricKind."""
 
 
@@ -48,7 +49,8 @@ def code_of(error: BaseException) -> int:
     return _INTERNAL
 
 
-def _log_without_model(level: str, text: str) -> None:
+def log_without_model(level: str, text: str) -> None:
+    """The log of a plug-in that belongs to no model."""
     _logger.log(
         {"warning": logging.WARNING, "error": logging.ERROR, "verbose": logging.DEBUG}.get(level, logging.INFO), "%s", text
     )
@@ -60,7 +62,7 @@ class Surroundings:
 
     def __init__(self) -> None:
         self._of_thread = threading.local()
-        self._log: Log = _log_without_model
+        self._log: Log = log_without_model
         self._metrics: ModelMetrics | None = None
 
     def enter(self, log: Log, metrics: ModelMetrics | None) -> None:
@@ -81,7 +83,9 @@ class Surroundings:
             kind, name, description = values
             if self._metrics is None:
                 raise Unavailable("metrics can be made once a model is there")
-            return self._metrics.family(name, description, _KINDS[kind])
+            from tpy.telemetry.exposition import MetricKind
+
+            return self._metrics.family(name, description, MetricKind(_KINDS[kind]))
         if operation == "metric":
             family, labels, buckets = values
             return family.metric(labels, buckets)

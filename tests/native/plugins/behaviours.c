@@ -20,6 +20,9 @@ typedef struct {
     TRITONSERVER_Metric* metric;
 } State;
 
+/* The last model's, for the end of the backend. */
+static char last[64];
+
 static TRITONSERVER_Error* failure(const char* where) {
     char text[128];
     snprintf(text, sizeof text, "%s was told to fail", where);
@@ -69,6 +72,7 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInitialize(TRITONBACKEND_Model* model) {
     State* state = calloc(1, sizeof *state);
     TRY(TRITONBACKEND_ModelSetState(model, state));
     TRY(read_behaviour(model, state));
+    memcpy(last, state->behaviour, sizeof last);
     if (is(state, "fails-model")) return failure("ModelInitialize");
     if (is(state, "crashes-model")) abort();
     if (is(state, "completes")) TRY(complete(model));
@@ -81,9 +85,15 @@ TRITONSERVER_Error* TRITONBACKEND_ModelFinalize(TRITONBACKEND_Model* model) {
     TRY(TRITONBACKEND_ModelState(model, (void**)&state));
     if (state->metric != NULL) TRY(TRITONSERVER_MetricDelete(state->metric));
     if (state->family != NULL) TRY(TRITONSERVER_MetricFamilyDelete(state->family));
+    if (is(state, "crashes-model-end")) abort();
     bool fails = is(state, "fails-model-end");
     free(state);
     return fails ? failure("ModelFinalize") : NULL;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_Finalize(TRITONBACKEND_Backend* backend) {
+    if (strcmp(last, "crashes-backend-end") == 0) abort();
+    return strcmp(last, "fails-backend-end") == 0 ? failure("Finalize") : NULL;
 }
 
 static TRITONSERVER_Error* state_of(TRITONBACKEND_ModelInstance* instance, State** state) {
@@ -96,7 +106,15 @@ TRITONSERVER_Error* TRITONBACKEND_ModelInstanceInitialize(TRITONBACKEND_ModelIns
     State* state;
     TRY(state_of(instance, &state));
     if (is(state, "fails-instance")) return failure("ModelInstanceInitialize");
+    if (is(state, "crashes-instance")) abort();
     return NULL;
+}
+
+TRITONSERVER_Error* TRITONBACKEND_ModelInstanceFinalize(TRITONBACKEND_ModelInstance* instance) {
+    State* state;
+    TRY(state_of(instance, &state));
+    if (is(state, "crashes-instance-end")) abort();
+    return is(state, "fails-instance-end") ? failure("ModelInstanceFinalize") : NULL;
 }
 
 TRITONSERVER_Error* TRITONBACKEND_ModelInstanceReady(TRITONBACKEND_ModelInstance* instance) {

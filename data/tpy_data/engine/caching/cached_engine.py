@@ -19,7 +19,16 @@ from tpy.alarm import Alarm
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument, TpyError, Unavailable
 from tpy.limits import CACHE_INLINE_BYTES_MAX, CACHE_INLINE_ELEMENTS_MAX, CACHE_JOBS_MAX, CACHE_WAITING_MAX
-from tpy.messages import DataType, InferenceRequest, InferenceResponse, ParameterValue, Tensor
+from tpy.messages import (
+    CacheActivity,
+    DataType,
+    EngineActivity,
+    InferenceRequest,
+    InferenceResponse,
+    ParameterValue,
+    Tensor,
+    WaitReason,
+)
 from tpy.messages.inference import NO_PARAMETERS
 from tpy.services import ResponseSink
 from tpy_data.cache.core.entry import CachedResponse
@@ -125,6 +134,15 @@ class CachedEngine:
         inner = self._engine.snapshot()
         return CoreSnapshot(queued=inner.queued + len(self._open), executing=inner.executing, idle_instances=inner.idle_instances)
 
+    def explain(self) -> EngineActivity:
+        """As `ModelEngine.explain`: what its engine does, and what waits in front of it."""
+        inner, times = self._engine.explain(), self.statistics.inference()
+        queue = inner.queue
+        if self._open and queue.waits_for is WaitReason.NOTHING:
+            queue = msgspec.structs.replace(queue, waits_for=WaitReason.CACHE)
+        cache = CacheActivity(hits=times.cache_hit.count, misses=times.cache_miss.count, waiting=len(self._open))
+        return msgspec.structs.replace(inner, queue=queue, cache=cache)
+
     def refuse_waiting(self) -> None:
         """Refuse what waits: no instance can be had."""
         for request in self._flights.members():
@@ -159,7 +177,7 @@ class CachedEngine:
 
     def inserted(self, request: CachedRequest) -> None:
         """Its answer is kept, or will not be."""
-        self.statistics.cache_inserted(self._clock.now_ns() - request.began_ns)
+        self.statistics.cache_inserted(request.spent_ns, self._clock.now_ns() - request.began_ns)
 
     # From the model
 
@@ -178,7 +196,7 @@ class CachedEngine:
                     if other.stage is Stage.WAITING:
                         self._start(other)
         else:
-            self.statistics.cache_missed(request.spent_ns, request.began_ns - request.queued_ns)
+            self.statistics.cache_missed(request.spent_ns, request.began_ns - request.queued_ns, inserting=bool(request.key))
             if request.key:
                 request.began_ns = self._clock.now_ns()
                 self._cache.insert(request.key, response.outputs, response.parameters, owner=self.owner, waiter=request)
@@ -262,8 +280,9 @@ class CachedEngine:
         if request in self._open:
             self._await_no_more(request)
         request.stage = Stage.ENDED
-        taken_ns = self._clock.now_ns() - request.queued_ns
-        self.statistics.cache_hit(taken_ns, taken_ns - request.spent_ns if waited else 0, request.spent_ns)
+        now_ns = self._clock.now_ns()
+        taken_ns = now_ns - request.queued_ns
+        self.statistics.cache_hit(taken_ns, taken_ns - request.spent_ns if waited else 0, request.spent_ns, now_ns)
         self._deliver(request, outputs, parameters)
 
     def _refuse(self, request: CachedRequest, outcome: Outcome) -> None:
@@ -313,8 +332,8 @@ class CachedEngine:
         """Raises InvalidArgument here and now for what the model would not take."""
         try:
             self._admission.admit(request)
-        except InvalidArgument:
-            self.statistics.refused_admission()
+        except InvalidArgument as refusal:
+            self.statistics.refused_admission(refusal)
             raise
 
     def _deliver(

@@ -13,7 +13,7 @@ static uint64_t now_ns(void) {
 
 /* ---- memory: of two batches in turn, so that a request which is released twice is still known as released */
 
-static Batch* batch_open(TRITONBACKEND_ModelInstance* instance, uint32_t count) {
+Batch* tpy_batch_open(TRITONBACKEND_ModelInstance* instance, uint32_t count) {
     Batch* batch = instance->idle;
     if (batch == NULL) {
         batch = calloc(1, sizeof *batch);
@@ -66,13 +66,14 @@ static void batch_close(Batch* batch) {
 
 static struct {
     PyObject *id, *inputs, *requested_outputs, *parameters, *sequence, *timeout_us, *sender, *correlation_id, *start, *end;
+    PyObject *input_end_ns, *output_start_ns;
 } names;
 
 static void intern_names(void) {
     if (names.id != NULL) return;
 #define INTERN(name) names.name = PyUnicode_InternFromString(#name)
     INTERN(inputs), INTERN(requested_outputs), INTERN(parameters), INTERN(sequence), INTERN(timeout_us), INTERN(sender);
-    INTERN(correlation_id), INTERN(start), INTERN(end), INTERN(id);
+    INTERN(correlation_id), INTERN(start), INTERN(end), INTERN(input_end_ns), INTERN(output_start_ns), INTERN(id);
 }
 
 /* Text of a str that `request` keeps, or of a copy. */
@@ -159,7 +160,9 @@ static int fill_inputs(TRITONBACKEND_Request* request) {
     int failed = 0;
     while (!failed && request->input_count < count && next_item(inputs, items, &at, &key, &value)) {
         TRITONBACKEND_Input* input = &request->inputs[request->input_count++];
-        input->name = keep_text(request, key);
+        Py_IncRef(key);
+        input->key = key;
+        input->name = PyUnicode_AsUTF8AndSize(key, NULL);
         failed = input->name == NULL || tpy_input_fill(input, value) != 0;
     }
     Py_DecRef(inputs);
@@ -203,7 +206,8 @@ static int fill_outputs(TRITONBACKEND_Request* request) {
     return count < 0 ? -1 : 0;
 }
 
-static int fill(TRITONBACKEND_Request* request, Batch* batch, PyObject* python) {
+int tpy_request_fill(TRITONBACKEND_Request* request, Batch* batch, PyObject* python) {
+    intern_names();
     request->live = LIVE_REQUEST;
     request->batch = batch;
     request->python = python; /* the reference is taken over */
@@ -255,7 +259,10 @@ void tpy_request_drop(TRITONBACKEND_Request* request) {
         free(state);
     }
     request->states = NULL;
-    for (uint32_t i = 0; i < request->input_count; i++) tpy_input_clear(&request->inputs[i]);
+    for (uint32_t i = 0; i < request->input_count; i++) {
+        tpy_input_clear(&request->inputs[i]);
+        Py_DecRef(request->inputs[i].key);
+    }
     for (uint32_t i = 0; i < request->parameter_count; i++) TRITONSERVER_ParameterDelete(request->parameters[i]);
     request->input_count = request->parameter_count = 0;
     Py_DecRef(request->python);
@@ -318,9 +325,10 @@ static PyObject* result_for(TRITONBACKEND_Request* request, PyObject* later, TRI
 static PyObject* collect(Batch* batch) {
     bool decoupled = batch->instance->model->decoupled;
     PyObject** later = make_later(batch);
-    TRITONBACKEND_Response** answers = calloc(batch->count, sizeof *answers);
-    bool* ended = calloc(batch->count, sizeof *ended);
+    TRITONBACKEND_Response** answers = tpy_batch_memory(batch, batch->count * sizeof *answers);
+    bool* ended = tpy_batch_memory(batch, batch->count * sizeof *ended);
     bool any_rescheduled = false;
+    batch->open++; /* for this function */
     pthread_mutex_lock(&batch->lock);
     batch->collected = true;
     for (uint32_t i = 0; i < batch->count; i++) {
@@ -359,9 +367,8 @@ static PyObject* collect(Batch* batch) {
         if (later != NULL) Py_DecRef(later[i]);
     }
     for (uint32_t i = 0; i < count; i++)
-        if (ended[i]) tpy_request_drop(&batch->requests[i]); /* the last one may give back the batch */
-    free(ended);
-    free(answers);
+        if (ended[i]) tpy_request_drop(&batch->requests[i]);
+    if (--batch->open == 0) batch_close(batch);
     free(later);
     if (failed) {
         Py_DecRef(results);
@@ -388,22 +395,27 @@ static void set_times(TRITONBACKEND_ModelInstance* instance, PyObject* times, ui
     if (inputs < start_ns || outputs < inputs || end_ns < outputs) return;
     PyObject* input_end = PyLong_FromUnsignedLongLong(inputs);
     PyObject* output_start = PyLong_FromUnsignedLongLong(outputs);
-    PyObject_SetAttrString(times, "input_end_ns", input_end);
-    PyObject_SetAttrString(times, "output_start_ns", output_start);
+    PyObject_SetAttr(times, names.input_end_ns, input_end);
+    PyObject_SetAttr(times, names.output_start_ns, output_start);
     Py_DecRef(output_start);
     Py_DecRef(input_end);
 }
 
-/* A list of results; None when the plug-in has written beyond a buffer; NULL with an exception. */
-TPY_API PyObject* tpy_execute(TRITONBACKEND_ModelInstance* instance, PyObject* requests, PyObject* times) {
+/* (requests, times) -> a list of results; None when the plug-in has written beyond a buffer. */
+static PyObject* execute(PyObject* self, PyObject* const* arguments, Py_ssize_t argument_count) {
+    if (argument_count != 2) {
+        PyErr_SetString(PyExc_TypeError, "execute takes the requests of a batch and its times");
+        return NULL;
+    }
+    TRITONBACKEND_ModelInstance* instance = PyLong_AsVoidPtr(self);
+    PyObject *requests = arguments[0], *times = arguments[1];
     uint64_t start_ns = now_ns();
-    intern_names();
     uint32_t count = (uint32_t)PySequence_Size(requests);
-    Batch* batch = batch_open(instance, count);
+    Batch* batch = tpy_batch_open(instance, count);
     int failed = 0;
     for (uint32_t i = 0; i < count && !failed; i++) {
         batch->pointers[i] = &batch->requests[i];
-        failed = fill(&batch->requests[i], batch, PySequence_GetItem(requests, i));
+        failed = tpy_request_fill(&batch->requests[i], batch, PySequence_GetItem(requests, i));
     }
     if (failed) {
         PyObject *type, *value, *trace;
@@ -428,4 +440,13 @@ TPY_API PyObject* tpy_execute(TRITONBACKEND_ModelInstance* instance, PyObject* r
         return Py_None;
     }
     return results;
+}
+
+/* `execute` of an instance as a function of Python's own: a call by ctypes takes longer than all of it. */
+TPY_API PyObject* tpy_instance_executor(TRITONBACKEND_ModelInstance* instance) {
+    static PyMethodDef definition = {"execute", (void*)execute, METH_FASTCALL, NULL};
+    PyObject* self = PyLong_FromVoidPtr(instance);
+    PyObject* function = PyCFunction_NewEx(&definition, self, NULL);
+    Py_DecRef(self);
+    return function;
 }

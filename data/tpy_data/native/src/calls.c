@@ -381,7 +381,7 @@ static Error* gather(CallInput* input) {
 static PyObject* inputs_of(TRITONSERVER_InferenceRequest* request) {
     PyObject* list = PyList_New(0);
     for (CallInput* input = request->inputs; list != NULL && input != NULL; input = input->next) {
-        PyObject* tensor = tpy_tensor_of(input->tensor);
+        PyObject* tensor = tpy_tensor_of(input->tensor, NULL);
         if (tensor == NULL || PyList_Append(list, tensor) != 0) {
             Py_DecRef(list);
             list = NULL;

@@ -27,14 +27,24 @@ TPY_API void tpy_start(PyObject* log, PyObject* metric, PyObject* code) {
     keep(&tpy_python.code, code);
 }
 
-/* Take the callables and tables that batches are made with, once. */
-TPY_API void tpy_start_batches(PyObject* tuple) {
+/* Take the callables and tables that batches are made with, and the capsule with NumPy's functions, once. False for a NumPy whose
+ * interface is another one. */
+TPY_API int tpy_start_batches(PyObject* tuple, PyObject* numpy) {
+    void** functions = PyCapsule_GetPointer(numpy, NULL);
+    unsigned (*version)(void) = NULL;
+    if (functions != NULL) *(void**)&version = functions[NUMPY_GET_VERSION];
+    PyErr_Clear();
+    if (version == NULL || (version() != NUMPY_ABI_1 && version() != NUMPY_ABI_2)) return 0;
+    tpy_python.array_type = functions[NUMPY_ARRAY_TYPE];
+    *(void**)&tpy_python.new_array = functions[NUMPY_NEW_FROM_DESCRIPTOR];
+    *(void**)&tpy_python.set_base = functions[NUMPY_SET_BASE];
     PyObject** fields[] = {
-        &tpy_python.result, &tpy_python.failure, &tpy_python.tensor, &tpy_python.array, &tpy_python.bytes_array,
-        &tpy_python.datatypes, &tpy_python.dtypes, &tpy_python.prepare, &tpy_python.send, &tpy_python.later,
-        &tpy_python.empty, &tpy_python.reschedule,
+        &tpy_python.result, &tpy_python.failure, &tpy_python.tensor, &tpy_python.bytes_array, &tpy_python.datatypes,
+        &tpy_python.dtypes, &tpy_python.prepare, &tpy_python.send, &tpy_python.later, &tpy_python.empty,
+        &tpy_python.reschedule,
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) keep(fields[i], PyTuple_GetItem(tuple, (Py_ssize_t)i));
+    return 1;
 }
 
 /* ---- backends */
@@ -75,7 +85,7 @@ static Error* load(TRITONBACKEND_Backend* backend, const char* path) {
 
 Error* tpy_with_version(Error* error, const char* interface, int major, int minor) {
     if (error == NULL || error->code != TRITONSERVER_ERROR_UNSUPPORTED) return error;
-    char built_for[80] = "";
+    char built_for[sizeof tpy_last_version + 40] = "";
     if (tpy_last_version[0]) snprintf(built_for, sizeof built_for, "; the library was built for %s", tpy_last_version);
     Error* fuller = tpy_error(
         TRITONSERVER_ERROR_UNSUPPORTED, "%s (this server has %s API %d.%d%s)", error->message, interface, major, minor,
@@ -160,6 +170,7 @@ static void model_free(TRITONBACKEND_Model* model) {
     if (model->pinned) return;
     model->live = model->server.live = 0;
     tpy_free_texts(model->outputs, model->output_count);
+    Py_DecRef(model->output_names);
     free(model->name);
     free(model->repository);
     free(model->config);
@@ -181,6 +192,7 @@ TPY_API PyObject* tpy_model_open(
     model->auto_complete = auto_complete;
     model->decoupled = decoupled;
     model->outputs = tpy_copy_texts(outputs, &model->output_count);
+    keep(&model->output_names, outputs);
     model->server.live = LIVE_SERVER;
     model->server.calls = calls;
     Py_IncRef(calls);

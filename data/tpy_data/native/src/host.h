@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "python_abi.h"
+#include "numpy_abi.h"
 #include "triton/core/tritonbackend.h"
 
 #define TPY_API TRITON_API
@@ -36,6 +36,8 @@ enum {
     LIVE_SERVER,
     LIVE_AGENT,
     LIVE_AGENT_MODEL,
+    LIVE_CACHE_ENTRY,
+    LIVE_CACHE_ALLOCATOR,
 };
 
 #define REQUIRE(object, kind)                                                                      \
@@ -126,6 +128,7 @@ struct TRITONBACKEND_Model {
     TRITONSERVER_Server server;
     char** outputs; /* of the configuration: what a request wants that names none */
     uint32_t output_count;
+    PyObject* output_names; /* the same, as the Python side has them */
 };
 
 typedef struct Batch Batch;
@@ -160,13 +163,17 @@ struct TRITONBACKEND_Input {
     const void* base;
     TRITONSERVER_BufferAttributes attributes;
     PyObject* owner;
+    PyObject* key; /* what `name` points into */
     Py_buffer view;
     bool has_view;
-    char* text; /* elements of BYTES, one behind the other */
+    bool is_deferred;   /* `owner` has the elements fetched when they are asked for */
+    int64_t extents[8]; /* the shape, where it has no more */
+    void* allocated; /* elements of BYTES, one behind the other; or the extents */
 };
 
 /* Memory of an output. Behind `size` bytes there is a guard. */
 typedef struct {
+    void* allocated;
     size_t size;
     atomic_int references;
 } Memory;
@@ -267,6 +274,10 @@ PyObject* tpy_none_or(Error* error);
 char** tpy_copy_texts(PyObject* tuple, uint32_t* count);
 void tpy_free_texts(char** texts, uint32_t count);
 
+/* batch.c */
+Batch* tpy_batch_open(TRITONBACKEND_ModelInstance* instance, uint32_t count);
+int tpy_request_fill(TRITONBACKEND_Request* request, Batch* batch, PyObject* python); /* takes the reference; -1 with an exception */
+
 /* requests.c */
 void tpy_batch_free(Batch* batch);
 void* tpy_batch_memory(Batch* batch, size_t size);
@@ -289,11 +300,10 @@ typedef struct {
     PyObject* result;      /* ExecutionResult(outputs, error, parameters) */
     PyObject* failure;     /* (code, text) -> ExecutionResult */
     PyObject* tensor;      /* Tensor(name, datatype, array) */
-    PyObject* array;       /* numpy.ndarray(shape, dtype, buffer) */
     PyObject* bytes_array; /* (shape, list of bytes) -> array */
     PyObject* datatypes;   /* a list of DataType, by number */
     PyObject* dtypes;      /* a list of dtypes, by number */
-    PyObject* prepare;     /* (tensor) -> a contiguous array, or bytes: where no buffer can be had */
+    PyObject* prepare;     /* (tensor) -> a contiguous array or bytes, and its shape: of what is no contiguous array */
     PyObject* send;        /* (sender, result or None, final) */
     PyObject* later;       /* () -> (LateAnswer, AnswerLater) */
     PyObject* empty;       /* the ExecutionResult of a request of a decoupled model that goes on */
@@ -301,14 +311,17 @@ typedef struct {
     PyObject* log;         /* (level, file, line, text) */
     PyObject* code;        /* (exception) -> its code */
     PyObject* metric;      /* (operation, object, value, ...) */
+    PyTypeObject* array_type;  /* numpy.ndarray, and two functions of NumPy's */
+    PyObject* (*new_array)(PyTypeObject*, PyObject*, int, const int64_t*, const int64_t*, void*, int, PyObject*);
+    int (*set_base)(PyObject*, PyObject*);
 } PythonSide;
 extern PythonSide tpy_python;
 extern atomic_int tpy_log_levels; /* a bit for each level that is wanted */
 
 PyObject* tpy_result_of(TRITONBACKEND_Response* response, TRITONBACKEND_State* states);
 PyObject* tpy_array_of(Memory* memory, DataType datatype, const int64_t* shape, uint32_t dims, const char* name);
-PyObject* tpy_tensor_of(Output* output);
 PyObject* tpy_shape_of(const int64_t* shape, uint32_t dims);
+PyObject* tpy_tensor_of(Output* output, const TRITONBACKEND_Model* model);
 PyObject* tpy_parameters_of(TRITONSERVER_Parameter* first);
 PyObject* tpy_text_of(const char* text);
 PyObject* tpy_failure_of(TRITONSERVER_Error_Code code, const char* text);
@@ -316,6 +329,7 @@ Error* tpy_exception(TRITONSERVER_Error_Code code); /* the exception that was ra
 Error* tpy_call_exception(void); /* the same, with the code that it has itself */
 TRITONSERVER_Parameter* tpy_parameter_from(const char* name, PyObject* value);
 int tpy_input_fill(TRITONBACKEND_Input* input, PyObject* tensor);
+Error* tpy_input_fetch(TRITONBACKEND_Input* input);
 void tpy_input_clear(TRITONBACKEND_Input* input);
 extern __thread char tpy_last_version[64]; /* "1.25", of the last log line of this thread that says what a library was built for */
 uint64_t tpy_element_count(const int64_t* shape, uint32_t dims);

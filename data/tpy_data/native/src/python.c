@@ -105,6 +105,20 @@ static PyObject* elements_of(const Memory* memory, uint64_t count, const char* n
     return list;
 }
 
+/* An array over the memory, which it keeps. */
+static PyObject* array_over(Memory* memory, DataType datatype, const int64_t* shape, uint32_t dims) {
+    PyObject* dtype = PyList_GetItem(tpy_python.dtypes, datatype);
+    Py_IncRef(dtype); /* which the array takes */
+    PyObject* array = tpy_python.new_array(
+        tpy_python.array_type, dtype, (int)dims, shape, NULL, MEMORY_DATA(memory), NUMPY_CARRAY, NULL);
+    PyObject* block = array == NULL ? NULL : block_of(memory);
+    if (block == NULL || tpy_python.set_base(array, block) != 0) {
+        Py_DecRef(array);
+        return NULL;
+    }
+    return array;
+}
+
 PyObject* tpy_array_of(Memory* memory, DataType datatype, const int64_t* shape, uint32_t dims, const char* name) {
     uint64_t count = tpy_element_count(shape, dims);
     uint64_t expected = count * TRITONSERVER_DataTypeByteSize(datatype);
@@ -118,27 +132,36 @@ PyObject* tpy_array_of(Memory* memory, DataType datatype, const int64_t* shape, 
         return NULL;
     }
     Memory* owned = memory == NULL ? tpy_memory_new(0) : memory;
-    PyObject* dimensions = tpy_shape_of(shape, dims);
     PyObject* array = NULL;
     if (datatype == TRITONSERVER_TYPE_BYTES) {
+        PyObject* dimensions = tpy_shape_of(shape, dims);
         PyObject* list = elements_of(owned, count, name);
         if (list != NULL) array = PyObject_CallFunctionObjArgs(tpy_python.bytes_array, dimensions, list, NULL);
         Py_DecRef(list);
+        Py_DecRef(dimensions);
     } else {
-        PyObject* block = block_of(owned);
-        PyObject* dtype = PyList_GetItem(tpy_python.dtypes, datatype);
-        if (block != NULL) array = PyObject_CallFunctionObjArgs(tpy_python.array, dimensions, dtype, block, NULL);
-        Py_DecRef(block);
+        array = array_over(owned, datatype, shape, dims);
     }
-    Py_DecRef(dimensions);
     if (memory == NULL) tpy_memory_let_go(owned);
     return array;
 }
 
-PyObject* tpy_tensor_of(Output* output) {
+/* A new reference to the name, which is most often one of the model's outputs. */
+static PyObject* name_of(const Output* output, const TRITONBACKEND_Model* model) {
+    for (uint32_t i = 0; model != NULL && i < model->output_count; i++)
+        if (strcmp(output->name, model->outputs[i]) == 0) {
+            PyObject* name = PyTuple_GetItem(model->output_names, i);
+            Py_IncRef(name);
+            return name;
+        }
+    return tpy_text_of(output->name);
+}
+
+/* A Tensor. `model` may be NULL: of none. */
+PyObject* tpy_tensor_of(Output* output, const TRITONBACKEND_Model* model) {
     PyObject* array = tpy_array_of(output->memory, output->datatype, output->shape, output->dims, output->name);
     if (array == NULL) return NULL;
-    PyObject* name = tpy_text_of(output->name);
+    PyObject* name = name_of(output, model);
     PyObject* datatype = PyList_GetItem(tpy_python.datatypes, output->datatype);
     PyObject* tensor = PyObject_CallFunctionObjArgs(tpy_python.tensor, name, datatype, array, NULL);
     Py_DecRef(name);
@@ -146,8 +169,8 @@ PyObject* tpy_tensor_of(Output* output) {
     return tensor;
 }
 
-static int append_tensor(PyObject* list, Output* output) {
-    PyObject* tensor = tpy_tensor_of(output);
+static int append_tensor(PyObject* list, Output* output, const TRITONBACKEND_Model* model) {
+    PyObject* tensor = tpy_tensor_of(output, model);
     if (tensor == NULL) return -1;
     int failed = PyList_Append(list, tensor);
     Py_DecRef(tensor);
@@ -157,12 +180,13 @@ static int append_tensor(PyObject* list, Output* output) {
 /* An ExecutionResult; one with an error where the response cannot be one. NULL with an exception when even that fails. */
 PyObject* tpy_result_of(TRITONBACKEND_Response* response, TRITONBACKEND_State* states) {
     if (response->error != NULL) return tpy_failure_of(response->error->code, response->error->message);
+    const TRITONBACKEND_Model* model = response->request->batch->instance->model;
     PyObject* outputs = PyList_New(0);
     int failed = outputs == NULL;
     for (Output* output = response->outputs; output != NULL && !failed; output = output->next)
-        failed = append_tensor(outputs, output);
+        failed = append_tensor(outputs, output, model);
     for (TRITONBACKEND_State* state = states; state != NULL && !failed; state = state->next)
-        if (state->updated) failed = append_tensor(outputs, state->output);
+        if (state->updated) failed = append_tensor(outputs, state->output, model);
     PyObject* result = NULL;
     if (failed) {
         Error* reason = tpy_exception(TRITONSERVER_ERROR_INTERNAL);
@@ -217,7 +241,7 @@ TRITONSERVER_Parameter* tpy_parameter_from(const char* name, PyObject* value) {
 
 /* The elements of an array of `bytes` objects, each behind its length. False for other objects. */
 static bool serialise(TRITONBACKEND_Input* input) {
-    PyObject** elements = input->view.buf;
+    PyObject** elements = (PyObject**)input->base;
     uint64_t count = tpy_element_count(input->shape, input->dims);
     uint64_t size = 0;
     for (uint64_t i = 0; i < count; i++) {
@@ -227,8 +251,7 @@ static bool serialise(TRITONBACKEND_Input* input) {
         if (length > UINT32_MAX) return false;
         size += 4 + (uint64_t)length;
     }
-    input->text = malloc(size ? size : 1);
-    char* at = input->text;
+    char* at = input->allocated = malloc(size ? size : 1);
     for (uint64_t i = 0; i < count; i++) {
         char* bytes;
         Py_ssize_t length;
@@ -238,11 +261,48 @@ static bool serialise(TRITONBACKEND_Input* input) {
         memcpy(at + 4, bytes, (size_t)length);
         at += 4 + length;
     }
-    input->base = input->text;
+    input->base = input->allocated;
     input->attributes.size = size;
     return true;
 }
 
+static void take_shape(TRITONBACKEND_Input* input, const Py_ssize_t* extents, int dims) {
+    int64_t* shape = input->extents;
+    if ((size_t)dims > sizeof input->extents / sizeof *input->extents) {
+        shape = malloc((size_t)dims * sizeof *shape);
+        input->allocated = shape;
+    }
+    for (int i = 0; i < dims; i++) shape[i] = extents[i];
+    input->shape = shape;
+    input->dims = (uint32_t)dims;
+}
+
+/* Look at the elements of a contiguous array where they are. False for anything else. The shape is copied, as that of an array may
+ * be changed in place. */
+static bool take_array(TRITONBACKEND_Input* input, PyObject* source) {
+    if (source->type != tpy_python.array_type && !PyType_IsSubtype(source->type, tpy_python.array_type)) return false;
+    NumpyArray* array = (NumpyArray*)source;
+    if (!(array->flags & NUMPY_C_CONTIGUOUS) || array->descriptor != PyList_GetItem(tpy_python.dtypes, input->datatype))
+        return false;
+    input->base = array->data;
+    if (input->datatype == TRITONSERVER_TYPE_BYTES) {
+        if ((size_t)array->dims > sizeof input->extents / sizeof *input->extents) return false; /* no place for both */
+        take_shape(input, array->shape, array->dims);
+        return serialise(input);
+    }
+    take_shape(input, array->shape, array->dims);
+    input->attributes.size = tpy_element_count(input->shape, input->dims) * TRITONSERVER_DataTypeByteSize(input->datatype);
+    return true;
+}
+
+static void take_tuple(TRITONBACKEND_Input* input, PyObject* shape) {
+    Py_ssize_t extents[64];
+    Py_ssize_t dims = PyTuple_Size(shape);
+    for (Py_ssize_t i = 0; i < dims && i < 64; i++) extents[i] = (Py_ssize_t)PyLong_AsLongLong(PyTuple_GetItem(shape, i));
+    take_shape(input, extents, dims < 64 ? (int)dims : 64); /* NumPy has no more */
+}
+
+/* Look at what has a buffer. -1 with an exception. */
 static int take_view(TRITONBACKEND_Input* input, PyObject* source) {
     if (PyObject_GetBuffer(source, &input->view, PyBUF_C_CONTIGUOUS) != 0) return -1;
     input->has_view = true;
@@ -251,39 +311,77 @@ static int take_view(TRITONBACKEND_Input* input, PyObject* source) {
     return 0;
 }
 
-/* Fill in an input from a Tensor. Its array is not copied where a buffer of its elements can be had. -1 with an exception. */
+/* A bytes object, or a contiguous array, and a tuple of extents, as the Python side makes them of other arrays. -1 with an exception. */
+static int take_prepared(TRITONBACKEND_Input* input, PyObject* pair) {
+    take_tuple(input, PyTuple_GetItem(pair, 1));
+    return take_view(input, PyTuple_GetItem(pair, 0));
+}
+
+static DataType datatype_of(PyObject* member) {
+    for (int i = TRITONSERVER_TYPE_BOOL; i <= TRITONSERVER_TYPE_BF16; i++)
+        if (PyList_GetItem(tpy_python.datatypes, i) == member) return (DataType)i;
+    return TRITONSERVER_TYPE_INVALID; /* in whose place in the list there is no dtype that an array has */
+}
+
+static struct {
+    PyObject *array, *datatype, *shape, *size, *fetch;
+} names;
+
+/* Shape and size of a tensor whose elements are elsewhere. -1 with an exception. */
+static int defer(TRITONBACKEND_Input* input, PyObject* tensor) {
+    PyObject* shape = PyObject_GetAttr(tensor, names.shape);
+    PyObject* size = shape == NULL ? NULL : PyObject_GetAttr(tensor, names.size);
+    if (size != NULL) {
+        take_tuple(input, shape);
+        input->attributes.size = (size_t)PyLong_AsUnsignedLongLongMask(size);
+        Py_IncRef(tensor);
+        input->owner = tensor;
+        input->is_deferred = true;
+    }
+    Py_DecRef(size);
+    Py_DecRef(shape);
+    return input->is_deferred ? 0 : -1;
+}
+
+/* Get the elements of a deferred input, which are bytes. */
+Error* tpy_input_fetch(TRITONBACKEND_Input* input) {
+    size_t expected = input->attributes.size;
+    int state = PyGILState_Ensure();
+    PyObject* bytes = PyObject_CallMethodObjArgs(input->owner, names.fetch, NULL);
+    Error* error = NULL;
+    if (bytes == NULL || take_view(input, bytes) != 0) error = tpy_exception(TRITONSERVER_ERROR_INTERNAL);
+    Py_DecRef(bytes); /* which the view keeps */
+    PyGILState_Release(state);
+    if (error == NULL && input->attributes.size != expected)
+        error = tpy_error(
+            TRITONSERVER_ERROR_INTERNAL, "input '%s' has %zu bytes, expected %zu", input->name, input->attributes.size, expected);
+    if (error == NULL) input->is_deferred = false;
+    return error;
+}
+
+/* Fill in an input from a Tensor: the elements of a contiguous array are not copied, but for BYTES; or from what stands for one that
+ * is elsewhere: `shape`, `size` in bytes, and `fetch`, which returns them. -1 with an exception. */
 int tpy_input_fill(TRITONBACKEND_Input* input, PyObject* tensor) {
-    static PyObject *number_name, *array_name, *datatype_name;
-    if (number_name == NULL) {
-        number_name = PyUnicode_InternFromString("number");
-        array_name = PyUnicode_InternFromString("array");
-        datatype_name = PyUnicode_InternFromString("datatype");
+    if (names.array == NULL) {
+        names.datatype = PyUnicode_InternFromString("datatype");
+        names.shape = PyUnicode_InternFromString("shape");
+        names.size = PyUnicode_InternFromString("size");
+        names.fetch = PyUnicode_InternFromString("fetch");
+        names.array = PyUnicode_InternFromString("array");
     }
-    PyObject* datatype = PyObject_GetAttr(tensor, datatype_name);
-    PyObject* number = datatype == NULL ? NULL : PyObject_GetAttr(datatype, number_name);
-    input->datatype = number == NULL ? TRITONSERVER_TYPE_INVALID : (DataType)PyLong_AsLongLong(number);
-    Py_DecRef(number);
+    PyObject* datatype = PyObject_GetAttr(tensor, names.datatype);
+    if (datatype == NULL) return -1;
+    input->datatype = datatype_of(datatype);
     Py_DecRef(datatype);
-    input->owner = PyObject_GetAttr(tensor, array_name);
-    if (input->owner == NULL || number == NULL) return -1;
-    if (input->datatype != TRITONSERVER_TYPE_BF16 && take_view(input, input->owner) == 0) {
-        input->shape = (const int64_t*)input->view.shape;
-        input->dims = (uint32_t)input->view.ndim;
-        if (input->datatype != TRITONSERVER_TYPE_BYTES || serialise(input)) return 0;
-    }
-    PyErr_Clear();
+    if ((PyObject*)tensor->type != tpy_python.tensor) return defer(input, tensor);
+    input->owner = PyObject_GetAttr(tensor, names.array);
+    if (input->owner == NULL) return -1;
+    if (take_array(input, input->owner)) return 0;
     tpy_input_clear(input);
-    /* not contiguous, or of a dtype that has no buffers: prepared in Python, as bytes and a list of extents */
     PyObject* pair = PyObject_CallFunctionObjArgs(tpy_python.prepare, tensor, NULL);
     if (pair == NULL) return -1;
     input->owner = pair;
-    PyObject* shape = PyTuple_GetItem(pair, 1);
-    input->dims = (uint32_t)PyTuple_Size(shape);
-    int64_t* extents = malloc(sizeof *extents * (input->dims + 1));
-    for (uint32_t i = 0; i < input->dims; i++) extents[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
-    input->text = (char*)extents;
-    input->shape = extents;
-    return take_view(input, PyTuple_GetItem(pair, 0));
+    return take_prepared(input, pair);
 }
 
 void tpy_input_clear(TRITONBACKEND_Input* input) {
@@ -291,6 +389,6 @@ void tpy_input_clear(TRITONBACKEND_Input* input) {
     input->has_view = false;
     Py_DecRef(input->owner);
     input->owner = NULL;
-    free(input->text);
-    input->text = NULL;
+    free(input->allocated);
+    input->allocated = NULL;
 }

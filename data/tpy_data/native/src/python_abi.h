@@ -29,6 +29,13 @@ typedef struct {
 } Py_buffer;
 
 typedef struct {
+    const char* name;
+    void* function;
+    int flags;
+    const char* text;
+} PyMethodDef;
+
+typedef struct {
     int slot;
     void* function;
 } PyType_Slot;
@@ -48,6 +55,7 @@ enum {
     PyBUF_WRITABLE = 1,
     PyBUF_ND = 8,
     PyBUF_C_CONTIGUOUS = 0x38,
+    METH_FASTCALL = 0x80,
 };
 
 extern PyObject _Py_NoneStruct;
@@ -70,10 +78,11 @@ void PyErr_Restore(PyObject*, PyObject*, PyObject*);
 void PyErr_SetString(PyObject*, const char*);
 extern PyObject* PyExc_BufferError;
 extern PyObject* PyExc_MemoryError;
+extern PyObject* PyExc_TypeError;
 
 PyObject* PyObject_GetAttr(PyObject*, PyObject*);
 PyObject* PyObject_GetAttrString(PyObject*, const char*);
-int PyObject_SetAttrString(PyObject*, const char*, PyObject*);
+int PyObject_SetAttr(PyObject*, PyObject*, PyObject*);
 int PyObject_IsTrue(PyObject*);
 PyObject* PyObject_Str(PyObject*);
 PyObject* PyObject_CallFunctionObjArgs(PyObject*, ...);
@@ -92,6 +101,7 @@ int PyBytes_AsStringAndSize(PyObject*, char**, Py_ssize_t*);
 PyObject* PyLong_FromLongLong(long long);
 PyObject* PyLong_FromUnsignedLongLong(unsigned long long);
 PyObject* PyLong_FromVoidPtr(void*);
+void* PyLong_AsVoidPtr(PyObject*);
 long long PyLong_AsLongLong(PyObject*);
 unsigned long long PyLong_AsUnsignedLongLongMask(PyObject*);
 PyObject* PyFloat_FromDouble(double);
@@ -116,6 +126,9 @@ Py_ssize_t PyTuple_Size(PyObject*);
 int PyTuple_SetItem(PyObject*, Py_ssize_t, PyObject*);
 
 PyObject* PyType_FromSpec(PyType_Spec*);
+int PyType_IsSubtype(PyTypeObject*, PyTypeObject*);
+PyObject* PyCFunction_NewEx(PyMethodDef*, PyObject*, PyObject*);
+void* PyCapsule_GetPointer(PyObject*, const char*);
 PyObject* PyType_GenericAlloc(PyTypeObject*, Py_ssize_t);
 unsigned long PyType_GetFlags(PyTypeObject*);
 

@@ -139,6 +139,8 @@ Error* TRITONBACKEND_InputBuffer(
         *size = 0;
         return tpy_error(TRITONSERVER_ERROR_INVALID_ARG, "out of bounds index %u, input '%s' has 1 buffer", index, input->name);
     }
+    Error* error = input->is_deferred ? tpy_input_fetch(input) : NULL;
+    if (error != NULL) return error;
     *buffer = input->base;
     *size = input->attributes.size;
     *memory = TRITONSERVER_MEMORY_CPU;

@@ -1,144 +1,58 @@
-"""RedisCache: answers in a Redis server, which other servers of the same models share.
+"""StoredCache: answers in a store outside the engine's memory: Redis, or a compiled cache.
 
-redis-py's synchronous client in threads of the engine's kind: its other client is for asyncio, which does not run here, and a
-lookup that goes over a network does not feel the two hand-overs. Nothing here makes a request fail or wait for long: a Redis
-that does not answer within its time-outs, those of a connection and a whole command together, is left alone for a while,
-growing with each failure in a row, and meanwhile requests run as if nothing were cached.
+The store is called in threads of the engine's kind. Nothing here makes a request fail or wait for long: a store that does not
+answer within its patience is left alone for a while, growing with each failure in a row, and meanwhile requests run as if
+nothing were cached.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
-import math
-import socket
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from tpy.clock import Clock
 from tpy.limits import (
+    CACHE_ENTRY_BYTES_MAX,
     CACHE_INSERTION_BYTES_WAITING_MAX,
     CACHE_JOBS_MAX,
-    REDIS_ENTRY_BYTES_MAX,
-    REDIS_PAUSE_NS_MAX,
-    REDIS_PAUSE_NS_MIN,
+    CACHE_PAUSE_NS_MAX,
+    CACHE_PAUSE_NS_MIN,
 )
 from tpy.messages import CacheStatistics, ParameterValue, Tensor
-from tpy.units import NS_PER_MS, NS_PER_S, NS_PER_US
+from tpy.units import NS_PER_S, NS_PER_US
 from tpy_data.cache.contract import InsertWaiter, LookupWaiter
 from tpy_data.cache.core.entry import CachedResponse
 from tpy_data.cache.core.wire import NotAnEntry, NotWritable, read_entry, write_entry
-from tpy_data.cache.options import RedisCacheOptions
+from tpy_data.cache.store import Store, StoreRefusal, StoreUnavailable
 from tpy_data.executors.executor import Executor
 
 _log = logging.getLogger(__name__)
 
-_PREFIX = b"tpy-response:1:"
 
-
-class _CommandDeadline(threading.local):
-    """Until when the command of this thread may read, on time.monotonic's clock. redis-py's time-out is for each read alone: a
-    Redis that sends a byte now and then would be read for ever."""
-
-    at_s = math.inf
-
-
-_deadline = _CommandDeadline()
-
-
-class _TimedSocket:
-    """A connection's socket whose reads end at the deadline of the thread's command. A sendall has one for the whole."""
-
-    def __init__(self, wrapped: socket.socket) -> None:
-        self._wrapped = wrapped
-        self._timeout_s = wrapped.gettimeout()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._wrapped, name)
-
-    def settimeout(self, timeout_s: float | None) -> None:
-        """As socket.settimeout."""
-        self._timeout_s = timeout_s
-        self._wrapped.settimeout(timeout_s)
-
-    def recv(self, size: int) -> bytes:
-        """As socket.recv."""
-        self._limit()
-        return self._wrapped.recv(size)
-
-    def recv_into(self, buffer: bytearray | memoryview) -> int:
-        """As socket.recv_into."""
-        self._limit()
-        return self._wrapped.recv_into(buffer)
-
-    def _limit(self) -> None:
-        left_s = _deadline.at_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("the command took too long")
-        self._wrapped.settimeout(left_s if self._timeout_s is None else min(self._timeout_s, left_s))
-
-
-class _TimedConnection(redis.Connection):
-    def _connect(self) -> _TimedSocket:
-        return _TimedSocket(super()._connect())  # type: ignore[no-untyped-call]
-
-
-class _TimedSSLConnection(redis.SSLConnection):
-    def _connect(self) -> _TimedSocket:
-        return _TimedSocket(super()._connect())  # type: ignore[no-untyped-call]
-
-
-def make_client(options: RedisCacheOptions) -> redis.Redis:
-    """A client that connects when it is used, with a connection per thread at most, and tries once."""
-    client = redis.Redis(
-        host=options.host,
-        port=options.port,
-        db=options.db,
-        username=options.user or None,
-        password=options.password or None,
-        socket_connect_timeout=options.connect_timeout_ms / 1000,
-        socket_timeout=options.socket_timeout_ms / 1000,
-        max_connections=options.pool_size,
-        retry=Retry(NoBackoff(), 0),
-        ssl=options.tls,
-        ssl_certfile=options.certificate_file or None,
-        ssl_keyfile=options.key_file or None,
-        ssl_ca_certs=options.root_certificate_file or None,
-    )
-    client.connection_pool.connection_class = _TimedSSLConnection if options.tls else _TimedConnection
-    return client
-
-
-class RedisCache:
+class StoredCache:
     """See ResponseCache."""
 
     shared = True
 
-    def __init__(self, options: RedisCacheOptions, executor: Executor, clock: Clock) -> None:
-        self._client = make_client(options)
-        self._address = f"{options.host}:{options.port}"
+    def __init__(self, store: Store, executor: Executor, clock: Clock) -> None:
+        self._store = store
         self._clock = clock
-        self._worker = executor.open_worker("redis", threads_max=options.pool_size)
-        self._patience_ns = (options.connect_timeout_ms + options.socket_timeout_ms) * NS_PER_MS
+        self._worker = executor.open_worker("cache", threads_max=store.threads_max)
         self._jobs = 0
         self._bytes_waiting = 0
         self._pause_ns = 0
-        """Pause after the newest failure; 0 while Redis answers."""
+        """Pause after the newest failure; 0 while the store answers."""
         self._paused_at_ns = 0
         self._probing = False
         self.failing = False
         """Written in threads: the first failure makes those that wait behind it not even try."""
-        self._told_too_large = False
+        self._told_refusal = False
         self._hits = self._misses = self._lookup_ns = self._insertion_ns = 0
 
     def lookup(self, key: bytes, waiter: LookupWaiter) -> None:
-        """Answers inside the call when Redis is not asked."""
+        """Answers inside the call when the store is not asked."""
         if self._may_ask():
             self._put(_Job(self, key, self._now_ns(), waiter=waiter))
         else:
@@ -165,10 +79,10 @@ class RedisCache:
         self._put(job)
 
     def forget(self, owner: str) -> None:
-        """Nothing: others may serve the same content. Redis evicts by its own rules."""
+        """Nothing: others may serve the same content. The store evicts by its own rules."""
 
     def statistics(self) -> CacheStatistics:
-        """The counts of this server's lookups and insertions; Redis alone knows size and entries."""
+        """The counts of this server's lookups and insertions; the store alone knows size and entries."""
         return CacheStatistics(
             hits=self._hits,
             misses=self._misses,
@@ -177,8 +91,8 @@ class RedisCache:
         )
 
     def close(self) -> None:
-        """Close the connections, after what is on its way."""
-        self._worker.put(_Closing(self._client.close))
+        """Close the store, after what is on its way."""
+        self._worker.put(_Closing(self._store.close))
         self._worker.close()
 
     # On the Trio thread
@@ -188,6 +102,14 @@ class RedisCache:
         self._jobs -= 1
         self._note(job)
         took_ns = self._now_ns() - job.put_ns
+        if job.refusal and not self._told_refusal:
+            self._told_refusal = True
+            _log.warning(
+                "Failed to %s key [%s] %s response cache: %s; further ones are not reported",
+                *(("look up", job.key.hex(), "in") if job.answer is None else ("insert", job.key.hex(), "into")),
+                job.refusal,
+                extra={"context": {"cache": self._store.name}},
+            )
         if job.waiter is not None:
             self._lookup_ns += took_ns
             if job.response is None:
@@ -198,18 +120,10 @@ class RedisCache:
         if job.inserter is not None:
             self._insertion_ns += took_ns
             self._bytes_waiting -= job.size_bytes
-            if job.too_large and not self._told_too_large:
-                self._told_too_large = True
-                _log.warning(
-                    "Failed to insert key [%s] into response cache: the answer is too large for it; "
-                    "further ones are not reported",
-                    job.key.hex(),
-                    extra={"context": {"bytes_max": REDIS_ENTRY_BYTES_MAX}},
-                )
             job.inserter.inserted()
 
     def _may_ask(self) -> bool:
-        """Not while too much is under way; after a failure and its pause, one at a time, to see whether Redis is back."""
+        """Not while too much is under way; after a failure and its pause, one at a time, to see whether the store is back."""
         if self._jobs >= CACHE_JOBS_MAX:
             return False
         if not self._pause_ns:
@@ -225,21 +139,21 @@ class RedisCache:
         self._worker.put(job)
 
     def _note(self, job: _Job) -> None:
-        """Record the outcome of a job for Redis's health."""
+        """Record the outcome of a job for the store's health."""
         if job.probes:
             self._probing = False
         if job.outcome is _Outcome.ANSWERED:
             self.failing = False
             if self._pause_ns:
                 self._pause_ns = 0
-                _log.info("the response cache answers again", extra={"context": {"redis": self._address}})
+                _log.info("the response cache answers again", extra={"context": {"cache": self._store.name}})
         elif job.outcome is _Outcome.FAILED and job.put_ns >= self._paused_at_ns:
             # Those that were put before the pause failed together with the one that began it.
-            self._pause_ns = min(max(2 * self._pause_ns, REDIS_PAUSE_NS_MIN), REDIS_PAUSE_NS_MAX)
+            self._pause_ns = min(max(2 * self._pause_ns, CACHE_PAUSE_NS_MIN), CACHE_PAUSE_NS_MAX)
             self._paused_at_ns = self._now_ns()
             _log.warning(
                 "the response cache does not answer: requests run without it",
-                extra={"context": {"redis": self._address, "reason": job.reason, "pause_s": self._pause_ns / NS_PER_S}},
+                extra={"context": {"cache": self._store.name, "reason": job.reason, "pause_s": self._pause_ns / NS_PER_S}},
             )
 
     def _now_ns(self) -> int:
@@ -250,14 +164,13 @@ class RedisCache:
     def left_s(self, job: _Job) -> float:
         """The time left for the job, which may be over before a thread begins it: then its request is better served
         without it."""
-        return (job.put_ns + self._patience_ns - self._clock.now_ns()) / NS_PER_S
+        return (job.put_ns + self._store.patience_ns - self._clock.now_ns()) / NS_PER_S
 
-    def ask(self, job: _Job) -> None:
-        """Do what the job says. Raises redis.RedisError or OSError when Redis does not answer."""
-        name = _PREFIX + job.key.hex().encode()
+    def ask(self, job: _Job, deadline_s: float) -> None:
+        """Do what the job says. Raises StoreUnavailable, or StoreRefusal."""
         if job.answer is None:
-            data = self._client.getrange(name, 0, REDIS_ENTRY_BYTES_MAX)
-            if isinstance(data, bytes) and 0 < len(data) <= REDIS_ENTRY_BYTES_MAX:
+            data = self._store.get(job.key, deadline_s)
+            if data is not None and 0 < len(data) <= CACHE_ENTRY_BYTES_MAX:
                 try:
                     job.response = read_entry(data, job.key)
                 except NotAnEntry as error:
@@ -265,14 +178,13 @@ class RedisCache:
             return
         outputs, parameters = job.answer
         try:
-            data = write_entry(job.key, outputs, parameters) if job.size_bytes <= REDIS_ENTRY_BYTES_MAX else b""
+            data = write_entry(job.key, outputs, parameters) if job.size_bytes <= CACHE_ENTRY_BYTES_MAX else b""
         except NotWritable as error:
             _log.debug("Failed to insert key [%s] into response cache: %s", job.key.hex(), error)
             return
-        if 0 < len(data) <= REDIS_ENTRY_BYTES_MAX:
-            self._client.set(name, data)
-        else:
-            job.too_large = True
+        if not 0 < len(data) <= CACHE_ENTRY_BYTES_MAX:
+            raise StoreRefusal(f"the answer is larger than the {CACHE_ENTRY_BYTES_MAX} bytes that one may have")
+        self._store.put(job.key, data, deadline_s)
 
 
 class _Outcome(enum.Enum):
@@ -293,15 +205,15 @@ class _Job:
         "probes",
         "put_ns",
         "reason",
+        "refusal",
         "response",
         "size_bytes",
-        "too_large",
         "waiter",
     )
 
     def __init__(
         self,
-        cache: RedisCache,
+        cache: StoredCache,
         key: bytes,
         put_ns: int,
         *,
@@ -316,7 +228,7 @@ class _Job:
         self.answer = answer
         self.size_bytes = 0
         self.response: CachedResponse | None = None
-        self.too_large = False
+        self.refusal = ""
         self.probes = False
         self.outcome = _Outcome.SKIPPED
         self.reason = ""
@@ -333,12 +245,13 @@ class _Job:
         left_s = cache.left_s(self)
         if (cache.failing and not self.probes) or left_s <= 0:
             return True
-        _deadline.at_s = time.monotonic() + left_s
         try:
-            cache.ask(self)
-        except (redis.RedisError, OSError) as error:
+            cache.ask(self, time.monotonic() + left_s)
+        except StoreUnavailable as error:
             cache.failing = True
-            self.outcome, self.reason = _Outcome.FAILED, str(error) or type(error).__name__
+            self.outcome, self.reason = _Outcome.FAILED, str(error)
+        except StoreRefusal as error:
+            self.outcome, self.refusal = _Outcome.ANSWERED, str(error)
         except Exception:  # out of memory, say: the thread goes on
             _log.exception("the response cache failed")
         else:
@@ -351,7 +264,7 @@ class _Job:
 
 
 class _Closing:
-    """Closes the client when the jobs before it are done."""
+    """Closes the store when the jobs before it are done."""
 
     __slots__ = ("_close",)
 

@@ -1,0 +1,221 @@
+"""Finds a model's strategy and opens it, as the scheduler's core wants it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+import orjson
+
+from tpy.backend import Isolation
+from tpy.config import ModelConfig
+from tpy.config.json_form import to_json
+from tpy.errors import InvalidArgument, NotFound, TpyError
+from tpy.limits import NATIVE_STRATEGY_CALL_S_MAX, NATIVE_STRATEGY_SLOW_S
+from tpy.telemetry.custom_metrics import CustomMetrics
+from tpy_data.native.process import PluginGone, PluginProcess
+from tpy_data.schedulers.core.contract import BatchStrategy, Ticket
+from tpy_data.strategies.library import StrategyFailure, StrategyLibrary, StrategyModel
+from tpy_data.strategies.requests import FETCH, describe, elements
+
+STRATEGY_PATH: Final = "TRITON_BATCH_STRATEGY_PATH"
+_FILE: Final = "batchstrategy.so"
+_REPLY_BYTES_MAX: Final = 65536
+
+_log = logging.getLogger(__name__)
+
+
+class OpenStrategy(BatchStrategy, Protocol):
+    """A strategy whose model is loaded."""
+
+    def close(self) -> None:
+        """The model is unloaded. Raises what ModelBatcherFinalize returns."""
+        ...
+
+
+def find_strategy(config: ModelConfig, directory: Path, folders: Sequence[Path]) -> Path | None:
+    """The library that the parameter of the model in `directory` names, or the first `batchstrategy.so` in the `folders`: of its
+    version, the model and the backend; None: there is none. Raises InvalidArgument for a path outside the repository, or that is
+    not there."""
+    if config.dynamic_batching is None:
+        return None
+    named = config.parameter(STRATEGY_PATH)
+    if named:
+        path, repository = Path(named), directory.parent.resolve()
+        if not path.is_absolute():
+            path = repository / path
+        if not path.resolve().is_relative_to(repository):
+            raise InvalidArgument("Batching library path escapes model repository.")
+        if not path.is_file():
+            raise InvalidArgument(f"Batching library path not found: {path}")
+        return path
+    return next((folder / _FILE for folder in folders if (folder / _FILE).is_file()), None)
+
+
+def open_strategy(library: Path, config: ModelConfig, version: int, directory: Path) -> OpenStrategy:
+    """Load and initialise it, in a process of its own or in this one, as the model's `isolation` says. Raises TpyError."""
+    model = StrategyModel(
+        name=config.name,
+        version=version,
+        directory=str(directory),
+        config=orjson.dumps(to_json(config)).decode(),
+        outputs=tuple(output.name for output in config.output),
+    )
+    if config.parameter("isolation") == Isolation.THREAD.value:
+        return _Direct(StrategyLibrary(library, model), config.name)
+    return _InProcess(library, model)
+
+
+class _FailureLog:
+    """Logs failures and slow answers of a strategy: the first one, and then every hundredth."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._count = 0
+
+    def __call__(self, text: str) -> None:
+        self._count += 1
+        if self._count % 100 == 1:
+            _log.error("%s", text, extra={"context": {"model": self._model, "failures": self._count}})
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Log it if the block takes long."""
+        began_s = time.monotonic()
+        yield
+        took_s = time.monotonic() - began_s
+        if took_s >= NATIVE_STRATEGY_SLOW_S:
+            self(f"Custom batching include function took {took_s * 1000:.0f} ms, for which the whole server waits")
+
+
+class _Direct:
+    """A library in this process."""
+
+    def __init__(self, library: StrategyLibrary, name: str) -> None:
+        self._library = library
+        self._tell = _FailureLog(name)
+
+    def begin(self) -> None:
+        """As BatchStrategy."""
+        self._try(self._library.begin)
+
+    def include(self, ticket: Ticket) -> bool:
+        """As BatchStrategy."""
+        try:
+            with self._tell.timed():
+                included, failure = self._library.include(ticket)
+        except Exception as error:  # an input that has no buffer in host memory
+            included, failure = True, str(error)
+        if failure:
+            self._tell(f"Custom batching include function failed: {failure}")
+        return included
+
+    def end(self) -> None:
+        """As BatchStrategy."""
+        self._try(self._library.end)
+
+    def close(self) -> None:
+        """As OpenStrategy."""
+        self._library.close()
+
+    def _try(self, function: Callable[[], None]) -> None:
+        try:
+            function()
+        except StrategyFailure as failure:
+            self._tell(str(failure))
+
+
+class _InProcess:
+    """A library in a process of its own. Beginnings and ends of batches are said together with the next question. When the
+    process dies or does not answer in time, batches are formed without it until it is back."""
+
+    def __init__(self, library: Path, model: StrategyModel) -> None:
+        self._settings = {"library": str(library), "model": msgspec.json.encode(model).decode()}
+        self._name = model.name
+        self._tell = _FailureLog(model.name)
+        self._said: list[str] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._process: PluginProcess | None = self._start()
+
+    def begin(self) -> None:
+        """As BatchStrategy."""
+        self._said.append("begin")
+
+    def include(self, ticket: Ticket) -> bool:
+        """As BatchStrategy."""
+        process = self._process
+        if process is None:
+            self._said.clear()
+            return True
+        try:
+            question = describe(self._said, ticket)
+        except Exception as error:  # an input that is not in host memory
+            self._tell(f"Custom batching include function failed: {error}")
+            return True
+        self._said.clear()
+        try:
+            with self._tell.timed():
+                reply = self._ask(process, question, ticket)
+        except PluginGone as gone:
+            self._process = None
+            _log.error("batches are formed without their strategy: %s", gone, extra={"context": {"model": self._name}})
+            threading.Thread(target=self._start_again, args=(process,), name="strategy-start", daemon=True).start()
+            return True
+        if len(reply) > 1:
+            self._tell(reply[1:].decode(errors="replace"))
+        return reply[:1] == b"1"
+
+    def _ask(self, process: PluginProcess, question: bytes, ticket: Ticket) -> bytes:
+        """The answer. The elements of inputs go there when the strategy looks at them. Raises PluginGone."""
+        deadline_s = time.monotonic() + NATIVE_STRATEGY_CALL_S_MAX
+        reply = process.exchange(question, deadline_s)
+        while reply[:1] == FETCH:
+            try:
+                found = elements(ticket, reply[1:].decode(errors="replace"))
+            except NotFound as error:
+                raise PluginGone(
+                    f"the process of the batching strategy of model '{self._name}' asks for too much: {error}"
+                ) from None
+            reply = process.exchange(found, deadline_s)
+        return reply
+
+    def end(self) -> None:
+        """As BatchStrategy."""
+        if self._said and self._said[-1] == "begin":
+            self._said.pop()  # nobody was asked about that batch
+        else:
+            self._said.append("end")
+
+    def close(self) -> None:
+        """As OpenStrategy."""
+        with self._lock:
+            self._is_closed = True
+            process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+    def _start(self) -> PluginProcess:
+        name = f"the batching strategy of model '{self._name}'"
+        module = "tpy_data.strategies.process"
+        return PluginProcess(module, name, self._settings, CustomMetrics(), reply_bytes_max=_REPLY_BYTES_MAX)
+
+    def _start_again(self, dead: PluginProcess) -> None:
+        dead.kill()
+        try:
+            process = self._start()
+        except TpyError as error:
+            _log.error("the batching strategy cannot be started again: %s", error, extra={"context": {"model": self._name}})
+            return
+        with self._lock:
+            if not self._is_closed:
+                self._said.clear()
+                self._process = process
+                return
+        process.close()
