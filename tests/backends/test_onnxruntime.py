@@ -255,10 +255,17 @@ class TestFiles:
         ("content", "text"),
         [
             (b"not a model", r"^onnx runtime error 7: Load model from .*model\.onnx failed:Protobuf parsing failed\.$"),
-            (b"", r"^onnx runtime error 2: Load model from .*model\.onnx failed:No graph was found in the protobuf\.$"),
-            (onnx_models.matmul()[:-20], r"^onnx runtime error 7: Load model from .* failed:Protobuf parsing failed\.$"),
+            (
+                b"",
+                r"^onnx runtime error 2: .*model\.onnx failed:No graph was found in the protobuf\.; the file is empty",
+            ),
+            (
+                onnx_models.matmul()[:-20],
+                r"failed:Protobuf parsing failed\.; it begins as a model of ONNX, so that it is damaged",
+            ),
+            (b"version https://git-lfs", r"failed:Protobuf parsing failed\.; it is a pointer of Git LFS: fetch the file itself"),
         ],
-        ids=["text", "empty", "truncated"],
+        ids=["text", "empty", "truncated", "pointer"],
     )
     def test_a_file_that_is_no_model(self, backend: Backend, tmp_path: Path, content: bytes, text: str) -> None:
         with pytest.raises(Internal, match=text):

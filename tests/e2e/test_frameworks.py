@@ -97,3 +97,33 @@ def test_each_runs_in_a_process_of_its_own_too(apart: ServerProcess) -> None:
     expected = ask(tritonclient.http, apart.http, "onnx", FEATURES[:3])
     for model in APART:
         np.testing.assert_allclose(ask(tritonclient.http, apart.http, model, FEATURES[:3]), expected, atol=1e-5, err_msg=model)
+
+
+SCHEDULED = """
+dynamic_batching { priority_levels: 3 default_priority_level: 2 }
+instance_group [ { kind: KIND_CPU count: 2 host_policy: "half" rate_limiter { resources [ { name: "R" count: 1 } ] } } ]
+model_warmup [ { name: "zeros" batch_size: 2
+  inputs { key: "features" value { data_type: TYPE_FP32 dims: [ 4 ] zero_data: true } } } ]
+"""
+
+
+def test_every_framework_is_placed_limited_warmed_up_and_counted(repository: Path, tmp_path: Path) -> None:
+    for model in FORMS:
+        shutil.copytree(repository / model, tmp_path / model)
+        with (tmp_path / model / "config.pbtxt").open("a") as file:
+            file.write(SCHEDULED)
+    flags = ("--rate-limit=execution_count", "--rate-limit-resource=R:1", "--host-policy=half,cpu-cores=0-0")
+    with (
+        ServerProcess(*flags, repositories=[tmp_path]) as server,
+        tritonclient.http.InferenceServerClient(server.http) as client,
+    ):
+        expected = ask(tritonclient.http, server.http, "onnx", FEATURES[:3])
+        for model in FORMS:
+            tensor = tritonclient.http.InferInput("features", [3, 4], "FP32")
+            tensor.set_data_from_numpy(FEATURES[:3])
+            made = client.infer(model, [tensor], priority=1).as_numpy("probabilities")
+            np.testing.assert_allclose(made, expected, atol=1e-5, err_msg=model)
+            (counted,) = client.get_inference_statistics(model)["model_stats"]
+            assert counted["inference_count"] == 3 * counted["execution_count"] > 0, "warm-up is not counted"
+            assert counted["inference_stats"]["compute_infer"]["ns"] > 0
+            assert [(each["type"], each["byte_size"] > 0) for each in counted["memory_usage"]] == [("CPU", True)], model

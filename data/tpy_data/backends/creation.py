@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,14 +20,29 @@ class BackendOrigin(msgspec.Struct, frozen=True, kw_only=True):
     described: str
 
 
+class Needs(NamedTuple):
+    """The framework that a backend runs: any one of `distributions` brings it, and an extra of tpy one of them. A backend's
+    package has it as NEEDS, for `tpy doctor`. `advice` is the way to install it, where that is not an extra."""
+
+    framework: str
+    distributions: tuple[str, ...]
+    extra: str = ""
+    advice: str = ""
+
+    @property
+    def install(self) -> str:
+        """The way to install it, for the end of a sentence."""
+        return self.advice or f"tpy's extra `{self.extra}`, or `pip install {self.distributions[0]}`"
+
+
 @contextmanager
-def importing(framework: str, *, name: str, install: str, errors: tuple[type[Exception], ...] = (ImportError,)) -> Iterator[None]:
-    """Imports a backend's `framework`. Raises Unavailable, with how to `install` it, for these errors of the import."""
+def importing(needs: Needs, *, name: str, errors: tuple[type[Exception], ...] = (ImportError,)) -> Iterator[None]:
+    """Imports a backend's framework. Raises Unavailable, with how to install it, for these errors of the import."""
     try:
         yield
     except errors as error:
         raise Unavailable(
-            f"backend '{name}' needs {framework}, which cannot be imported ({error}); install it with {install}"
+            f"backend '{name}' needs {needs.framework}, which cannot be imported ({error}); install it with {needs.install}"
         ) from error
 
 

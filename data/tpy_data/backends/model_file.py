@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from tpy.backend import InstancePlacement, ModelContext
 from tpy.config.model_config import InstanceKind
 from tpy.config.model_files import listed_files
-from tpy.errors import InvalidArgument, Unavailable
+from tpy.errors import Internal, InvalidArgument, Unavailable
 from tpy_data.gpus import compute_capability
 
 Advice = Callable[[Sequence[str]], str]
@@ -57,6 +57,15 @@ def model_file(
     if not path.is_file():  # opening a pipe would wait for its writer
         raise Unavailable(f"'{path}' is not a file, for model instance '{context.config.name}'")
     return path
+
+
+def read_whole(path: Path, model: str) -> bytes:
+    """The content of a model's file. Raises Internal where memory is short."""
+    try:
+        return path.read_bytes()
+    except MemoryError as error:
+        size = path.stat().st_size
+        raise Internal(f"unable to load model '{model}': memory is short for the {size} bytes of '{path.name}'") from error
 
 
 def _missing(context: ModelContext, path: Path, advice: Advice) -> Unavailable:

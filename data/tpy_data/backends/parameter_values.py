@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument
+from tpy.limits import MODEL_THREADS_MAX
 
 _TRUE = frozenset({"true", "on", "1"})
 _FALSE = frozenset({"false", "off", "0"})
@@ -25,3 +27,12 @@ def parse_integer(text: str, *, bits: int = 64) -> int:
     if not -(1 << (bits - 1)) <= number < 1 << (bits - 1):
         raise InvalidArgument(f"failed to convert '{text}' to integral number")
     return number
+
+
+def require_few_threads(config: ModelConfig, key: str, count: int) -> int:
+    """Returns the count of threads that the parameter `key` asks for. Raises InvalidArgument for more than can be meant."""
+    if count > MODEL_THREADS_MAX:
+        raise InvalidArgument(
+            f"parameter '{key}' of model '{config.name}' asks for {count} threads; expected at most {MODEL_THREADS_MAX}"
+        )
+    return count

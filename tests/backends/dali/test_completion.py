@@ -162,7 +162,7 @@ def test_settings() -> None:
     found = model_settings(config(parameters=parameters(num_threads="4", split_along_outer_axis="a::b")))
     assert (found.threads, found.split) == (4, frozenset({"a", "b"}))
     assert model_settings(config(parameters=parameters(num_threads="-1"))).threads is None
-    for wrong in ("0", "four", "4294967297"):
+    for wrong in ("0", "four", "1025", "4294967297"):
         with pytest.raises(InvalidArgument, match=f"{wrong}"):
             model_settings(config(parameters=parameters(num_threads=wrong)))
     assert backend_config({"plugin_libs": "/a.so:/b.so", "release_after_unload": "TRUE"}).plugin_libraries == ("/a.so", "/b.so")

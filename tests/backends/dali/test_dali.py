@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -241,6 +243,47 @@ def test_files_that_are_no_pipelines(backend: Backend, tmp_path: Path) -> None:
     named = context_of(tmp_path / "named", config(default_model_filename="../m.dali"))
     with pytest.raises(InvalidArgument, match="must be inside the version directory"):
         backend.load(named)
+
+
+SHORT = """
+import resource
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from tests.backends.dali import models
+from tests.backends.dali.test_dali import ON_CPU, python_file
+from tests.backends.hosted import completed, context_of, run
+from tpy.backend import BackendSettings
+from tpy.errors import Internal
+from tpy.testing import HostedModel
+from tpy_data.backends.dali import create
+
+backend = create(BackendSettings(name="dali"))
+other = completed(backend, python_file(Path(sys.argv[1]), models.DOUBLING))
+huge = context_of(Path(sys.argv[1]), models.config("huge"))
+with (huge.version_directory / "model.dali").open("wb") as file:
+    file.truncate(1 << 33)
+with HostedModel(backend, other) as model:
+    instance = model.instance(ON_CPU)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 30),) * 2)
+    try:
+        backend.load(huge)
+    except Internal as error:
+        print(error)
+    x = np.array([[1, 2]], np.int32)
+    print(run(instance, other, x=x, y=x.astype(np.float32))["doubled"].tolist())
+"""
+
+
+def test_memory_that_is_short_while_loading_costs_the_others_nothing(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", SHORT, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        f"unable to load model 'huge': memory is short for the {1 << 33} bytes of 'model.dali'",
+        "[[2, 4]]",
+    ], done.stderr
 
 
 def test_a_python_file_under_the_name_that_is_configured(backend: Backend, tmp_path: Path) -> None:

@@ -207,6 +207,31 @@ def test_threads_and_empty_batches(backend: Backend, tmp_path: Path, threads: st
     assert asked(backend, context, CASES[:0]).shape == (0,)
 
 
+def test_more_threads_than_there_may_be_are_fewer(backend: Backend, tmp_path: Path) -> None:
+    booster = models.lightgbm_model("regression", VALUES)
+    log = Log()
+    context = context_of(tmp_path, config(parameters=parameters(cpu_nthread="100000")), log)
+    booster.save_model(context.version_directory / "model.txt")
+    context = completed(backend, context)
+    close(asked(backend, context), booster.predict(CASES))
+    assert any("cpu_nthread is " in text for text in log.warnings())
+
+
+def test_memory_that_is_short_while_loading_costs_the_others_nothing(backend: Backend, tmp_path: Path) -> None:
+    booster = models.xgboost_model("reg:squarederror", VALUES)
+    other = context_of(tmp_path, config())
+    booster.save_model(other.version_directory / "xgboost.json")
+    other = completed(backend, other)
+    huge = context_of(tmp_path, config("huge"))
+    name_size = (1 << 45).to_bytes(8, "little")
+    (huge.version_directory / "xgboost.model").write_bytes(bytes(136) + name_size + bytes(100))
+    with HostedModel(backend, other) as model:
+        instance = model.instance(ON_CPU)
+        with pytest.raises(Internal, match=r"unable to load model 'huge': .* 'xgboost.model' .*format, or memory is short"):
+            backend.load(huge)
+        close(run(instance, other, input__0=CASES)["output__0"], booster.inplace_predict(CASES))
+
+
 def test_the_type_of_a_file_is_that_of_its_name_unless_the_configuration_says_it(backend: Backend, tmp_path: Path) -> None:
     one, other = models.xgboost_model("reg:squarederror", VALUES), models.lightgbm_model("regression", VALUES)
     context = context_of(tmp_path, config(default_model_filename="trees.bin"))

@@ -166,7 +166,10 @@ class TestSettings:
             ({"HINT_BF16": "maybe"}, "'HINT_BF16' to be either YES or NO, got maybe"),
             ({"PERFORMANCE_HINT": "SPEED"}, "with PERFORMANCE_HINT=SPEED: Wrong value SPEED ?for property key"),
             ({"TARGET_DEVICE": "TOASTER"}, r"device 'TOASTER' cannot be used \(OpenVINO finds CPU"),
-            ({"CPU_EXTENSION_PATH": "/nowhere.so"}, "failed to read 'model.xml' of model 'm': .*nowhere.so"),
+            (
+                {"CPU_EXTENSION_PATH": "/nowhere.so"},
+                "failed to load the library of operators '/nowhere.so' of model 'm'",
+            ),
         ],
     )
     def test_wrong_values(self, backend: Backend, tmp_path: Path, given: dict[str, str], text: str) -> None:
@@ -230,6 +233,35 @@ class TestWhatDoesNotFit:
         (context.version_directory / "model.bin").unlink()
         with pytest.raises(Internal, match=r"openvino error: failed to read 'model.xml' of model 'm'"):
             backend.load(context)
+
+
+def constants(x: models.Node) -> dict[str, models.Node]:
+    """Four petabytes that are calculated when the network is compiled."""
+    wide = ops.broadcast(models.constant(1.5, np.float32), models.constant([1 << 30, 1 << 20], np.int64))
+    return {"y": ops.add(x, ops.reduce_sum(wide, models.constant([0, 1], np.int64), False))}
+
+
+def buffers(x: models.Node) -> dict[str, models.Node]:
+    """Petabytes for what is between its operators."""
+    wide = ops.broadcast(x, models.constant([2, 1 << 30, 1 << 20], np.int64))
+    return {"y": ops.reduce_sum(ops.sin(wide), models.constant([1, 2], np.int64), False)}
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "text"),
+    [(constants, [2], "memory is short"), (buffers, [2, 1, 1], r"Failed to allocate \d+ bytes of memory")],
+)
+def test_memory_that_is_short_while_loading_costs_the_others_nothing(
+    backend: Backend, tmp_path: Path, make: Any, shape: list[int], text: str
+) -> None:
+    other = doubling(tmp_path, NET)
+    huge = context_of(tmp_path, config("huge"))
+    models.save(huge.version_directory / "model.xml", {"x": (shape, np.float32)}, make)
+    with HostedModel(backend, other) as model:
+        instance = model.instance(ON_CPU)
+        with pytest.raises(Internal, match=f"^openvino error: failed to compile the model for CPU: .*{text}"):
+            backend.load(completed(backend, huge))
+        assert run(instance, other, x=rows(2))["y"].tolist() == (rows(2) * 2).tolist()
 
 
 def test_outputs_that_are_not_asked_for_are_not_copied(backend: Backend, tmp_path: Path) -> None:

@@ -402,7 +402,7 @@ class TritonPythonModel:
         # Where blocks come back late one memory more may be needed, and is kept.
         files_again, mapped_again = served.output().tolist()
         assert files_again - mapped_again == files - mapped
-        assert mapped_again <= 4
+        assert mapped_again <= 8
     assert len(list(Path("/proc/self/fd").iterdir())) <= ours + 1
     assert server.count == 10_000
 
@@ -415,10 +415,13 @@ class TritonPythonModel:
         ("connection.send(Kind.CALL, 7, 'not json')", "JSON is malformed"),
         ("connection.send(Kind.CALL, 2, again)", "call 2 is outstanding already"),
         ("connection.send(Kind.CALL, 0, again)", "call 0 is outstanding already"),
-        ("connection.send(Kind.NOTE, 0, '[[[2,9]],[]]')", "9 of 0 responses were taken"),
-        ("connection.send(Kind.ASK, 7, json.dumps(dict(type='format', model='x')))", "Invalid value 'format'"),
-        ("connection.send(Kind.ASK, 7, json.dumps(dict(type='cancelled', batch=9, index=0)))", "asked for request 0 of batch 9"),
-        ("connection.send(Kind.TELL, 7, json.dumps(dict(type='log', level='info')))", "missing required field `message`"),
+        ("connection.send(Kind.CALL_PROGRESS, 0, '[[[2,9]],[]]')", "9 of 0 responses were taken"),
+        ("connection.send(Kind.QUERY, 7, json.dumps(dict(type='format', model='x')))", "Invalid value 'format'"),
+        (
+            "connection.send(Kind.QUERY, 7, json.dumps(dict(type='cancelled', batch=9, index=0)))",
+            "asked for request 0 of batch 9",
+        ),
+        ("connection.send(Kind.NOTIFICATION, 7, json.dumps(dict(type='log', level='info')))", "missing required field `message`"),
         ("connection.send(Kind.READY, 0, '{}')", "READY while serving"),
         ("connection._channel._socket.sendall(b'rubbish' * 100)", "not a frame"),
         (

@@ -46,7 +46,7 @@ class Played:
         self.connection = Connection(cast(WorkerProcess, process))
         self.taken: list[tuple[Kind, int, bool]] = []
         self.lost = 0
-        for kind in (Kind.HELLO, Kind.READY, Kind.RESULT, Kind.TELL):
+        for kind in (Kind.HELLO, Kind.READY, Kind.RESULT, Kind.NOTIFICATION):
             self.connection.handlers[kind] = self.take
         self.connection.on_loss.append(self._lose)
         self.takes_long = False
@@ -143,7 +143,7 @@ def test_the_loop_takes_some_messages_at_a_time(played: Played) -> None:
     loop = Loop()
     played.serve()
     played.connection.watch(_with_loop(loop))
-    played.say(*[Kind.TELL] * 150)
+    played.say(*[Kind.NOTIFICATION] * 150)
     assert [loop.turn() for _ in range(4)] == [AfterRead.AGAIN, AfterRead.AGAIN, AfterRead.WAIT, AfterRead.WAIT]
     assert len(played.taken) == 150
     assert all(on_loop for _, _, on_loop in played.taken)
@@ -155,14 +155,14 @@ def test_what_takes_long_is_left_to_a_thread_with_what_was_received_with_it(play
     played.serve()
     played.connection.watch(_with_loop(loop))
     played.takes_long = True
-    played.say(Kind.RESULT, Kind.RESULT, Kind.TELL, stream=1)
+    played.say(Kind.RESULT, Kind.RESULT, Kind.NOTIFICATION, stream=1)
     assert loop.turn() is AfterRead.STOP
     loop.wait_watching()
-    assert played.taken == [(Kind.RESULT, 1, False), (Kind.RESULT, 1, False), (Kind.TELL, 1, False)]
+    assert played.taken == [(Kind.RESULT, 1, False), (Kind.RESULT, 1, False), (Kind.NOTIFICATION, 1, False)]
     played.takes_long = False
-    played.say(Kind.TELL)
+    played.say(Kind.NOTIFICATION)
     assert loop.turn() is AfterRead.WAIT
-    assert played.taken[3:] == [(Kind.TELL, 0, True)]
+    assert played.taken[3:] == [(Kind.NOTIFICATION, 0, True)]
 
 
 def test_who_sends_faster_than_it_is_read_is_not_read_for_ever(played: Played) -> None:
@@ -170,11 +170,11 @@ def test_who_sends_faster_than_it_is_read_is_not_read_for_ever(played: Played) -
     played.serve()
 
     def take(message: Frame, on_loop: bool) -> bool:
-        played.say(Kind.TELL)
+        played.say(Kind.NOTIFICATION)
         return True
 
-    played.connection.handlers[Kind.TELL] = take
-    played.say(Kind.TELL)
+    played.connection.handlers[Kind.NOTIFICATION] = take
+    played.say(Kind.NOTIFICATION)
     played.connection.read()
     assert not played.connection.drive(lambda: False, 0)
 
@@ -183,10 +183,10 @@ def test_a_long_header_is_not_looked_at_on_the_loop(played: Played) -> None:
     loop = Loop()
     played.serve()
     played.connection.watch(_with_loop(loop))
-    played.say(Kind.TELL, header=b" " * 20_000)
+    played.say(Kind.NOTIFICATION, header=b" " * 20_000)
     assert loop.turn() is AfterRead.STOP
     loop.wait_watching()
-    assert played.taken == [(Kind.TELL, 0, False)]
+    assert played.taken == [(Kind.NOTIFICATION, 0, False)]
 
 
 @pytest.mark.parametrize(
@@ -211,15 +211,15 @@ def test_a_worker_that_reads_nothing_holds_up_nobody(played: Played) -> None:
         layout = Layout()
         layout.data, layout.data_bytes = [b"x" * size], size
         played.connection.send(Kind.EXECUTE, 1, b"{}", layout)
-    played.connection.send(Kind.QUESTION, 7, b"{}")
+    played.connection.send(Kind.READY_CHECK, 7, b"{}")
     decoder = FrameDecoder()
     kinds: list[Kind] = []
     played.theirs.settimeout(10)
-    while Kind.QUESTION not in kinds:
+    while Kind.READY_CHECK not in kinds:
         decoder.feed(played.theirs.recv(1 << 20))
         while (frame := decoder.next_frame()) is not None:
             kinds.append(frame.kind)
-    assert kinds == [Kind.EXECUTE] * 10 + [Kind.QUESTION]
+    assert kinds == [Kind.EXECUTE] * 10 + [Kind.READY_CHECK]
 
 
 def test_the_file_of_a_segment_comes_although_nothing_could_be_sent(played: Played) -> None:
@@ -227,7 +227,7 @@ def test_the_file_of_a_segment_comes_although_nothing_could_be_sent(played: Play
     played.serve()
     filler = os.dup(played.connection.fileno())
     os.set_blocking(filler, False)
-    frame = b"".join(encode(Kind.QUESTION, 1, b"{}", [], 0))
+    frame = b"".join(encode(Kind.READY_CHECK, 1, b"{}", [], 0))
     with contextlib.suppress(BlockingIOError):
         while True:
             os.write(filler, frame)
@@ -254,10 +254,10 @@ def test_a_worker_that_reads_no_replies_cannot_ask_for_ever(played: Played, monk
         played.connection.send(Kind.REPLY, message.stream, b" " * 10_000)
         return True
 
-    played.connection.handlers[Kind.ASK] = ask
+    played.connection.handlers[Kind.QUERY] = ask
     for _ in range(200):
         if not played.connection.is_lost():
-            played.say(Kind.ASK)
+            played.say(Kind.QUERY)
             played.connection.read()
     assert "wait for it to read them" in str(played.connection.lost)
 
@@ -279,8 +279,8 @@ def test_the_reason_of_a_loss_keeps_no_memory(played: Played) -> None:
         except OSError:
             raise ProtocolViolation("a segment that cannot be mapped") from None
 
-    played.connection.handlers[Kind.TELL] = fail
-    played.say(Kind.TELL)
+    played.connection.handlers[Kind.NOTIFICATION] = fail
+    played.say(Kind.NOTIFICATION)
     played.connection.read()
     assert str(played.connection.lost) == "a segment that cannot be mapped"
     assert held[0]() is None
@@ -306,7 +306,7 @@ def test_a_worker_that_has_finalized_may_end(played: Played) -> None:
     played.connection.watch(_with_loop(loop))
     played.connection.handlers[Kind.FINALIZED] = played.take
     played.connection.send(Kind.FINALIZE, 0, b"{}")
-    played.say(Kind.FINALIZED, Kind.TELL)
+    played.say(Kind.FINALIZED, Kind.NOTIFICATION)
     played.heard()
     played.theirs.close()
     assert loop.turn() is AfterRead.STOP
@@ -341,7 +341,7 @@ def test_a_thread_takes_what_the_loop_has_received_and_not_taken(played: Played)
     loop = Loop()
     played.serve()
     played.connection.watch(_with_loop(loop))
-    played.say(*[Kind.TELL] * (WORKER_MESSAGES_AT_ONCE_MAX + 1))
+    played.say(*[Kind.NOTIFICATION] * (WORKER_MESSAGES_AT_ONCE_MAX + 1))
     assert loop.turn() is AfterRead.AGAIN
     ((descriptor, reader),) = loop.watching
     os.close(descriptor)

@@ -18,7 +18,8 @@ from tests.backends.python.conftest import Serve, Served, request
 from tpy.backend import InstanceFailure
 from tpy.devices import DeviceArray, Devices
 from tpy.errors import InvalidArgument, TpyError
-from tpy.messages import DataType, Residency, Tensor
+from tpy.messages import DataType, RegionFacts, RegionKind, Residency, Tensor
+from tpy.regions import CountedRegion, DeviceRegion, RegionArray, RegionCopies
 from tpy.testing import FakeDevice
 from tpy.testing.requests import RecordingSender, SampleRequest
 from tpy_data.backends.python.protocol.device_tensors import DeviceTensors
@@ -119,6 +120,21 @@ def test_by_default_inputs_are_copied_to_the_host(make: Serve, parameters: dict[
     assert gpu.device.counts["out"] == 1
 
 
+@pytest.mark.parametrize(("parameters", "copies"), [(STAYS, (0, 1)), ({}, (1, 0))], ids=["stays", "host"])
+def test_an_input_in_a_clients_region_is_copied_once(make: Serve, parameters: dict[str, str], copies: tuple[int, int]) -> None:
+    gpu = Gpu(make, "return answer(tensor(np.array([x.is_cpu(), (x.as_numpy() if x.is_cpu() else look(x)).sum()])))", parameters)
+    client = FakeDevice(0)
+    memory = client.allocate(16)
+    client.copy_in(memory.address, np.array([9, 1, 2, 4], np.float32).view(np.uint8))
+    facts = RegionFacts(name="r", kind=RegionKind.CUDA, key="", offset=0, byte_size=16, device_id=0)
+    opened = gpu.device.open_ipc(client.export_ipc(memory.address).handle)
+    region = DeviceRegion(facts, opened, RegionCopies(), gpu.devices)
+    array = RegionArray(CountedRegion(region, 12), (3,), np.dtype(np.float32), 4).as_array()
+    given = request(inputs={"IN": Tensor("IN", DataType.FP32, array)}, residency=Residency(inputs=True))
+    assert gpu.served.output(given).tolist() == [parameters is not STAYS, 7]
+    assert (gpu.device.counts["out"], gpu.device.counts["within"]) == copies
+
+
 def test_another_value_is_refused(make: Serve) -> None:
     gpu = Gpu(make, "pass", {"FORCE_CPU_ONLY_INPUT_TENSORS": "maybe"})
     with pytest.raises(InvalidArgument, match="Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: maybe"):
@@ -184,7 +200,8 @@ def test_what_a_model_keeps_stays_and_is_freed_when_it_lets_go_or_dies(make: Ser
     assert gpu.open == 0
 
 
-def test_responses_of_decoupled_models_come_to_the_host(make: Serve) -> None:
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_response_of_a_decoupled_model_stays_where_it_is_taken_there(make: Serve, *, keeps: bool) -> None:
     gpu = Gpu(
         make,
         """
@@ -198,9 +215,12 @@ def test_responses_of_decoupled_models_come_to_the_host(make: Serve) -> None:
         decoupled=True,
     )
     sender = RecordingSender()
-    gpu.served.run(dataclasses.replace(gpu.request(4), sender=sender))
+    gpu.served.run(dataclasses.replace(gpu.request(4, keeps=keeps), sender=sender))
     assert sender.finished.wait(20)
-    assert [result.outputs[0].array.tolist() for result, _ in sender.sent if result is not None] == [[8]]
+    (found,) = [result.outputs[0].array for result, _ in sender.sent if result is not None]
+    there: object = found
+    assert isinstance(there, DeviceArray) is keeps
+    assert (there.to_host() if isinstance(there, DeviceArray) else found).tolist() == [8]
 
 
 @pytest.mark.parametrize("prefers", [False, True])

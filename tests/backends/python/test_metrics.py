@@ -11,7 +11,7 @@ import pytest
 
 from tpy.backend import InstanceFailure
 from tpy.telemetry.custom_metrics import CustomMetrics
-from tpy.telemetry.metrics import MetricKind
+from tpy.telemetry.exposition import MetricKind
 
 from .conftest import Serve, Served, request
 

@@ -484,7 +484,7 @@ def test_a_wrong_name_of_an_input_is_told_once(serve: Serve) -> None:
         served.output()
     served.close()
     told = [text for level, text in served.logs if level == "warning"]
-    reason = "returns None: the model has no such input; its inputs are IN (FP32 [-1]), MAYBE (INT64 [2,3]); told once"
+    reason = "returns None: the model has no such input; its inputs are IN (FP32 [-1]), MAYBE (INT64 [2,3]); logged once"
     assert [text[text.index("get_input") :] for text in told] == [
         f"get_input_tensor_by_name(request, 'in') {reason}",
         f"get_input_tensor_by_name(request, 'START') {reason}",

@@ -125,14 +125,14 @@ def test_garbage_is_collected_while_memory_is_lent(worker: Worker, monkeypatch: 
 
     def collect(self: Lender, size: int) -> Loan:
         self.dropped.append(7)
-        worker.connection.post(Kind.TELL, 0, {})
+        worker.connection.post(Kind.NOTIFICATION, 0, {})
         return take(self, size)
 
     monkeypatch.setattr(Lender, "take", collect)
     layout = Layout()
     layout.add("OUT", 11, np.zeros(100_000, np.float32))
     assert _ends(worker, lambda: worker.connection.send(Kind.RESULT, 1, "[]", layout))
-    assert worker.sent() == [Kind.TELL, Kind.RESULT]
+    assert worker.sent() == [Kind.NOTIFICATION, Kind.RESULT]
 
 
 def test_garbage_is_collected_while_what_other_garbage_said_is_sent(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,18 +143,18 @@ def test_garbage_is_collected_while_what_other_garbage_said_is_sent(worker: Work
         nonlocal collected
         if not collected:
             collected = True
-            worker.connection.tell({})
+            worker.connection.notify({})
         return write(self, *message)
 
     monkeypatch.setattr(Endpoint, "write", collect)
-    assert _ends(worker, lambda: worker.connection.post(Kind.NOTE, 0, []))
-    assert worker.sent() == [Kind.NOTE, Kind.TELL]
+    assert _ends(worker, lambda: worker.connection.post(Kind.CALL_PROGRESS, 0, []))
+    assert worker.sent() == [Kind.CALL_PROGRESS, Kind.NOTIFICATION]
 
 
 def test_a_forked_process_does_not_wait_for_threads_that_it_has_not(worker: Worker) -> None:
     """Another thread was sending, and the server was behind, when the model forked: the lock is nobody's in the child."""
     text = " " * 1_000_000
-    thread = threading.Thread(target=lambda: worker.connection.send(Kind.TELL, 0, text))
+    thread = threading.Thread(target=lambda: worker.connection.send(Kind.NOTIFICATION, 0, text))
     thread.start()
     worker.theirs.recv(1, socket.MSG_PEEK)  # it is at it
     with warnings.catch_warnings():
@@ -164,7 +164,7 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_has_not(worker: Work
         status = 1
         signal.alarm(5)
         try:
-            worker.connection.tell({})
+            worker.connection.notify({})
         except TritonModelException:
             status = 0
         finally:

@@ -122,7 +122,10 @@ class TestWrongFiles:
         ("content", "text"),
         [
             (b"", r"'.*model\.pt' is not a model of PyTorch: it is no zip archive"),
-            (b"\x80\x02}q\x00.", r"is no zip archive, as all of them are since PyTorch 1\.6; save the model with"),
+            (
+                b"\x80\x02}q\x00.",
+                r"is no zip archive, as all of them are since PyTorch 1\.6; it is a pickle: .*; save the model with",
+            ),
             (_weights(), r'was written by `torch\.save`: it holds weights .*`runtime: "model\.py"`'),
             (_zip(), r"is a zip archive, but not a model of PyTorch"),
         ],

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,17 @@ pytest.importorskip("sklearn", reason="needs scikit-learn: make test-backends")
 pytest.importorskip("skops", reason="needs skops: make test-backends")
 
 import joblib
-from sklearn import cluster, decomposition, ensemble, feature_extraction, linear_model, multioutput, pipeline, preprocessing
+from sklearn import (
+    cluster,
+    compose,
+    decomposition,
+    ensemble,
+    feature_extraction,
+    linear_model,
+    multioutput,
+    pipeline,
+    preprocessing,
+)
 from skops import io
 
 from tpy_data.backends.sklearn import create
@@ -189,6 +201,54 @@ def test_texts(backend: Backend, tmp_path: Path) -> None:
     assert asked(backend, context, TEXT=encoded(texts))["predict"].tolist() == [[b"good"], [b"bad"], [b"good"]]
 
 
+def _by_name() -> Any:
+    """A pipeline that was trained with a data frame, and picks its columns by name."""
+    pandas = pytest.importorskip("pandas", reason="needs pandas: make test-backends")
+    frame = pandas.DataFrame({"size": ROWS[:, 0], "colour": np.where(ROWS[:, 1] > 0, "red", "blue")})
+    columns = compose.make_column_transformer(
+        (preprocessing.OneHotEncoder(handle_unknown="ignore"), ["colour"]), (preprocessing.StandardScaler(), ["size"])
+    )
+    return pipeline.make_pipeline(columns, linear_model.LogisticRegression()).fit(frame, NAMES), frame
+
+
+COLUMNS = inputs(("size", DataType.FP32, (1,)), ("colour", DataType.BYTES, (1,)))
+
+
+def test_columns_by_name_of_several_types(backend: Backend, tmp_path: Path) -> None:
+    estimator, frame = _by_name()
+    context = completed(backend, placed(tmp_path, estimator, max_batch_size=8, input=COLUMNS))
+    assert context.config.output == CLASSES
+    rows = frame.iloc[:5]
+    made = asked(
+        backend, context, size=rows["size"].to_numpy(np.float32).reshape(-1, 1), colour=encoded(rows["colour"].to_numpy())
+    )
+    assert made["predict"].tolist() == encoded(estimator.predict(rows)).tolist()
+    np.testing.assert_allclose(made["predict_proba"], estimator.predict_proba(rows), rtol=1e-5)
+
+
+def test_columns_by_name_may_come_as_one_matrix(backend: Backend, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="needs pandas: make test-backends")
+    frame = pandas.DataFrame(ROWS, columns=[*"abcd"])
+    columns = compose.make_column_transformer((preprocessing.StandardScaler(), ["b", "d"]))
+    estimator = pipeline.make_pipeline(columns, linear_model.LogisticRegression()).fit(frame, NAMES)
+    context = completed(backend, placed(tmp_path, estimator))
+    assert context.config.input == MATRIX
+    assert asked(backend, context, X=ROWS[:5])["predict"].tolist() == encoded(estimator.predict(frame.iloc[:5])).tolist()
+
+
+@pytest.mark.parametrize("fields", [{"max_batch_size": 8, "input": COLUMNS}, {"max_batch_size": 8, "output": CLASSES}, {}])
+def test_columns_by_name_without_pandas_name_the_extra(
+    backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]
+) -> None:
+    estimator, _ = _by_name()
+    context = placed(tmp_path, estimator, **fields)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(
+        Unsupported, match=r"^model 'm': the estimator takes its columns by name, .* tpy's extra `pandas`, or `pip"
+    ):
+        completed(backend, context)
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
@@ -268,3 +328,28 @@ def test_memory_that_is_short_while_loading_is_the_reason(backend: Backend, tmp_
         Internal, match=r"unable to load model 'm': scikit-learn .* 'model.pkl': .*MemoryError: Unable to allocate"
     ):
         backend.load(context)
+
+
+IMPORTS = """
+import sys
+from pathlib import Path
+from tests.backends.hosted import context_of
+from tpy.backend import BackendSettings
+from tpy.config import ModelConfig
+from tpy_data.backends.sklearn import create
+
+backend = create(BackendSettings(name="sklearn"))
+assert backend.capabilities.version
+print("sklearn" in sys.modules)
+backend.auto_complete(context_of(Path(sys.argv[1]), ModelConfig(name="m", backend="sklearn")))
+print("sklearn" in sys.modules, *({"torch", "dask", "cupy"} & sys.modules.keys()))
+import sklearn.externals.array_api_compat.numpy
+assert None not in sys.modules.values()
+"""
+
+
+def test_scikit_learn_is_imported_with_a_model_and_no_other_framework_with_it(tmp_path: Path) -> None:
+    context = context_of(tmp_path, config())
+    io.dump(linear_model.LinearRegression().fit([[0.0], [1.0]], [0.0, 1.0]), context.version_directory / "model.skops")
+    done = subprocess.run([sys.executable, "-c", IMPORTS, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("False\nTrue\n", 0), done.stderr

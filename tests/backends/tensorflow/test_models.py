@@ -246,6 +246,12 @@ class TestSessions:
         assert len(native_threads() - before) >= 8  # those of earlier sessions may end meanwhile
         model.unload()
 
+    def test_more_threads_than_can_be_meant(self) -> None:
+        with pytest.raises(
+            InvalidArgument, match=r"'TF_NUM_INTRA_THREADS' of model 'm' asks for 2000000000 threads; expected at"
+        ):
+            model_settings(config(parameters=parameters(TF_NUM_INTRA_THREADS="2000000000")))
+
     def test_a_host_policy_bounds_the_threads(self) -> None:
         settings = model_settings(config())
         assert settings.within(HostPolicy(cpu_cores=(2, 3)).cpu_cores).intra_threads == 2

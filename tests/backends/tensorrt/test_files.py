@@ -216,10 +216,11 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("content", "text"),
         [
-            (b"", "'model.plan' is no engine of TensorRT: it is empty"),
+            (b"", "'model.plan' is no engine of TensorRT: the file is empty"),
             (b"version https://git-lfs.github.com/spec/v1\noid", "it is a pointer of Git LFS"),
             (container(bytes(100), size=20516), "it is cut off: 164 of 20516 bytes"),
-            (b"PK\x03\x04 and so on", "the file is no engine of TensorRT, or not of tensorrt (Serialization assertion"),
+            (b"PK\x03\x04 and so on", "'model.plan' is no engine of TensorRT: it is a zip archive: it is served with backend: "),
+            (b"\xffPK and so on", "the file is no engine of TensorRT, or not of tensorrt (Serialization assertion"),
         ],
     )
     def test_what_is_no_engine(self, tmp_path: Path, content: bytes, text: str) -> None:

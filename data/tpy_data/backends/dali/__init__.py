@@ -8,16 +8,19 @@ which is imported when the first model names this backend.
 
 from __future__ import annotations
 
+from typing import Final
+
 from tpy.backend import Backend, BackendSettings
-from tpy_data.backends.creation import importing
+from tpy_data.backends.creation import Needs, importing
 
 __all__ = ["create"]
+
+NEEDS: Final = Needs("DALI", ("nvidia-dali-cuda120", "nvidia-dali-cuda130"), extra="dali")
 
 
 def create(settings: BackendSettings) -> Backend:
     """The entry point. Raises Unavailable when DALI is not installed, InvalidArgument for a bad setting."""
     wrong_library = (ImportError, OSError, AttributeError)  # the two latter for one that is not the expected one
-    install = "tpy's extra `dali`, or `pip install nvidia-dali-cuda120`"
-    with importing("DALI", name=settings.name, install=install, errors=wrong_library):
+    with importing(NEEDS, name=settings.name, errors=wrong_library):
         from tpy_data.backends.dali.backend import DaliBackend
     return DaliBackend(settings)

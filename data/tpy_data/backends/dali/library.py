@@ -97,7 +97,7 @@ class Placement(ctypes.Structure):
 
 
 class Sample(ctypes.Structure):
-    """A tensor of a batch."""
+    """A tensor: one of a batch, or a whole batch as one."""
 
     _fields_ = (
         ("ndim", ctypes.c_int),
@@ -140,6 +140,10 @@ _ARGUMENTS: dict[str, Sequence[Any]] = {
     "daliTensorListGetByteSize": (ctypes.c_void_p, POINTER(ctypes.c_size_t)),
     "daliTensorListCopyOut": (ctypes.c_void_p, ctypes.c_void_p, Placement, ctypes.c_void_p, ctypes.c_int),
     "daliTensorListDecRef": (ctypes.c_void_p, POINTER(ctypes.c_int)),
+    "daliTensorListGetBufferPlacement": (ctypes.c_void_p, POINTER(Placement)),
+    "daliTensorListViewAsTensor": (ctypes.c_void_p, POINTER(ctypes.c_void_p)),
+    "daliTensorGetDesc": (ctypes.c_void_p, POINTER(Sample)),
+    "daliTensorDecRef": (ctypes.c_void_p, POINTER(ctypes.c_int)),
 }  # fmt: skip
 for _name, _arguments in _ARGUMENTS.items():
     getattr(_LIBRARY, _name).argtypes = _arguments
@@ -151,6 +155,12 @@ def call(name: str, *arguments: Any) -> None:
     if getattr(_LIBRARY, name)(*arguments) != _SUCCESS:
         text = (_LIBRARY.daliGetLastErrorMessage() or b"no reason").decode(errors="replace").strip()
         raise Internal(f"DALI error: {text}")
+
+
+def succeeds(name: str, *arguments: Any) -> bool:
+    """Call a function that may say no."""
+    status: int = getattr(_LIBRARY, name)(*arguments)
+    return status == _SUCCESS
 
 
 def trace_of(outputs: ctypes.c_void_p, operator: bytes, name: bytes) -> bytes | None:

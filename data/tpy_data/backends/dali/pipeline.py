@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import weakref
 from collections.abc import Mapping, Sequence
 from ctypes import POINTER, byref
 from typing import Any, NamedTuple
@@ -17,6 +18,9 @@ from tpy_data.backends.dali.description import PipelineDescription, TensorDescri
 from tpy_data.backends.dali.library import IODescription, PipelineParameters, Sample, call
 
 Array = np.ndarray[Any, Any]
+
+_LENT_BYTES_MIN = 16 * 1024
+"""Outputs from this size are not copied; to lend takes longer than to copy less."""
 
 
 class Samples(NamedTuple):
@@ -87,7 +91,7 @@ class Pipeline:
         try:
             call("daliPipelineRun", handle)
             call("daliPipelinePopOutputs", handle, byref(outputs))
-            made = [_samples(outputs, index) for index in range(len(self._outputs))]
+            made = [_samples(outputs, index, self._fed) for index in range(len(self._outputs))]
             self.consumed = self._is_consumed(outputs)
         except Internal:
             self.close()
@@ -149,7 +153,7 @@ class _TensorList:
         return self
 
     def __exit__(self, *_: object) -> None:
-        call("daliTensorListDecRef", self.handle, byref(ctypes.c_int()))
+        call("daliTensorListDecRef", self.handle, None)
 
     def attach(self, datatype: DataType, samples: Sequence[Array], layout: bytes) -> None:
         """All have as many dimensions as the first. Raises Internal."""
@@ -166,7 +170,23 @@ class _TensorList:
         call("daliTensorListAttachSamples", self.handle, len(samples), ndim, number, layout, descriptions, None)
 
 
-def _samples(outputs: ctypes.c_void_p, index: int) -> Samples:
+class _Lent:
+    """Lends numpy the memory of an output on the host, which DALI uses for no other run meanwhile. `fed` are the inputs of the
+    run: where the pipeline passes one of them on, the memory is theirs."""
+
+    def __init__(self, tensor: ctypes.c_void_p, datatype: DataType, address: int, count: int, fed: object) -> None:
+        """The tensor is given back with this object, in whatever thread that is."""
+        self._fed = fed
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": datatype.numpy.str,
+            "shape": (count,),
+            "data": (address, True),
+        }
+        weakref.finalize(self, call, "daliTensorDecRef", tensor, None).atexit = False
+
+
+def _samples(outputs: ctypes.c_void_p, index: int, fed: object) -> Samples:
     tensors = ctypes.c_void_p()
     call("daliPipelineOutputsGet", outputs, byref(tensors), index)
     try:
@@ -178,14 +198,26 @@ def _samples(outputs: ctypes.c_void_p, index: int) -> Samples:
         datatype = library.DATATYPE_OF.get(number.value)
         if datatype is None:
             raise Internal(f"DALI error: output {index} is of a type (number {number.value}) that the protocol has not")
-        flat = np.empty(size.value // datatype.itemsize, datatype.numpy)
-        if size.value:
-            call("daliTensorListCopyOut", tensors, flat.ctypes.data, library.ON_HOST, None, library.COPY_AND_WAIT)
         extents = count.value * ndim.value
         table = np.ctypeslib.as_array(shapes, (extents,)).copy() if extents else np.empty(0, np.int64)
+        flat = _flat(tensors, datatype, size.value, fed)
         return Samples(datatype, table.reshape(count.value, ndim.value), flat)
     finally:
-        call("daliTensorListDecRef", tensors, byref(ctypes.c_int()))
+        call("daliTensorListDecRef", tensors, None)
+
+
+def _flat(tensors: ctypes.c_void_p, datatype: DataType, size: int, fed: object) -> Array:
+    """The elements of all samples: of a batch of one shape on the host where they are, else a copy."""
+    place, whole, description = library.Placement(), ctypes.c_void_p(), library.Sample()
+    call("daliTensorListGetBufferPlacement", tensors, byref(place))
+    on_host = place.device_type == library.ON_HOST.device_type
+    if on_host and size >= _LENT_BYTES_MIN and library.succeeds("daliTensorListViewAsTensor", tensors, byref(whole)):
+        call("daliTensorGetDesc", whole, byref(description))
+        return np.asarray(_Lent(whole, datatype, description.data, size // datatype.itemsize, fed))
+    flat = np.empty(size // datatype.itemsize, datatype.numpy)
+    if size:
+        call("daliTensorListCopyOut", tensors, flat.ctypes.data, library.ON_HOST, None, library.COPY_AND_WAIT)
+    return flat
 
 
 def _tensor(description: IODescription) -> TensorDescription:

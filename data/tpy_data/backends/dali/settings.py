@@ -8,7 +8,7 @@ import msgspec
 
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument
-from tpy_data.backends.parameter_values import parse_integer
+from tpy_data.backends.parameter_values import parse_integer, require_few_threads
 
 _SEPARATOR = ":"
 
@@ -39,7 +39,7 @@ def model_settings(config: ModelConfig) -> ModelSettings:
     """Parse a model's `parameters`. Raises InvalidArgument for a wrong number."""
     threads = None
     if "num_threads" in config.parameters:
-        threads = parse_integer(config.parameter("num_threads"), bits=32)
+        threads = require_few_threads(config, "num_threads", parse_integer(config.parameter("num_threads"), bits=32))
         if threads < 1 and threads != -1:  # -1 is Triton's word for "as the pipeline says"
             raise InvalidArgument(f"parameter 'num_threads' of model '{config.name}' must be a positive number, got {threads}")
     split = frozenset(_list(config.parameter("split_along_outer_axis", "")))

@@ -11,9 +11,10 @@ from typing import Final
 from tpy.backend import ModelContext
 from tpy.errors import Internal, TpyError
 from tpy.limits import DALI_SERIALIZE_S_MAX
+from tpy_data.backends.contents import contents_of
 from tpy_data.backends.dali import serializing
 from tpy_data.backends.dali.library import is_pipeline
-from tpy_data.backends.model_file import model_file
+from tpy_data.backends.model_file import model_file, read_whole
 
 DEFAULT_FILENAME: Final = "model.dali"
 PYTHON_FILENAME: Final = "dali.py"
@@ -26,7 +27,7 @@ def read_pipeline(context: ModelContext) -> bytes:
     fallback = context.version_directory / PYTHON_FILENAME
     try:
         path = model_file(context, (DEFAULT_FILENAME, PYTHON_FILENAME))
-        content = path.read_bytes()
+        content = read_whole(path, context.config.name)
         if is_pipeline(content):
             return content
         return serialized(path, context.config.name)
@@ -37,8 +38,10 @@ def read_pipeline(context: ModelContext) -> bytes:
 
 
 def serialized(path: Path, model: str) -> bytes:
-    """Runs the file in a process of its own. Raises Internal with the end of what that says."""
+    """Runs the file in a process of its own. Raises Internal with the end of what that says, and for one that is no .py."""
     failed = f"unable to load model '{model}': '{path.name}' is neither a serialized pipeline of DALI nor a Python file of one"
+    if path.suffix != ".py":
+        raise Internal(failed + contents_of(path, "dali", "write one by Pipeline.serialize(filename=...)"))
     with tempfile.TemporaryDirectory(prefix="tpy_dali_") as folder:
         target = Path(folder) / DEFAULT_FILENAME
         program = [sys.executable, "-P", serializing.__file__, str(path), str(target)]

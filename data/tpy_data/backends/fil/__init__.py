@@ -9,14 +9,18 @@ backend.
 
 from __future__ import annotations
 
+from typing import Final
+
 from tpy.backend import Backend, BackendSettings
-from tpy_data.backends.creation import importing
+from tpy_data.backends.creation import Needs, importing
 
 __all__ = ["create"]
+
+NEEDS: Final = Needs("treelite", ("treelite",), extra="fil")
 
 
 def create(settings: BackendSettings) -> Backend:
     """The entry point. Raises Unavailable when treelite is not installed, InvalidArgument for a bad setting."""
-    with importing("treelite", name=settings.name, install="tpy's extra `fil`, or `pip install treelite`"):
+    with importing(NEEDS, name=settings.name):
         from tpy_data.backends.fil.backend import fil_backend
     return fil_backend(settings)

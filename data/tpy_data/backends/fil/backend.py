@@ -36,6 +36,8 @@ class FilModel:
         config, unused = self._context.config, self._settings.without_effect
         if unused:
             self._context.log("warning", f"model '{config.name}': parameters {', '.join(unused)} have no effect on a CPU")
+        if (threads := self._forest.threads) != self._settings.threads:
+            self._context.log("warning", f"model '{config.name}': cpu_nthread is {threads}: as many as OpenMP may have here")
         validate(config, self._forest.signature)
 
     def create_instance(self, placement: InstancePlacement) -> ModelInstance:

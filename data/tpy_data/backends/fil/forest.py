@@ -14,6 +14,7 @@ import treelite
 from tpy.config import ModelConfig
 from tpy.errors import Internal, TpyError, Unsupported
 from tpy.messages import DataType
+from tpy_data.backends.contents import contents_of
 from tpy_data.backends.fil.lightgbm_text import CUT_SHORT, check_text
 from tpy_data.backends.fil.settings import ModelSettings, type_of
 from tpy_data.backends.named_tensors import Array
@@ -41,7 +42,7 @@ class Forest:
         model_type = settings.model_type or type_of(path.name)
         treelite.core._LIB.TreeliteRegisterLogCallback(_UNLOGGED)  # for this thread
         try:
-            self._model = _read(path, model_type, settings)
+            self._model = _read(path, model_type, config.name, settings)
         except TpyError:
             raise
         except Exception as error:
@@ -54,6 +55,8 @@ class Forest:
                 f"model '{config.name}' has {len(classes)} targets of several classes each, which no output can hold"
             )
         self._settings = settings
+        self.threads = self._usable_threads(settings.threads)
+        """Fewer than the configuration says, where this machine has not so many."""
         self._class_count = max(classes)
         self._classifies = task in (_BINARY, _MULTICLASS) if settings.is_classifier is None else settings.is_classifier
         self._columns = self._column_count(len(classes), config)
@@ -66,13 +69,25 @@ class Forest:
         """As `NamedProgram`. An output of one column comes without its dimension, as from Triton's backend."""
         rows = feed[INPUT]
         try:
-            raw = treelite.gtil.predict(self._model, rows, nthread=self._settings.threads)
+            raw = treelite.gtil.predict(self._model, rows, nthread=self.threads)
         except Exception as error:
             raise Internal(f"treelite execute failure: {_text_of(error)}") from error
         return [self._answer(raw.reshape(len(rows), raw.shape[1] * raw.shape[2]))]
 
     def close(self) -> None:
         """As `NamedProgram`: the trees are all instances'."""
+
+    def _usable_threads(self, wanted: int) -> int:
+        """treelite refuses to run with more threads than OpenMP would use. Raises Internal."""
+        no_rows = np.zeros((0, int(self._model.num_feature)), np.float32)  # no tree is walked
+        try:
+            treelite.gtil.predict(self._model, no_rows, nthread=wanted)
+        except Exception as error:
+            most = re.search(r"nthread cannot exceed (\d+)", str(error))
+            if most is None:
+                raise Internal(f"treelite execute failure: {_text_of(error)}") from error
+            return int(most[1])
+        return wanted
 
     def _column_count(self, target_count: int, config: ModelConfig) -> int:
         """As Triton has them; the one probability of a binary classifier becomes two where the configuration does not say 1."""
@@ -94,9 +109,9 @@ class Forest:
         return made.reshape(-1) if self._columns == 1 else made
 
 
-def _read(path: Path, model_type: str, settings: ModelSettings) -> Any:
+def _read(path: Path, model_type: str, model: str, settings: ModelSettings) -> Any:
     if model_type == "lightgbm":
-        check_text(path)
+        check_text(path, model)
         return treelite.frontend.load_lightgbm_model(path)
     if model_type == "treelite_checkpoint":
         return _checkpoint(path)
@@ -131,13 +146,17 @@ def _format_of(path: Path) -> str:
 def _unreadable(path: Path, model_type: str, config: ModelConfig, error: Exception) -> TpyError:
     return Internal(
         f"unable to load model '{config.name}': treelite {VERSION} cannot read '{path.name}' as model_type {model_type}: "
-        f"{_text_of(error)}"
+        f"{_text_of(error)}{contents_of(path, 'fil')}"
     )
 
 
 def _text_of(error: Exception) -> str:
     """treelite's message without the time and the place in its source."""
-    text = re.sub(r"\[[\d:]+\] \S+?:\d+: ", "", str(error)).strip()
+    text = re.sub(r"(\[[\d:]+\] \S+?:\d+: )|(Check failed: [^\n]*?: (?=[A-Z]))", "", str(error)).strip()
     if "sax_parse" in text:
         return "it is no UBJSON, or cut short"
+    if "codec can't decode" in text or "basic_string" in text:
+        return "it is not in that format"
+    if "bad_alloc" in text:
+        return "it is not in that format, or memory is short"
     return next(iter(text.splitlines()), "no reason")

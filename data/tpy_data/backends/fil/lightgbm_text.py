@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tpy.errors import Unsupported
+from tpy_data.backends.model_file import read_whole
 
 CUT_SHORT: Final = "the file is cut short"
 
@@ -14,10 +15,10 @@ _MISSING_TYPE_ZERO = 1
 """In bits 2 and 3 of a decision's type."""
 
 
-def check_text(path: Path) -> None:
+def check_text(path: Path, model: str) -> None:
     """Raises ValueError for a file that is shorter than its header says, Unsupported for zeros that count as missing: treelite
     takes them for numbers, and gives other answers than LightGBM."""
-    text = path.read_bytes()
+    text = read_whole(path, model)
     sizes = re.search(rb"^tree_sizes=([\d ]+)$", text, re.MULTILINE)
     trees = text.find(b"\nTree=0")
     if sizes is not None and len(text) - (trees + 1) < sum(map(int, sizes[1].split())):

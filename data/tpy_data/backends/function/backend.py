@@ -128,6 +128,8 @@ class FunctionInstance:
     def _named(self, returned: object) -> Mapping[str, object]:
         """Returns the values of the function by the names of the outputs."""
         names = list(self._types)
+        if type(returned) is np.ndarray and len(names) == 1:
+            return {names[0]: returned}
         if isinstance(returned, Mapping):
             unknown = [str(name) for name in returned if name not in self._types]
             if unknown:

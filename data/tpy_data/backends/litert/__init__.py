@@ -8,14 +8,18 @@ when the first model names this backend.
 
 from __future__ import annotations
 
+from typing import Final
+
 from tpy.backend import Backend, BackendSettings
-from tpy_data.backends.creation import importing
+from tpy_data.backends.creation import Needs, importing
 
 __all__ = ["create"]
+
+NEEDS: Final = Needs("LiteRT", ("ai-edge-litert",), extra="litert")
 
 
 def create(settings: BackendSettings) -> Backend:
     """The entry point. Raises Unavailable when LiteRT is not installed, InvalidArgument for a bad setting."""
-    with importing("LiteRT", name=settings.name, install="tpy's extra `litert`, or `pip install ai-edge-litert`"):
+    with importing(NEEDS, name=settings.name):
         from tpy_data.backends.litert.backend import litert_backend
     return litert_backend(settings)

@@ -14,12 +14,14 @@ from tpy.config import ModelConfig
 from tpy.errors import Internal, InvalidArgument, Unsupported
 from tpy.messages import DataType
 from tpy.messages.datatypes import from_numpy
+from tpy_data.backends.contents import contents_of
 from tpy_data.backends.named_tensors import Array
 from tpy_data.backends.signature import VARIABLE, Signature, TensorInfo
 
 VERSION: Final[str] = ai_edge_litert.__version__
 
 _SIGNATURE = "serving_default"
+_NOT_READ = ("Flatbuffer", "mmap", "schema version")
 
 
 class LoadedFile:
@@ -44,8 +46,9 @@ class LoadedFile:
         except InvalidArgument:
             raise
         except Exception as error:
-            text = str(error) or "it gives no reason, as where memory is short"
-            raise Internal(f"unable to load model '{config.name}': LiteRT cannot read '{path.name}': {text}") from error
+            text = str(error).strip() or "it gives no reason, as where memory is short"
+            advice = contents_of(path, "litert") if any(word in text for word in _NOT_READ) else ""
+            raise Internal(f"unable to load model '{config.name}': LiteRT cannot read '{path.name}': {text}{advice}") from error
         self._inputs = {name: int(each["index"]) for name, each in inputs.items()}
         self._outputs = {name: int(each["index"]) for name, each in outputs.items()}
         self._shapes: dict[str, tuple[int, ...]] = {}

@@ -18,13 +18,13 @@ class NativeInstance:
         self._handle = handle
         self._name = name
         self._log = context.log
-        self._run = native.function("tpy_execute")
+        self._run = native.function("tpy_instance_executor")(handle)
         self.has_readiness_check: bool = bool(native.function("tpy_instance_has_ready")(handle))
 
     def execute(self, batch: ExecutionBatch) -> Sequence[ExecutionResult]:
         """As `ModelInstance.execute`. Requests that the library keeps are answered later. Raises InstanceFailure when it has
         written beyond a buffer: nothing of this process's memory can be relied upon then."""
-        results: Sequence[ExecutionResult] | None = self._run(self._handle, batch.requests, batch.times)
+        results: Sequence[ExecutionResult] | None = self._run(batch.requests, batch.times)
         if results is None:
             raise InstanceFailure(f"instance '{self._name}' has written beyond the buffer of an output")
         return results

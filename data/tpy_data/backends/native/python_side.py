@@ -24,7 +24,6 @@ def callables() -> tuple[object, ...]:
         ExecutionResult,
         _failure,
         Tensor,
-        np.ndarray,
         _bytes_array,
         [BY_NUMBER[number] for number in numbers],
         [BY_NUMBER[number].numpy for number in numbers],

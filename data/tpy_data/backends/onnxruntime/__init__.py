@@ -8,20 +8,22 @@ the first model names this backend.
 
 from __future__ import annotations
 
+from typing import Final
+
 from tpy.backend import Backend, BackendSettings
-from tpy_data.backends.creation import importing
+from tpy_data.backends.creation import Needs, importing
 
 __all__ = ["create"]
 
-_INSTALL = "`pip install onnxruntime`, or with `pip install onnxruntime-gpu` for NVIDIA GPUs"
+NEEDS: Final = Needs(
+    "ONNX Runtime",
+    ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino"),
+    advice="`pip install onnxruntime`, or with `pip install onnxruntime-gpu` for NVIDIA GPUs",
+)
 
 
 def create(settings: BackendSettings) -> Backend:
     """The entry point. Raises Unavailable when no ONNX Runtime is installed, InvalidArgument for a bad setting."""
-    with importing(
-        "ONNX Runtime",
-        name=settings.name,
-        install=_INSTALL,
-    ):
+    with importing(NEEDS, name=settings.name):
         from tpy_data.backends.onnxruntime.backend import OnnxRuntimeBackend
     return OnnxRuntimeBackend(settings)

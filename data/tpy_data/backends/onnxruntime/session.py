@@ -14,6 +14,7 @@ import onnxruntime
 
 from tpy.errors import Internal, Unsupported
 from tpy.messages import DataType
+from tpy_data.backends.contents import contents_of
 from tpy_data.backends.onnxruntime.providers import CUDA, TENSORRT, Provider, captures
 from tpy_data.backends.onnxruntime.settings import BackendConfig, SessionSettings
 from tpy_data.backends.onnxruntime.signature import tensor_info
@@ -27,6 +28,8 @@ _ORT_FAIL = 1
 _HOST_MEMORY = ("Cpu", "CudaPinned")
 BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
 _ERROR_TEXT = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
+
+_NOT_READ = ("Protobuf parsing failed", "No graph was found in the protobuf")
 
 _LIBRARIES = {
     CUDA: "; its libraries come with `pip install 'onnxruntime-gpu[cuda,cudnn]'`",
@@ -105,7 +108,10 @@ class Session:
                 enable_fallback=0,  # never on other devices than the configuration's without a word
             )
         except Exception as error:
-            raise runtime_error(error) from error
+            failed = runtime_error(error)
+            if any(text in failed.message for text in _NOT_READ):
+                failed = Internal(f"{failed.message}{contents_of(path, 'onnxruntime')}")
+            raise failed from error
         running = self._session.get_providers()
         for name, _ in providers:
             if name not in running:

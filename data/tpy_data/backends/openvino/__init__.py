@@ -9,14 +9,18 @@ in the modules beside this package: `signature`, `completion`, `validation`, `na
 
 from __future__ import annotations
 
+from typing import Final
+
 from tpy.backend import Backend, BackendSettings
-from tpy_data.backends.creation import importing
+from tpy_data.backends.creation import Needs, importing
 
 __all__ = ["create"]
+
+NEEDS: Final = Needs("OpenVINO", ("openvino",), extra="openvino")
 
 
 def create(settings: BackendSettings) -> Backend:
     """The entry point. Raises Unavailable when OpenVINO is not installed, InvalidArgument for a bad setting."""
-    with importing("OpenVINO", name=settings.name, install="tpy's extra `openvino`, or `pip install openvino`"):
+    with importing(NEEDS, name=settings.name):
         from tpy_data.backends.openvino.backend import openvino_backend
     return openvino_backend(settings)

@@ -13,6 +13,7 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import ModelInput
 from tpy.errors import Internal, InvalidArgument, TpyError, Unsupported
 from tpy.messages import DataType
+from tpy_data.backends.contents import contents_of
 from tpy_data.backends.openvino.settings import ModelSettings, named_by_triton
 from tpy_data.backends.signature import VARIABLE, Signature, TensorInfo
 
@@ -48,12 +49,12 @@ class Network:
         """Raises Internal for a file that is no model, InvalidArgument for shapes that it cannot take, Unsupported for a type
         that cannot be served."""
         self._core = openvino.Core()
+        for library in settings.extensions:
+            self._add_operators(library, config)
         try:
-            for library in settings.extensions:
-                self._core.add_extension(library)
             self._model = self._core.read_model(path)
         except Exception as error:
-            raise failure(f"failed to read '{path.name}' of model '{config.name}'", error) from error
+            raise _unreadable(path, config, error) from error
         wanted = {tensor.name for tensor in config.input} | {tensor.name for tensor in config.output}
         self.fixed_batch = config.max_batch_size if config.max_batch_size > 0 and not settings.dynamic_batch else None
         self._inputs = {_name(port, wanted): index for index, port in enumerate(self._model.inputs)}
@@ -85,6 +86,16 @@ class Network:
         except Exception as error:
             text = ", ".join(f"{key}={value}" for key, value in given.items())
             raise failure(f"failed to compile the model for {device}" + (f" with {text}" if text else ""), error) from error
+
+    def _add_operators(self, library: str, config: ModelConfig) -> None:
+        try:
+            self._core.add_extension(library)
+        except Exception as error:
+            raise failure(
+                f"failed to load the library of operators '{library}' of model '{config.name}' (op_library_filename, "
+                "CPU_EXTENSION_PATH)",
+                error,
+            ) from error
 
     def _reshape(self, config: ModelConfig, settings: ModelSettings) -> None:
         """Open the first dimension of models that are to batch, or set it to their one size; with RESHAPE_IO_LAYERS give inputs
@@ -133,12 +144,20 @@ def _dims(tensor: ModelInput) -> tuple[int, ...]:
     return tensor.dims if tensor.reshape is None else tensor.reshape.shape
 
 
+def _unreadable(path: Path, config: ModelConfig, error: Exception) -> TpyError:
+    file = path / "saved_model.pb" if path.is_dir() else path
+    reason = text_of(error)
+    advice = contents_of(file, "openvino") if "weights" not in reason else f"; {path.with_suffix('.bin').name} belongs to it"
+    if "Available frontends" in reason and advice:  # it knows as little of the file as its name
+        reason = f"OpenVINO {VERSION} does not know its format"
+    return Internal(f"openvino error: failed to read '{path.name}' of model '{config.name}': {reason}{advice}")
+
+
 def text_of(error: Exception) -> str:
     """OpenVINO's message without the places in its source."""
     lines = [line.strip() for line in str(error).splitlines()]
-    return (
-        " ".join(line for line in lines if line and not line.startswith(("Exception from", "WARNING:", "E0000"))) or "no reason"
-    )
+    text = " ".join(line for line in lines if line and not line.startswith(("Exception from", "WARNING:", "E0000")))
+    return "memory is short" if text == "std::bad_alloc" else text or "no reason"
 
 
 def failure(what: str, error: Exception) -> TpyError:

@@ -2,7 +2,7 @@
 
 Decides: which interpreter runs a model, how it is started, fed, watched and ended. Each instance is a process of its own, so
 that a crash, a leak or a held interpreter lock stays the model's (parameter TPY_PYTHON_ISOLATION "thread" runs it in the server
-instead). Never does: import model code into the server (unless told so), unpickle anything, use an event loop.
+instead). Never does: import model code into the server (unless configured so), unpickle anything, use an event loop.
 
 Read `backend.py`, then `instance/process_instance.py`, and `protocol/connection.py` and `environment/process.py` under it. The
 folder `worker` is what runs in that process; it imports nothing of the server.

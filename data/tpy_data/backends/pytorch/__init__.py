@@ -11,14 +11,18 @@ signature), `settings` (parameters), `script`, `exported` and `package` with `ca
 
 from __future__ import annotations
 
+from typing import Final
+
 from tpy.backend import Backend, BackendSettings
-from tpy_data.backends.creation import importing
+from tpy_data.backends.creation import Needs, importing
 
 __all__ = ["create"]
+
+NEEDS: Final = Needs("PyTorch", ("torch",), extra="torch")
 
 
 def create(settings: BackendSettings) -> Backend:
     """The entry point. Raises Unavailable when PyTorch is not installed, InvalidArgument for a bad setting."""
-    with importing("PyTorch", name=settings.name, install="tpy's extra `torch`, or `pip install torch`"):
+    with importing(NEEDS, name=settings.name):
         from tpy_data.backends.pytorch.backend import PyTorchBackend
     return PyTorchBackend(settings)

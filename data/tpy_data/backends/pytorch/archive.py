@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 from tpy.errors import InvalidArgument
+from tpy_data.backends.contents import contents_of
 
 
 class FileKind(enum.Enum):
@@ -31,7 +32,8 @@ def file_kind(path: Path) -> FileKind:
             names = {_inside(name) for name in archive.namelist()}
     except zipfile.BadZipFile:
         raise InvalidArgument(
-            f"'{path}' is not a model of PyTorch: it is no zip archive, as all of them are since PyTorch 1.6; {_HOW_TO_SAVE}"
+            f"'{path}' is not a model of PyTorch: it is no zip archive, as all of them are since PyTorch 1.6"
+            f"{contents_of(path, 'pytorch')}; {_HOW_TO_SAVE}"
         ) from None
     if any(name.startswith(_AOT_FOLDER) for name in names):
         return FileKind.AOT_PACKAGE

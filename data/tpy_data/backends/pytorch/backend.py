@@ -48,7 +48,7 @@ class PyTorchBackend:
             ragged=True,
             batch_io=True,
             gpus_unusable="" if torch.cuda.is_available() else _without_cuda(),
-            version=torch.__version__,
+            version=str(torch.__version__),  # of a class of its own, which no message to a worker holds
         )
 
     @property

@@ -5,20 +5,27 @@ A pickle runs code when it is loaded, so that files of joblib and pickle are ref
 that skops does not trust are refused. Instances run in worker processes unless a configuration says otherwise.
 
 The parts, in the order to read them: `files` (reads one, or refuses to), `estimator` (inputs and outputs of an estimator, and a
-call), `backend`. scikit-learn is imported by `files`, when the first model names this backend.
+call), `backend`. scikit-learn is imported with the first model, not with the backend.
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from typing import Final
+
 from tpy.backend import Backend, BackendSettings, Isolation
-from tpy_data.backends.creation import importing
+from tpy_data.backends.creation import Needs, importing
 
 __all__ = ["create"]
+
+NEEDS: Final = Needs("scikit-learn", ("scikit-learn",), extra="sklearn")
 
 
 def create(settings: BackendSettings) -> Backend:
     """The entry point. Raises Unavailable when scikit-learn is not installed, InvalidArgument for a bad setting."""
-    with importing("scikit-learn", name=settings.name, install="tpy's extra `sklearn`, or `pip install scikit-learn`"):
+    with importing(NEEDS, name=settings.name):
+        if find_spec("sklearn") is None:  # it is imported with the first model
+            raise ImportError("No module named 'sklearn'")
         from tpy_data.backends.sklearn.backend import sklearn_backend
     return sklearn_backend(settings)
 

@@ -52,7 +52,7 @@ class Estimator:
         self._by_column = any(tensor.name in self._names for tensor in given)
         self._frame = _frames() if self._names else None
         if self._by_column and self._frame is None:
-            raise Unsupported(f"model '{config.name}': inputs that are columns need pandas, which is not installed")
+            raise _without_pandas(config)
         inputs = {info.name: info for info in self._inputs(given, config)}
         outputs = {name: self._output(name, inputs, config) for name in self._methods}
         listed = {output.name for output in config.output}
@@ -93,6 +93,8 @@ class Estimator:
         except Unsupported:
             raise
         except Exception as error:
+            if self._frame is None and "dataframe" in str(error).lower():
+                raise _without_pandas(config) from error
             if declared is None and not config.output and name in _COMPLETED:
                 raise _not_tried(name, error, config, self._names) from error
             return TensorInfo(name, declared or DataType.FP64, None)
@@ -163,6 +165,13 @@ def _frames() -> Any:
     except ImportError:
         return None
     return pandas.DataFrame
+
+
+def _without_pandas(config: ModelConfig) -> Unsupported:
+    return Unsupported(
+        f"model '{config.name}': the estimator takes its columns by name, which needs pandas; install it with tpy's extra "
+        "`pandas`, or `pip install pandas`"
+    )
 
 
 def _not_tried(name: str, error: Exception, config: ModelConfig, names: Sequence[str]) -> InvalidArgument:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import joblib
 import msgspec
-import sklearn
 
 from tpy.backend import ModelContext
 from tpy.errors import Internal, TpyError, Unavailable, Unsupported
+from tpy_data.backends.contents import contents_of
 from tpy_data.backends.model_file import model_file
 from tpy_data.backends.parameter_values import parse_boolean
 
-VERSION: Final[str] = sklearn.__version__
+VERSION: Final[str] = importlib.metadata.version("scikit-learn")
+"""scikit-learn is imported with the first model only: that takes seconds, and every worker does it again."""
+
 SWITCH: Final = "allow-pickle"
 TYPES: Final = "trusted-types"
 FILENAMES: Final = ("model.skops", "model.joblib", "model.pkl")
+
+_OTHER_FRAMEWORKS = ("torch", "cupy", "dask")
+"""Those of which scikit-learn has adapters."""
 
 
 class Trust(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +55,7 @@ def read_estimator(context: ModelContext, trust: Trust) -> Any:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
-            estimator = _read_skops(path, context, trust) if skops else joblib.load(path)
+            estimator = _read_skops(path, context, trust) if skops else _read_pickle(path)
         except TpyError:
             raise
         except ModuleNotFoundError as error:
@@ -58,9 +65,10 @@ def read_estimator(context: ModelContext, trust: Trust) -> Any:
             ) from error
         except Exception as error:
             text = (str(error).splitlines() or [""])[0]
+            advice = "" if isinstance(error, MemoryError) else contents_of(path, "sklearn", "it is no file of skops or joblib")
             raise Internal(
                 f"unable to load model '{context.config.name}': scikit-learn {VERSION} cannot read '{path.name}': "
-                f"{type(error).__name__}: {text}"
+                f"{type(error).__name__}: {text}{advice}"
             ) from error
     for warning in told:
         context.log("warning", f"model '{context.config.name}': {str(warning.message).splitlines()[0]}")
@@ -76,9 +84,16 @@ def _refusal(path: Path, context: ModelContext) -> str:
     )
 
 
+def _read_pickle(path: Path) -> Any:
+    import joblib
+
+    return joblib.load(path)
+
+
 def _read_skops(path: Path, context: ModelContext, trust: Trust) -> Any:
     try:
-        from skops import io
+        with _without_adapters():
+            from skops import io
     except ImportError as error:
         raise Unavailable(
             f"model '{context.config.name}': '{path.name}' needs skops, which cannot be imported ({error}); install it with "
@@ -91,3 +106,17 @@ def _read_skops(path: Path, context: ModelContext, trust: Trust) -> Any:
             f"if you do: --backend-config={context.config.backend},{TYPES}={';'.join(untrusted)}"
         )
     return io.load(path, trusted=[*trust.types])
+
+
+@contextmanager
+def _without_adapters() -> Iterator[None]:
+    """To list the estimators that there are, skops has scikit-learn import all of its packages, also its adapters of other
+    frameworks, which import these: seconds, and hundreds of megabytes. They are left out here, and can be imported later."""
+    prefix = "sklearn.externals.array_api_compat"
+    hidden = [name for framework in _OTHER_FRAMEWORKS if (name := f"{prefix}.{framework}") not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]  # None: it cannot be imported
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]

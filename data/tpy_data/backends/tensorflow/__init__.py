@@ -14,17 +14,20 @@ TensorFlow.
 from __future__ import annotations
 
 import os
+from typing import Final
 
 from tpy.backend import Backend, BackendSettings
-from tpy_data.backends.creation import importing
+from tpy_data.backends.creation import Needs, importing
 
 __all__ = ["create"]
+
+NEEDS: Final = Needs("TensorFlow", ("tensorflow-cpu", "tensorflow"), extra="tensorflow")
 
 
 def create(settings: BackendSettings) -> Backend:
     """The entry point. Raises Unavailable when TensorFlow is not installed, InvalidArgument for a bad setting."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors; its native code reads both once
     os.environ.setdefault("TF_OVERRIDE_GLOBAL_THREADPOOL", "1")  # else all sessions have the threads of the first
-    with importing("TensorFlow", name=settings.name, install="tpy's extra `tensorflow`, or `pip install tensorflow-cpu`"):
+    with importing(NEEDS, name=settings.name):
         from tpy_data.backends.tensorflow.backend import tensorflow_backend
     return tensorflow_backend(settings)

@@ -15,6 +15,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tpy.errors import Internal, InvalidArgument, Unavailable, Unsupported
 from tpy.messages import DataType
 from tpy.messages.datatypes import from_numpy
+from tpy_data.backends.contents import contents_of
+from tpy_data.backends.model_file import read_whole
 from tpy_data.backends.signature import Signature, TensorInfo, tensors_text
 from tpy_data.backends.tensorflow.settings import ModelSettings
 
@@ -33,14 +35,16 @@ def meta_graph(folder: Path, name: str, settings: ModelSettings) -> Any:
     binary, text = folder / "saved_model.pb", folder / "saved_model.pbtxt"
     try:
         if binary.is_file():
-            model = saved_model_pb2.SavedModel.FromString(binary.read_bytes())
+            model = saved_model_pb2.SavedModel.FromString(read_whole(binary, name))
         elif text.is_file():
             model = text_format.Parse(text.read_text(encoding="utf-8"), saved_model_pb2.SavedModel())
         else:
             raise Unavailable(f"'{folder}' is no SavedModel, for model instance '{name}': it holds no saved_model.pb")
     except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
-        raise Internal(f"unable to read the SavedModel of model '{name}': {error}") from error
+        raise _unreadable(binary if binary.is_file() else text, name, str(error)) from error
     graphs = list(model.meta_graphs)
+    if not graphs:
+        raise _unreadable(binary if binary.is_file() else text, name, "it holds no graphs")
     wanted = settings.graph_tag or _TAG
     for graph in graphs:
         if list(graph.meta_info_def.tags) == [wanted]:
@@ -52,6 +56,11 @@ def meta_graph(folder: Path, name: str, settings: ModelSettings) -> Any:
         f"unable to load model '{name}', its SavedModel has no graph with tag '{wanted}' (TF_GRAPH_TAG); tags of its "
         f"graphs: {tags}"
     )
+
+
+def _unreadable(file: Path, name: str, reason: str) -> Internal:
+    advice = contents_of(file, "tensorflow")
+    return Internal(f"unable to read the SavedModel of model '{name}': '{file.parent.name}/{file.name}': {reason}{advice}")
 
 
 def signature_of(graph: Any, name: str, settings: ModelSettings) -> tuple[Signature, Names, Names]:

@@ -16,6 +16,8 @@ from tpy.backend import InstancePlacement, ModelContext, state_specs
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
+from tpy_data.backends.contents import contents_of
+from tpy_data.backends.model_file import read_whole
 from tpy_data.backends.signature import VARIABLE, Signature, TensorInfo
 from tpy_data.backends.tensorflow.files import Names, datatype_of, meta_graph, signature_of
 from tpy_data.backends.tensorflow.settings import BackendConfig, ModelSettings
@@ -57,7 +59,7 @@ class LoadedGraph:
             tags = list(meta_graph(path, name, settings).meta_info_def.tags)
             described = signature_of(v1.saved_model.loader.load(self.session, tags, str(path)), name, settings)
         else:
-            _import_frozen(path)
+            _import_frozen(path, name)
             described = _signature_of_graph(self.session.graph, context.config)
         self._initialize(context, settings)
         return described
@@ -133,14 +135,19 @@ def _session_config(settings: ModelSettings, backend: BackendConfig, placement: 
     return config
 
 
-def _import_frozen(path: Path) -> None:
+def _no_graph(path: Path, name: str, reason: str) -> Internal:
+    advice = contents_of(path, "tensorflow")
+    return Internal(f"unable to load model '{name}': '{path.name}' is no graph of TensorFlow: {reason}{advice}")
+
+
+def _import_frozen(path: Path, name: str) -> None:
     definition = v1.GraphDef()
     try:
-        definition.ParseFromString(path.read_bytes())
+        definition.ParseFromString(read_whole(path, name))
     except DecodeError as error:
-        raise Internal(f"'{path.name}' is no graph of TensorFlow: {error}") from error
+        raise _no_graph(path, name, str(error)) from error
     if not definition.node:
-        raise Internal(f"'{path.name}' is no graph of TensorFlow: it holds no operations")
+        raise _no_graph(path, name, "it holds no operations")
     tf.import_graph_def(definition, name="")
 
 

@@ -9,7 +9,7 @@ import msgspec
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument, Unsupported
 from tpy_data.backends.completion import DEFAULT_MAX_BATCH_SIZE, default_max_batch_size
-from tpy_data.backends.parameter_values import parse_boolean, parse_integer
+from tpy_data.backends.parameter_values import parse_boolean, parse_integer, require_few_threads
 
 GRAPHDEF = "tensorflow_graphdef"
 SAVEDMODEL = "tensorflow_savedmodel"
@@ -85,7 +85,7 @@ def _count(config: ModelConfig, key: str) -> int:
     count = parse_integer(config.parameter(key, "0"), bits=32)
     if count < 0:
         raise InvalidArgument(f"parameter '{key}' must be non-negative number for TensorFlow model '{config.name}'")
-    return count
+    return require_few_threads(config, key, count)
 
 
 def _mixed_precision(config: ModelConfig) -> bool:

@@ -12,9 +12,14 @@ Nothing here imports TensorRT before the first model names this backend.
 
 from __future__ import annotations
 
+from typing import Final
+
 from tpy.backend import Backend, BackendSettings
+from tpy_data.backends.creation import Needs
 
 __all__ = ["create"]
+
+NEEDS: Final = Needs("TensorRT", ("tensorrt", "tensorrt-cu13", "tensorrt-cu12", "tensorrt-rtx-cu13"), extra="tensorrt")
 
 
 def create(settings: BackendSettings) -> Backend:

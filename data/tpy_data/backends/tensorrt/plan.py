@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
+from tpy_data.backends.contents import other_contents
 from tpy_data.backends.tensorrt.library import Library
 
 _CONTAINER_MAGIC = b"vtrt"
 _CONTAINER_SIZE = slice(16, 24)
 _CONTAINER_VERSION = slice(24, 28)
-_GIT_LFS = b"version https://git-lfs"
 
 _REBUILD = "build it again with the TensorRT that is to serve it"
 
@@ -21,12 +21,8 @@ _REBUILD = "build it again with the TensorRT that is to serve it"
 def read_plan(path: Path, model_name: str) -> bytes:
     """The file. Raises InvalidArgument for one that plainly is no whole engine."""
     content = path.read_bytes()
-    reason = ""
-    if not content:
-        reason = "it is empty"
-    elif content.startswith(_GIT_LFS):
-        reason = "it is a pointer of Git LFS: fetch the file itself (git lfs pull)"
-    elif content.startswith(_CONTAINER_MAGIC):
+    reason = other_contents(path, "tensorrt")
+    if content.startswith(_CONTAINER_MAGIC):
         size = int.from_bytes(content[_CONTAINER_SIZE], "little")
         if len(content) < size:
             reason = f"it is cut off: {len(content)} of {size} bytes"

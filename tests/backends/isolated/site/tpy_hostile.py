@@ -31,7 +31,7 @@ from tpy.backend import (
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument, Unavailable
 from tpy.messages import Tensor
-from tpy.telemetry.metrics import MetricKind
+from tpy.telemetry.exposition import MetricKind
 
 LEAK_BYTES = 32 * 1024 * 1024
 LEAKED: list[bytearray] = []

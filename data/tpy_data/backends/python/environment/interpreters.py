@@ -6,7 +6,6 @@ import os
 import shutil
 import sys
 import tarfile
-import tempfile
 import threading
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import msgspec
 from tpy.backend import ModelContext
 from tpy.config.model_config import EXECUTION_ENVIRONMENT
 from tpy.errors import Internal, InvalidArgument
+from tpy.scratch import ScratchDirectory
 
 MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 
@@ -31,7 +31,7 @@ class Environments:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._root: Path | None = None
+        self._root: ScratchDirectory | None = None
         self._unpacked: dict[tuple[str, int], Path] = {}
 
     def interpreter(self, context: ModelContext) -> Interpreter:
@@ -58,7 +58,7 @@ class Environments:
             root, self._root = self._root, None
             self._unpacked.clear()
         if root is not None:
-            shutil.rmtree(root, ignore_errors=True)
+            root.remove()
 
     def _unpack(self, archive: Path) -> Path:
         # Under the lock: two models with one archive wait for one unpacking.
@@ -68,8 +68,8 @@ class Environments:
             if known is not None:
                 return known
             if self._root is None:
-                self._root = Path(tempfile.mkdtemp(prefix="tpy-python-env-"))
-            target = self._root / str(len(self._unpacked))
+                self._root = ScratchDirectory("tpy-python-env-")
+            target = self._root.path / str(len(self._unpacked))
             try:
                 with tarfile.open(archive) as opened:
                     # "tar" keeps entries inside the target and allows absolute links, which packed virtual environments have.

@@ -93,8 +93,8 @@ def _start(command: list[str], files: tuple[int, ...], output: tuple[int, int], 
 
 
 class EndWatch:
-    """Its descriptor is readable from the moment that a worker is gone, or has closed its end of the socket, whoever uses that
-    socket for what. `close` it."""
+    """Its descriptor is readable from the moment that a worker is gone, or has closed its end of the socket, even if another
+    process still has that socket. `close` it."""
 
     def __init__(self, exit_descriptor: int, sock: socket.socket) -> None:
         """`exit_descriptor` is a pidfd."""

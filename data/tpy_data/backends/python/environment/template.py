@@ -1,6 +1,6 @@
 """Templates: a process for each interpreter and environment that has imported what a worker needs, and is forked for each worker.
 
-An interpreter that cannot be one is no error here: whoever wants a worker starts it by itself then, and is told what is wrong.
+An interpreter that cannot be one is no error here: a worker is started without it then, and the reason is returned.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class _Template:
     def fork(self, name: str, files: Sequence[int]) -> ForkedWorker:
         """A worker with these descriptors: of its connection, its tokens, its standard output and error. Raises NoTemplate."""
         with self._lock:
-            # Half: whoever gets no answer gives the descriptors to another worker, and two of them may not read one connection.
+            # Half: without an answer the descriptors are given to another worker, and two of them may not read one connection.
             order = {"name": name, "server": os.getpid(), "until": time.monotonic() + ANSWER_S_MAX / 2}
             answer = self._ask(order, files)
             if "stale" in answer:

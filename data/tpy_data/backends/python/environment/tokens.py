@@ -10,7 +10,7 @@ _AT_ONCE = int(socket.MSG_DONTWAIT)
 
 
 class Tokens:
-    """One byte each, on their way to whoever takes them first: the worker, which has the reading end too (`worker_end`), or we.
+    """One byte each, taken by the first reader: the worker, which has the reading end too (`worker_end`), or the server.
 
     Any thread. Nothing blocks, whatever the worker does to its end: it can neither add tokens, nor make a read of ours wait.
     """

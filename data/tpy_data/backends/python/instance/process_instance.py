@@ -134,7 +134,7 @@ class ProcessInstance:
     @property
     def end_reason(self) -> str:
         """As `WatchedInstance.end_reason`: Triton's text, then how the worker ended, as far as that is known. Waits a moment for
-        one that is ending, and not for one that lives: whoever asks whether this is a `WatchedInstance` reads this, too."""
+        one that is ending, and not for one that lives: `isinstance` with `WatchedInstance` reads this, too."""
         if self._end_reason == self._unhealthy and (self._connection.is_lost() or self._watch.has_ended()):
             self._end_reason += self._connection.how_lost()
         return self._end_reason
@@ -249,7 +249,7 @@ class ProcessInstance:
         self._settle_later()
 
     def _settle_later(self) -> None:
-        """Whoever began a batch does not expect to be told of it yet."""
+        """The listener expects no call inside of `begin`."""
         self._connection.later(self._settle)
 
     def take_back(self) -> int:
@@ -456,7 +456,7 @@ class ProcessInstance:
             self._has_news = True
 
     def _settle(self) -> None:
-        """Tell whoever began batches that this is all for now."""
+        """Notify the listener that this is all for now."""
         if self._has_news and self._listener is not None:
             self._has_news = False
             self._listener.settled()

@@ -1,4 +1,4 @@
-"""Questions: what a worker asks and tells beside batches and responses, and what it is asked."""
+"""Questions: what a worker asks and notifies of beside batches and responses, and what it is asked."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tpy_data.backends.python.environment.output import LogLine
 from tpy_data.backends.python.protocol.call_server import CallServer
 from tpy_data.backends.python.protocol.connection import Connection
 from tpy_data.backends.python.protocol.messages import (
-    AskCancelled,
-    AskFamily,
-    AskLoad,
-    AskMetric,
-    AskModelReady,
-    AskUnload,
-    AskValue,
-    TellChange,
-    TellCloseFamily,
-    TellLog,
-    TellReady,
-    decode_ask,
-    decode_tell,
+    CancelledQuery,
+    ChangeNotification,
+    CloseFamilyNotification,
+    FamilyQuery,
+    LoadQuery,
+    LogNotification,
+    MetricQuery,
+    ModelReadyQuery,
+    ReadyNotification,
+    UnloadQuery,
+    ValueQuery,
+    decode_notification,
+    decode_query,
     encode,
 )
 from tpy_data.backends.python.protocol.metric_table import MetricTable
@@ -50,8 +50,8 @@ class Questions:
         self._numbers = itertools.count(1)
         self._asked: dict[int, queue.SimpleQueue[tuple[bool, str]]] = {}
         self._undo_settling = registry.before_reading(connection.read)
-        connection.handlers[Kind.ASK] = self._take_ask
-        connection.handlers[Kind.TELL] = self._take_tell
+        connection.handlers[Kind.QUERY] = self._take_query
+        connection.handlers[Kind.NOTIFICATION] = self._take_notification
 
     def waiting(self, number: int) -> WaitingBatch | None:
         """The batch of this number, for a call that it waits for."""
@@ -64,7 +64,7 @@ class Questions:
         number = next(self._numbers)
         self._asked[number] = waiting
         try:
-            self._connection.send(Kind.QUESTION, number, b"{}")
+            self._connection.send(Kind.READY_CHECK, number, b"{}")
             ready, error = (False, _GONE) if self._connection.is_lost() else waiting.get(timeout=timeout_s)
         except queue.Empty:
             ready, error = False, f"Timed out waiting for user-defined is_ready() response: {timeout_s:g} s"
@@ -81,49 +81,49 @@ class Questions:
         for waiting in list(self._asked.values()):
             waiting.put((False, _GONE))
 
-    def _take_ask(self, message: Frame, on_loop: bool) -> bool:
+    def _take_query(self, message: Frame, on_loop: bool) -> bool:
         if on_loop and (message.segment is not None or message.data):
             return False  # files of a model, which are copied
-        ask = decode_ask(message.header)
+        query = decode_query(message.header)
         reply = partial(self._reply, message.stream)
-        match ask:
-            case AskCancelled():
-                reply(self.is_cancelled(ask.batch, ask.index), "")
-            case AskLoad() | AskUnload() | AskModelReady():
+        match query:
+            case CancelledQuery():
+                reply(self.is_cancelled(query.batch, query.index), "")
+            case LoadQuery() | UnloadQuery() | ModelReadyQuery():
                 assert self.calls is not None
-                self.calls.ask_repository(ask, message, reply)
+                self.calls.query_repository(query, message, reply)
             case _:
                 try:
-                    reply(self._ask_metrics(ask), "")
+                    reply(self._query_metrics(query), "")
                 except TpyError as refused:
                     reply(None, refused.message)
         return True
 
-    def _ask_metrics(self, ask: AskFamily | AskMetric | AskValue) -> int | str:
-        match ask:
-            case AskFamily():
-                return self._metrics.family(ask.name, ask.description, ask.kind)
-            case AskMetric():
-                return self._metrics.metric(ask.family, ask.labels, ask.buckets)
-            case AskValue():
-                return repr(self._metrics.value(ask.metric))
+    def _query_metrics(self, query: FamilyQuery | MetricQuery | ValueQuery) -> int | str:
+        match query:
+            case FamilyQuery():
+                return self._metrics.family(query.name, query.description, query.kind)
+            case MetricQuery():
+                return self._metrics.metric(query.family, query.labels, query.buckets)
+            case ValueQuery():
+                return repr(self._metrics.value(query.metric))
 
     def _reply(self, stream: int, result: object, error: str) -> None:
         self._connection.send(Kind.REPLY, stream, encode((result, error)))
 
-    def _take_tell(self, message: Frame, on_loop: bool) -> bool:
-        tell = decode_tell(message.header)
-        match tell:
-            case TellLog():
-                self._log(tell.level if tell.level in _LEVELS else "info", tell.message)
-            case TellChange():
-                self._metrics.change(tell.metric, tell.operation, float(tell.value))
-            case TellCloseFamily():
-                self._metrics.close_family(tell.family)
-            case TellReady():
+    def _take_notification(self, message: Frame, on_loop: bool) -> bool:
+        notification = decode_notification(message.header)
+        match notification:
+            case LogNotification():
+                self._log(notification.level if notification.level in _LEVELS else "info", notification.message)
+            case ChangeNotification():
+                self._metrics.change(notification.metric, notification.operation, float(notification.value))
+            case CloseFamilyNotification():
+                self._metrics.close_family(notification.family)
+            case ReadyNotification():
                 waiting = self._asked.get(message.stream)
                 if waiting is not None:
-                    waiting.put((tell.ready, tell.error))
+                    waiting.put((notification.ready, notification.error))
         return True
 
 

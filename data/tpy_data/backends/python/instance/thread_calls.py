@@ -57,7 +57,7 @@ class _Call:
             self.call.cancel()
 
     def wake(self) -> None:
-        """Whoever waits looks again."""
+        """Waiting threads look again."""
         with self._arrived:
             self._arrived.notify_all()
 
@@ -133,7 +133,7 @@ class ThreadCalls:
             return call.pending
         parameters = request.parameters()
         parent = record_of(number_of(request.trace()))
-        told = InferenceRequest(
+        asked = InferenceRequest(
             model_name=name,
             model_version=None if version < 0 else version,
             id=request.request_id(),
@@ -144,7 +144,7 @@ class ThreadCalls:
             timeout_us=request.timeout(),
             record=None if parent is None else parent.child("call", name),
         )
-        call.call = self._server.infer(told, call, streams=streams, waiting=self._batch_of_thread())
+        call.call = self._server.infer(asked, call, streams=streams, waiting=self._batch_of_thread())
         return call.pending
 
     def prepare_waiting_elsewhere(self) -> None:

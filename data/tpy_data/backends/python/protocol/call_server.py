@@ -16,12 +16,12 @@ from tpy.messages.records import record_of
 from tpy_data.backends.python.protocol import translation
 from tpy_data.backends.python.protocol.connection import Connection
 from tpy_data.backends.python.protocol.messages import (
-    AskLoad,
-    AskModelReady,
-    AskUnload,
     Called,
+    LoadQuery,
+    ModelReadyQuery,
+    UnloadQuery,
     decode_call,
-    decode_note,
+    decode_call_progress,
     encode_answer,
     received,
 )
@@ -70,7 +70,7 @@ class CallServer:
         self._outstanding: dict[int, _Outstanding] = {}
         self._bytes = 0
         connection.handlers[Kind.CALL] = self._take_call
-        connection.handlers[Kind.NOTE] = self._take_note
+        connection.handlers[Kind.CALL_PROGRESS] = self._take_note
 
     def cancel_all(self) -> None:
         """The worker is gone."""
@@ -158,12 +158,12 @@ class CallServer:
         )
         assert self._server is not None
         outstanding.call = self._server.infer(request, outstanding, streams=streams, waiting=self._waiting(blocks))
-        if self._connection.is_lost():  # meanwhile: whoever cancelled all calls may not have seen this one
+        if self._connection.is_lost():  # meanwhile: this one may not have been among the calls that were cancelled
             outstanding.call.cancel()
         return True
 
     def _admit(self, number: int, model: str, size: int) -> _Outstanding | None:
-        """Count a call; None when it was refused, which the worker is told."""
+        """Count a call; None when it was refused, which the worker is notified of."""
         if number in self._outstanding or number <= 0:
             raise ProtocolViolation(f"call {number} is outstanding already")
         outstanding = _Outstanding(self, number, model, size)
@@ -189,7 +189,7 @@ class CallServer:
         return None
 
     def _take_note(self, message: Frame, on_loop: bool) -> bool:
-        taken, ended = decode_note(message.header)
+        taken, ended = decode_call_progress(message.header)
         for number, count in taken:
             outstanding = self._outstanding.get(number)
             if outstanding is None:
@@ -206,22 +206,22 @@ class CallServer:
                 given_up.call.cancel()
         return True
 
-    def ask_repository(self, ask: AskLoad | AskUnload | AskModelReady, message: Frame, reply: Reply) -> None:
+    def query_repository(self, query: LoadQuery | UnloadQuery | ModelReadyQuery, message: Frame, reply: Reply) -> None:
         """Load or unload a model, or say whether it is ready."""
         server = self._server
         if server is None:
             reply(None, "there is no server around this model")
             return
         done = partial(self._controlled, reply)
-        match ask:
-            case AskModelReady():
-                server.is_model_ready(ask.model, ask.version, lambda ready: reply(ready, ""))
-            case AskUnload():
-                server.unload_model(ask.model, done, unload_dependents=ask.dependents)
-            case AskLoad():
-                files = {each[0]: read(each, message.data, message.segment).tobytes() for each in ask.files}
+        match query:
+            case ModelReadyQuery():
+                server.is_model_ready(query.model, query.version, lambda ready: reply(ready, ""))
+            case UnloadQuery():
+                server.unload_model(query.model, done, unload_dependents=query.dependents)
+            case LoadQuery():
+                files = {each[0]: read(each, message.data, message.segment).tobytes() for each in query.files}
                 try:
-                    request = translation.load_request(ask.model, ask.config, files)
+                    request = translation.load_request(query.model, query.config, files)
                 except InvalidArgument as error:
                     done(error)
                 else:

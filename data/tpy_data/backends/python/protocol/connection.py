@@ -125,7 +125,7 @@ class Connection:
             try:
                 self._rest = self._endpoint.write(kind, stream, header, layout, loan, wait=False)
             except Closed:
-                self.is_unread = kind is Kind.EXECUTE  # whoever reads sees the end, after what came before
+                self.is_unread = kind is Kind.EXECUTE  # the reader sees the end, after what came before
                 return
             if self._rest is not None:
                 self._writer.run(self._write_rest)
@@ -314,7 +314,7 @@ class Connection:
                 if unsent[4] is not None:
                     unsent[4].sent()
             self._unsent.clear()
-        self._endpoint.channel.shut_down()  # whoever watches its end, or writes, sees it
+        self._endpoint.channel.shut_down()  # watchers and writers see it
         for lose in self.on_loss:
             lose()
 

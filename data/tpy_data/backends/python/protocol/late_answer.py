@@ -11,7 +11,7 @@ from tpy.backend import ExecutionResult, ResponseSender
 
 class LateAnswer:
     """`begin` is called by the engine, `send` by the model's side, in any order and each at most once that counts. `watch` has
-    somebody told, on the Trio thread, when nobody waits any more."""
+    its argument called, on the Trio thread, when nobody waits any more."""
 
     __slots__ = ("_ended", "_lock", "_result", "_sender", "is_cancelled")
 

@@ -67,70 +67,70 @@ class Called(msgspec.Struct, frozen=True, array_like=True):
 # What a worker asks, and is given a reply to.
 
 
-class AskCancelled(msgspec.Struct, frozen=True, tag="cancelled"):
+class CancelledQuery(msgspec.Struct, frozen=True, tag="cancelled"):
     batch: int
     index: int
 
 
-class AskFamily(msgspec.Struct, frozen=True, tag="family"):
+class FamilyQuery(msgspec.Struct, frozen=True, tag="family"):
     name: str
     description: str
     kind: int
 
 
-class AskMetric(msgspec.Struct, frozen=True, tag="metric"):
+class MetricQuery(msgspec.Struct, frozen=True, tag="metric"):
     family: int
     labels: dict[str, str]
     buckets: list[float]
 
 
-class AskValue(msgspec.Struct, frozen=True, tag="value"):
+class ValueQuery(msgspec.Struct, frozen=True, tag="value"):
     metric: int
 
 
-class AskModelReady(msgspec.Struct, frozen=True, tag="model_ready"):
+class ModelReadyQuery(msgspec.Struct, frozen=True, tag="model_ready"):
     model: str
     version: int | None
 
 
-class AskUnload(msgspec.Struct, frozen=True, tag="unload"):
+class UnloadQuery(msgspec.Struct, frozen=True, tag="unload"):
     model: str
     dependents: bool
 
 
-class AskLoad(msgspec.Struct, frozen=True, tag="load"):
+class LoadQuery(msgspec.Struct, frozen=True, tag="load"):
     model: str
     config: str
     files: tuple[Descriptor, ...]
 
 
-Ask = AskCancelled | AskFamily | AskMetric | AskValue | AskModelReady | AskUnload | AskLoad
+Query = CancelledQuery | FamilyQuery | MetricQuery | ValueQuery | ModelReadyQuery | UnloadQuery | LoadQuery
 
-# What it tells.
+# Its notifications.
 
 
-class TellLog(msgspec.Struct, frozen=True, tag="log"):
+class LogNotification(msgspec.Struct, frozen=True, tag="log"):
     level: str
     message: str
 
 
-class TellChange(msgspec.Struct, frozen=True, tag="change"):
+class ChangeNotification(msgspec.Struct, frozen=True, tag="change"):
     metric: int
     operation: str
     value: float | str
     """A str for what JSON has no number for."""
 
 
-class TellCloseFamily(msgspec.Struct, frozen=True, tag="close_family"):
+class CloseFamilyNotification(msgspec.Struct, frozen=True, tag="close_family"):
     family: int
 
 
-class TellReady(msgspec.Struct, frozen=True, tag="ready"):
+class ReadyNotification(msgspec.Struct, frozen=True, tag="ready"):
     ready: bool
     error: str
 
 
-Tell = TellLog | TellChange | TellCloseFamily | TellReady
+Notification = LogNotification | ChangeNotification | CloseFamilyNotification | ReadyNotification
 
 encode = msgspec.json.Encoder().encode
 decode_ready = msgspec.json.Decoder(Ready).decode
@@ -145,9 +145,9 @@ decode_response = msgspec.json.Decoder(tuple[int, bool, Answer | None]).decode
 """Its place among the request's responses, from 1 on; whether it is the last; None for the end alone."""
 decode_call = msgspec.json.Decoder(tuple[int, bool, Called]).decode
 """The number of the batch that waits for it, 0 for none; whether it has many responses."""
-decode_note = msgspec.json.Decoder(tuple[tuple[tuple[int, int], ...], tuple[int, ...]]).decode
-decode_ask = msgspec.json.Decoder(Ask).decode
-decode_tell = msgspec.json.Decoder(Tell).decode
+decode_call_progress = msgspec.json.Decoder(tuple[tuple[tuple[int, int], ...], tuple[int, ...]]).decode
+decode_query = msgspec.json.Decoder(Query).decode
+decode_notification = msgspec.json.Decoder(Notification).decode
 
 
 def encode_batches(

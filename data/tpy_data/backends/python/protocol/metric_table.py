@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from tpy.backend import Metric, MetricFamily, ModelMetrics
 from tpy.errors import InvalidArgument, TpyError
-from tpy.telemetry.metrics import MetricKind
+from tpy.telemetry.exposition import MetricKind
 from tpy_data.backends.python.worker.failures import TritonModelException
 
 _KINDS = (MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM)

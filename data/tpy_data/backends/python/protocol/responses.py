@@ -13,6 +13,7 @@ from functools import partial
 
 from tpy.backend import AnswerLater, ExecutionRequest, ExecutionResult, ResponseSender
 from tpy.errors import Internal
+from tpy.messages import Residency
 from tpy_data.backends.python.protocol.connection import Connection
 from tpy_data.backends.python.protocol.late_answer import LateAnswer
 from tpy_data.backends.python.protocol.messages import decode_response, encode, result_of
@@ -25,10 +26,11 @@ class _Open:
     """One request that the worker has not ended. `is_given`: it knows of it; it `rests` between two iterations; `is_over` says
     that nobody waits for it."""
 
-    __slots__ = ("is_given", "is_over", "receipts", "responses", "rests", "sender")
+    __slots__ = ("is_given", "is_over", "receipts", "residency", "responses", "rests", "sender")
 
-    def __init__(self, sender: ResponseSender, *, is_given: bool) -> None:
+    def __init__(self, sender: ResponseSender, *, is_given: bool, residency: Residency | None = None) -> None:
         self.sender = sender
+        self.residency = residency
         self.is_given = is_given
         self.receipts = Receipts()
         self.responses = 0
@@ -66,12 +68,12 @@ class Responses:
                 known.rests = False  # watched since its first iteration
                 return number
             number, self._next = self._next, self._next + 1
-            self._open[number] = _Open(sender, is_given=False)
+            self._open[number] = _Open(sender, is_given=False, residency=request.residency)
         sender.watch(partial(self._taken, number), partial(self._ended, number))
         return number
 
     def given(self, numbers: Sequence[int]) -> None:
-        """The worker was sent these. It is told now for which of them nobody waits any more."""
+        """The worker was sent these. It is notified now of those that nobody waits for any more."""
         ended = []
         with self._lock:
             for number in numbers:
@@ -152,7 +154,10 @@ class Responses:
         number = message.stream
         if on_loop and answer is not None and not are_small_texts(answer.outputs):
             return False
-        result = None if answer is None else result_of(answer, message, self._connection.devices)
+        with self._lock:
+            known = self._open.get(number)
+        residency = None if known is None else known.residency
+        result = None if answer is None else result_of(answer, message, self._connection.devices, residency)
         with self._lock:
             known = self._open.get(number)
             if known is None or (answer is None and not final):

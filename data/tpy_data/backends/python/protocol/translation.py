@@ -12,7 +12,7 @@ from tpy.backend import ExecutionRequest, ExecutionResult
 from tpy.devices import DeviceArray
 from tpy.errors import ERROR_OF_CODE, ErrorCode, InvalidArgument, TpyError
 from tpy.limits import LOAD_OVERRIDE_BYTES_MAX
-from tpy.messages import DataType, LoadRequest, ParameterValue, SequencePosition, Tensor
+from tpy.messages import DataType, LoadRequest, MemoryType, ParameterValue, Place, SequencePosition, Tensor
 from tpy.messages.datatypes import BY_NUMBER
 from tpy.regions import RegionArray
 from tpy_data.backends.python.worker.core.frames import ProtocolViolation
@@ -42,15 +42,19 @@ _decode_parameters = msgspec.json.Decoder(dict[str, ParameterValue]).decode
 
 def storage(tensor: Tensor, *, stays: bool = False) -> np.ndarray[Any, Any]:
     """The tensor's array in the worker's storage form: BF16 as uint16, all others as they are; a copy in host memory of one on a
-    device, unless it `stays` there. What is in a region of a client's stays there, until it is read into the worker's memory."""
+    device, unless it `stays` there. What is in a region of a client's stays there, until it is read into the worker's memory; of
+    memory of a GPU a copy on it `stays`."""
     array = tensor.array
     if type(array) is not np.ndarray:
         there: object = array
         if isinstance(there, RegionArray):
+            if not stays or there.gpu is None:
+                return array
+            array = there.within_reach(frozenset({Place(MemoryType.GPU, there.gpu)}))
+        elif not stays:
+            array = there.to_host() if isinstance(there, DeviceArray) else array
+        if type(array) is not np.ndarray:
             return array
-        if stays:
-            return array
-        array = there.to_host() if isinstance(there, DeviceArray) else array
     return array.view(_UINT16) if tensor.datatype is DataType.BF16 else array
 
 

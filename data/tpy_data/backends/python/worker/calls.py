@@ -138,12 +138,12 @@ class CallClient:
     def _report_taken(self, number: int, taken: _Taken) -> None:
         count = taken.taken()
         if count:
-            self._connection.post(Kind.NOTE, 0, [[[number, count]], []])
+            self._connection.post(Kind.CALL_PROGRESS, 0, [[[number, count]], []])
 
     def _give_up(self, number: int) -> None:
         """Nobody wants the rest. Perhaps in the middle of garbage collection."""
         self._open.pop(number, None)
-        self._connection.post(Kind.NOTE, 0, [[], [number]])
+        self._connection.post(Kind.CALL_PROGRESS, 0, [[], [number]])
 
     def _take_answer(self, message: Frame) -> None:
         final, answer = decode(message.header)

@@ -150,7 +150,7 @@ class Channel:
         return self.decoder.next_frame()
 
     def shut_down(self) -> None:
-        """End the connection from any thread: whoever sends or receives gets Closed."""
+        """End the connection from any thread: senders and receivers get Closed."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 

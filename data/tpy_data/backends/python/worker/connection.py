@@ -1,8 +1,8 @@
 """Connection: the worker's end of the one connection to the server, for all threads of the model.
 
-Whoever waits for something from the server reads, for all who wait, and hands every message to its handler; so a plain batch, or
-a call that is waited for where it was made, costs no switch to another thread. Where something is to be received that nobody
-waits for (an event loop's calls, the question whether the model is ready) `start_reader` has a thread of its own read from
+The thread that waits for something from the server reads, for all that wait, and hands every message to its handler; so a plain
+batch, or a call that is waited for where it was made, costs no switch to another thread. Where something is to be received that
+nobody waits for (an event loop's calls, the question whether the model is ready) `start_reader` has a thread of its own read from
 then on.
 """
 
@@ -108,8 +108,8 @@ class Connection:
             self._flush()
 
     def post(self, kind: Kind, stream: int, message: object) -> None:
-        """Send a message without waiting for other threads, also in the middle of garbage collection; whoever is sending sends it
-        afterwards. Lost when the server is gone, and in a process that was forked from this one."""
+        """Send a message without waiting for other threads, also in the middle of garbage collection; the thread that is sending
+        sends it afterwards. Lost when the server is gone, and in a process that was forked from this one."""
         if os.getpid() == self._process:
             self._posted.append((kind, stream, encode(message).encode()))
             self._flush()
@@ -127,14 +127,14 @@ class Connection:
                 self._writer = 0
                 self._writing.release()
 
-    def tell(self, message: Mapping[str, Any], stream: int = 0) -> None:
+    def notify(self, message: Mapping[str, Any], stream: int = 0) -> None:
         """Send what gets no reply, also in the middle of garbage collection. Raises TritonModelException when the server is
         gone."""
         if self._writer == threading.get_ident():
-            self.post(Kind.TELL, stream, message)
+            self.post(Kind.NOTIFICATION, stream, message)
             return
         try:
-            self.send(Kind.TELL, stream, encode(message))
+            self.send(Kind.NOTIFICATION, stream, encode(message))
         except Closed as error:
             raise TritonModelException(_reason(error)) from None
 
@@ -146,7 +146,7 @@ class Connection:
         number = next(self._questions)
         self._replies[number] = None
         try:
-            self.send(Kind.ASK, number, text, layout)
+            self.send(Kind.QUERY, number, text, layout)
             self.wait(lambda: self._replies[number] is not None)
             reply = self._replies[number]
         except Closed as error:
@@ -181,7 +181,7 @@ class Connection:
         """Until `ready()` is true, which messages from the server make it. Raises Closed."""
         while not ready():
             with self._lock:
-                if ready():  # whoever read until now has just taken it
+                if ready():  # the last reader has just taken it
                     return
                 if self.lost:
                     raise Closed(self.lost)

@@ -1,7 +1,7 @@
 """Tensors in a device's memory: as a model has them, and how they cross to the server and back: by handle.
 
 A descriptor says "<device> <loan> <handle>" in place of where its bytes lie in the message, the handle in hexadecimal, with the
-offset in that allocation; or "<device> <loan> @<other loan>" for memory that the receiver has lent. Whoever lends keeps the
+offset in that allocation; or "<device> <loan> @<other loan>" for memory that the receiver has lent. The lender keeps the
 memory until the loan is returned, as a segment is, or the other end is gone.
 """
 

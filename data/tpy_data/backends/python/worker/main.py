@@ -19,13 +19,12 @@ from .core.batch import Array, Layout
 from .core.frames import Frame, Kind
 from .coroutines import Coroutines
 from .failures import ErrorCode, ModelFailure, TritonModelException
-from .messages import RESCHEDULED, Read, answer_of, failed_batch, requests_of, sendable
+from .messages import RESCHEDULED, answer_of, failed_batch, sendable
 from .metrics import MetricClient
 from .missing_inputs import MissingInputs
 from .model_calls import FINALIZING, SERVING
 from .readiness import ReadinessAnswers
-from .request import InferenceRequest, answer_through, cancellation_of, is_rescheduled, single_answers, watch
-from .response import InferenceResponse
+from .request import Answerable, answer_through, cancellation_of, is_rescheduled, single_answers, watch
 from .response_sender import SingleAnswer, StreamedAnswer, settle, settle_failed
 from .responses import Flow, Responses
 
@@ -54,13 +53,13 @@ class _Order:
         self._data: memoryview | None = data
         self._segment = segment
 
-    def requests(self, index: int, outputs: frozenset[str], read: Read) -> list[InferenceRequest]:
-        """Those of a batch. After the last, the tensors are theirs alone. `outputs` are the model's. Raises as `read`."""
+    def take(self, index: int) -> tuple[list[Any], memoryview, Array | None]:
+        """The entries of a batch, and what their tensors are in. After the last, nothing of that is kept here."""
         data, segment = self._data, self._segment
         assert data is not None
         if index == len(self.batches) - 1:
             self._data = self._segment = None
-        return requests_of(self.batches[index], data, segment, outputs, read)
+        return self.batches[index], data, segment
 
 
 class Worker:
@@ -72,7 +71,7 @@ class Worker:
         self._calls = CallClient(connection)
         self._responses = Responses(connection)
         self._coroutines = Coroutines(decoupled=False)
-        self._runner: runner.Runner | None = None
+        self._runner: runner.Runner[Any, Any] | None = None
         self._outputs: frozenset[str] = frozenset()
         self._decoupled = False
         self._inbox: deque[_Order | None] = deque()
@@ -81,7 +80,7 @@ class Worker:
         self._batch = 0
         """The number of the batch that is executed; 0 for none."""
         self._sinks_opened = False
-        self._starting: tuple[Sequence[InferenceRequest], Sequence[StreamedAnswer]] = (), ()
+        self._starting: tuple[Sequence[Any], Sequence[StreamedAnswer]] = (), ()
         """The requests that `execute` of a decoupled model is called with, and their response sinks."""
         connection.handlers[Kind.LOAD] = self._take_load
         connection.handlers[Kind.EXECUTE] = self._take_batches
@@ -99,7 +98,7 @@ class Worker:
 
     def lose_connection(self) -> None:
         """In a process that was forked: it can neither send nor take anything in this one's place, nor keep the server from
-        seeing this one's end. Whoever asks the channel whose it is still learns that."""
+        seeing this one's end. The channel still knows whose it is."""
         self._connection.close()
         self._tokens.close()
 
@@ -138,7 +137,7 @@ class Worker:
 
     def _log(self, level: str, message: str) -> None:
         with contextlib.suppress(TritonModelException):  # the server is gone
-            self._connection.tell({"type": "log", "level": level, "message": sendable(message[:LOG_TEXT_MAX])})
+            self._connection.notify({"type": "log", "level": level, "message": sendable(message[:LOG_TEXT_MAX])})
 
     def _load(self, order: dict[str, Any]) -> None:
         source = loader.ModelSource(**order["source"])
@@ -175,10 +174,10 @@ class Worker:
             return _hosting(source).describe(order["hosting"])
         return runner.auto_complete(source, order["name"], order["config"])
 
-    def _make_runner(self, source: loader.ModelSource, order: dict[str, Any]) -> runner.Runner:
+    def _make_runner(self, source: loader.ModelSource, order: dict[str, Any]) -> runner.Runner[Any, Any]:
         """Raises ModelFailure."""
         if order["hosting"]:
-            hosted: runner.Runner = _hosting(source).HostedRunner(order["hosting"], self._outputs)
+            hosted: runner.Runner[Any, Any] = _hosting(source).HostedRunner(order["hosting"])
             return hosted
         run_coroutine = self._start_coroutine if self._decoupled else self._coroutines.run
         return runner.ModelRunner(source, order["name"], order["arguments"], run_coroutine, iterative=order["iterative"])
@@ -203,8 +202,9 @@ class Worker:
                 self._connection.send(Kind.NOT_STARTED, number, encode(count - index))
                 return
             self._batch = self._calls.batch = number
+            assert self._runner is not None
             try:
-                received = [order.requests(index, self._outputs, self._connection.read)]
+                received = [self._runner.requests_of(*order.take(index), self._outputs, self._connection.read)]
             except TritonModelException as error:
                 self._refuse(number, entries, str(error))
             else:
@@ -224,7 +224,7 @@ class Worker:
         except BlockingIOError:
             return False
 
-    def _execute_batch(self, number: int, entries: list[Any], requests: list[InferenceRequest]) -> None:
+    def _execute_batch(self, number: int, entries: list[Any], requests: list[Answerable]) -> None:
         for index, request in enumerate(requests):
             watch(request, _Cancellation(self, number, index), self._open_sink)
             del request  # its tensors go when the model and the list let go
@@ -233,14 +233,15 @@ class Worker:
         late: list[_LateAnswer] = []
         infer_ns = time.monotonic_ns()
         self._sinks_opened = False
+        model = self._runner
+        assert model is not None
         try:
-            assert self._runner is not None
-            responses = self._runner.execute(requests)
+            responses = model.execute(requests)
             infer_ns, output_ns = self._phases(infer_ns)
             if self._sinks_opened or None in responses:
                 answers: Any = self._settled(requests, responses, wanted, layout, late)
             else:
-                answers = [answer_of(response, names, layout) for response, names in zip(responses, wanted, strict=False)]  # type: ignore[arg-type]  # no None
+                answers = [model.answer_of(response, names, layout) for response, names in zip(responses, wanted, strict=False)]
             responses = ()
         except runner.InstanceLost as lost:
             self._fail(str(lost))
@@ -265,32 +266,34 @@ class Worker:
         infer_ns, output_ns = self._runner.phases_ns
         return infer_ns or start_ns, output_ns or time.monotonic_ns()
 
-    def _open_sink(self, request: InferenceRequest) -> SingleAnswer:
+    def _open_sink(self, request: Answerable) -> SingleAnswer:
         self._sinks_opened = True
         return SingleAnswer(cancellation_of(request))
 
     def _settled(
         self,
-        requests: list[InferenceRequest],
-        responses: Sequence[InferenceResponse | None],
+        requests: list[Answerable],
+        responses: Sequence[Any],
         wanted: list[Any],
         layout: Layout,
         late: list[_LateAnswer],
     ) -> list[Any]:
         """As `answer_of`, or what comes later (then it is in `late`, too) or again. Raises ModelFailure."""
         self._connection.require_own()
+        model = self._runner
+        assert model is not None
         sinks = single_answers(requests)
         rescheduled = [is_rescheduled(request) for request in requests]
         try:
             settled = settle(responses, sinks)
         except ModelFailure as failure:
-            raise ModelFailure("" if self._runner is None else self._runner.failed(failure, requests)) from failure
+            raise ModelFailure(model.failed(failure, requests)) from failure
         answers: list[Any] = []
         for answer, names, again in zip(settled, wanted, rescheduled, strict=True):
             if again:
                 answers.append(RESCHEDULED)
             elif not isinstance(answer, SingleAnswer):
-                answers.append(answer_of(answer, names, layout))
+                answers.append(model.answer_of(answer, names, layout))
             elif (sent := answer.answered()) is not None:
                 answers.append(answer_of(sent, names, layout))
             else:
@@ -305,7 +308,7 @@ class Worker:
                 sink.close()
         return answers
 
-    def _execute_decoupled(self, number: int, entries: list[Any], requests: list[InferenceRequest]) -> None:
+    def _execute_decoupled(self, number: int, entries: list[Any], requests: list[Answerable]) -> None:
         numbers = [entry[7] for entry in entries]
         sinks = [self._responses.streamed_answer(entry[7], entry[5]) for entry in entries]
         for request, sink in zip(requests, sinks, strict=True):
@@ -350,7 +353,7 @@ class Worker:
             text = encode(f"no shared memory for {layout.segment_bytes} bytes of outputs: {error}")
             self._connection.send(Kind.RESULT, number, f"{head}{text}]")
 
-    def ask_cancelled(self, batch: int, index: int) -> bool:
+    def query_cancelled(self, batch: int, index: int) -> bool:
         """Asks the server if request `index` of a batch was cancelled. Any thread; False when the batch is over."""
         self._connection.require_own()
         if batch != self._batch:
@@ -388,7 +391,7 @@ class _Cancellation:
     def __call__(self) -> bool:
         if not self._known:
             flow = self.flow
-            self._known = self._worker.ask_cancelled(self._batch, self._index) if flow is None else self._worker.is_ended(flow)
+            self._known = self._worker.query_cancelled(self._batch, self._index) if flow is None else self._worker.is_ended(flow)
         return self._known
 
 

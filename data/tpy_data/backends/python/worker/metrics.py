@@ -47,14 +47,14 @@ class MetricClient:
 
     def change(self, metric: int, operation: str, value: float) -> None:
         sent = value if math.isfinite(value) else repr(value)
-        self._connection.tell({"type": "change", "metric": metric, "operation": operation, "value": sent})
+        self._connection.notify({"type": "change", "metric": metric, "operation": operation, "value": sent})
 
     def value(self, metric: int) -> float:
         return float(self._connection.ask({"type": "value", "metric": metric}))
 
     def close_family(self, family: int) -> None:
         # Garbage collection calls this, perhaps when the server is gone.
-        self._connection.post(Kind.TELL, 0, {"type": "close_family", "family": family})
+        self._connection.post(Kind.NOTIFICATION, 0, {"type": "close_family", "family": family})
 
     def refusal(self, text: str) -> str:
         return f"Failed to process the request for model '{self._instance}', message: {text}"
@@ -90,7 +90,7 @@ class Metric:
         self._change("observe", value, "" if kind is MetricKind.HISTOGRAM else _not_supported(kind, "Observe"))
 
     def value(self) -> float:
-        """The value of a counter or gauge now, whoever changed it."""
+        """The value of a counter or gauge now, with the changes of all instances."""
         try:
             self._family.require_open()
             if self._family.kind is MetricKind.HISTOGRAM:

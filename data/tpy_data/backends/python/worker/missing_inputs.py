@@ -1,4 +1,4 @@
-"""MissingInputs: tells in the log, once for each name, that model code asks for an input which its model does not have."""
+"""MissingInputs: logs once for each name that model code asks for an input which its model does not have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 NAMES_MAX = 100
-"""Wrong names that are told of one instance: a model may make them up."""
+"""Wrong names that are logged for one instance: a model may make them up."""
 
 NAME_TEXT_MAX = 200
 """Characters of a wrong name in the log."""
@@ -31,7 +31,7 @@ class MissingInputs:
             return
         there = ", ".join(f"{each['name']} ({_type(each)})" for each in config.get("input", ()))
         asked = f"get_input_tensor_by_name(request, {str(name)[:NAME_TEXT_MAX]!r})"
-        self._log("warning", f"{asked} returns None: the model has no such input; its inputs are {there}; told once")
+        self._log("warning", f"{asked} returns None: the model has no such input; its inputs are {there}; logged once")
 
 
 def _names(config: dict[str, Any]) -> Iterator[str]:

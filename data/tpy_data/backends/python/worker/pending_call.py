@@ -18,9 +18,9 @@ Arrived = tuple[InferenceResponse, bool]
 
 
 class PendingCall:
-    """Responses come in by `put`, in any thread, and are taken in order. `wait` blocks until the call is `ready`; `taken` is told
-    of each response that was taken, but the last; `give_up` is called, perhaps in the middle of garbage collection, when nobody
-    wants the rest."""
+    """Responses come in by `put`, in any thread, and are taken in order. `wait` blocks until the call is `ready`; `taken` is
+    called with each response that was taken, but the last; `give_up` is called, perhaps in the middle of garbage collection,
+    when nobody wants the rest."""
 
     __slots__ = ("_arrived", "_give_up", "_lock", "_taken", "_wait", "_waiting", "ended")
 
@@ -87,7 +87,7 @@ class PendingCall:
             await future
 
     def cancel(self, last: InferenceResponse | None = None) -> None:
-        """Have the called model told that nobody waits. `last` is what is taken after what has arrived."""
+        """Notify the called model that nobody waits. `last` is what is taken after what has arrived."""
         with self._lock:
             if self.ended:
                 return
@@ -143,8 +143,8 @@ class ResponseIterator:
         return self._keep(await self._pending.take_async())
 
     def cancel(self) -> None:
-        """Tell the called model that nobody waits any more. What has arrived can still be taken; an error with the code CANCELLED
-        comes after it."""
+        """Notify the called model that nobody waits any more. What has arrived can still be taken; an error with the code
+        CANCELLED comes after it."""
         from .failures import TritonError
 
         if self._pending is not None:

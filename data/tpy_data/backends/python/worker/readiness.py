@@ -23,16 +23,18 @@ ERROR_TEXT_MAX = 8 * 1024
 
 class ReadinessAnswers:
     """`run_coroutine` runs that of an async is_ready, in the thread that it is called in. A question that comes while the model
-    still thinks about another one gets the answer to that one, also when whoever asked it has given up."""
+    still thinks about another one gets the answer to that one, also when that caller has given up."""
 
-    def __init__(self, connection: Connection, runner: Runner, run_coroutine: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(
+        self, connection: Connection, runner: Runner[Any, Any], run_coroutine: Callable[[Coroutine[Any, Any, Any]], Any]
+    ) -> None:
         self._connection = connection
         self._runner = runner
         self._run_coroutine = run_coroutine
         self._lock = threading.Lock()
         self._waiting: list[int] = []
         """The questions that the answer to come is for; none while nobody asks the model."""
-        connection.handlers[Kind.QUESTION] = self._take_question
+        connection.handlers[Kind.READY_CHECK] = self._take_question
         connection.start_reader()
 
     def _take_question(self, message: Frame) -> None:
@@ -54,4 +56,4 @@ class ReadinessAnswers:
                 waiting, self._waiting = self._waiting, []
             with contextlib.suppress(TritonModelException):  # the server is gone
                 for number in waiting:
-                    self._connection.tell({"type": "ready", "ready": ready, "error": error}, number)
+                    self._connection.notify({"type": "ready", "ready": ready, "error": error}, number)

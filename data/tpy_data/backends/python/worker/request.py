@@ -38,23 +38,48 @@ class PreferredMemory:
         self.preferred_device_id = preferred_device_id
 
 
-class InferenceRequest:
+class Answerable:
+    """A request of a batch, as far as its answer goes."""
+
+    __slots__ = ("_is_cancelled", "_open_sink", "_release_flags", "_sink")
+
+    def __init__(self) -> None:
+        self._is_cancelled: Callable[[], bool] = _never
+        self._sink: ResponseSink | None = None
+        self._open_sink: Callable[[Any], SingleAnswer] = _no_sink
+        self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
+
+    def is_cancelled(self) -> bool:
+        """Returns True if nobody waits for the answer any more. Asks the server; any thread."""
+        return self._is_cancelled()
+
+    def set_release_flags(self, flags: int) -> None:
+        """Set the fate of the request when `execute` returns: TRITONSERVER_REQUEST_RELEASE_ALL (the default), or
+        TRITONSERVER_REQUEST_RELEASE_RESCHEDULE to have it executed again, in models with `iterative_sequence`."""
+        if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
+            raise TritonModelException(f"set_release_flags: unknown flags {flags!r}")
+        self._release_flags = flags
+
+    def get_response_sender(self) -> InferenceResponseSender:
+        """For the responses of a decoupled model, or the one response of another, which may come after `execute` returned."""
+        if self._sink is None:
+            self._sink = self._open_sink(self)
+        return InferenceResponseSender(self._sink)
+
+
+class InferenceRequest(Answerable):
     """One request: of a batch handed to `execute`, or made by the model itself, to call another one with."""
 
     __slots__ = (
         "_correlation_id",
         "_flags",
         "_inputs",
-        "_is_cancelled",
         "_model_name",
         "_model_version",
-        "_open_sink",
         "_parameters",
         "_preferred_memory",
-        "_release_flags",
         "_request_id",
         "_requested_output_names",
-        "_sink",
         "_timeout",
         "_trace",
     )
@@ -116,10 +141,7 @@ class InferenceRequest:
         self._preferred_memory = preferred_memory
         self._trace = trace
         self._parameters = parameters_json(parameters or {})
-        self._is_cancelled: Callable[[], bool] = _never
-        self._sink: ResponseSink | None = None
-        self._open_sink: Callable[[InferenceRequest], SingleAnswer] = _no_sink
-        self._release_flags = TRITONSERVER_REQUEST_RELEASE_ALL
+        super().__init__()
 
     def inputs(self) -> list[Tensor]:
         """The input tensors; optional inputs that were not given are absent."""
@@ -153,23 +175,6 @@ class InferenceRequest:
     def requested_output_names(self) -> set[str]:
         """The outputs that the caller wants; all of the model's unless it named some."""
         return set(self._requested_output_names)
-
-    def is_cancelled(self) -> bool:
-        """Returns True if nobody waits for the answer any more. Asks the server; any thread."""
-        return self._is_cancelled()
-
-    def set_release_flags(self, flags: int) -> None:
-        """Set the fate of the request when `execute` returns: TRITONSERVER_REQUEST_RELEASE_ALL (the default), or
-        TRITONSERVER_REQUEST_RELEASE_RESCHEDULE to have it executed again, in models with `iterative_sequence`."""
-        if flags not in (TRITONSERVER_REQUEST_RELEASE_ALL, TRITONSERVER_REQUEST_RELEASE_RESCHEDULE):
-            raise TritonModelException(f"set_release_flags: unknown flags {flags!r}")
-        self._release_flags = flags
-
-    def get_response_sender(self) -> InferenceResponseSender:
-        """For the responses of a decoupled model, or the one response of another, which may come after `execute` returned."""
-        if self._sink is None:
-            self._sink = self._open_sink(self)
-        return InferenceResponseSender(self._sink)
 
     def exec(self, decoupled: bool = False) -> InferenceResponse | ResponseIterator:
         """Call the model and wait for its response; with `decoupled`, get an iterator over its responses.
@@ -224,11 +229,6 @@ def received(
     return request
 
 
-def wanted_outputs(request: InferenceRequest) -> frozenset[str]:
-    """The outputs that the caller wants; the very set of the model's outputs unless it named some."""
-    return request._requested_output_names
-
-
 def prefers_device(request: InferenceRequest) -> bool:
     """Returns True if the outputs of a call may stay on the device where they are made."""
     preferred = request._preferred_memory
@@ -245,30 +245,28 @@ def is_of_the_models_making(request: InferenceRequest) -> bool:
     return bool(request._model_name)
 
 
-def watch(
-    request: InferenceRequest, is_cancelled: Callable[[], bool], open_sink: Callable[[InferenceRequest], SingleAnswer]
-) -> None:
+def watch(request: Answerable, is_cancelled: Callable[[], bool], open_sink: Callable[[Any], SingleAnswer]) -> None:
     """Set how the request of a model that answers once learns that it was cancelled, and what makes its response sink."""
     request._is_cancelled = is_cancelled
     request._open_sink = open_sink
 
 
-def cancellation_of(request: InferenceRequest) -> Callable[[], bool]:
+def cancellation_of(request: Answerable) -> Callable[[], bool]:
     """The source of its cancellation."""
     return request._is_cancelled
 
 
-def single_answers(requests: Sequence[InferenceRequest]) -> list[SingleAnswer | None]:
+def single_answers(requests: Sequence[Answerable]) -> list[SingleAnswer | None]:
     """The response sinks that were asked for, of requests of a model that answers once."""
     return [sink if isinstance(sink := request._sink, SingleAnswer) else None for request in requests]
 
 
-def is_rescheduled(request: InferenceRequest) -> bool:
+def is_rescheduled(request: Answerable) -> bool:
     """Returns True if the model gives it back to be executed again."""
     return request._release_flags == TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 
 
-def answer_through(request: InferenceRequest, sink: StreamedAnswer) -> None:
+def answer_through(request: Answerable, sink: StreamedAnswer) -> None:
     """Say how the request of a decoupled model is answered, and how it learns that it was cancelled."""
     request._sink = sink
     request._is_cancelled = sink.is_cancelled
@@ -278,7 +276,7 @@ def _never() -> bool:
     return False
 
 
-def _no_sink(request: InferenceRequest) -> SingleAnswer:
+def _no_sink(request: Answerable) -> SingleAnswer:
     raise TritonModelException("get_response_sender() is for requests that execute was given")
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from .auto_complete import ModelConfig
+from .core.batch import Array, Layout
 from .failure_log import FailureLog
 from .failures import ModelFailure, describe
 from .loader import ModelSource, load_class
-from .request import InferenceRequest, is_rescheduled
+from .messages import Read, answer_of, requests_of
+from .request import Answerable, InferenceRequest, is_rescheduled
 from .response import InferenceResponse
 
 RunCoroutine = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -21,7 +23,11 @@ class InstanceLost(Exception):
     """The instance can run nothing any more; the worker ends with this as the reason."""
 
 
-class Runner(Protocol):
+RequestT = TypeVar("RequestT", bound=Answerable)
+ResponseT = TypeVar("ResponseT")
+
+
+class Runner(Protocol[RequestT, ResponseT]):
     """Runs what a worker is there for: a model of `model.py` (`ModelRunner`), or another backend's (`hosting`). Used by one
     thread, but for `is_ready` and `report`."""
 
@@ -34,13 +40,19 @@ class Runner(Protocol):
 
     def is_ready(self, run_coroutine: RunCoroutine) -> bool: ...
 
-    def execute(self, requests: list[InferenceRequest]) -> Sequence[InferenceResponse | None]: ...
+    def requests_of(
+        self, entries: Sequence[Any], data: memoryview, segment: Array | None, outputs: frozenset[str], read: Read
+    ) -> list[RequestT]: ...
 
-    def start(self, requests: list[InferenceRequest]) -> list[int]: ...
+    def answer_of(self, response: ResponseT, wanted: Sequence[str] | None, layout: Layout) -> list[Any]: ...
+
+    def execute(self, requests: list[RequestT]) -> Sequence[ResponseT | None]: ...
+
+    def start(self, requests: list[RequestT]) -> list[int]: ...
 
     def report(self, error: BaseException, request_ids: Sequence[str]) -> None: ...
 
-    def failed(self, failure: ModelFailure, requests: Sequence[InferenceRequest]) -> str: ...
+    def failed(self, failure: ModelFailure, requests: Sequence[RequestT]) -> str: ...
 
     def finalize(self) -> None: ...
 
@@ -50,6 +62,9 @@ class ModelRunner:
 
     Raises ModelFailure when the model cannot be imported or initialised.
     """
+
+    requests_of = staticmethod(requests_of)
+    answer_of = staticmethod(answer_of)
 
     def __init__(
         self,

@@ -160,7 +160,7 @@ def read(descriptor: Descriptor, data: memoryview, segment: Array | None) -> Arr
     if count == 0:
         return _empty(name, shape, dtype)
     if where == 0:
-        return np.frombuffer(data, dtype, count, offset).reshape(shape)
+        return np.ndarray(shape, dtype, data, offset)  # in half the time of frombuffer and reshape
     assert isinstance(source, np.ndarray)
     return source[offset : offset + size].view(dtype).reshape(shape)
 

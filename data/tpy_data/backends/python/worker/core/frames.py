@@ -9,8 +9,8 @@ segments to be forgotten. The second, the header, says what the frame is for; it
 begins at a multiple of ALIGNMENT.
 
 The stream says what the frame belongs to, numbered by the end that opens it: a batch (EXECUTE, RESULT, NOT_STARTED), a request
-whose responses do not come with its batch (RESPONSE), a call of the model to the server (CALL, ANSWER), a question (ASK, REPLY,
-QUESTION, and TELL that answers it). 0 for all else.
+whose responses do not come with its batch (RESPONSE), a call of the model to the server (CALL, ANSWER), a query (QUERY, REPLY,
+READY_CHECK, and the NOTIFICATION that answers it). 0 for all else.
 
 Nothing is ever unpickled or evaluated. Lengths are bounded before anything is allocated.
 """
@@ -64,9 +64,9 @@ class Kind(enum.IntEnum):
     ANSWER = 5
     """A response to a call."""
     REPLY = 6
-    """To ASK."""
-    QUESTION = 7
-    """Is the model ready? TELL answers."""
+    """To QUERY."""
+    READY_CHECK = 7
+    """Is the model ready? A NOTIFICATION answers."""
     HELLO = 64
     """The interpreter is up."""
     READY = 65
@@ -81,11 +81,11 @@ class Kind(enum.IntEnum):
     """To a request of a decoupled model, or one that comes after its batch."""
     CALL = 71
     """A request of the model's to another model."""
-    NOTE = 72
+    CALL_PROGRESS = 72
     """So many answers to these calls were taken; of those calls nobody wants any more."""
-    ASK = 73
+    QUERY = 73
     """Something that the server replies to: cancellation, metrics, the model repository."""
-    TELL = 74
+    NOTIFICATION = 74
     """Something that it does not: a log line, a change of a metric, whether the model is ready."""
 
 

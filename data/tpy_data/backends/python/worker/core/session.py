@@ -4,9 +4,10 @@
                                              |
                                            FAILED --> ENDED           (while it serves, too: it can run nothing any more)
 
-Beside these moves a worker may ask and tell something from LOADING on; while it serves come batches, responses, and calls of its
-model, of which all but batches may go on while it finalizes. Whether a batch, a request, or a call is open is for those to check
-who keep them. A message that is not in the table is a ProtocolViolation: the session is then BROKEN and nothing more is sent.
+Beside these moves a worker may ask for something and notify of something from LOADING on; while it serves come batches,
+responses, and calls of its model, of which all but batches may go on while it finalizes. Whether a batch, a request, or a call
+is open is for those to check who keep them. A message that is not in the table is a ProtocolViolation: the session is then
+BROKEN and nothing more is sent.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class State(enum.Enum):
     BROKEN = "broken"
 
 
-_FROM_LOADING_ON = (Kind.ASK, Kind.REPLY, Kind.TELL)
-_FROM_SERVING_ON = (*_FROM_LOADING_ON, Kind.RESPONSE, Kind.PROGRESS, Kind.CALL, Kind.ANSWER, Kind.NOTE, Kind.QUESTION)
+_FROM_LOADING_ON = (Kind.QUERY, Kind.REPLY, Kind.NOTIFICATION)
+_FROM_SERVING_ON = (*_FROM_LOADING_ON, Kind.RESPONSE, Kind.PROGRESS, Kind.CALL, Kind.ANSWER, Kind.CALL_PROGRESS, Kind.READY_CHECK)
 _WHILE_SERVING = (*_FROM_SERVING_ON, Kind.EXECUTE, Kind.RESULT, Kind.NOT_STARTED)
 
 LEGAL_MOVES: Mapping[tuple[State, Kind], State] = MappingProxyType(

@@ -63,5 +63,5 @@ class Receipts:
         self._count += count
         if 2 * self._count < RESPONSES_MAX and 2 * self._bytes < BYTES_MAX:
             return 0
-        told, self._count, self._bytes = self._count, 0, 0
-        return told
+        taken, self._count, self._bytes = self._count, 0, 0
+        return taken

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tpy.errors import InvalidArgument, Unsupported
-from tpy.telemetry.metrics import MetricKind
+from tpy.telemetry.exposition import MetricKind
 
 from ..failures import TritonModelException
 from ..ports import MetricPort

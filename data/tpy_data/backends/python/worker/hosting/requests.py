@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,16 +15,14 @@ from tpy.errors import Internal, TpyError
 from tpy.messages import DataType, ParameterValue, SequencePosition, Tensor
 from tpy.messages.datatypes import BY_NUMBER
 
-from ..failures import ErrorCode, TritonError, TritonModelException
-from ..request import (
-    TRITONSERVER_REQUEST_FLAG_SEQUENCE_END,
-    TRITONSERVER_REQUEST_FLAG_SEQUENCE_START,
-    InferenceRequest,
-    wanted_outputs,
-)
+from .. import messages
+from ..core.batch import Array, Layout
+from ..failures import ErrorCode, TritonError, TritonModelException, unsendable
+from ..messages import Read, failed_answer, sendable
+from ..request import TRITONSERVER_REQUEST_FLAG_SEQUENCE_END, TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, Answerable
 from ..response import InferenceResponse, received_response
 from ..response_sender import RESPONSE_COMPLETE_FINAL, InferenceResponseSender
-from ..tensor import storage_of, wrap
+from ..tensor import wrap
 
 _CODES = {
     TpyCode.UNKNOWN: ErrorCode.UNKNOWN,
@@ -39,93 +36,92 @@ _CODES = {
 """All others are INTERNAL to a worker."""
 
 _UINT16 = np.dtype(np.uint16)
-
-
-def tensor_of(name: str, number: int, array: np.ndarray[Any, Any]) -> Tensor:
-    """A read-only tensor from an array in the worker's storage form."""
-    datatype = BY_NUMBER[number]
-    view = array.view(datatype.numpy) if datatype is DataType.BF16 else array
-    view.flags.writeable = False
-    return Tensor(name, datatype, view)
+_BF16 = DataType.BF16
 
 
 def storage(tensor: Tensor) -> np.ndarray[Any, Any]:
     """The tensor's array in the worker's storage form."""
-    return tensor.array.view(_UINT16) if tensor.datatype is DataType.BF16 else tensor.array
+    return tensor.array.view(_UINT16) if tensor.datatype is _BF16 else tensor.array
 
 
-class HostedRequest:
-    """An ExecutionRequest over one of the worker's. `states` are its model's, `batches` says that the model has batches;
-    `all_outputs` is what the worker takes for "all outputs"."""
+def tensor_of(name: str, number: int, array: np.ndarray[Any, Any]) -> Tensor:
+    """A tensor over an array in the worker's storage form."""
+    datatype = BY_NUMBER[number]
+    return Tensor(name, datatype, array.view(datatype.numpy) if datatype is _BF16 else array)
 
-    def __init__(
-        self,
-        request: InferenceRequest,
-        states: Sequence[StateSpec],
-        all_outputs: frozenset[str],
-        *,
-        batches: bool,
-        sender: HostedSender | None = None,
-    ) -> None:
-        self.request = request
-        self.sender = sender
-        self.inputs: Mapping[str, Tensor] = {
-            name: tensor_of(name, number, array) for name, number, array in map(storage_of, request.inputs())
-        }
-        first = next(iter(self.inputs.values()), None) if batches else None
-        self.batch_size = 1 if first is None or not first.array.ndim else max(1, first.array.shape[0])
-        self.state = self._taken(states) if states else None
-        wanted = wanted_outputs(request)
-        self.requested_outputs = () if wanted is all_outputs else tuple(wanted.difference([spec.output_name for spec in states]))
 
-    def _taken(self, states: Sequence[StateSpec]) -> SequenceState:
-        """The states, which came as inputs."""
+class HostedRequest(Answerable):
+    """An ExecutionRequest of a worker. `sender` is to be set for a decoupled model."""
+
+    __slots__ = (
+        "batch_size",
+        "id",
+        "inputs",
+        "parameters",
+        "requested_outputs",
+        "sender",
+        "sequence",
+        "state",
+        "timeout_us",
+    )
+
+    record = None  # calls of hosted backends belong to no trace
+    residency = None  # tensors cross between processes in host memory
+
+    def __init__(self, entry: Sequence[Any], inputs: dict[str, Tensor], states: Sequence[StateSpec], *, batches: bool) -> None:
+        """`entry` is that of an EXECUTE message; `states` are the model's, `batches` says that it has batches."""
+        Answerable.__init__(self)
+        identifier, correlation, flags, timeout_us, parameters, wanted, _, _, _ = entry
+        self.id: str = identifier
+        self.timeout_us: int = timeout_us
+        self.parameters: Mapping[str, ParameterValue] = json.loads(parameters) if parameters else {}
+        self.sequence = _sequence(correlation, flags) if correlation or flags else None
+        self.sender: HostedSender | None = None
+        self.batch_size = _batch_size(inputs) if batches else 1
+        self.inputs: Mapping[str, Tensor] = inputs
+        self.state: SequenceState | None = None
+        self.requested_outputs: tuple[str, ...] = tuple(wanted) if wanted else ()
+        if states:
+            self._take_states(states)
+
+    def _take_states(self, states: Sequence[StateSpec]) -> None:
+        """The states came as inputs."""
         names = {spec.input_name for spec in states}
-        state = SequenceState({name: tensor.array for name, tensor in self.inputs.items() if name in names})
+        self.state = SequenceState({name: tensor.array for name, tensor in self.inputs.items() if name in names})
         self.inputs = {name: tensor for name, tensor in self.inputs.items() if name not in names}
-        return state
+        left = {spec.output_name for spec in states}
+        self.requested_outputs = tuple([name for name in self.requested_outputs if name not in left])
 
-    @property
-    def record(self) -> None:
-        """None: calls of hosted backends belong to no trace."""
-        return None
 
-    @property
-    def residency(self) -> None:
-        """None: tensors cross between processes in host memory."""
-        return None
+def requests_of(
+    entries: Sequence[Any], data: memoryview, segment: Array | None, states: Sequence[StateSpec], read: Read, *, batches: bool
+) -> list[HostedRequest]:
+    """The requests of an EXECUTE. Their arrays are read-only. Raises as `read`."""
+    data = data.toreadonly()
+    if segment is not None:
+        segment = segment.view()
+        segment.flags.writeable = False
+    requests = []
+    for entry in entries:
+        inputs = {}
+        for given in entry[6]:
+            name = given[0]
+            inputs[name] = tensor_of(name, given[1], read(given, data, segment))
+        requests.append(HostedRequest(entry, inputs, states, batches=batches))
+    return requests
 
-    @property
-    def id(self) -> str:
-        """The caller's id."""
-        return self.request.request_id()
 
-    @cached_property
-    def parameters(self) -> Mapping[str, ParameterValue]:
-        """The caller's parameters."""
-        text = self.request.parameters()
-        return json.loads(text) if text != "{}" else {}
+def _sequence(correlation: int | str, flags: int) -> SequencePosition:
+    return SequencePosition(
+        correlation_id=correlation,
+        start=bool(flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
+        end=bool(flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
+    )
 
-    @property
-    def sequence(self) -> SequencePosition | None:
-        """The place in its sequence."""
-        correlation_id, flags = self.request.correlation_id(), self.request.flags()
-        if not correlation_id and not flags:
-            return None
-        return SequencePosition(
-            correlation_id=correlation_id,
-            start=bool(flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_START),
-            end=bool(flags & TRITONSERVER_REQUEST_FLAG_SEQUENCE_END),
-        )
 
-    @property
-    def timeout_us(self) -> int:
-        """The caller's time-out."""
-        return self.request.timeout()
-
-    def is_cancelled(self) -> bool:
-        """Asks the server."""
-        return self.request.is_cancelled()
+def _batch_size(inputs: Mapping[str, Tensor]) -> int:
+    first = next(iter(inputs.values()), None)
+    return 1 if first is None or not first.array.ndim else max(1, first.array.shape[0])
 
 
 class HostedSender:
@@ -169,12 +165,29 @@ def failed(error: TpyError) -> InferenceResponse:
     return InferenceResponse(error=TritonError(error.message, code_of(error)))
 
 
-def response_of(result: ExecutionResult, more: Sequence[Tensor] = ()) -> InferenceResponse:
-    """The worker's response for a result without flaws; `more` are outputs beside those of the result."""
+def response_of(result: ExecutionResult) -> InferenceResponse:
+    """The worker's response for a result without flaws, to be sent through a sender."""
     if result.error is not None:
         return failed(result.error)
-    outputs = [wrap(tensor.name, tensor.datatype.number, storage(tensor)) for tensor in (*result.outputs, *more)]
+    outputs = [wrap(tensor.name, tensor.datatype.number, storage(tensor)) for tensor in result.outputs]
     return received_response(outputs, None, json.dumps(dict(result.parameters)) if result.parameters else "{}")
+
+
+def answer_of(result: ExecutionResult | InferenceResponse, wanted: Sequence[str] | None, layout: Layout) -> list[Any]:
+    """As `messages.answer_of`, of a result without flaws as well."""
+    if type(result) is not ExecutionResult:
+        return messages.answer_of(cast(InferenceResponse, result), wanted, layout)
+    if result.error is not None:
+        return failed_answer(result.error.message, int(code_of(result.error)))
+    try:
+        outputs = [
+            layout.add(tensor.name, tensor.datatype.number, storage(tensor))
+            for tensor in result.outputs
+            if wanted is None or tensor.name in wanted
+        ]
+    except Exception as unsent:
+        return failed_answer(unsendable(unsent))
+    return [-1, "", sendable(json.dumps(dict(result.parameters))) if result.parameters else "", outputs]
 
 
 def new_states(request: HostedRequest, states: Sequence[StateSpec], result: ExecutionResult, *, batches: bool) -> list[Tensor]:

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tpy.backend import (
     AnswerLater,
@@ -27,15 +28,17 @@ from tpy_data.backends.creation import create_backend
 from tpy_data.exception_text import exception_text
 
 from .. import context
+from ..core.batch import Array
 from ..failure_log import FailureLog
 from ..failures import ModelFailure
-from ..request import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, InferenceRequest
+from ..messages import Read
+from ..request import TRITONSERVER_REQUEST_RELEASE_RESCHEDULE
 from ..response import InferenceResponse
 from ..runner import InstanceLost, RunCoroutine
 from .calls import HostedCalls
 from .metrics import HostedMetrics
 from .order import HostedContext, HostingAnswer, HostingOrder, pack, unpack
-from .requests import HostedRequest, HostedSender, code_of, failed, new_states, response_of
+from .requests import HostedRequest, HostedSender, answer_of, code_of, failed, new_states, requests_of
 
 
 def describe(text: str) -> str:
@@ -58,7 +61,9 @@ def describe(text: str) -> str:
 class HostedRunner:
     """The backend, a loaded model and one instance (a `Runner`)."""
 
-    def __init__(self, text: str, all_outputs: frozenset[str]) -> None:
+    answer_of = staticmethod(answer_of)
+
+    def __init__(self, text: str) -> None:
         """Raises ModelFailure with the reason when the instance cannot be made."""
         order = unpack(text, HostingOrder)
         hosted, placement = order.context, order.placement
@@ -68,7 +73,6 @@ class HostedRunner:
         self._failures = FailureLog(hosted.name)
         self._states = state_specs(hosted.config)
         self._batches = hosted.config.max_batch_size > 0
-        self._all_outputs = all_outputs
         self.phases_ns = 0, 0
         self._open = contextlib.ExitStack()
         try:
@@ -96,25 +100,33 @@ class HostedRunner:
         assert isinstance(self._instance, ChecksReadiness)
         return self._instance.check_ready(READINESS_CHECK_S_MAX)
 
-    def execute(self, requests: list[InferenceRequest]) -> Sequence[InferenceResponse | None]:
+    def requests_of(
+        self, entries: Sequence[Any], data: memoryview, segment: Array | None, outputs: frozenset[str], read: Read
+    ) -> list[HostedRequest]:
+        """As `Runner`."""
+        return requests_of(entries, data, segment, self._states, read, batches=self._batches)
+
+    def execute(self, requests: list[HostedRequest]) -> Sequence[ExecutionResult | InferenceResponse | None]:
         """As `Runner`. Raises InstanceLost as well."""
-        seen = [HostedRequest(request, self._states, self._all_outputs, batches=self._batches) for request in requests]
         try:
-            results = self._execute(seen)
+            results = self._execute(requests)
         except TpyError as error:
             raise ModelFailure(error.message, code_of(error)) from None
-        return [self._response(request, result) for request, result in zip(seen, results, strict=True)]
+        return [
+            result
+            if type(result) is ExecutionResult and request.state is None and not result.reschedule
+            else self._response(request, result)
+            for request, result in zip(requests, results, strict=True)
+        ]
 
-    def start(self, requests: list[InferenceRequest]) -> list[int]:
+    def start(self, requests: list[HostedRequest]) -> list[int]:
         """As `Runner`. Raises InstanceLost as well."""
         senders = [HostedSender(request.get_response_sender()) for request in requests]
-        seen = [
-            HostedRequest(request, self._states, self._all_outputs, batches=self._batches, sender=sender)
-            for request, sender in zip(requests, senders, strict=True)
-        ]
+        for request, sender in zip(requests, senders, strict=True):
+            request.sender = sender
         given_back = []
         try:
-            for index, result in enumerate(self._execute(seen, may_be_none=True)):
+            for index, result in enumerate(self._execute(requests, may_be_none=True)):
                 if result.error is not None:
                     senders[index].fail(result.error)
                 elif result.reschedule:
@@ -128,9 +140,9 @@ class HostedRunner:
         """As `Runner`."""
         self._failures.report("execute", error, request_ids)
 
-    def failed(self, failure: ModelFailure, requests: Sequence[InferenceRequest]) -> str:
+    def failed(self, failure: ModelFailure, requests: Sequence[HostedRequest]) -> str:
         """As `Runner`."""
-        self.report(failure, [request.request_id() for request in requests])
+        self.report(failure, [request.id for request in requests])
         return str(failure)
 
     def finalize(self) -> None:
@@ -167,19 +179,21 @@ class HostedRunner:
             raise Internal(f"instance '{self._name}' gave {flaw}")
         return results
 
-    def _response(self, request: HostedRequest, result: ExecutionResult) -> InferenceResponse | None:
+    def _response(self, request: HostedRequest, result: ExecutionResult) -> ExecutionResult | InferenceResponse | None:
         if isinstance(result, AnswerLater):
-            sender = HostedSender(request.request.get_response_sender())
+            sender = HostedSender(request.get_response_sender())
             result.begin(sender)
             return None
         if result.reschedule:
-            request.request.set_release_flags(TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            request.set_release_flags(TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
             return None
+        if result.error is not None:
+            return result
         try:
-            states = [] if result.error is not None else new_states(request, self._states, result, batches=self._batches)
+            states = new_states(request, self._states, result, batches=self._batches)
         except Internal as error:
             return failed(error)
-        return response_of(result, states)
+        return ExecutionResult([*result.outputs, *states], parameters=result.parameters)
 
 
 def _model_context(order: HostingOrder, hosted: HostedContext) -> ModelContext:
