@@ -1,28 +1,28 @@
-"""All bounds of the server, each with the reason for its value: those of gRPC and of frontend processes in modules of their
-own."""
+"""All bounds of the server, each with the reason for its value: those of areas that have many in modules of
+their own."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from tpy.limits.analyzing import *  # noqa: F403
 from tpy.limits.cloud import *  # noqa: F403
+from tpy.limits.explanation import *  # noqa: F403
 from tpy.limits.grpc import *  # noqa: F403
+from tpy.limits.http import *  # noqa: F403
+from tpy.limits.loading import *  # noqa: F403
+from tpy.limits.metrics import *  # noqa: F403
 from tpy.limits.openai import *  # noqa: F403
+from tpy.limits.page import *  # noqa: F403
+from tpy.limits.recording import *  # noqa: F403
 from tpy.limits.remote import *  # noqa: F403
 from tpy.limits.sagemaker import *  # noqa: F403
 from tpy.units import KIB, MIB, NS_PER_MS, NS_PER_S
-
-HTTP_INPUT_BYTES_MAX_DEFAULT: Final = 64 * MIB
-"""--http-max-input-size: Triton's default. Bounds the request body, before and after decompression."""
 
 REQUEST_BODIES_BYTES_MAX: Final = 2048 * MIB
 """Request bodies that are being received or decoded, of all HTTP connections of a process together; what goes beyond it is
 refused (503), as waiting for others to end would be waiting for those who never end. Each counts with what has arrived, from 64
 KiB on: 170 images of 12 MB at the same moment, or 32 bodies of the largest default size. Not less than one body may have."""
-
-HTTP_RECEIVE_BYTES_MAX: Final = 256 * KIB
-"""Of a large body, what one connection takes from its socket in one turn of the loop: a tenth of a millisecond. A sender that is
-as fast as the loop would otherwise keep it in one call for as long as its body lasts."""
 
 ECHO_CHARACTERS_MAX: Final = 1024
 """Characters of one name, id or value that an error text or a log line repeats: far above real ones, far below a request."""
@@ -39,12 +39,22 @@ TRACE_TENSOR_BYTES_MAX: Final = MIB
 TRACES_COLLECTED_MAX: Final = 10_000
 """Traces that are kept in memory for one file, whatever --trace-config says: some 20 MB without tensors."""
 
+TRACES_RECENT_MAX: Final = 64
+"""The newest traces that are kept in memory, to be looked at: without tensors, some 2 KB each."""
+
+TRACE_PARTS_RECENT_MAX: Final = 200
+"""Steps and calls that such a trace has at most; the trace file has all."""
+
 TRACES_WAITING_MAX: Final = 1000
 """Writes that wait for the disk; what comes on top is lost, so that a disk that hangs costs traces and no memory."""
 
 TENSORFLOW_CALLABLES_MAX: Final = 16
 """Choices of outputs for which an instance of a TensorFlow model keeps a compiled call: clients of one model ask for few. The
 oldest goes when another comes."""
+
+MODEL_THREADS_MAX: Final = 1024
+"""In a pool of threads that a configuration asks for: more than any machine's cores are good for. DALI ends the process when the
+system gives it no more threads, and TensorFlow starts as many as it is told."""
 
 NATIVE_BUILD_S_MAX: Final = 300.0
 """Building the C library for compiled plug-ins, once: seconds on any machine; what takes longer hangs."""
@@ -53,27 +63,15 @@ NATIVE_REPOSITORY_CALL_S_MAX: Final = 3600.0
 """A compiled plug-in that has a model loaded, or asks whether one is ready, waits for so long: longer than any load, so that a
 thread of its is not lost for ever where the server forgets the call."""
 
-AGENT_ACTION_S_MAX: Final = 300.0
-"""Seconds that a repository agent has for one action: to decrypt a large model, say. Other models of the agent wait meanwhile, so
-one that takes longer is ended."""
+AGENT_ACTION_S_MAX_DEFAULT: Final = 300
+"""--repoagent-timeout-secs, for one action of a repository agent: to decrypt a large model, say. Other models of the agent wait
+meanwhile, so one that takes longer is ended."""
 
 AGENT_REPLY_BYTES_MAX: Final = 1 * MIB
 """An answer of the process of a repository agent: a path, or an error text."""
 
 MODEL_NAME_BYTES_MAX: Final = 255
 """The name of a model to load: it is the name of a folder, which file systems bound so."""
-
-HTTP_HEADER_BYTES_MAX: Final = 64 * KIB
-"""Request line plus headers. Generous for auth tokens, far below what hurts."""
-
-HEADER_NAMES_REMEMBERED_MAX: Final = 256
-"""Names of headers of which it is remembered whether the forward pattern matches them: those of real clients are a few dozen."""
-
-HEADER_NAME_REMEMBERED_CHARACTERS_MAX: Final = 128
-"""Longer names are matched anew each time, so that what is remembered stays below 100 KB."""
-
-HTTP_PIPELINED_REQUESTS_MAX: Final = 16
-"""Requests of one connection that may wait for their turn; the reader stops reading beyond it."""
 
 ACCEPT_PAUSE_S: Final = 0.1
 """Pause of a port that cannot accept connections, for want of file descriptors or memory, before it tries again."""
@@ -108,9 +106,6 @@ CUDA_GRAPHS_MAX: Final = 64
 """Shapes of batches of an ONNX instance that are captured as CUDA graphs: each keeps buffers of its own on the device. Other
 shapes run as without graphs."""
 
-GPU_METRIC_FAILURES_MAX: Final = 3
-"""Samples in a row in which a GPU does not tell a value, after which it is not asked for it any more: Triton's number."""
-
 OPEN_FILES_WANTED: Final = 65_536
 """Open files that `tpy serve` asks the system for, as far as its hard limit goes: each connection is one, and the usual soft
 limit of 1,024 is for programs that use select(2)."""
@@ -120,14 +115,12 @@ DOCTOR_OPEN_FILES_MIN: Final = 4096
 DOCTOR_MEMORY_BYTES_MIN: Final = 512 * MIB
 
 DOCTOR_SHARED_MEMORY_BYTES_MIN: Final = 128 * MIB
-"""Below these `tpy doctor` warns: some thousand connections, a server with small models, and some batches of images for workers;
-what containers are given by default in /dev/shm is 64 MiB."""
 
-HTTP_CHUNKS_MAX: Final = 65_536
-"""Chunks in one chunked request body, as Triton 2.73."""
+DOCTOR_PROCESSES_MIN: Final = 512
 
-JSON_DEPTH_MAX: Final = 100
-"""Nesting of `data` in a JSON request, as Triton 2.73."""
+DOCTOR_DISK_BYTES_MIN: Final = 1024 * MIB
+"""Below these `tpy doctor` warns: some thousand connections, a server with small models, and some batches of images for workers,
+some hundred threads, a model from the cloud; what containers are given by default in /dev/shm is 64 MiB."""
 
 LOAD_OVERRIDE_BYTES_MAX: Final = 2048 * MIB
 """Sum of the `file:` overrides in one load call."""
@@ -165,10 +158,6 @@ BYTES_ELEMENTS_MAX: Final = 1_048_576
 """Elements of a BYTES tensor in a request. Each is an object of its own: as many take some tens of milliseconds to let go of, in
 which nothing else can run, and many times their bytes in memory."""
 
-JSON_EXPLAIN_BYTES_MAX: Final = 64 * KIB
-"""Broken JSON up to this size is scanned again for Triton's exact text and offset; that scan is slow, so longer documents get
-the parser's own words."""
-
 SEQUENCES_LIVE_MAX: Final = 65_536
 """Live sequences of one model version, in slots and waiting for one: far above what instances can serve, and a few hundred bytes
 each besides their state. A START beyond it is refused."""
@@ -190,63 +179,19 @@ ANSWERS_STOP_S: Final = 5
 """At the end of the exit time-out every request that is still open is refused. So long at most these answers have to
 leave before its connections are cut: it takes milliseconds, but for clients that do not read, and machines that do much else."""
 
-HTTP_STOP_IDLE_S: Final = 0.5
-"""At shutdown requests on open HTTP connections are still answered, each as its connection's last. A connection whose
-client sends nothing for so long is closed, so that idle ones do not hold the exit: enough for the next request of a client at
-work."""
-
 SEQUENCE_ID_CHARACTERS_MAX: Final = 128
 """A sequence id that is a string, as Triton."""
 
 CONFIG_PROBLEMS_MAX: Final = 100
 """Syntax problems reported for one configuration; more would only repeat the first ones."""
 
-HTTP_CODEC_THREADS_MAX: Final = 4
-"""Threads that parse, encode, compress and decompress large HTTP bodies at the same time."""
+CONTROL_PARSING_THREADS_MAX: Final = 2
+"""Threads that read configurations at the same time: they compute in Python, so more of them are no faster and only keep the
+server's loop from the interpreter."""
 
-HTTP_INLINE_JSON_BYTES_MAX: Final = 256 * KIB
-"""JSON up to this size is parsed on the loop (a few milliseconds), if it has few values; other goes to a thread."""
-
-HTTP_INLINE_JSON_VALUES_MAX: Final = 8192
-"""Values in it: as many take some milliseconds also where each is looked at, because one of them is wrong."""
-
-HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX: Final = 16 * KIB
-"""JSON up to this size cannot have more, and is not counted through."""
-
-JSON_WHOLE_BYTES_MAX: Final = 256 * KIB
-"""JSON up to this size is parsed as a whole, in a millisecond; of larger documents the arrays and strings are, in pieces."""
-
-JSON_OUTLINE_BYTES_MAX: Final = 512 * KIB
-"""Bytes of a large JSON document besides arrays of numbers or strings and long strings. Parsed as a whole, in some
-milliseconds at worst, and up to sixty times as large as Python's objects: room for thousands of tensors and parameters."""
-
-HTTP_INLINE_JSON_ELEMENTS_MAX: Final = 32_768
-"""Output elements up to this number are written as JSON on the loop; more go to a thread."""
-
-INLINE_STRING_OUTPUT_BYTES_MAX: Final = 256 * KIB
-"""Bytes of an answer's BYTES elements that are written on the loop, in whatever form (half a millisecond as JSON); more go to a
-thread. Few elements may be huge, so their number says nothing."""
-
-HTTP_INLINE_BYTES_MAX: Final = 128 * KIB
-"""Binary bodies up to this size are split into the elements of BYTES tensors on the loop (some milliseconds at worst)."""
-
-HTTP_INLINE_COMPRESS_BYTES_MAX: Final = 32 * KIB
-"""Response bodies up to this size are compressed on the loop."""
-
-HTTP_STREAM_RESPONSES_MAX: Final = 64
-"""Responses of one generate_stream that wait to be written; with as many the request is paused."""
-
-HTTP_READER_BYTES_PER_S_MIN: Final = 4 * KIB
-"""Rate at which an answer must be taken on the whole, after the write time-out: slower readers hold answers, and the shutdown."""
-
-HTTP_STREAM_BYTES_MAX: Final = 1 * MIB
-"""The same in bytes of their tensors."""
-
-HTTP_DISCARDED_BODY_BYTES_MAX: Final = 1024 * MIB
-"""An oversized body is read and thrown away up to this size, so that its sender reads the refusal and the connection lives."""
-
-HTTP_CHUNK_OVERHEAD_BYTES_MAX: Final = 32
-"""Bytes of framing per chunk of a chunked body; more (long chunk extensions) is abuse."""
+CONTROL_SCANNING_THREADS_MAX: Final = 8
+"""Threads that look at the files of models at the same time. They mostly wait for the file system; when one hangs, so many models
+can hang on it before the others are no longer looked at."""
 
 FINGERPRINT_DIGEST_BYTES_MAX: Final = 16 * MIB
 """Files of a model up to this size are compared by content, so that a `touch` reloads nothing; larger ones by size, time and
@@ -278,6 +223,10 @@ of that is little enough."""
 QUICK_BATCHES_NS_MAX: Final = 500_000
 """In how long they should be over: several times what handing over costs, also where each request goes through a worker process,
 and a delay of the first answers that clients hardly notice. A model whose batch takes longer is slow."""
+
+QUICK_SHARE_NS_MIN: Final = 250_000
+"""An instance of a quick model gets at least as many of the waiting batches as take so long, even if its share of them is less:
+some times what waking a worker costs. With less, two instances are woken again and again for one or two requests each."""
 
 OVERLAP_REQUESTS_MIN: Final = 8
 """Requests in a batch from which on it is looked for whether half as many would let server and instance work at the same time.
@@ -401,6 +350,9 @@ stats."""
 TLS_HANDSHAKE_S_MAX: Final = 20
 """Seconds that a client may take for its TLS handshake, on every port."""
 
+PROXY_HEADER_BYTES_MAX: Final = 4096
+"""Bytes of a header of the PROXY protocol behind its first 16: addresses, and what a balancer adds of TLS and of itself."""
+
 TLS_HANDSHAKE_STOP_S_MAX: Final = 1
 """The same from the moment on at which the server stops: enough for some round trips over a slow line."""
 
@@ -428,36 +380,32 @@ READINESS_CHECK_S_MAX: Final = 5
 READINESS_CHECK_GRACE_S: Final = 1
 """Longer than that nobody waits for the thread that asks, which knows the time itself unless model code hangs in it."""
 
-CUSTOM_METRIC_FAMILIES_MAX: Final = 1_000
-"""Metric families that models make. A dashboard has tens; a model that makes one per request is stopped here."""
-
-CUSTOM_METRICS_MAX: Final = 20_000
-"""Series of models' metric families, all together: a scrape shows every one. Labels from user input are how it grows."""
-
-CUSTOM_METRICS_OF_FAMILY_MAX: Final = 5_000
-"""Series of one family: what one model that takes labels from requests can use up of them. Prometheus advises against more than a
-few thousand; each takes a kilobyte here, and more in whoever scrapes."""
-
-CUSTOM_METRIC_LABELS_MAX: Final = 32
-"""Labels of one such series."""
-
-CUSTOM_METRIC_BUCKETS_MAX: Final = 256
-"""Buckets of one histogram of a model; each is a line of every scrape."""
-
-CUSTOM_METRIC_TEXT_MAX: Final = 1024
-"""Characters of a name, description, label or label value."""
-
 CACHE_INSERTION_BYTES_WAITING_MAX: Final = 256 * MIB
-"""Answers that wait to be written to Redis; beyond it they are not kept."""
+"""Answers that wait to be written to Redis or a compiled cache; beyond it they are not kept."""
 
-REDIS_ENTRY_BYTES_MAX: Final = 64 * MIB
-"""One answer in Redis, written or read: it is held in memory twice on either side, and Redis answers nobody else meanwhile."""
+CACHE_ENTRY_BYTES_MAX: Final = 64 * MIB
+"""One answer in Redis or a compiled cache, written or read: it is held in memory twice on either side, and Redis answers nobody
+else meanwhile."""
 
-REDIS_PAUSE_NS_MIN: Final = 1_000_000_000
-"""Pause after a Redis did not answer; it doubles with each failure in a row."""
+NATIVE_CACHE_CALL_S_MAX: Final = 1.0
+"""A lookup or insertion of a compiled cache: as Redis' default. A process that takes longer is ended and started again."""
 
-REDIS_PAUSE_NS_MAX: Final = 30_000_000_000
-"""As long at most: so long it may take until a Redis that is back is noticed."""
+NATIVE_STRATEGY_CALL_S_MAX: Final = 0.1
+"""One answer of a batching strategy in its process, which takes some 20 us: the loop waits for it. A process that takes longer is
+ended and started again."""
+
+NATIVE_STRATEGY_SLOW_S: Final = 0.02
+"""An answer of a batching strategy that takes so long is an error in the log: no request of any model goes on meanwhile."""
+
+NATIVE_PLUGIN_START_S_MAX: Final = 60.0
+"""Starting the process of a compiled cache or batching strategy, and opening it: the server waits for it. The library of the host
+may have to be built first."""
+
+CACHE_PAUSE_NS_MIN: Final = 1_000_000_000
+"""Pause after a Redis or a compiled cache did not answer; it doubles with each failure in a row."""
+
+CACHE_PAUSE_NS_MAX: Final = 30_000_000_000
+"""As long at most: so long it may take until one that is back is noticed."""
 
 MODEL_CALLS_OUTSTANDING_MAX: Final = 1024
 """Calls to other models that one instance has made and that have not ended; beyond it they are refused. A model that makes one

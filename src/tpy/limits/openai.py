@@ -18,3 +18,6 @@ OPENAI_TEXT_CHARACTERS_MAX: Final = 16 * 1024 * 1024
 
 OPENAI_TEMPLATES_MAX: Final = 64
 """Compiled chat templates that are kept: about one for each model that is served."""
+
+OPENAI_TOOL_CALLS_CHARACTERS_MAX: Final = 128 * 1024
+"""Text of calls of tools, which is held back until it is complete: the bound of Triton's frontend. Longer text is text."""

@@ -20,6 +20,10 @@ room goes through the socket."""
 REMOTE_ARENA_WARM_BYTES: Final = 64 * MIB
 """Pages of free shared memory that are kept for the next tensors; what lies above is given back when it is free."""
 
+REMOTE_REGION_BYTES_MAX: Final = MIB
+"""Copied from or to a client's region in a GPU's memory by one call of a frontend process: what is behind it on the connection
+waits no longer."""
+
 REMOTE_REQUESTS_MAX: Final = 65_536
 """Requests of one frontend process that are not answered; beyond it they are refused."""
 

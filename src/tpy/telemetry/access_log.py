@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -143,6 +144,9 @@ def trace_id_of(record: RequestRecord) -> str:
     return parts[1]
 
 
+_AMBIGUOUS = re.compile(r'[\s"()]')
+"""Characters with which the name of a model could be taken for what stands behind it."""
+
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -160,7 +164,10 @@ def _text_line(record: RequestRecord) -> str:
     if "queue_us" in facts:
         names = ("queue", "input", "infer", "output")
         phases = " (" + " ".join(f"{name} {facts[f'{name}_us']}" for name in names) + ")"
-    model = f"{escape(record.model)[1:-1]}/{'-' if record.version is None else record.version}"
+    model = escape(echo(record.model))
+    if not _AMBIGUOUS.search(model[1:-1]):
+        model = model[1:-1]
+    model += f"/{'-' if record.version is None else record.version}"
     line = f"{_now()} {record.peer or '-'} {record.protocol} {model} {facts['status']} {facts['total_us']}us{phases}"
     line += f" in={record.request_bytes} out={record.response_bytes}"
     if record.responses != 1:

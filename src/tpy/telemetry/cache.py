@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tpy.messages import CacheStatistics
-from tpy.telemetry.metrics import NO_LABELS, MeasuredFamily, MetricKind, Sample
+from tpy.telemetry.exposition import MeasuredFamily, MetricKind, Sample
+from tpy.telemetry.metrics import NO_LABELS
 
 CACHE_FAMILIES = tuple(
     f"nv_cache_{what}"

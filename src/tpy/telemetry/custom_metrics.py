@@ -23,7 +23,8 @@ from tpy.limits import (
     CUSTOM_METRICS_MAX,
     CUSTOM_METRICS_OF_FAMILY_MAX,
 )
-from tpy.telemetry.metrics import Histogram, MeasuredFamily, MetricKind, Sample
+from tpy.messages import Histogram
+from tpy.telemetry.exposition import MeasuredFamily, MetricKind, Sample
 
 _log = logging.getLogger(__name__)
 
@@ -168,6 +169,11 @@ class CustomMetrics:
             family.holders += 1
         return CustomFamily(self, family)
 
+    def unreserve(self, names: Sequence[str]) -> None:
+        """The server has no families of these names: somebody else may."""
+        for name in names:
+            self._reserved.pop(name, None)
+
     def before_reading(self, settle: Callable[[], None]) -> Callable[[], None]:
         """Have `settle` called before values are read for somebody else: it applies what is on its way from a model, without
         waiting for more. Returns what undoes this."""
@@ -245,17 +251,21 @@ class CustomMetrics:
         raise Unavailable(problem)
 
     def _require_no_overlap(self, name: str, kind: MetricKind) -> None:
-        """A histogram's lines have names of their own, which must not be another family's."""
-        taken = {line for family in self._families.values() for line in _line_names(family.name, family.kind)}
-        if not taken.isdisjoint(_line_names(name, kind)) or any(line in self._reserved for line in _line_names(name, kind)):
+        """The lines of a histogram or summary have names of their own, which must not be another family's."""
+        families = [*((family.name, family.kind) for family in self._families.values()), *self._reserved.items()]
+        taken = {line for family in families for line in _line_names(*family)}
+        if not taken.isdisjoint(_line_names(name, kind)):
             raise AlreadyExists(f"metric family '{name}' would have lines with the same name as another one's")
 
 
 _OTHER_TYPE = "Family name already exists with different type"
 
 
+_SEVERAL_LINES = (MetricKind.HISTOGRAM, MetricKind.SUMMARY)
+
+
 def _line_names(name: str, kind: MetricKind) -> set[str]:
-    return {name, f"{name}_count", f"{name}_sum", f"{name}_bucket"} if kind is MetricKind.HISTOGRAM else {name}
+    return {name, f"{name}_count", f"{name}_sum", f"{name}_bucket"} if kind in _SEVERAL_LINES else {name}
 
 
 def _samples(family: _Family) -> Iterator[Sample]:

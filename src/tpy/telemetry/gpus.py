@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tpy.limits import GPU_METRIC_FAILURES_MAX
-from tpy.telemetry.metrics import MeasuredFamily, MetricKind, Sample
+from tpy.telemetry.exposition import MeasuredFamily, MetricKind, Sample
 
 _log = logging.getLogger(__name__)
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tpy.telemetry.cache import CACHE_FAMILIES
+from tpy.telemetry.exposition import MeasuredFamily, MetricKind, Sample
 from tpy.telemetry.gpus import GPU_FAMILIES
-from tpy.telemetry.metrics import FAMILIES, MeasuredFamily, MetricKind, Sample
+from tpy.telemetry.metrics import BATCH_SIZE, FAMILIES, LATENCY_FAMILIES, REFUSED
 from tpy.telemetry.repositories import REPOSITORY_FAMILIES
 from tpy.units import KIB
 
@@ -19,8 +20,11 @@ _PINNED_USED = "nv_pinned_memory_pool_used_bytes"
 
 SERVER_FAMILIES: Mapping[str, MetricKind] = {
     **{family.name: family.kind for family in FAMILIES},
+    **{name: kind for name, (kind, _) in LATENCY_FAMILIES.items()},
+    BATCH_SIZE: MetricKind.HISTOGRAM,
     **GPU_FAMILIES,
     **REPOSITORY_FAMILIES,
+    REFUSED: MetricKind.COUNTER,
     **dict.fromkeys((_UTILIZATION, _MEMORY_TOTAL, _MEMORY_USED, _PINNED_TOTAL, _PINNED_USED, *CACHE_FAMILIES), MetricKind.GAUGE),
 }
 """Every family of the server's own: models cannot have them."""

@@ -19,11 +19,13 @@ import logging
 import re
 import sys
 from collections.abc import Mapping
+from json.encoder import encode_basestring
 from typing import TextIO
 
 from tpy.errors import InvalidArgument, Unavailable, Unsupported
 from tpy.messages import LogSettings
 from tpy.messages.server import LOG_FORMATS
+from tpy.telemetry.log_tail import KeepingFormatter, LogTail
 
 _OURS = ("tpy", "tpy_control", "tpy_data")
 _LIBRARIES = ("hypercorn", "quart")
@@ -34,7 +36,7 @@ _LETTERS = {logging.DEBUG: "I", logging.INFO: "I", logging.WARNING: "W", logging
 
 def escape(text: str) -> str:
     """`text` with control characters and quotes escaped as in JSON, so that it stays one line and moves no terminal."""
-    return one_line(json.dumps(text, ensure_ascii=False))
+    return one_line(encode_basestring(text))
 
 
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -44,14 +46,26 @@ terminal show what follows in another order, and what UTF-8 has no form for."""
 
 def one_line(document: str) -> str:
     """JSON without characters that would end a line or move a terminal: they are escaped, which means the same."""
+    if document.isascii() and "\x7f" not in document:
+        return document
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
+
+
+_AMBIGUOUS = re.compile(r'[\s="]')
+
+
+def _quoted(value: str) -> str:
+    """A value of a key: in quotes where it could be taken for several, since ids and names are the caller's."""
+    if not _AMBIGUOUS.search(value):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _message(record: logging.LogRecord) -> str:
     text = record.getMessage()
     context = getattr(record, "context", None)
     if context:
-        text += " " + " ".join(f"{key}={value}" for key, value in context.items())
+        text += " " + " ".join(f"{key}={_quoted(str(value))}" for key, value in context.items())
     if record.exc_info:
         text += "\n" + logging.Formatter().formatException(record.exc_info)
     return text
@@ -145,7 +159,9 @@ class _FileHandler(logging.FileHandler):
         elif not self._has_complained:
             self._has_complained = True
             with contextlib.suppress(OSError, ValueError):
-                print(f"tpy: the log file '{self.baseFilename}' cannot be written: {error}", file=sys.stderr, flush=True)
+                # In one piece: another thread may be writing there.
+                sys.stderr.write(f"tpy: the log file '{self.baseFilename}' cannot be written: {error}\n")
+                sys.stderr.flush()
 
     def close(self) -> None:
         """Close the file; what could not be written is lost."""
@@ -169,9 +185,10 @@ def open_handler(file: str, stream: TextIO) -> logging.Handler:
 
 
 class LogController:
-    """Owns the handler of our loggers. One per process; `install` and `remove` are its lifetime."""
+    """Owns the handler of our loggers. One per process; `install` and `remove` are its lifetime. `tail` has the newest lines."""
 
     def __init__(self, settings: LogSettings, *, stream: TextIO | None = None) -> None:
+        self.tail = LogTail()
         self._filter = _Filter()
         self._settings = settings
         self._stream = stream
@@ -201,7 +218,7 @@ class LogController:
         the old one stays in use then."""
         if self._settings.log_file:
             former, self._handler = self._handler, self._open(self._settings)
-            self._handler.setFormatter(_formatter(self._settings.log_format))
+            self._handler.setFormatter(KeepingFormatter(_formatter(self._settings.log_format), self.tail))
             for name in (*_OURS, *_LIBRARIES):
                 logger = logging.getLogger(name)
                 if former in logger.handlers:
@@ -222,7 +239,7 @@ class LogController:
         """Put settings in force that were checked before."""
         self._settings = settings
         self._filter.settings = settings
-        self._handler.setFormatter(_formatter(settings.log_format))
+        self._handler.setFormatter(KeepingFormatter(_formatter(settings.log_format), self.tail))
         self._set_levels()
 
     def update(self, settings: LogSettings) -> None:

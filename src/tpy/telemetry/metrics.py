@@ -1,47 +1,21 @@
-"""Prometheus metrics with Triton's family names and labels, text format 0.0.4.
+"""Metrics about models, with Triton's family names and labels.
 
-Families are declared once, in FAMILIES, and computed from statistics when somebody asks: the hot path never touches a metric.
+Families are declared once, in FAMILIES and LATENCY_FAMILIES, and computed from statistics when somebody asks: the hot path never
+touches a metric.
 prometheus-client is not used for writing because it appends `_total` to counters, and dashboards for Triton expect the bare name.
 """
 
 from __future__ import annotations
 
-import enum
-import itertools
-import math
+import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tpy.messages import ModelStatistics
+from tpy.config.histograms import COMPUTE_DURATION, FIRST_RESPONSE, QUEUE_DURATION, REQUEST_DURATION
+from tpy.messages import Histogram, ModelStatistics
+from tpy.telemetry.exposition import MeasuredFamily, MetricKind, Sample, openmetrics_page, text_page
 from tpy.units import NS_PER_S, NS_PER_US
-
-_PLAIN_MAX = 1e16
-"""From here on a double does not hold every whole number: written with an exponent."""
-
-
-class MetricKind(enum.Enum):
-    """Prometheus metric types that we write."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-class Histogram(msgspec.Struct, frozen=True, gc=False):
-    """Observations per bucket: `counts` has one entry per upper bound in `buckets` and one for what is above all of them."""
-
-    buckets: tuple[float, ...]
-    counts: tuple[int, ...]
-
-
-class Sample(msgspec.Struct, frozen=True, gc=False):
-    """One value of a family with its labels; of a histogram, `value` is the sum of what was observed. A page may have thousands,
-    which the garbage collector need not look at."""
-
-    labels: Mapping[str, str]
-    value: float
-    histogram: Histogram | None = None
 
 
 class ModelFamily(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +27,8 @@ class ModelFamily(msgspec.Struct, frozen=True, kw_only=True):
     values: Callable[[ModelStatistics], Iterable[tuple[Mapping[str, str], float]]]
     of_cache: bool = False
     """Of servers with a response cache only."""
-    counter_latencies: bool = True
-    """Belongs to the group that `--metrics-config counter_latencies=false` switches off."""
+    latency: bool = False
+    """A counter of latencies: `--metrics-config counter_latencies=false` switches those off."""
 
 
 NO_LABELS: Mapping[str, str] = {}
@@ -75,6 +49,13 @@ def _failures(stats: ModelStatistics) -> Iterator[tuple[Mapping[str, str], float
     yield {"reason": "BACKEND"}, counts.backend
     yield {"reason": "CANCELED"}, counts.canceled
     yield {"reason": "REJECTED"}, counts.rejected
+
+
+def _refusals(stats: ModelStatistics) -> Iterator[tuple[Mapping[str, str], float]]:
+    counts = stats.failures
+    yield {"reason": "INVALID"}, counts.refused_invalid
+    yield {"reason": "QUEUE_FULL"}, counts.refused_queue_full
+    yield {"reason": "UNAVAILABLE"}, counts.refused_unavailable
 
 
 def _memory(stats: ModelStatistics) -> Iterator[tuple[Mapping[str, str], float]]:
@@ -112,30 +93,35 @@ FAMILIES: Sequence[ModelFamily] = (
         kind=MetricKind.COUNTER,
         help="Cumulative inference request duration in microseconds (includes cached requests)",
         values=_one(lambda s: s.inference.success.ns // NS_PER_US),
+        latency=True,
     ),
     ModelFamily(
         name="nv_inference_queue_duration_us",
         kind=MetricKind.COUNTER,
         help="Cumulative inference queuing duration in microseconds (includes cached requests)",
         values=_one(lambda s: s.inference.queue.ns // NS_PER_US),
+        latency=True,
     ),
     ModelFamily(
         name="nv_inference_compute_input_duration_us",
         kind=MetricKind.COUNTER,
         help="Cumulative compute input duration in microseconds (does not include cached requests)",
         values=_one(lambda s: s.inference.compute_input.ns // NS_PER_US),
+        latency=True,
     ),
     ModelFamily(
         name="nv_inference_compute_infer_duration_us",
         kind=MetricKind.COUNTER,
         help="Cumulative compute inference duration in microseconds (does not include cached requests)",
         values=_one(lambda s: s.inference.compute_infer.ns // NS_PER_US),
+        latency=True,
     ),
     ModelFamily(
         name="nv_inference_compute_output_duration_us",
         kind=MetricKind.COUNTER,
         help="Cumulative inference compute output duration in microseconds (does not include cached requests)",
         values=_one(lambda s: s.inference.compute_output.ns // NS_PER_US),
+        latency=True,
     ),
     ModelFamily(
         name="nv_cache_num_hits_per_model",
@@ -143,6 +129,7 @@ FAMILIES: Sequence[ModelFamily] = (
         help="Number of cache hits per model",
         values=_of_cache(lambda s: s.inference.cache_hit.count),
         of_cache=True,
+        latency=True,
     ),
     ModelFamily(
         name="nv_cache_hit_duration_per_model",
@@ -150,6 +137,7 @@ FAMILIES: Sequence[ModelFamily] = (
         help="Total cache hit duration per model, in microseconds",
         values=_of_cache(lambda s: s.inference.cache_hit.ns // NS_PER_US),
         of_cache=True,
+        latency=True,
     ),
     ModelFamily(
         name="nv_cache_num_misses_per_model",
@@ -157,6 +145,7 @@ FAMILIES: Sequence[ModelFamily] = (
         help="Number of cache misses per model",
         values=_of_cache(lambda s: s.inference.cache_miss.count),
         of_cache=True,
+        latency=True,
     ),
     ModelFamily(
         name="nv_cache_miss_duration_per_model",
@@ -164,52 +153,109 @@ FAMILIES: Sequence[ModelFamily] = (
         help="Total cache miss (insert+lookup) duration per model, in microseconds",
         values=_of_cache(lambda s: s.inference.cache_miss.ns // NS_PER_US),
         of_cache=True,
+        latency=True,
     ),
     ModelFamily(
         name="nv_inference_pending_request_count",
         kind=MetricKind.GAUGE,
         help="Instantaneous number of pending requests awaiting execution per-model.",
         values=_one(lambda s: s.pending_requests),
-        counter_latencies=False,
     ),
     ModelFamily(
         name="nv_model_load_duration_secs",
         kind=MetricKind.GAUGE,
         help="Duration of the last load of the model, in seconds",
         values=_one(lambda s: s.load_duration_ns / NS_PER_S),
-        counter_latencies=False,
     ),
     ModelFamily(
         name="tpy_model_memory_bytes",
         kind=MetricKind.GAUGE,
         help="Memory of the model by type and id of the device, measured when it and its instances were loaded",
         values=_memory,
-        counter_latencies=False,
     ),
     ModelFamily(
         name="tpy_model_long_execution_seconds",
         kind=MetricKind.GAUGE,
         help="Seconds for which an instance has been executing without finishing a batch, 0 while that is not long",
         values=_one(lambda s: s.executing_s),
-        counter_latencies=False,
     ),
     ModelFamily(
-        name="tpy_inference_refused_at_admission",
+        name="tpy_inference_refused_total",
         kind=MetricKind.COUNTER,
-        help="Number of inference requests refused before they were queued: malformed, or the queue was full",
-        values=_one(lambda s: s.failures.refused_admission),
-        counter_latencies=False,
+        help="Number of inference requests refused before they were queued",
+        values=_refusals,
     ),
 )
 
 
-class MeasuredFamily(msgspec.Struct, frozen=True, kw_only=True):
-    """A family with its values: of the machine, or of models that make metrics themselves."""
+LATENCY_FAMILIES: Mapping[str, tuple[MetricKind, str]] = {
+    FIRST_RESPONSE: (MetricKind.HISTOGRAM, "Duration from request to first response in milliseconds"),
+    REQUEST_DURATION: (MetricKind.HISTOGRAM, "Seconds from acceptance to answer, of successful requests"),
+    QUEUE_DURATION: (MetricKind.HISTOGRAM, "Seconds in the queue, of successful requests"),
+    COMPUTE_DURATION: (MetricKind.HISTOGRAM, "Seconds that the batch of a successful request was executed"),
+    "nv_inference_request_summary_us": (
+        MetricKind.SUMMARY,
+        "Summary of inference request duration in microseconds (includes cached requests)",
+    ),
+    "nv_inference_queue_summary_us": (
+        MetricKind.SUMMARY,
+        "Summary of inference queuing duration in microseconds (includes cached requests)",
+    ),
+    "nv_inference_compute_input_summary_us": (
+        MetricKind.SUMMARY,
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+    ),
+    "nv_inference_compute_infer_summary_us": (
+        MetricKind.SUMMARY,
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+    ),
+    "nv_inference_compute_output_summary_us": (
+        MetricKind.SUMMARY,
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+    ),
+    "nv_cache_hit_summary_per_model": (
+        MetricKind.SUMMARY,
+        "Summary of cache hit counts/durations per model, in microseconds.",
+    ),
+    "nv_cache_miss_summary_per_model": (
+        MetricKind.SUMMARY,
+        "Summary of cache miss counts/durations per model, in microseconds.",
+    ),
+}
+"""The families of `ModelStatistics.latencies`; Triton's texts for those of its own."""
 
-    name: str
-    kind: MetricKind
-    help: str
-    samples: Sequence[Sample]
+REFUSED = "tpy_requests_refused_total"
+BATCH_SIZE = "tpy_inference_batch_size"
+_BATCH_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+
+
+def model_families(
+    models: Sequence[ModelStatistics], *, counter_latencies: bool = True, caching: bool = False, namespacing: bool = False
+) -> Iterator[MeasuredFamily]:
+    """The families about models. Those of the response cache are there only where there is one (`caching`)."""
+    labels = [_model_labels(stats, namespacing=namespacing) for stats in models]
+    for family in FAMILIES:
+        if (family.latency and not counter_latencies) or (family.of_cache and not caching):
+            continue
+        samples = [
+            Sample({**base, **extra}, value)
+            for stats, base in zip(models, labels, strict=True)
+            for extra, value in family.values(stats)
+        ]
+        yield MeasuredFamily(name=family.name, kind=family.kind, help=family.help, samples=samples)
+    yield MeasuredFamily(
+        name=BATCH_SIZE,
+        kind=MetricKind.HISTOGRAM,
+        help="Rows of executed batches, of models that batch",
+        samples=[_batch_sizes(stats, base) for stats, base in zip(models, labels, strict=True) if stats.max_batch_size > 1],
+    )
+    found: dict[str, list[Sample]] = {}
+    for stats, base in zip(models, labels, strict=True):
+        for each in stats.latencies:
+            found.setdefault(each.family, []).append(Sample(base, each.total, each.histogram, each.summary))
+    for name, (kind, text) in LATENCY_FAMILIES.items():
+        if name in found:
+            yield MeasuredFamily(name=name, kind=kind, help=text, samples=found[name])
 
 
 def render(
@@ -217,49 +263,32 @@ def render(
     host: Sequence[MeasuredFamily] = (),
     *,
     custom: Sequence[MeasuredFamily] = (),
+    openmetrics: bool = False,
     counter_latencies: bool = True,
     caching: bool = False,
     namespacing: bool = False,
 ) -> bytes:
-    """The whole exposition. Families without samples are still announced, so that dashboards find them; those of the response
-    cache only where there is one (`caching`)."""
-    lines: list[str] = []
-    labels = [_model_labels(stats, namespacing=namespacing) for stats in models]
-    for family in FAMILIES:
-        if (family.counter_latencies and not counter_latencies) or (family.of_cache and not caching):
-            continue
-        _announce(lines, family.name, family.kind, family.help)
-        for stats, base in zip(models, labels, strict=True):
-            for extra, value in family.values(stats):
-                lines.append(f"{family.name}{_labels({**base, **extra})} {_number(value)}")
-    for about in host:
-        _announce(lines, about.name, about.kind, about.help)
-        lines.extend(f"{about.name}{_labels(sample.labels)} {_number(sample.value)}" for sample in about.samples)
-    for made in custom:
-        _announce(lines, made.name, made.kind, _escape_help(made.help))
-        for sample in made.samples:
-            lines.extend(_custom_lines(made.name, sample))
-    lines.append("")
-    return "\n".join(lines).encode()
+    """The whole page: families about models, `host`, and those that models make themselves (`custom`)."""
+    of_models = model_families(models, counter_latencies=counter_latencies, caching=caching, namespacing=namespacing)
+    families = [*of_models, *host, *custom]
+    return openmetrics_page(families) if openmetrics else text_page(families)
 
 
-def _custom_lines(name: str, sample: Sample) -> Iterator[str]:
-    """Texts come from models, and are escaped; so no value of theirs can make a line of its own."""
-    if sample.histogram is None:
-        yield f"{name}{_labels(sample.labels)} {_number(sample.value)}"
-        return
-    labels = _labels(sample.labels)
-    yield f"{name}_count{labels} {sum(sample.histogram.counts)}"
-    yield f"{name}_sum{labels} {_number(sample.value)}"
-    bounds = (*map(_number, sample.histogram.buckets), "+Inf")
-    for bound, count in zip(bounds, itertools.accumulate(sample.histogram.counts), strict=True):
-        yield f"{name}_bucket{_labels(sample.labels, bound=bound)} {count}"
+def refused_family(counts: Mapping[str, int]) -> MeasuredFamily:
+    """The family of what ports refused before a model had it, by its reason."""
+    samples = [Sample({"reason": reason}, count) for reason, count in counts.items()]
+    text = "Number of inference requests that a port refused before a model had them"
+    return MeasuredFamily(name=REFUSED, kind=MetricKind.COUNTER, help=text, samples=samples)
 
 
-def _announce(lines: list[str], name: str, kind: MetricKind, text: str) -> None:
-    if text:
-        lines.append(f"# HELP {name} {text}")
-    lines.append(f"# TYPE {name} {kind.value}")
+def _batch_sizes(stats: ModelStatistics, labels: Mapping[str, str]) -> Sample:
+    counts = [0] * (len(_BATCH_SIZES) + 1)
+    rows = 0
+    for batch in stats.batches:
+        executed = batch.compute_infer.count
+        counts[bisect.bisect_left(_BATCH_SIZES, batch.batch_size)] += executed
+        rows += batch.batch_size * executed
+    return Sample(labels, rows, Histogram(_BATCH_SIZES, tuple(counts)))
 
 
 def _model_labels(stats: ModelStatistics, *, namespacing: bool) -> dict[str, str]:
@@ -268,29 +297,3 @@ def _model_labels(stats: ModelStatistics, *, namespacing: bool) -> dict[str, str
         labels["namespace"] = stats.namespace
     labels.update((f"_{key}", value) for key, value in stats.metric_tags)
     return labels
-
-
-def _labels(labels: Mapping[str, str], *, bound: str = "") -> str:
-    """In alphabetical order, as Triton writes them, and the upper bound of a bucket last: scripts look for whole lines."""
-    pairs = sorted(labels.items())
-    if bound:
-        pairs.append(("le", bound))
-    if not pairs:
-        return ""
-    return "{" + ",".join(f'{key}="{_escape(value)}"' for key, value in pairs) + "}"
-
-
-def _escape(value: str) -> str:
-    return _escape_help(value).replace('"', '\\"')
-
-
-def _escape_help(value: str) -> str:
-    """Beside what the format says also carriage returns and half characters, which would make a line, or not be UTF-8."""
-    value = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", " ")
-    return value.encode("utf-8", "replace").decode()
-
-
-def _number(value: float) -> str:
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
-    return str(int(value)) if value == int(value) and abs(value) < _PLAIN_MAX else repr(value)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tpy.telemetry.metrics import NO_LABELS, MeasuredFamily, MetricKind, Sample
+from tpy.telemetry.exposition import MeasuredFamily, MetricKind, Sample
+from tpy.telemetry.metrics import NO_LABELS
 
 _REACHABLE = "tpy_repository_reachable"
-_BYTES = "tpy_repository_downloaded_bytes"
-_FILES = "tpy_repository_downloaded_files"
-_FAILURES = "tpy_repository_failures"
+_BYTES = "tpy_repository_downloaded_bytes_total"
+_FILES = "tpy_repository_downloaded_files_total"
+_FAILURES = "tpy_repository_failures_total"
 _CACHE = "tpy_repository_cache_bytes"
 
 REPOSITORY_FAMILIES: Mapping[str, MetricKind] = {

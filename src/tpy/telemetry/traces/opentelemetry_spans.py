@@ -13,11 +13,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as OverHttp
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.trace import SpanKind, Status, StatusCode, format_trace_id, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from tpy.errors import InvalidArgument
@@ -38,13 +38,11 @@ class OpenTelemetrySpans:
     def __init__(self, options: TraceOptions) -> None:
         """Raises InvalidArgument for settings that the SDK refuses."""
         settings = options.otel
-        url = settings["url"]
         resource = Resource.create({"service.name": "triton-inference-server", **options.resource})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         try:
-            exporter = OTLPSpanExporter(endpoint=url if "://" in url else f"http://{url}", timeout=_EXPORT_S_MAX)
             processor = BatchSpanProcessor(
-                exporter,
+                _exporter(settings["url"]),
                 max_queue_size=int(settings["bsp_max_queue_size"]),
                 schedule_delay_millis=int(settings["bsp_schedule_delay"]),
                 max_export_batch_size=int(settings["bsp_max_export_batch_size"]),
@@ -84,6 +82,7 @@ class OpenTelemetrySpans:
             kind=SpanKind.SERVER,
             start_time=epoch_ns + record.submitted_ns,
         )
+        record.trace_id = format_trace_id(trace.span.get_span_context().trace_id)
         context: dict[str, str] = {}
         self._propagator.inject(context, set_span_in_context(trace.span))
         record.context = json.dumps(context)
@@ -133,6 +132,27 @@ class OpenTelemetrySpans:
             if name == "REQUEST_END":
                 _set_status(span, record)
                 span.end(at_ns)
+
+
+def _exporter(url: str) -> SpanExporter:
+    """The exporter for a collector: OTLP over gRPC for `grpc://` and, with TLS, `grpcs://`, else over HTTP. Raises
+    InvalidArgument for another scheme, and where a package is missing."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme, rest = "http", url
+    if scheme not in ("http", "https", "grpc", "grpcs") or not rest.strip("/"):
+        raise InvalidArgument(
+            f"--trace-config opentelemetry,url: expected http://, https://, grpc:// or grpcs:// and a host, got '{url}'"
+        )
+    if scheme in ("http", "https"):
+        return OverHttp(endpoint=f"{scheme}://{rest}", timeout=_EXPORT_S_MAX)
+    try:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
+    except ImportError as error:
+        raise InvalidArgument(
+            f"--trace-config opentelemetry,url: {error}; opentelemetry-exporter-otlp-proto-grpc comes with tpy's extra 'otel'"
+        ) from None
+    return OverGrpc(endpoint=rest.rstrip("/"), insecure=scheme == "grpc", timeout=_EXPORT_S_MAX)
 
 
 def _set_status(span: Any, record: RequestRecord) -> None:

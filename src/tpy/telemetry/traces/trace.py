@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from tpy.limits import TRACE_TENSOR_BYTES_MAX
-from tpy.messages import DataType, Tensor
+from tpy.messages import DataType, Moment, Tensor, TracedPart
 from tpy.messages.records import RequestRecord
 from tpy.telemetry.traces.core.settings import TENSORS, TIMESTAMPS, ActiveSetting
 
@@ -72,6 +72,26 @@ class Trace:
         yield from self._own_rows()
         for child in self.children:
             yield from child._own_rows()
+
+    def parts(self, count_max: int) -> tuple[TracedPart, ...]:
+        """This trace and the first of its children, without tensors."""
+        return tuple(part for trace in (self, *self.children[: count_max - 1]) if (part := trace._part()) is not None)
+
+    def _part(self) -> TracedPart | None:
+        record = self.record
+        if record is None:
+            return None
+        return TracedPart(
+            id=self.id,
+            parent_id=self.parent_id,
+            model_name=record.model,
+            model_version=record.version or -1,
+            request_id=record.id,
+            protocol=record.protocol,
+            status=record.status,
+            error=record.error,
+            timestamps=tuple(Moment(name, at_ns) for name, at_ns in self.timestamps()),
+        )
 
     def _own_rows(self) -> Iterator[dict[str, object]]:
         record = self.record

@@ -37,7 +37,7 @@ class TraceFiles:
     def write(self, traces: Sequence[Trace], *, numbered: bool) -> None:
         """Write these traces: into a file of their own, or behind those that are in the file."""
         if self._waiting.qsize() >= TRACES_WAITING_MAX:
-            self._tell_failed("the disk is too slow")
+            self._log_failed("the disk is too slow")
         elif traces:
             self._waiting.put((traces, numbered))
 
@@ -54,7 +54,7 @@ class TraceFiles:
                 self._write_numbered(rows) if numbered else self._append(rows)
                 self._failed = False
             except OSError as error:
-                self._tell_failed(error.strerror or str(error))
+                self._log_failed(error.strerror or str(error))
             except Exception:
                 _log.exception("traces could not be written")
 
@@ -79,7 +79,7 @@ class TraceFiles:
                 os.pwrite(file.fileno(), b"]", end)
                 raise
 
-    def _tell_failed(self, reason: str) -> None:
+    def _log_failed(self, reason: str) -> None:
         if not self._failed:
             self._failed = True
             _log.error("traces are lost: %(reason)s", {"reason": f"cannot write '{self._path}': {reason}"})

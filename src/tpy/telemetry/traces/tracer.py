@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Protocol
 
 from tpy.errors import ErrorCode, InvalidArgument
-from tpy.limits import TRACES_COLLECTED_MAX
-from tpy.messages import InferenceRequest, InferenceResponse
+from tpy.limits import TRACE_PARTS_RECENT_MAX, TRACES_COLLECTED_MAX, TRACES_RECENT_MAX
+from tpy.messages import InferenceRequest, InferenceResponse, TracedRequest
 from tpy.messages.records import RequestRecord
 from tpy.observers import RequestObserver
+from tpy.telemetry.access_log import trace_id_of
 from tpy.telemetry.traces.core.settings import (
     COUNT,
     FILE,
@@ -62,6 +64,8 @@ class Tracer(RequestObserver):
         self._settings = TraceSettings(options.setting, has_file=sink is not None, may_be_asked=options.mode == OPENTELEMETRY)
         self._sink = sink
         self._ids = count(1)
+        self._numbers = count(1)
+        self._recent: deque[TracedRequest] = deque(maxlen=TRACES_RECENT_MAX)
         self._active = self._settings.may_trace
 
     # Settings
@@ -116,6 +120,10 @@ class Tracer(RequestObserver):
             if trace is None:
                 return
         trace.record = record
+        if trace.parent is None or record.parent is None:
+            record.trace_id = trace_id_of(record) or str(trace.id)
+        else:
+            record.trace_id = record.parent.trace_id
         if self._sink is not None:
             self._sink.begin(trace)
         trace.note_tensors("TENSOR_QUEUE_INPUT", request.inputs)
@@ -135,9 +143,22 @@ class Tracer(RequestObserver):
         root.open -= 1
         if root.open:
             return
+        collected = root.record is not None and not _was_refused(root.record)
+        if collected:
+            self._keep(root)
         if self._sink is not None:
-            collected = root.record is not None and not _was_refused(root.record)
             self._sink.take(root, collected=collected)
+
+    # Recent traces
+
+    def recent_after(self, number: int) -> Sequence[TracedRequest]:
+        """See TraceService."""
+        return [trace for trace in self._recent if trace.number > number]
+
+    def _keep(self, root: Trace) -> None:
+        parts = root.parts(TRACE_PARTS_RECENT_MAX)
+        left_out = max(0, 1 + len(root.children) - TRACE_PARTS_RECENT_MAX)
+        self._recent.append(TracedRequest(number=next(self._numbers), parts=parts, left_out=left_out))
 
     def _begin_part(self, record: RequestRecord) -> Trace | None:
         """The trace of a step or call. None for one that began when its request was over."""
