@@ -127,11 +127,15 @@ class BackendRegistry:
         Raises as `get`, and InvalidArgument for an isolation that there is not, or a library that there is not.
         """
         name = config.backend
-        source = self._library_of(config, folders) or self._find(name)
+        source = self._library_of(config, folders) or self._find(name, folders)
         if source.isolates_itself or config.runtime.endswith(_PYTHON_FILE):
             return self._get(name, Isolation.THREAD, source)
         isolation = isolation_of(config, self._config(name, source))
         return self._get(name, isolation or default_isolation(load_factory(source.origin, name)), source)
+
+    def folders_of(self, backend: str) -> tuple[Path, ...]:
+        """The folders that a backend of this name may have files in, whether they are there or not."""
+        return tuple(folder / backend for folder in self._folders) if backend and "/" not in backend else ()
 
     def _get(self, name: str, isolation: Isolation, source: _Source) -> Backend:
         with self._lock:
@@ -227,14 +231,16 @@ class BackendRegistry:
             found.setdefault(directory.name, _Source(entry_point=self._entry_points[PYTHON_BACKEND], directory=directory))
         return found
 
-    def _find(self, name: str) -> _Source:
+    def _find(self, name: str, folders: Sequence[Path] = ()) -> _Source:
+        """`folders` are a model's: an error names the libraries in them."""
         sources = self._sources()
         try:
             return sources[name]
         except KeyError:
+            advice = _how_to_name(folders) or how_to_get(name, sources)
             raise InvalidArgument(
                 f"unable to find backend library for backend '{name}', try specifying runtime on the model configuration. "
-                f"Available backends: {', '.join(sorted(sources)) or 'none'}. {how_to_get(name, sources)}"
+                f"Available backends: {', '.join(sorted(sources)) or 'none'}. {advice}"
             ) from None
 
     def _config(self, name: str, source: _Source) -> dict[str, str]:
@@ -263,6 +269,12 @@ def library_name(backend: str) -> str:
 
 _TYPING_ERROR = 0.75
 """Names that are as alike as this may be meant: `pyton` and `python` are (0.91), `pytorch` and `python` are not (0.62)."""
+
+
+def _how_to_name(folders: Sequence[Path]) -> str:
+    """Advice for a backend whose library is with the model, under another name; "" if there is none."""
+    found = sorted(file.name for folder in folders for file in folder.glob(f"*{LIBRARY_SUFFIX}"))
+    return f'If {found[0]}, which is there with the model, is the backend: runtime: "{found[0]}" in config.pbtxt' if found else ""
 
 
 def how_to_get(name: str, available: Collection[str]) -> str:

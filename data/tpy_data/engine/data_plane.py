@@ -16,20 +16,23 @@ from tpy.devices import NO_DEVICES, Devices
 from tpy.echo import echo
 from tpy.errors import InvalidArgument
 from tpy.ids import ModelId
-from tpy.messages import CacheStatistics, ModelStatistics
+from tpy.messages import CacheStatistics, CalledActivity, Latency, ModelCounters, ModelExplanation, ModelStatistics
 from tpy.observers import RequestObservers
 from tpy.services import LoadingService
 from tpy.shared_loop import SharedLoop
 from tpy.state import ModelStateStore, ObservedWriter
 from tpy.telemetry.custom_metrics import CustomMetrics
+from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.host import SERVER_FAMILIES
-from tpy.telemetry.metrics import MeasuredFamily
+from tpy.telemetry.latencies import LatencyOptions
 from tpy.units import NS_PER_S
 from tpy_data.cache.options import CacheOptions
 from tpy_data.engine.caching.cache_access import open_cache
 from tpy_data.engine.caching.cached_engine import CachedEngine
 from tpy_data.engine.calls.model_calls import EngineCalls
 from tpy_data.engine.channels.rate_limiter import RateLimiter
+from tpy_data.engine.explanation.core.recent import recent_activity
+from tpy_data.engine.explanation.model_explanation import explain
 from tpy_data.engine.loading.loaded_version import Backends, Loader
 from tpy_data.engine.loading.placing import Machine
 from tpy_data.engine.requests.request_log import RequestLog
@@ -48,7 +51,8 @@ _LOG_LEVELS = {"verbose": logging.DEBUG, "info": logging.INFO, "warning": loggin
 class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`load_threads_max` is --model-load-thread-count, `exit_timeout_ns` --exit-timeout-secs: how long stopping may take, from
     draining to the last unload. `load_retries` is --model-load-retry-count. `server_id` is --id. Without `cache` no
-    answers are kept, without `rate_limit` nothing is. `request_timeout` is --request-timeout. `start_delay` is for tests."""
+    answers are kept, without `rate_limit` nothing is. `request_timeout` is --request-timeout, `latencies` are the distributions
+    that --metrics-config asks for. `start_delay` is for tests."""
 
     load_threads_max: int = 4
     load_retries: int = 0
@@ -60,6 +64,7 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     rate_limit: Supply | None = None
     start_delay: StartDelay = NO_START_DELAY
     request_timeout: RequestTimeout = RequestTimeout.QUEUE
+    latencies: LatencyOptions = LatencyOptions()
 
 
 class DataPlane:
@@ -75,6 +80,7 @@ class DataPlane:
         self._metrics = metrics
         self._table = shared.table
         self._cache = shared.cache
+        self._clock = shared.clock
         self.deliveries = shared.deliveries
 
     def use_repository(self, repository: LoadingService) -> None:
@@ -114,21 +120,52 @@ class DataPlane:
         return self._metrics.families()
 
     def cache_statistics(self) -> CacheStatistics | None:
-        """Of the response cache as a whole; None: there is none."""
-        return None if self._cache is None else self._cache.cache.statistics()
+        """Of the response cache as a whole; None: there is none, or it has metrics of its own."""
+        return None if self._cache is None else self._cache.statistics()
 
-    def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
-        """As `DiagnosticsService.statistics`: of the versions that are switched in."""
+    def statistics(
+        self, model_name: str = "", version: int | None = None, *, with_latencies: bool = False
+    ) -> Sequence[ModelStatistics]:
+        """As `DiagnosticsService.statistics`: of the versions that are switched in. `with_latencies`: also their `latencies`."""
+        return [_statistics(model, served, with_latencies=with_latencies) for model, served in self._served(model_name, version)]
+
+    def counters(self) -> Sequence[ModelCounters]:
+        """As `DiagnosticsService.counters`."""
+        self.inference.require_live()
+        return [served.counters() for served in self._table.all()]
+
+    def explain(self, model_name: str, version: int | None = None) -> Sequence[ModelExplanation]:
+        """As `DiagnosticsService.explain`: of the versions that are switched in."""
+        now_ns = self._clock.now_ns()
+        return [
+            explain(model, served, now_ns, self._called_by(model.name, now_ns))
+            for model, served in self._served(model_name, version)
+        ]
+
+    def _called_by(self, model_name: str, now_ns: int) -> tuple[CalledActivity, ...]:
+        return tuple(
+            CalledActivity(name=name, calls=calls, queued=queued, busy=self._busy(name, now_ns))
+            for name, (calls, queued) in sorted(self._calls.called_by(model_name).items())
+        )
+
+    def _busy(self, model_name: str, now_ns: int) -> float:
+        """The recent share of the busiest version; 0 for a model that is not served any more."""
+        try:
+            served = self._served(model_name, None)
+        except InvalidArgument:
+            return 0.0
+        return max(recent_activity(each.instances(), now_ns).busy for _, each in served)
+
+    def _served(self, model_name: str, version: int | None) -> list[tuple[ModelId, Served]]:
+        """The versions of this model, of all for "". Raises InvalidArgument when there is none."""
         self.inference.require_live()
         if not model_name:
-            return [
-                _statistics(model, served) for model, versions in self._table.models() for served in versions.versions.values()
-            ]
+            return [(model, served) for model, versions in self._table.models() for served in versions.versions.values()]
         models = [(model, known.versions) for model in self._table.named(model_name) if (known := self._table.model(model))]
         if not models:
             raise InvalidArgument(f"requested model '{echo(model_name)}' is not available")
         found = [
-            _statistics(model, served)
+            (model, served)
             for model, versions in models
             for number, served in versions.items()
             if version is None or number == version
@@ -157,7 +194,7 @@ async def open_data_plane(
     Leaving the block stops it: it refuses new requests, finishes those that it has, and unloads everything, all within
     `exit_timeout_ns`. What is not done by then is left behind, with a log line each. Cancelling from outside the block is the
     hard stop: nothing is finished. The caller closes `backends` afterwards. Without `executor` work runs in threads, which share
-    the `loop` where there is one. `observers` are told of the calls that models make, and get one more: the log's line for each
+    the `loop` where there is one. `observers` see the calls that models make, and get one more: the log's line of each
     request.
     """
     executor = executor or ThreadExecutor(loop)
@@ -188,8 +225,9 @@ async def open_data_plane(
         deliveries=Deliveries(),
         load_retries=options.load_retries,
         request_timeout=options.request_timeout,
-        cache=open_cache(options.cache, executor, clock),
+        cache=open_cache(options.cache, executor, clock, metrics),
         limiter=None if options.rate_limit is None else RateLimiter(options.rate_limit),
+        latencies=options.latencies,
     )
     reconciler = Reconciler(store, shared)
     try:
@@ -221,9 +259,13 @@ async def _shut_down(reconciler: Reconciler, timeout_ns: int) -> None:
         version.abandon()
 
 
-def _statistics(model: ModelId, served: Served) -> ModelStatistics:
+def _statistics(model: ModelId, served: Served, *, with_latencies: bool) -> ModelStatistics:
     copy = served.served_copy
     engine, counters = copy.engine, copy.engine.statistics
+    caches = isinstance(engine, CachedEngine)
+    latencies: tuple[Latency, ...] = ()
+    if with_latencies and counters.latencies is not None:
+        latencies = counters.latencies.snapshot(decoupled=copy.config.decoupled, caches=caches)
     return ModelStatistics(
         name=model.name,
         namespace=model.namespace,
@@ -240,7 +282,9 @@ def _statistics(model: ModelId, served: Served) -> ModelStatistics:
         memory_usage=served.memory_usage(),
         executing_s=served.executing_s(),
         metric_tags=tuple(sorted(copy.config.metric_tags.items())),
-        caches=isinstance(engine, CachedEngine),
+        caches=caches,
+        latencies=latencies,
+        max_batch_size=copy.config.max_batch_size,
     )
 
 

@@ -49,13 +49,13 @@ class Job(Protocol):
 
 
 class Worker(Protocol):
-    """Runs jobs. Used from the Trio thread, but for `tell`."""
+    """Runs jobs. Used from the Trio thread, but for `run_sync_soon`."""
 
     def put(self, job: Job, *, anywhere: bool = False) -> None:
         """Run `job` after those that were put before. `anywhere`: it need not be in the worker's own thread."""
         ...
 
-    def tell(self, call: Callable[[], None]) -> None:
+    def run_sync_soon(self, call: Callable[[], None]) -> None:
         """Have `call` called on the Trio thread. For jobs, in the middle of their `run`."""
         ...
 
@@ -97,7 +97,7 @@ class ThreadWorker:
         self._closed = False
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._loop = loop
-        self._has_told = False
+        self._has_calls = False
         self._given = 0
         self._done = 0  # written in the thread
         self._behind: list[Job | None] | None = None
@@ -124,10 +124,10 @@ class ThreadWorker:
             threading.Thread(target=self._work, name=name, daemon=True).start()
         self._jobs.put(job)
 
-    def tell(self, call: Callable[[], None]) -> None:
-        """As `Worker.tell`: before `finished` of the job that says so."""
-        with contextlib.suppress(trio.RunFinishedError):  # the loop has ended: nobody is there to be told
-            self._has_told = True
+    def run_sync_soon(self, call: Callable[[], None]) -> None:
+        """As `Worker.run_sync_soon`: before `finished` of the job that calls this."""
+        with contextlib.suppress(trio.RunFinishedError):  # the loop has ended
+            self._has_calls = True
             self._token.run_sync_soon(call)
 
     def close(self) -> None:
@@ -160,8 +160,8 @@ class ThreadWorker:
                 self.put(each)
 
     def _hand_back(self, call: Callable[[], None]) -> None:
-        if self._loop is None or self._has_told:  # what was told before comes first
-            self._has_told = False
+        if self._loop is None or self._has_calls:  # calls that were scheduled before come first
+            self._has_calls = False
             self._token.run_sync_soon(call)
         else:
             self._loop.call(call)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from tpy.alarm import Alarm
 from tpy.clock import Clock
+from tpy.messages import QueueActivity
 from tpy_data.schedulers.core.contract import (
     Action,
     CoreSnapshot,
@@ -147,6 +148,15 @@ class SchedulerDriver:
     def snapshot(self) -> CoreSnapshot:
         """The counts of the core."""
         return self._core.snapshot()
+
+    @property
+    def decided_ns(self) -> int:
+        """The time of the last decision, also while it is performed."""
+        return self._now_ns
+
+    def explain(self) -> QueueActivity:
+        """The requests that wait, and why."""
+        return self._core.explain(self._now())
 
     def _now(self) -> int:
         # A deadline is told to the core at its own time, which can be some nanoseconds ahead of a clock made of floats.

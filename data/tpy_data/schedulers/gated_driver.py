@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
+
 from tpy.clock import Clock
+from tpy.messages import QueueActivity, WaitReason
 from tpy_data.schedulers.core.contract import SchedulerCore
+from tpy_data.schedulers.core.rate_limiter import GroupActivity
 from tpy_data.schedulers.driver import Performer, SchedulerDriver
 
 
@@ -48,6 +52,10 @@ class Gate(Protocol):
 
     def release(self, number: int, *, used: bool = True) -> None:
         """The instance's batch is over, or did not take place."""
+        ...
+
+    def activity(self) -> GroupActivity:
+        """The instances now."""
         ...
 
 
@@ -97,6 +105,20 @@ class GatedDriver(SchedulerDriver):
         """The batch that this instance, which has failed, did not start comes back."""
         self._core.revoked(instance, self._now(), batches)
         self._give_back(instance, used=False)
+
+    def explain(self) -> QueueActivity:
+        """As in the base. The core knows granted instances only: the gate knows the others."""
+        queue = super().explain()
+        if queue.waits_for not in (WaitReason.INSTANCE, WaitReason.NO_INSTANCE) or queue.waiting == queue.prefetched:
+            return queue
+        activity = self._gate.activity()
+        if activity.free and activity.wants:
+            reason = WaitReason.RATE_LIMITER
+        elif activity.free:
+            reason = WaitReason.BATCH_DELAY
+        else:
+            reason = WaitReason.INSTANCE if activity.running else WaitReason.NO_INSTANCE
+        return msgspec.structs.replace(queue, waits_for=reason)
 
     def _give_back(self, instance: int, *, used: bool) -> None:
         """The instance holds nothing any more."""

@@ -17,11 +17,11 @@ from tpy.config import ModelConfig
 from tpy.echo import echo, echo_list, request_prefix
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType, InferenceRequest, Tensor
-from tpy.messages.allowed import allowed_inputs, allowed_outputs, taken_for_parameters
+from tpy.messages.allowed import allowed_inputs, allowed_outputs, taken_for_parameters, with_hint
 from tpy_data.engine.admission.shapes import Dims, Reshape, fits
 
 _RAISE_BATCH_SIZE = "; raise max_batch_size in its config.pbtxt to allow more"
-"""Behind Triton's text. Whoever wrote no configuration never chose the limit: auto-completion says 4."""
+"""Behind Triton's text. Without a configuration nobody chose the limit: auto-completion says 4."""
 
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each input shape. "
@@ -174,10 +174,11 @@ class Admission:
             seen.add(name)
         for name in request.requested_outputs:
             if name not in self._outputs:
-                return InvalidArgument(
-                    f"unexpected inference output '{echo(name)}' for model '{self._model_name}'"
-                    + allowed_outputs((each.name, each.data_type, self._with_batch(each.dims)) for each in self._outputs.values())
+                allowed = allowed_outputs(
+                    (each.name, each.data_type, self._with_batch(each.dims)) for each in self._outputs.values()
                 )
+                text = f"unexpected inference output '{echo(name)}' for model '{self._model_name}'"
+                return InvalidArgument(with_hint(text, allowed))
         backwards = request.inputs[::-1]
         return (
             self._wrong_inputs(request, names, seen, prefix)
@@ -194,18 +195,19 @@ class Admission:
         missing = [name for name in self._required if name not in given]
         unknown = next((name for name in reversed(names) if name not in self._specs), None)
         if least <= len(names) <= total and unknown is not None:
-            return InvalidArgument(
-                f"unexpected inference input '{echo(unknown)}' for model '{self._model_name}'" + self._allowed_inputs()
-            )
+            text = f"unexpected inference input '{echo(unknown)}' for model '{self._model_name}'"
+            return InvalidArgument(with_hint(text, self._allowed_inputs()))
         if least <= len(names) <= total and not missing:
             return None
         expected = f"expected {total} inputs" if least == total else f"expected number of inputs between {least} and {total}"
-        return InvalidArgument(
+        text = (
             f"{prefix}{expected} but got {len(names)} inputs for model '{self._model_name}'. "
             f"Got input(s) {_quoted(names[::-1])}, but missing required input(s) {_quoted(missing)}. "
             "Please provide all required input(s)."
-            + ("" if unknown is None else self._allowed_inputs())
-            + (taken_for_parameters(request.parameters) if missing and request.parameters else "")
+        )
+        text = with_hint(text, self._allowed_inputs())
+        return InvalidArgument(
+            with_hint(text, taken_for_parameters(request.parameters) if missing and request.parameters else "")
         )
 
     def _allowed_inputs(self) -> str:

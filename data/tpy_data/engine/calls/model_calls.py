@@ -74,7 +74,7 @@ class CallableModels(Protocol):
 class EngineCalls:
     """Implements tpy.backend.ServerCalls and LoopCalls. Make it inside `trio.run`; `run` is a task of the data plane's nursery.
 
-    `repository` is set by whoever puts the server together, before models are loaded; without it repository calls are refused.
+    `repository` is set when the server is put together, before models are loaded; without it repository calls are refused.
     """
 
     def __init__(self, inference: CallableModels, observers: RequestObservers) -> None:
@@ -204,6 +204,18 @@ class EngineCalls:
             calls.discard(call)
             if not calls:
                 del self._waiting[waiting]
+
+    def called_by(self, name: str) -> dict[str, tuple[int, int]]:
+        """The models whose answers batches of model `name` wait for now: calls, and those of them that are queued."""
+        found: dict[str, tuple[int, int]] = {}
+        for waiting, calls in self._waiting.items():
+            tickets = _tickets(waiting)
+            if waiting.over or not tickets or tickets[0].owner.name != name:
+                continue
+            for part in (part for call in calls for part in call.waiting_requests()):
+                counted, queued = found.get(part.name, (0, 0))
+                found[part.name] = counted + 1, queued + part.is_held_up
+        return found
 
     def circle_of(self, wanted: ModelCall, waiting: WaitingBatch) -> list[str]:
         """The models of a circle of calls that this one, which the batch waits for, is kept from its end by; empty for none."""

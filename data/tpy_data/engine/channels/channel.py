@@ -153,7 +153,7 @@ class ThreadChannel:
             self.waiting.appendleft(batch)
         if batch.failure is not None:
             self._has_failed = True
-            self._failure = batch.failure  # last: whoever sees it finds the batch where it belongs
+            self._failure = batch.failure  # last: the batch is where it belongs by then
             return self._begin_report()
         return self._begin_report() if self._rule.is_due(batch, is_last=not self.waiting) else False
 

@@ -106,7 +106,7 @@ class ProcessChannel:
         if threading.get_ident() == self._thread:
             self._go_on()
         else:
-            self._worker.tell(self._go_on)
+            self._worker.run_sync_soon(self._go_on)
 
     # On the Trio thread
 
@@ -124,7 +124,7 @@ class ProcessChannel:
         count = self._instance.begin([ExecutionBatch(batch.tickets, batch.times) for batch in self._batches], self)
         if not count:
             self._fail(InstanceFailure(self._instance.end_reason, begun=False))
-            self._worker.tell(self.report)  # no report inside of `give`
+            self._worker.run_sync_soon(self.report)  # no report inside of `give`
             return
         self._begun = count
         if self._something_begun is not None:

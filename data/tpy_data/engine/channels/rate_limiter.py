@@ -11,14 +11,14 @@ import trio
 from tpy_data.engine.channels.channel import InstanceChannel, Report
 from tpy_data.engine.loading.placing import PlacedInstance
 from tpy_data.engine.requests.batch import Batch
-from tpy_data.schedulers.core.rate_limiter import Demand, RateLimiterCore, Resource, Supply
+from tpy_data.schedulers.core.rate_limiter import Demand, GroupActivity, RateLimiterCore, Resource, Supply
 
 Taker = Callable[[int], None]
 """Takes an instance that may run now."""
 
 
 class RateLimiter:
-    """Performs the decisions of its core at once, on the stack of whoever asks. On the Trio thread."""
+    """Performs the decisions of its core at once, on the caller's stack. On the Trio thread."""
 
     def __init__(self, supply: Supply) -> None:
         self._core = RateLimiterCore(supply)
@@ -34,7 +34,7 @@ class RateLimiter:
         return self._core.used()
 
     def grant(self) -> None:
-        """Let run who may. Whoever takes an instance may call this again: the loop further up the stack goes on then."""
+        """Let run who may. The taker of an instance may call this again: the loop further up the stack goes on then."""
         if self._is_granting:
             return
         self._is_granting = True
@@ -130,6 +130,14 @@ class InstanceGate:
     def supply(self) -> Mapping[Resource, int]:
         """The resources that there are, in the whole server."""
         return self._core.supply()
+
+    def used(self) -> Mapping[Resource, int]:
+        """The resources that are held now, by all instances of the server."""
+        return self._core.used()
+
+    def activity(self) -> GroupActivity:
+        """The instances of the version, as one group."""
+        return self._core.activity(self._key)
 
     def keeps_back(self, number: int) -> bool:
         """True when a batch of this instance waits in its channel, and none runs."""

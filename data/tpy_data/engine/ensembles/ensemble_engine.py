@@ -12,7 +12,17 @@ from tpy.clock import Clock
 from tpy.config import ModelConfig
 from tpy.echo import request_prefix
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
-from tpy.messages import FINAL_ONLY, InferenceRequest, InferenceResponse, ParameterValue, Tensor
+from tpy.messages import (
+    FINAL_ONLY,
+    EngineActivity,
+    InferenceRequest,
+    InferenceResponse,
+    MemberActivity,
+    ParameterValue,
+    QueueActivity,
+    Tensor,
+    WaitReason,
+)
 from tpy.services import ResponseSink
 from tpy_data.engine.admission.admission import Admission
 from tpy_data.engine.ensembles.ensemble_flow import EnsembleFlow, Flowing, sequence_of
@@ -101,6 +111,15 @@ class EnsembleEngine:
     def snapshot(self) -> CoreSnapshot:
         """The number of requests that are on their way."""
         return self._core.snapshot()
+
+    def explain(self) -> EngineActivity:
+        """As `ModelEngine.explain`: its requests wait and execute in its members."""
+        executing = self._core.snapshot().executing
+        members = {member.copy: member for member in self.members}
+        return EngineActivity(
+            queue=QueueActivity(waits_for=WaitReason.MEMBER if executing else WaitReason.NOTHING, executing=executing),
+            members=tuple(_member(member) for member in members.values()),
+        )
 
     def refuse_waiting(self) -> None:
         """Nothing to do: requests wait in the members' queues."""
@@ -229,6 +248,9 @@ class EnsembleEngine:
                 error = fault
             else:
                 parameters = _sequence_parameters(run, answer.values) if outputs else {}
+        if not run.has_responded and (outputs or error is not None):
+            run.has_responded = True
+            self.statistics.first_response(run, self._clock.now_ns())
         if answer.final:
             self._count(run, answer, error)
         self._responder.respond(run.sink, run.request.id, outputs, parameters, error=error, final=answer.final)
@@ -261,6 +283,20 @@ class EnsembleEngine:
 
     def _is_idle(self) -> bool:
         return not self._core.snapshot().executing
+
+
+def _member(member: ServedCopy) -> MemberActivity:
+    queue, times = member.engine.explain().queue, member.engine.statistics.inference()
+    computed = max(1, times.compute_infer.count)
+    return MemberActivity(
+        name=member.config.name,
+        version=member.version,
+        waits_for=queue.waits_for,
+        waiting=queue.waiting,
+        executing=queue.executing,
+        queue_ns=times.queue.ns // max(1, times.queue.count),
+        compute_ns=(times.compute_input.ns + times.compute_infer.ns + times.compute_output.ns) // computed,
+    )
 
 
 def _sequence_parameters(run: EnsembleRequest, values: Sequence[object]) -> dict[str, ParameterValue]:

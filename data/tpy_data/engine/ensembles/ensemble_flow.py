@@ -1,7 +1,7 @@
 """EnsembleFlow: an ensemble's graph with the models of its steps bound to it, and how tensors get from one to the next.
 Immutable.
 
-Names and shapes are dealt with here: a tensor has the name that whoever takes it gives it, and its batch dimension is added or
+Names and shapes are dealt with here: a tensor has the name that its consumer gives it, and its batch dimension is added or
 taken off where a model that batches and one that does not meet. Arrays are passed on, never copied; those on a device stay there.
 """
 
@@ -121,7 +121,7 @@ class EnsembleFlow:
         ):
             numbers.setdefault(name, len(numbers))
         batching = config.max_batch_size > 0
-        # Whether a tensor comes with a batch dimension is up to whoever makes it.
+        # Whether a tensor comes with a batch dimension is up to its producer.
         batched = {entry.name: batching for entry in config.input}
         for step, member in zip(steps, members, strict=True):
             batched.update(dict.fromkeys(step.output_map.values(), member.config.max_batch_size > 0))

@@ -1,6 +1,6 @@
 """Finds the members that an ensemble has now, or the reason why it lacks one. Pure: it reads the serving table and the store.
 
-The texts are Triton's where it has one; what they tell of a member is what the store says of it.
+The texts are Triton's where it has one; a member's state is the one in the store.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import msgspec
 
 from tpy.errors import TpyError
 from tpy.messages import InferenceRequest, InferenceResponse
+from tpy.messages.records import RequestRecord
 from tpy.services import ResponseSink
 from tpy.units import NS_PER_US
 from tpy_data.engine.requests.handle import EngineHandle, Execution, WaitingRequest
@@ -39,9 +40,9 @@ class RequestOwner(Protocol):
 
 class EnsembleRequest(EnsembleRun):
     """`request` is what was asked, without its inputs. `error` is that of the first step that failed. The times of steps add up
-    in `input_ns`, `infer_ns`, `output_ns`."""
+    in `input_ns`, `infer_ns`, `output_ns`. `has_responded`: its first response was sent."""
 
-    __slots__ = ("error", "infer_ns", "input_ns", "output_ns", "owner", "request", "sink")
+    __slots__ = ("error", "has_responded", "infer_ns", "input_ns", "output_ns", "owner", "request", "sink")
 
     def __init__(self, request: InferenceRequest, batch_size: int, sink: ResponseSink, owner: RequestOwner) -> None:
         # The fields of Ticket are set here: its constructor's keyword call is felt on this path.
@@ -62,6 +63,12 @@ class EnsembleRequest(EnsembleRun):
         self.input_ns = 0
         self.infer_ns = 0
         self.output_ns = 0
+        self.has_responded = False
+
+    @property
+    def record(self) -> RequestRecord | None:
+        """The request's; None: nobody observes it."""
+        return self.request.record
 
     def cancel(self) -> None:
         """As `RequestHandle.cancel`."""

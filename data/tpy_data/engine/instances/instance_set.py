@@ -28,11 +28,12 @@ from tpy.limits import (
     WORKER_RESTART_BACKOFF_S_MAX,
     WORKER_RESTART_BACKOFF_S_MIN,
 )
-from tpy.messages import MemoryUsage
+from tpy.messages import InstanceActivity, MemoryUsage
 from tpy_data.engine.channels.channel import InstanceChannel, ThreadChannel
 from tpy_data.engine.channels.process_channel import open_channel
 from tpy_data.engine.channels.rate_limiter import InstanceGate
 from tpy_data.engine.instances.gpu_limits import require_share
+from tpy_data.engine.instances.instance_activity import failed_instance, live_instance
 from tpy_data.engine.loading.memory_meter import MemoryMeter, total
 from tpy_data.engine.loading.placing import PlacedInstance, devices_of
 from tpy_data.engine.loading.warmup import WarmupSample, run_samples
@@ -115,6 +116,14 @@ class SupervisedInstance:
     def closing(self) -> bool:
         """True when it takes no more batches, and closes after the one that it may be running."""
         return self._stopping.is_set()
+
+    def explain(self, now_ns: int) -> InstanceActivity:
+        """Its state now, and its last batches."""
+        placement = self.placed.placement
+        if self._instance is None or not self.alive:
+            return failed_instance(placement, self.reason)
+        leaves = self.closing or self._retiring
+        return live_instance(placement, self._slot, self._recipe.gate, now_ns, leaves=leaves)
 
     async def start(self) -> None:
         """Make the instance and warm it up, both in its thread, and give it work. Raises TpyError with the reason."""
@@ -229,11 +238,11 @@ class SupervisedInstance:
                 self._long_since_s = trio.current_time() - wait_s
             if round(self.executing_s, 3) >= max(2 * self.reported_s, LONG_EXECUTION_S):
                 self.reported_s = round(self.executing_s)
-                self._tell_long(slot.name)
+                self._log_long(slot.name)
                 self._on_change()
             wait_s = max(2 * self.reported_s, LONG_EXECUTION_S) - self.executing_s
 
-    def _tell_long(self, name: str) -> None:
+    def _log_long(self, name: str) -> None:
         context = {"instance": name, "seconds": f"{self.reported_s:g}"}
         instance: object = self._instance
         if isinstance(instance, ShowsStack):
@@ -343,9 +352,17 @@ class InstanceSet:
         """Memory of those that are there, without what they share."""
         return total([member.memory for member in self._members])
 
+    def memory_bytes(self) -> int:
+        """The sum of `memory_usage`."""
+        return sum([usage.byte_size for member in self._members for usage in member.memory])
+
     def executing_s(self) -> float:
         """Seconds for which one of them executes without finishing a batch, where that is long; else 0."""
         return max((member.executing_s for member in self._members), default=0.0)
+
+    def explain(self, now_ns: int) -> tuple[InstanceActivity, ...]:
+        """The activity of each of them, in order."""
+        return tuple(member.explain(now_ns) for member in self._members)
 
     def all_execute_s(self) -> float:
         """Seconds for which all that take batches have been executing without finishing one; 0 without any."""

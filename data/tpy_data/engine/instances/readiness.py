@@ -15,7 +15,7 @@ from tpy.limits import READINESS_CHECK_GRACE_S, READINESS_CHECK_S_MAX
 
 
 class _Asking:
-    """A check that runs. No `answer` after `done`: whoever ran it was cancelled."""
+    """A check that runs. No `answer` after `done`: its task was cancelled."""
 
     __slots__ = ("answer", "began_s", "done")
 

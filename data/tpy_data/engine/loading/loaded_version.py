@@ -34,9 +34,10 @@ from tpy_data.engine.loading.initial_states import InitialStates
 from tpy_data.engine.loading.memory_meter import MemoryMeter
 from tpy_data.engine.loading.model_files import read_labels
 from tpy_data.engine.loading.placing import Machine, Placed, PlacedInstance, devices_of, place
-from tpy_data.engine.loading.support import refuse_beyond, refuse_unsupported, without_effect
+from tpy_data.engine.loading.support import refuse_beyond, without_effect
 from tpy_data.engine.loading.warmup import WarmupSample, make_samples
 from tpy_data.schedulers.core import NO_START_DELAY, SchedulerCore, StartDelay, make_core
+from tpy_data.strategies import OpenStrategy, find_strategy, open_strategy
 
 Log = Callable[[str, str], None]
 """Level ("verbose", "info", "warning", "error") and message; any thread."""
@@ -50,9 +51,13 @@ class Backends(Protocol):
         for one that is not there or cannot be made."""
         ...
 
+    def folders_of(self, backend: str) -> tuple[Path, ...]:
+        """The folders that a backend of this name may have files in."""
+        ...
+
 
 class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
-    """A version that is loaded and has no instances yet. Whoever drops it calls `model.unload`. `content` is a digest of its
+    """A version that is loaded and has no instances yet. Its owner calls `unload`. `content` is a digest of its
     files and configuration, "" where nobody needs it; `memory` what it has without instances."""
 
     config: ModelConfig
@@ -64,6 +69,15 @@ class LoadedVersion(msgspec.Struct, frozen=True, kw_only=True):
     states: InitialStates
     content: str = ""
     memory: tuple[MemoryUsage, ...] = ()
+    strategy: OpenStrategy | None = None
+
+    def unload(self) -> None:
+        """Let go of the model, and of its batching strategy. Blocking. Raises what they raise."""
+        try:
+            if self.strategy is not None:
+                self.strategy.close()
+        finally:
+            self.model.unload()
 
 
 class Loader:
@@ -97,7 +111,6 @@ class Loader:
         Raises TpyError with the reason; nothing stays loaded then.
         """
         config = desired.config
-        refuse_unsupported(config)  # first: an ensemble has no backend to be looked for
         backend = self._backends.for_model(config, (version.directory, desired.directory))
         refuse_beyond(config, backend.capabilities)
         filename = backend.capabilities.default_model_filename
@@ -120,17 +133,22 @@ class Loader:
         placed = self._placed(config, backend)
         config = placed.config
         _require(validate(config))
-        refuse_unsupported(config)
         refuse_beyond(config, backend.capabilities)
         instances = _scheduled(placed)
         self._warn_without_effect(config, backend.capabilities)
         labels = read_labels(config, desired.directory)
         states = InitialStates(config, desired.directory)
         samples = make_samples(config, desired.directory, states)
-        core = make_core(config, self._start_delay)
-        placements = tuple(instance.placement for instance in instances)
-        with self.meter.measure(devices_of(placements)) as measured:
-            model = backend.load(msgspec.structs.replace(context, config=config, placements=placements))
+        strategy = self._open_strategy(config, desired, version)
+        try:
+            core = make_core(config, self._start_delay, strategy)
+            placements = tuple(instance.placement for instance in instances)
+            with self.meter.measure(devices_of(placements)) as measured:
+                model = backend.load(msgspec.structs.replace(context, config=config, placements=placements))
+        except BaseException:
+            if strategy is not None:
+                strategy.close()
+            raise
         return LoadedVersion(
             config=config,
             description=describe(
@@ -139,6 +157,7 @@ class Loader:
                 labels,
                 namespace=desired.id.namespace,
                 copies_inputs=_copies_inputs(model, config),
+                gpus=() if _is_cached(config) else devices_of(placements),
             ),
             instances=instances,
             samples=samples,
@@ -146,6 +165,7 @@ class Loader:
             model=model,
             states=states,
             memory=measured.usage(),
+            strategy=strategy,
         )
 
     def resized(
@@ -165,6 +185,11 @@ class Loader:
         _require(validate(placed.config))
         return placed.config, _scheduled(placed)
 
+    def _open_strategy(self, config: ModelConfig, desired: DesiredModel, version: DesiredVersion) -> OpenStrategy | None:
+        folders = (version.directory, desired.directory, *self._backends.folders_of(config.backend))
+        library = find_strategy(config, desired.directory, folders)
+        return None if library is None else open_strategy(library, config, version.version, desired.directory)
+
     def _placed(self, config: ModelConfig, backend: Backend) -> Placed:
         placed = place(config, self._machine, backend.capabilities)
         for warning in placed.warnings:
@@ -179,9 +204,12 @@ class Loader:
 
 def _copies_inputs(model: LoadedModel, config: ModelConfig) -> bool:
     """Returns whether inputs may be handed to the instances before they are copied: nothing else looks at them, and once."""
-    is_cached = config.response_cache is not None and config.response_cache.enable
-    looked_at = config.decoupled or config.sequence_batching is not None or is_cached
+    looked_at = config.decoupled or config.sequence_batching is not None or _is_cached(config)
     return not looked_at and isinstance(model, CopiesInputs) and model.copies_inputs
+
+
+def _is_cached(config: ModelConfig) -> bool:
+    return config.response_cache is not None and config.response_cache.enable
 
 
 def _scheduled(placed: Placed) -> tuple[PlacedInstance, ...]:

@@ -28,28 +28,10 @@ def refuse_beyond(config: ModelConfig, capabilities: BackendCapabilities) -> Non
         )
 
 
-def refuse_unsupported(config: ModelConfig) -> None:
-    """Raises Unsupported, naming every field that asks for something that is not done."""
-    fields = unsupported(config)
-    if fields:
-        named = ", ".join(f"'{field}'" for field in fields)
-        raise Unsupported(f"model '{config.name}' asks for what this server does not support: {named}")
-
-
-def unsupported(config: ModelConfig) -> tuple[str, ...]:
-    """Fields that ask for something that is not done; their paths are those of `tpy.config.Problem`."""
-    return tuple(_unsupported(config))
-
-
 def without_effect(config: ModelConfig, capabilities: BackendCapabilities | None = None) -> tuple[str, ...]:
     """Fields that are set, are accepted, and change nothing here, besides those that `tpy.config.validate` warns of. Without
     `capabilities`, only those that no backend would look at."""
     return tuple(_without_effect(config, capabilities))
-
-
-def _unsupported(config: ModelConfig) -> Iterator[str]:
-    if config.parameter("TRITON_BATCH_STRATEGY_PATH"):
-        yield 'parameters["TRITON_BATCH_STRATEGY_PATH"]'
 
 
 def _without_effect(config: ModelConfig, capabilities: BackendCapabilities | None) -> Iterator[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tpy.backend import ExecutionBatch, ExecutionResult, InstanceFailure, ModelInstance, Outcome, PhaseTimes, flaw_of
 from tpy.clock import Clock
-from tpy.devices import DeviceArray
+from tpy.devices import ArrayReference
 from tpy.errors import Fault, Internal, TpyError
 from tpy.messages import Place, Tensor
 from tpy_data.engine.requests.failure_log import FAILURES
@@ -117,12 +117,12 @@ class Batch:
 
 
 def within_reach(inputs: Mapping[str, Tensor], takes: frozenset[Place]) -> Mapping[str, Tensor]:
-    """The inputs, with copies in host memory of those that are where the model does not take them. Blocking."""
+    """Returns the inputs, with copies of those that are where the model does not take them. Blocking."""
     found = {}
     for name, tensor in inputs.items():
         array: object = tensor.array
-        if isinstance(array, DeviceArray) and array.place not in takes:
-            tensor = Tensor(tensor.name, tensor.datatype, array.to_host())
+        if isinstance(array, ArrayReference):
+            tensor = Tensor(tensor.name, tensor.datatype, array.within_reach(takes))
         found[name] = tensor
     return found
 

@@ -89,7 +89,7 @@ class DecoupledRequests:
         ticket.sender = ResponseStream(ticket, self._hand_off, self, ticket.residency)
 
     def ignore(self, ticket: RequestTicket, later: AnswerLater | None = None) -> None:
-        """Give a request that has ended a sender whose responses go nowhere; `later` is told of it."""
+        """Give a request that has ended a sender whose responses go nowhere; `later` is notified."""
         if ticket.sender is None:
             self.begin(ticket)
         stream = _stream(ticket)
@@ -211,6 +211,8 @@ class DecoupledRequests:
         began_ns = stream.last_ns or stream.began_ns
         now_ns = self._clock.now_ns()
         self._statistics.responses.add(kind, stream.index, sent.sent_ns - began_ns, now_ns - sent.sent_ns)
+        if stream.index == 0 and sent.result is not None:
+            self._statistics.first_response(cast(RequestTicket, stream.ticket), now_ns)
         stream.index += 1
         stream.last_ns = sent.sent_ns
 

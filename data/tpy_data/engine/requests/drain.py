@@ -19,7 +19,7 @@ class Drain:
         self._drained: trio.Event | None = None
 
     def hold(self) -> None:
-        """Whoever calls this may submit requests until `release`, also when the version is switched out and drains: a request is
+        """The caller may submit requests until `release`, also when the version is switched out and drains: a request is
         run by the copy that it was decoded for, an ensemble finishes with the members that it began with."""
         self._holds += 1
 

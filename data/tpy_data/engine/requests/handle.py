@@ -26,7 +26,7 @@ class Execution(NamedTuple):
 class WaitingRequest(NamedTuple):
     """A request to a model with instances that has not ended. `request` is its identity, `model` that of the version that has it.
     `instance` is set for one that only this instance may run. `needs` is what any instance must have to run it, and not yet has;
-    `name` the model's. `is_leader`: whoever tells of it waits for the answer of this equal request."""
+    `name` the model's. `is_leader`: the request that reports it waits for the answer of this equal one."""
 
     request: int
     model: Hashable

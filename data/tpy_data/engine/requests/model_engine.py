@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tpy.messages import InferenceRequest
+from tpy.messages import EngineActivity, InferenceRequest
 from tpy.services import ResponseSink
 from tpy_data.engine.requests.drain import Drain
 from tpy_data.engine.requests.handle import EngineHandle
@@ -31,6 +31,10 @@ class ModelEngine(Protocol):
 
     def snapshot(self) -> CoreSnapshot:
         """The numbers of requests that wait and run now."""
+        ...
+
+    def explain(self) -> EngineActivity:
+        """The state of its requests now, and the reason why they wait."""
         ...
 
     def refuse_waiting(self) -> None:

@@ -12,14 +12,14 @@ from tpy_data.engine.admission.shapes import Dims, fits
 
 _log = logging.getLogger(__name__)
 
-_MISSING = "a response of model '%(model)s' lacks %(found)s, which its configuration names (%(made)s); told once"
-_UNKNOWN = "a response of model '%(model)s' has %(found)s, which its configuration does not name: dropped; told once"
+_MISSING = "a response of model '%(model)s' lacks %(found)s, which its configuration names (%(made)s); logged once"
+_UNKNOWN = "a response of model '%(model)s' has %(found)s, which its configuration does not name: dropped; logged once"
 _DATATYPE = (
-    "output %(found)s of model '%(model)s' is %(made)s, its configuration says %(expected)s: clients get it as it is; told once"
+    "output %(found)s of model '%(model)s' is %(made)s, its configuration says %(expected)s: clients get it as it is; logged once"
 )
 _SHAPE = (
     "output %(found)s of model '%(model)s' has the shape %(made)s, its configuration says %(expected)s: clients get it as it is; "
-    "told once"
+    "logged once"
 )
 
 
@@ -59,23 +59,23 @@ class OutputCheck:
                 made = {tensor.name for tensor in outputs}
                 missing = [name for name in wanted if name not in made]
                 if missing:
-                    self._tell(_MISSING, _quoted(missing), f"it has {_quoted(sorted(made))}" if made else "it has none")
+                    self._report(_MISSING, _quoted(missing), f"it has {_quoted(sorted(made))}" if made else "it has none")
 
     def _look_at(self, tensor: Tensor) -> None:
         expected = self._expected.get(tensor.name)
         if expected is None:
             if tensor.name not in self._others:
-                self._tell(_UNKNOWN, _quoted([tensor.name]))
+                self._report(_UNKNOWN, _quoted([tensor.name]))
             return
         datatype, dims = expected
         if tensor.datatype is not datatype:
-            self._tell(_DATATYPE, _quoted([tensor.name]), tensor.datatype.value, datatype.value)
+            self._report(_DATATYPE, _quoted([tensor.name]), tensor.datatype.value, datatype.value)
         elif dims is not None and not (fits(tensor.array.shape, dims) or _leaves_out_one(tensor.array.shape, dims)):
-            self._tell(_SHAPE, _quoted([tensor.name]), _shown(tensor.array.shape), _shown(dims))
+            self._report(_SHAPE, _quoted([tensor.name]), _shown(tensor.array.shape), _shown(dims))
         else:
             self._good[tensor.name] = (datatype, tensor.array.shape)
 
-    def _tell(self, text: str, found: str, made: str = "", expected: str = "") -> None:
+    def _report(self, text: str, found: str, made: str = "", expected: str = "") -> None:
         if text not in self._reported:
             self._reported.add(text)
             _log.warning(text, {"model": self._model, "found": found, "made": made, "expected": expected})

@@ -35,7 +35,7 @@ class OutputSelection:
         """Raises Internal for an output whose reshape cannot be undone. `requested` empty means all."""
         self._check.look(outputs, requested)
         if self._only is not None and len(outputs) == 1 and outputs[0].name == self._only:
-            return tuple(outputs)  # the usual case: one output, and whoever requests outputs requests this one
+            return tuple(outputs)  # the usual case: one output, and a caller who names outputs names this one
         made = {tensor.name: tensor for tensor in outputs}
         return tuple(
             self._to_caller(tensor)

@@ -28,7 +28,7 @@ class RequestLog(RequestObserver):
             return
         text = _TEXT
         values: dict[str, object] = {
-            "prefix": request_prefix(record.id),
+            "prefix": request_prefix(record.id_in_logs),
             "model": echo(record.model),
             "version": -1 if record.version is None else record.version,
             "status": f"{record.status}: {record.error}" if record.error else record.status,

@@ -60,14 +60,14 @@ def deliver(sink: ResponseSink, response: InferenceResponse) -> None:
         _log.exception(_NOT_DELIVERED)
 
 
-class _Nobody:
+class _Discard:
     """Takes responses and drops them."""
 
     def deliver(self, response: InferenceResponse) -> None:
         pass
 
 
-NOBODY = _Nobody()
+DISCARD = _Discard()
 """The sink of a request that was cancelled when its answer was already on the way."""
 
 
@@ -78,5 +78,5 @@ def error_of(outcome: Outcome) -> TpyError:
 
 def refused(refusal: TpyError, request: InferenceRequest, statistics: VersionStatistics) -> TpyError:
     """The error to raise for a request that was not admitted, which is counted here."""
-    statistics.refused_admission()
+    statistics.refused_admission(refusal)
     return Unavailable(f"{request_prefix(request.id)}{refusal}") if isinstance(refusal, Unavailable) else refusal

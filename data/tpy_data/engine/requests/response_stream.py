@@ -201,7 +201,7 @@ class ResponseStream:
             self._taken(len(taken))
 
     def end(self, now_ns: int, *, by_model: bool) -> None:
-        """Trio thread: the request is over. Whoever waits to send goes on; what is sent from now on is dropped."""
+        """Trio thread: the request is over. A sender that waits goes on; what is sent from now on is dropped."""
         self.over = True
         self.ticket = None  # the model may keep us for long; and each would keep the other until the garbage collector comes by
         self.ended_ns = now_ns

@@ -7,11 +7,14 @@ is in `fail` only; the compute times of a request are those of its whole batch.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
-from tpy.messages import BatchStatistics, Duration, InferenceStatistics
-from tpy.messages.statistics import FailureCounts
+from tpy.errors import InvalidArgument, QueueFull, TpyError
+from tpy.ids import ModelId
+from tpy.messages import BatchStatistics, Duration, FailureCounts, InferenceStatistics, ModelCounters, RecentLatency
 from tpy_data.engine.requests.handle import Execution
+from tpy_data.engine.requests.latencies import CountedRequest, VersionLatencies
+from tpy_data.engine.requests.recent_latencies import RecentLatencies
 from tpy_data.engine.requests.response_statistics import ResponseCounters
 from tpy_data.schedulers.core.contract import Outcome, Ticket
 
@@ -38,7 +41,8 @@ _FAILURES = {
 
 
 class VersionStatistics:
-    """Counts from when the version was loaded. `responses` are those of a decoupled model."""
+    """Counts from when the version was loaded. `responses` are those of a decoupled model; without `latencies` no distributions
+    are kept."""
 
     __slots__ = (
         "_batches",
@@ -46,8 +50,10 @@ class VersionStatistics:
         "_cache_hit_ns",
         "_cache_miss_count",
         "_cache_miss_ns",
+        "_counters",
         "_execution_count",
         "_fail_ns",
+        "_failed_count",
         "_failures",
         "_infer_ns",
         "_inference_count",
@@ -55,22 +61,29 @@ class VersionStatistics:
         "_last_inference_ms",
         "_output_ns",
         "_queue_ns",
-        "_refused",
+        "_recent",
+        "_refused_full",
+        "_refused_invalid",
+        "_refused_unavailable",
         "_success_count",
         "_success_ns",
+        "latencies",
         "responses",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, latencies: VersionLatencies | None = None) -> None:
         self._success_count = self._success_ns = 0
         self._queue_ns = self._input_ns = self._infer_ns = self._output_ns = 0
-        self._fail_ns = 0
+        self._failed_count = self._fail_ns = 0
         self._inference_count = self._execution_count = 0
         self._last_inference_ms = 0
         self._failures = dict.fromkeys(Failure, 0)
-        self._refused = 0
+        self._refused_invalid = self._refused_full = self._refused_unavailable = 0
         self._cache_hit_count = self._cache_hit_ns = self._cache_miss_count = self._cache_miss_ns = 0
         self.responses = ResponseCounters()
+        self.latencies = latencies
+        self._counters: ModelCounters | None = None
+        self._recent: RecentLatencies | None = None
         self._batches: dict[int, list[int]] = {}  # size -> count, input ns, infer ns, output ns
 
     def executed(self, batches: Iterable[tuple[int, Execution]], wall_ms: int) -> None:
@@ -86,7 +99,7 @@ class VersionStatistics:
             self._execution_count += 1
             self._last_inference_ms = wall_ms
 
-    def succeeded(self, requests: Iterable[tuple[Ticket, Execution]], now_ns: int) -> None:
+    def succeeded(self, requests: Collection[tuple[CountedRequest, Execution]], now_ns: int) -> None:
         """These requests were answered with outputs at `now_ns`, after batches with these times."""
         count = rows = success_ns = queue_ns = inputs_ns = infers_ns = outputs_ns = 0
         for ticket, (start_ns, input_ns, infer_ns, output_ns) in requests:
@@ -105,40 +118,65 @@ class VersionStatistics:
         self._input_ns += inputs_ns
         self._infer_ns += infers_ns
         self._output_ns += outputs_ns
+        if self.latencies is not None:
+            self.latencies.succeeded(requests, now_ns)
+        recent = self._recent_at(now_ns)
+        if recent is not None:
+            recent.succeeded(requests, now_ns)
+
+    def first_response(self, request: CountedRequest, now_ns: int) -> None:
+        """The first response to the request, which may have more, was sent."""
+        if self.latencies is not None:
+            self.latencies.first_response(request, now_ns)
 
     def failed(self, ticket: Ticket, failure: Failure, now_ns: int) -> None:
         """The request was answered with an error, or not at all."""
         self._failures[failure] += 1
+        self._failed_count += 1
         self._fail_ns += now_ns - ticket.queued_ns
 
     def refused(self, ticket: Ticket, outcome: Outcome, now_ns: int) -> None:
         """Its scheduler refused the request after it had accepted it."""
         self.failed(ticket, _FAILURES.get(outcome, Failure.OTHER), now_ns)
 
-    def refused_admission(self) -> None:
-        """It was not accepted: invalid, or the queue was full. Not a failure in Triton's numbers."""
-        self._refused += 1
+    def refused_admission(self, refusal: TpyError) -> None:
+        """It was not accepted, for this reason. Not a failure in Triton's numbers."""
+        if isinstance(refusal, InvalidArgument):
+            self._refused_invalid += 1
+        elif isinstance(refusal, QueueFull):
+            self._refused_full += 1
+        else:
+            self._refused_unavailable += 1
 
-    def cache_hit(self, taken_ns: int, queue_ns: int, lookup_ns: int) -> None:
-        """A request was answered from the response cache: a success that was not executed."""
+    def cache_hit(self, taken_ns: int, queue_ns: int, lookup_ns: int, now_ns: int) -> None:
+        """A request was answered from the response cache at `now_ns`: a success that was not executed."""
         self._success_count += 1
         self._success_ns += taken_ns
         self._queue_ns += queue_ns
         self._cache_hit_count += 1
         self._cache_hit_ns += lookup_ns
+        if self.latencies is not None:
+            self.latencies.cache_hit(taken_ns, queue_ns, lookup_ns)
+        recent = self._recent_at(now_ns)
+        if recent is not None:
+            recent.add(taken_ns, queue_ns, now_ns)
 
-    def cache_missed(self, lookup_ns: int, before_ns: int) -> None:
+    def cache_missed(self, lookup_ns: int, before_ns: int, *, inserting: bool) -> None:
         """A request that succeeded was not in the response cache: it came to its scheduler `before_ns` after its arrival, of
-        which `lookup_ns` were the cache's, and the rest a wait for an equal request."""
+        which `lookup_ns` were the cache's, and the rest a wait for an equal request. `inserting`: `cache_inserted` follows."""
         self._success_ns += before_ns
         self._queue_ns += before_ns - lookup_ns
         self._cache_miss_count += 1
         self._cache_miss_ns += lookup_ns
+        if self.latencies is not None and not inserting:
+            self.latencies.cache_miss(lookup_ns)
 
-    def cache_inserted(self, insertion_ns: int) -> None:
-        """Its answer was inserted."""
+    def cache_inserted(self, lookup_ns: int, insertion_ns: int) -> None:
+        """Its answer was inserted, after a lookup that took so long."""
         self._success_ns += insertion_ns
         self._cache_miss_ns += insertion_ns
+        if self.latencies is not None:
+            self.latencies.cache_miss(lookup_ns + insertion_ns)
 
     @property
     def last_inference_ms(self) -> int:
@@ -155,13 +193,53 @@ class VersionStatistics:
         """Executed batches."""
         return self._execution_count
 
+    def counters(self, model: ModelId, version: int, memory_bytes: int) -> ModelCounters:
+        """As `DiagnosticsService.counters`, of this version: made anew when something has happened."""
+        kept = self._counters
+        if (
+            kept is None
+            or kept.latency_ns != self._success_ns
+            or kept.requests != self._success_count
+            or kept.executions != self._execution_count
+            or kept.failures != self._failed_count
+            or kept.memory_bytes != memory_bytes
+        ):
+            kept = self._counters = ModelCounters(
+                name=model.name,
+                version=version,
+                namespace=model.namespace,
+                requests=self._success_count,
+                failures=self._failed_count,
+                inferences=self._inference_count,
+                executions=self._execution_count,
+                latency_ns=self._success_ns,
+                queue_ns=self._queue_ns,
+                compute_ns=self._input_ns + self._infer_ns + self._output_ns,
+                last_request_ms=self._last_inference_ms,
+                memory_bytes=memory_bytes,
+            )
+        return kept
+
+    def recent_latency(self, now_ns: int) -> RecentLatency:
+        """The percentiles of the newest requests, which are kept from the first call on, for as long as there are more."""
+        recent = self._recent_at(now_ns)
+        if recent is None:
+            recent = self._recent = RecentLatencies(now_ns)
+        return recent.ask(now_ns)
+
+    def _recent_at(self, now_ns: int) -> RecentLatencies | None:
+        """None, and nothing kept any more, when nobody has asked for long."""
+        if self._recent is not None and not self._recent.wanted(now_ns):
+            self._recent = None
+        return self._recent
+
     def inference(self) -> InferenceStatistics:
         """The cumulative durations."""
         count = self._success_count
         executed = count - self._cache_hit_count
         return InferenceStatistics(
             success=Duration(count, self._success_ns),
-            fail=Duration(sum(self._failures.values()), self._fail_ns),
+            fail=Duration(self._failed_count, self._fail_ns),
             queue=Duration(count, self._queue_ns),
             compute_input=Duration(executed, self._input_ns),
             compute_infer=Duration(executed, self._infer_ns),
@@ -189,5 +267,7 @@ class VersionStatistics:
             canceled=self._failures[Failure.CANCELED],
             backend=self._failures[Failure.BACKEND],
             other=self._failures[Failure.OTHER],
-            refused_admission=self._refused,
+            refused_invalid=self._refused_invalid,
+            refused_queue_full=self._refused_full,
+            refused_unavailable=self._refused_unavailable,
         )

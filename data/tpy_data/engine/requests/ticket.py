@@ -27,6 +27,10 @@ class ResourceGate(Protocol):
         """All that there is, in the whole server."""
         ...
 
+    def used(self) -> Resources:
+        """The part of it that is held now."""
+        ...
+
     def keeps_back(self, number: int) -> bool:
         """True when a batch that this instance was given waits for resources."""
         ...

@@ -25,7 +25,6 @@ from tpy_data.engine.caching.caching import ensemble_with_cache, forget_ensemble
 from tpy_data.engine.ensembles.ensemble_engine import EnsembleEngine
 from tpy_data.engine.ensembles.ensemble_members import Lack, Unmet, find_members
 from tpy_data.engine.loading.model_files import read_labels
-from tpy_data.engine.loading.support import refuse_unsupported
 from tpy_data.engine.requests.statistics import VersionStatistics
 from tpy_data.engine.runtimes.core import Phase
 from tpy_data.engine.runtimes.runtime import FAILED_TO_LOAD, SUCCESSFULLY_LOADED, SUCCESSFULLY_UNLOADED, Runtime, Shared
@@ -64,7 +63,7 @@ class EnsembleRuntime(Runtime):
     def __init__(self, key: ObservedKey, model: DesiredModel, shared: Shared, store: ModelStateStore) -> None:
         super().__init__(key, model, shared)
         self._store = store
-        self._statistics = VersionStatistics()
+        self._statistics = VersionStatistics(shared.latencies_of(model.config))
         self._names = tuple(dict.fromkeys(step.model_name for step in _steps(model.config)))
         self._labels: _Labels = {}
         self._service: _Service | None = None
@@ -176,7 +175,7 @@ class EnsembleRuntime(Runtime):
             ensemble_with_cache(engine, self.key, config, self._shared.cache, change=self._changes),
             self.version,
             config,
-            describe(config, self.version, labels, namespace=self.id.namespace),
+            describe(config, self.version, labels, namespace=self.id.namespace, gpus=_gpus_of(config, members)),
             self._shared.clock,
             enforces_timeouts=enforces_timeouts(config, self._shared.request_timeout),
             nesting=nesting,
@@ -243,11 +242,17 @@ def _numbers(members: Sequence[ServedCopy]) -> list[int]:
 
 def _read(model: DesiredModel) -> _Labels:
     """In a loader thread. Raises TpyError for a configuration that contradicts itself or a file that is not there."""
-    refuse_unsupported(model.config)
     problems = errors_of(validate(normalise(model.config)))
     if problems:
         raise ConfigError(problems, message="; ".join(problem.message for problem in problems))
     return read_labels(model.config, model.directory)
+
+
+def _gpus_of(config: ModelConfig, members: Sequence[ServedCopy]) -> tuple[int, ...]:
+    """Returns the GPUs that its members are on; none with a response cache, which looks at inputs."""
+    if config.response_cache is not None and config.response_cache.enable:
+        return ()
+    return tuple({gpu: None for member in members for gpu in member.description.gpus})
 
 
 def _labels_of_members(config: ModelConfig, members: Sequence[ServedCopy]) -> _Labels:

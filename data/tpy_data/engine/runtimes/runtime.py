@@ -9,15 +9,17 @@ from typing import NamedTuple
 import trio
 
 from tpy.clock import Clock
-from tpy.config import RequestTimeout
+from tpy.config import ModelConfig, RequestTimeout
 from tpy.deliveries import Deliveries
 from tpy.errors import Internal, TpyError
 from tpy.ids import ModelId, Version
-from tpy.messages import MemoryUsage, ModelState
+from tpy.messages import InstanceActivity, MemoryUsage, ModelCounters, ModelState
 from tpy.state import UNLOADED, DesiredModel, ObservedKey, ObservedVersion, ObservedWriter
+from tpy.telemetry.latencies import LatencyOptions
 from tpy_data.engine.caching.cache_access import CacheAccess
 from tpy_data.engine.channels.rate_limiter import RateLimiter
 from tpy_data.engine.loading.loaded_version import Loader
+from tpy_data.engine.requests.latencies import VersionLatencies
 from tpy_data.engine.runtimes.core import Phase, Running
 from tpy_data.engine.serving.served_copy import ServedCopy
 from tpy_data.engine.serving.serving_table import ServingTable
@@ -35,7 +37,8 @@ SUCCESSFULLY_UNLOADED = "successfully unloaded '%(model)s' version %(version)s"
 class Shared(NamedTuple):
     """The parts of a data plane that all versions share. `loaders` run load and auto-complete, `unloaders` release: apart, so
     that loads that hang do not keep anything from being unloaded. A failed load is tried again `load_retries` times. `cache`
-    None: no answers are kept; `limiter` None: nothing is rate limited. In `deliveries` everything is answered."""
+    None: no answers are kept; `limiter` None: nothing is rate limited. In `deliveries` everything is answered. `latencies` says
+    which distributions of durations are kept."""
 
     loader: Loader
     loaders: Worker
@@ -49,6 +52,12 @@ class Shared(NamedTuple):
     request_timeout: RequestTimeout = RequestTimeout.QUEUE
     cache: CacheAccess | None = None
     limiter: RateLimiter | None = None
+    latencies: LatencyOptions = LatencyOptions()
+
+    def latencies_of(self, config: ModelConfig) -> VersionLatencies | None:
+        """Those of another version; None where no distributions are kept."""
+        wanted = self.latencies.histograms or self.latencies.summaries
+        return VersionLatencies(self.latencies, config, self.clock) if wanted else None
 
 
 class Runtime(ABC):
@@ -94,6 +103,18 @@ class Runtime(ABC):
 
     def memory_usage(self) -> tuple[MemoryUsage, ...]:
         """As `Served.memory_usage`."""
+        return ()
+
+    def counters(self) -> ModelCounters:
+        """As `Served.counters`."""
+        return self.served_copy.engine.statistics.counters(self.id, self.version, self._memory_bytes())
+
+    def _memory_bytes(self) -> int:
+        """The sum of `memory_usage`."""
+        return 0
+
+    def instances(self) -> tuple[InstanceActivity, ...]:
+        """As `Served.instances`."""
         return ()
 
     def executing_s(self) -> float:

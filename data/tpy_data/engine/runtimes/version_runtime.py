@@ -15,7 +15,7 @@ from tpy.clock import Clock
 from tpy.config import enforces_timeouts, not_ready_after_s
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import INSTANCE_CLOSE_S_MAX, LOAD_SLOW_S, LONG_EXECUTION_S
-from tpy.messages import MemoryUsage, ModelState
+from tpy.messages import InstanceActivity, MemoryUsage, ModelState
 from tpy.state import DesiredModel, DesiredVersion, ObservedKey
 from tpy_data.engine.caching.caching import forget_cached, with_cache, with_content
 from tpy_data.engine.channels.rate_limiter import InstanceGate
@@ -63,9 +63,17 @@ class VersionRuntime(Runtime):
         """As `Served.executing_s`."""
         return 0.0 if self._instances is None else self._instances.executing_s()
 
+    def instances(self) -> tuple[InstanceActivity, ...]:
+        """As `Served.instances`."""
+        return () if self._instances is None else self._instances.explain(self._shared.clock.now_ns())
+
     def memory_usage(self) -> tuple[MemoryUsage, ...]:
         """As `Served.memory_usage`: what its instances share, and theirs."""
         return total([self._shared_memory, () if self._instances is None else self._instances.memory_usage()])
+
+    def _memory_bytes(self) -> int:
+        of_instances = 0 if self._instances is None else self._instances.memory_bytes()
+        return of_instances + sum([usage.byte_size for usage in self._shared_memory])
 
     def give_up_starting(self) -> None:
         """As `Runtime.give_up_starting`."""
@@ -113,7 +121,7 @@ class VersionRuntime(Runtime):
             forget_cached(self.key, self._shared.cache)
             if gate is not None:
                 gate.close()
-            await see_through(self._shared.unloaders, loaded.model.unload, grace_s=INSTANCE_CLOSE_S_MAX)
+            await see_through(self._shared.unloaders, loaded.unload, grace_s=INSTANCE_CLOSE_S_MAX)
 
     async def _use(self, loaded: LoadedVersion, gate: InstanceGate | None) -> TpyError | None:
         """Make instances, and serve until stopped."""
@@ -169,6 +177,7 @@ class VersionRuntime(Runtime):
             deliveries=shared.deliveries,
             gate=gate,
             sequences=sequences,
+            latencies=shared.latencies_of(loaded.config),
         )
 
     def _joined(self, copy: ServedCopy, sequences: Sequences) -> AbstractContextManager[None]:
@@ -301,4 +310,4 @@ def _load(shared: Shared, model: DesiredModel, version: DesiredVersion) -> Loade
 
 def _unload(loaded: LoadedVersion) -> None:
     """In a loader thread, for a load that nobody waits for any more."""
-    loaded.model.unload()
+    loaded.unload()

@@ -10,7 +10,7 @@ import numpy as np
 from tpy.messages import DataType, InferenceRequest, Tensor
 from tpy_data.engine.admission.sequence_controls import SequenceControls
 from tpy_data.engine.loading.initial_states import InitialStates
-from tpy_data.engine.requests.responder import NOBODY
+from tpy_data.engine.requests.responder import DISCARD
 from tpy_data.engine.requests.ticket import RequestTicket
 from tpy_data.engine.sequences.sequence_ticket import SequenceTicket
 from tpy_data.schedulers.core import Phase
@@ -36,7 +36,7 @@ class EmptyPlaces:
             self._inputs(beside),
             batch_size=1,
             signature=beside.signature,
-            sink=NOBODY,
+            sink=DISCARD,
             owner=beside.owner,
         )
         ticket.phase = Phase.ENDED

@@ -108,7 +108,7 @@ class Sequences:
 
     def ended(self, sequence: LiveSequence) -> None:
         """Nothing more of this sequence comes."""
-        sequence.state = None  # now, whoever still holds the sequence
+        sequence.state = None  # now, even if something still holds the sequence
         if self._live.get(sequence.correlation_id) is sequence:
             del self._live[sequence.correlation_id]
             self._peers.sequence_ended()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from tpy.clock import Clock
 from tpy.config import ModelConfig
 from tpy.echo import echo
 from tpy.errors import AmbiguousName, InvalidArgument, NotFound, ServerNotReady, TpyError, Unavailable
 from tpy.messages import ModelState
-from tpy.state import ModelStateStore
+from tpy.messages.allowed import with_hint
+from tpy.state import UNLOADED, ModelStateStore, ObservedVersion
 from tpy_data.engine.sequences.sequence_peers import LiveSequencesOnly
 from tpy_data.engine.serving.served_copy import ServedCopy
 from tpy_data.engine.serving.serving_table import Served, ServingTable
@@ -91,12 +94,13 @@ class EngineInference:
         model = self._table.by_name.get(model_name)
         if version is None:
             if model is None:
-                return NotFound(f"{about} has no available versions")
+                return NotFound(with_hint(f"{about} has no available versions", _reason_of(observed)))
             # A version is switched in, but its instances have failed and are being replaced: worth another try later.
             return Unavailable(f"{about} version {max(model.versions)} is not at ready state")
         gone = any(key.version == version for key in self._table.have_served if key.model.name == model_name)
         if gone or any(each.key.version == version and each.state is not ModelState.UNKNOWN for each in observed):
-            return Unavailable(f"{about} version {version} is not at ready state")
+            reason = _reason_of([each for each in observed if each.key.version == version])
+            return Unavailable(with_hint(f"{about} version {version} is not at ready state", reason))
         return NotFound(f"{about} version {version} is not found")
 
     def _require_known(self, model_name: str) -> None:
@@ -108,6 +112,19 @@ class EngineInference:
         if len(known) > 1:
             raise AmbiguousName(model_name, len(known))
         if not known:
-            message = f"Request for unknown model: '{echo(model_name)}' is not found"
+            refused = [rejection.reason for model, rejection in snapshot.rejections.items() if model.name == model_name]
+            message = with_hint(f"Request for unknown model: '{echo(model_name)}' is not found", _first_line(refused))
             # Triton's code for the same text depends on the flag.
             raise InvalidArgument(message) if self._model_namespacing else NotFound(message)
+
+
+def _reason_of(observed: Iterable[ObservedVersion]) -> str:
+    """Returns the reason of the newest version that is not there; "" where that is as it should be."""
+    newest_last = sorted(observed, key=lambda each: each.key)
+    return _first_line([each.reason for each in newest_last if each.reason != UNLOADED][-1:])
+
+
+def _first_line(reasons: Sequence[str]) -> str:
+    """Returns the first line of the first reason as a hint; the log and the index have the rest."""
+    lines = reasons[0].splitlines() if reasons else []
+    return f"the reason: {echo(lines[0])}" if lines else ""

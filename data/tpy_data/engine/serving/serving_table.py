@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from tpy.ids import ModelId, Version
 from tpy.limits import HAVE_SERVED_REMEMBERED_MAX
-from tpy.messages import MemoryUsage
+from tpy.messages import InstanceActivity, MemoryUsage, ModelCounters
 from tpy_data.engine.sequences.sequence_peers import SequencePeers
 from tpy_data.engine.serving.served_copy import ServedCopy
 
@@ -36,8 +36,16 @@ class Served(Protocol):
         """Memory by device, as it was when the version and its instances were made."""
         ...
 
+    def counters(self) -> ModelCounters:
+        """As `DiagnosticsService.counters`."""
+        ...
+
     def executing_s(self) -> float:
         """Seconds for which an instance executes without finishing a batch, where that is long; else 0."""
+        ...
+
+    def instances(self) -> tuple[InstanceActivity, ...]:
+        """The activity of its instances; an ensemble has none."""
         ...
 
     async def check_ready(self) -> bool:
@@ -123,6 +131,10 @@ class ServingTable:
     def models(self) -> Iterator[tuple[ModelId, ServedModel]]:
         """All, by name."""
         return iter(sorted(self._by_id.items(), key=lambda item: item[0]))
+
+    def all(self) -> Iterator[Served]:
+        """All versions, in no order."""
+        return (served for known in self._by_id.values() for served in known.versions.values())
 
     def named(self, name: str) -> list[ModelId]:
         """The models of this name that have a version."""

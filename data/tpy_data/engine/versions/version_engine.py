@@ -4,9 +4,11 @@ thread, on the caller's stack; what happens elsewhere is behind the instances' c
 from __future__ import annotations
 
 import functools
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
+import msgspec
 import trio
 
 from tpy.backend import AnswerLater, InstanceFailure
@@ -14,7 +16,8 @@ from tpy.clock import Clock
 from tpy.config import ModelConfig
 from tpy.deliveries import Deliveries
 from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
-from tpy.messages import InferenceRequest
+from tpy.limits import RECENT_BATCHES_MAX
+from tpy.messages import EngineActivity, InferenceRequest, ResourceUse, WaitReason
 from tpy.services import ResponseSink
 from tpy_data.engine.admission.admission import Admission
 from tpy_data.engine.channels.channel import InstanceChannel
@@ -22,8 +25,9 @@ from tpy_data.engine.requests.batch import Batch
 from tpy_data.engine.requests.decoupled import DecoupledRequests
 from tpy_data.engine.requests.drain import Drain
 from tpy_data.engine.requests.handle import EngineHandle, Execution
+from tpy_data.engine.requests.latencies import CountedRequest, VersionLatencies
 from tpy_data.engine.requests.outputs import OutputSelection
-from tpy_data.engine.requests.responder import NOBODY, Responder, error_of, refused
+from tpy_data.engine.requests.responder import DISCARD, Responder, error_of, refused
 from tpy_data.engine.requests.statistics import Failure, VersionStatistics
 from tpy_data.engine.requests.ticket import RequestTicket, ResourceGate
 from tpy_data.engine.sequences.sequences import Sequences
@@ -35,9 +39,10 @@ class InstanceSlot:
     """A running instance as the request path has it. `number` is the scheduler's, and of this instance alone: one that is started
     again gets another. `failed` is called with the reason when the instance can run nothing any more; `worked` after batches that
     it ran without that. `held` counts the batches that it was given and that are not over, `credit` how many of them it works on
-    at a time, `over` those that are over."""
+    at a time, `over` those that are over. It has held a batch since `busy_since_ns`;
+    `recent` are the last ones that it executed, with their rows."""
 
-    __slots__ = ("channel", "credit", "failed", "held", "name", "number", "over", "worked")
+    __slots__ = ("busy_since_ns", "channel", "credit", "failed", "held", "name", "number", "over", "recent", "worked")
 
     def __init__(
         self, number: int, name: str, channel: InstanceChannel, *, worked: Callable[[], None], failed: Callable[[str], None]
@@ -50,6 +55,8 @@ class InstanceSlot:
         self.held = 0
         self.over = 0
         self.credit = 1
+        self.busy_since_ns = 0
+        self.recent: deque[tuple[int, Execution]] = deque(maxlen=RECENT_BATCHES_MAX)
 
 
 class VersionEngine:
@@ -70,11 +77,12 @@ class VersionEngine:
         deliveries: Deliveries | None = None,
         gate: ResourceGate | None = None,
         sequences: Sequences | None = None,
+        latencies: VersionLatencies | None = None,
     ) -> None:
         self.name = config.name
         self.clock = clock
         self.gate = gate
-        self.statistics = VersionStatistics()
+        self.statistics = VersionStatistics(latencies)
         self.drain = Drain(self._is_idle)
         self._deliveries = deliveries or Deliveries()
         self._sequences = sequences
@@ -127,7 +135,7 @@ class VersionEngine:
                 return
         elif ticket.phase is Phase.ENDED:
             # Its answer can be among the decisions that are being performed now, when a sink before it cancels it.
-            ticket.sink = NOBODY
+            ticket.sink = DISCARD
             ticket.abandoned = True
             return
         else:
@@ -174,6 +182,22 @@ class VersionEngine:
         """The numbers of requests that wait and run now."""
         return self._driver.snapshot()
 
+    def explain(self) -> EngineActivity:
+        """As `ModelEngine.explain`."""
+        queue, gate = self._driver.explain(), self.gate
+        if gate is None:
+            return EngineActivity(queue=queue)
+        if queue.waits_for is WaitReason.NOTHING and any(gate.keeps_back(number) for number in self._slots):
+            queue = msgspec.structs.replace(queue, waits_for=WaitReason.RATE_LIMITER)
+        used, supply = gate.used(), gate.supply()
+        resources = tuple(
+            ResourceUse(
+                name=name, device=device, needed=count, used=used.get((name, device), 0), supply=supply.get((name, device), 0)
+            )
+            for (name, device), count in gate.needs().items()
+        )
+        return EngineActivity(queue=queue, resources=resources)
+
     def refuse_waiting(self) -> None:
         """Refuse what is queued: no instance can be had."""
         self._driver.refuse_waiting()
@@ -201,6 +225,8 @@ class VersionEngine:
                 for ticket in given[0]:
                     if ticket.live is None:  # an empty place
                         self._open.ignore(ticket)
+        if not slot.held:
+            slot.busy_since_ns = self._driver.decided_ns
         slot.held += len(given)
         self._holders[instance] = slot
         slot.channel.give([Batch(slot.name, tickets) for tickets in given])
@@ -229,7 +255,7 @@ class VersionEngine:
         if self._decoupled is not None:
             self._decoupled.respond(requests)
             return
-        succeeded: list[tuple[Ticket, Execution]] = []
+        succeeded: list[tuple[CountedRequest, Execution]] = []
         select, respond = self._outputs.select, self._responder.respond
         now_ns = self.clock.now_ns()
         for ticket in requests:
@@ -293,7 +319,7 @@ class VersionEngine:
     def _over(self, slot: InstanceSlot, batches: Sequence[Batch]) -> None:
         """Book these batches and answer their requests."""
         if batches:
-            self._book([batch for batch in batches if batch.is_executed])
+            self._book(slot, [batch for batch in batches if batch.is_executed])
             slot.over += len(batches)
             self._release(slot, len(batches))
             self._driver.done(slot.number, [batch.took_ns for batch in batches])
@@ -327,7 +353,7 @@ class VersionEngine:
         if self._nursery is not None:
             self._nursery.start_soon(slot.channel.run, name=slot.name)
 
-    def _book(self, batches: Sequence[Batch]) -> None:
+    def _book(self, slot: InstanceSlot, batches: Sequence[Batch]) -> None:
         """Give requests the results and times of their batches."""
         executed = []
         for batch in batches:
@@ -338,9 +364,10 @@ class VersionEngine:
                 ticket.execution = execution
                 rows += ticket.batch_size
                 if ticket.abandoned and isinstance(result, AnswerLater):
-                    self._open.ignore(ticket, result)  # the core has let go of it already; its model waits to be told
+                    self._open.ignore(ticket, result)  # the core has let go of it already; its model waits for a notification
             executed.append((rows, execution))  # empty places count as rows, as in Triton: the model has executed them
         self.statistics.executed(executed, self.clock.wall_ms())
+        slot.recent.extend(executed)
         if self._sequences is None and self._decoupled is None:
             return
         for batch in batches:

@@ -2,6 +2,7 @@
 
 from tpy_data.schedulers.core.contract import (
     Action,
+    BatchStrategy,
     CoreSnapshot,
     Dispatch,
     LiveSequence,
@@ -22,6 +23,7 @@ from tpy_data.schedulers.core.start_delay import NO_START_DELAY, StartDelay
 __all__ = [
     "NO_START_DELAY",
     "Action",
+    "BatchStrategy",
     "CoreSnapshot",
     "Dispatch",
     "LiveSequence",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from tpy_data.schedulers.core.contract import Ticket
+from tpy.messages import WaitReason
+from tpy_data.schedulers.core.contract import BatchStrategy, Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions
 
 
@@ -17,7 +18,8 @@ class BatchForming:
     * `looked`: whether the look has begun; then `tickets` are the queue's first.
     * `tickets`, `_rows`, `_oldest_ns`: what fits together so far, the sum of batch sizes, since when the first of them was ready.
     * `_marked`: how many of the tickets make the best size to send before the delay is over; 0: none yet.
-    * `_closed`: the next ticket in the queue does not fit (too large, or incompatible), so waiting gains nothing.
+    * `_closed`: the next ticket in the queue does not fit (too large, incompatible, or `_strategy` says so), so waiting gains
+      nothing.
     """
 
     __slots__ = (
@@ -30,11 +32,14 @@ class BatchForming:
         "_preferred_max",
         "_rows",
         "_signature",
+        "_strategy",
         "looked",
         "tickets",
     )
 
-    def __init__(self, options: DynamicOptions) -> None:
+    def __init__(self, options: DynamicOptions, strategy: BatchStrategy | None = None) -> None:
+        self._strategy = strategy
+        self.tickets: list[Ticket] = []
         self._batch_size_max = options.batch_size_max
         self._preferred = options.preferred
         self._preferred_max = max(options.preferred)
@@ -43,8 +48,10 @@ class BatchForming:
 
     def reset(self) -> None:
         """Forget what was seen."""
+        if self._strategy is not None and self.tickets:
+            self._strategy.end()
         self.looked = False
-        self.tickets: list[Ticket] = []
+        self.tickets = []
         self._rows = 0
         self._oldest_ns = 0
         self._signature: Hashable = None
@@ -70,10 +77,16 @@ class BatchForming:
             if rows > self._batch_size_max or ticket.signature != self._signature:
                 self._closed = True
                 return False
+            if self._strategy is not None and not self._strategy.include(ticket):
+                self._closed = True
+                return False
             self._oldest_ns = min(self._oldest_ns, ticket.ready_ns)
         else:
             self._signature = ticket.signature
             self._oldest_ns = ticket.ready_ns
+            if self._strategy is not None:
+                self._strategy.begin()
+                self._strategy.include(ticket)
         self.tickets.append(ticket)
         self._rows = rows
         if rows in self._preferred:
@@ -84,6 +97,11 @@ class BatchForming:
     def due_ns(self) -> int | None:
         """The time at which the tickets seen are sent even if nothing else arrives; None: none was seen."""
         return self._oldest_ns + self._delay_ns if self.tickets else None
+
+    @property
+    def waits_for(self) -> WaitReason:
+        """The company that a batch waits for."""
+        return WaitReason.BATCH_DELAY if self._preferred == {self._batch_size_max} else WaitReason.PREFERRED_BATCH_SIZE
 
     def ready_count(self, now_ns: int) -> int:
         """The number of `tickets` to send now; 0: wait."""

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import msgspec
 
-from tpy.messages import SequencePosition
+from tpy.messages import QueueActivity, SequencePosition
 
 
 class Outcome(enum.Enum):
@@ -195,6 +195,23 @@ class CoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     sequences: int = 0
 
 
+class BatchStrategy(Protocol):
+    """Custom batching: says which tickets belong into a batch, besides the limits of the configuration. Must neither block for
+    long nor raise."""
+
+    def begin(self) -> None:
+        """A batch begins to be formed."""
+        ...
+
+    def include(self, ticket: Ticket) -> bool:
+        """True if the ticket, which is the next one, belongs into the batch too. The first one is in it whatever is said."""
+        ...
+
+    def end(self) -> None:
+        """The batch is sent, or begins to be formed anew."""
+        ...
+
+
 class SchedulerCore(Protocol):
     """The verbs. Instances are small integers that the driver gives out. An instance runs the batches that it holds in the order
     in which it got them."""
@@ -269,4 +286,8 @@ class SchedulerCore(Protocol):
 
     def snapshot(self) -> CoreSnapshot:
         """Counts, for statistics and tests."""
+        ...
+
+    def explain(self, now_ns: int) -> QueueActivity:
+        """The requests that wait, and why. Changes nothing."""
         ...

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tpy.limits import PREFETCHED_BATCHES_MAX, QUICK_BATCHES_MAX, QUICK_BATCHES_NS_MAX, UNREPORTED_NS_MAX
+from tpy.limits import (
+    PREFETCHED_BATCHES_MAX,
+    QUICK_BATCHES_MAX,
+    QUICK_BATCHES_NS_MAX,
+    QUICK_SHARE_NS_MIN,
+    UNREPORTED_NS_MAX,
+)
 
 
 class _Round:
@@ -22,7 +28,8 @@ class CreditPolicy:
 
     * Of a *quick* model, for which handing over costs more than executing: several batches when it holds none. It begins with
       one; when all were over within QUICK_BATCHES_NS_MAX the next may be twice as many, otherwise as many as were. At most its
-      share of what waits, because another instance may be idle before this one comes to them.
+      share of what waits, because another instance may be idle before this one comes to them; but not less than what takes
+      QUICK_SHARE_NS_MIN, going by its last batch, because another instance would hardly be woken in that time.
     * Of a *slow* model, whose last batch took longer than that, with one instance: some batches at any time, so that it need not
       wait for the server between two. No other instance could do better.
     * Otherwise: one.
@@ -31,10 +38,11 @@ class CreditPolicy:
     `ask_ns` has those times, in order, because every instance gets the same.
     """
 
-    __slots__ = ("_able", "_length", "_rounds", "_slow", "ask_ns")
+    __slots__ = ("_able", "_least", "_length", "_rounds", "_slow", "ask_ns")
 
     def __init__(self) -> None:
         self._length: dict[int, int] = {}
+        self._least: dict[int, int] = {}
         self._able: set[int] = set()
         self._slow: set[int] = set()
         self._rounds: dict[int, _Round] = {}
@@ -42,13 +50,13 @@ class CreditPolicy:
 
     def add(self, instance: int, *, prefetch: bool) -> None:
         """A new instance; `prefetch`: it may hold batches of a slow model."""
-        self._length[instance] = 1
+        self._length[instance] = self._least[instance] = 1
         if prefetch:
             self._able.add(instance)
 
     def forget(self, instance: int) -> None:
         """The instance leaves."""
-        del self._length[instance]
+        del self._length[instance], self._least[instance]
         self._able.discard(instance)
         self._slow.discard(instance)
         self._rounds.pop(instance, None)
@@ -66,7 +74,10 @@ class CreditPolicy:
         """The number of `waiting` batches to give to an instance that holds so many."""
         if self.prefetches(instance, members):
             return min(waiting, max(PREFETCHED_BATCHES_MAX - held, 0))
-        return 0 if held else min(self._length[instance], -(-waiting // members))
+        if held:
+            return 0
+        share = waiting if members == 1 else max(-(-waiting // members), self._least[instance])
+        return min(self._length[instance], share, waiting)
 
     def given(self, instance: int, now_ns: int, *, held: int, count: int, members: int) -> None:
         """The instance, which held `held` batches, got `count` more."""
@@ -85,6 +96,8 @@ class CreditPolicy:
             self._slow.add(instance)
         elif last_ns > 0:
             self._slow.discard(instance)
+        if last_ns > 0:
+            self._least[instance] = QUICK_SHARE_NS_MIN // last_ns
         this = self._rounds[instance]
         this.batches += len(times_ns)
         this.busy_ns += sum(times_ns)

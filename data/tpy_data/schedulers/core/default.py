@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import islice
 from operator import attrgetter
 
 from tpy.errors import Unavailable
+from tpy.messages import LevelActivity, WaitReason
 from tpy_data.schedulers.core.contract import (
     Dispatch,
     Outcome,
@@ -120,6 +122,13 @@ class DefaultCore(PoolCore):
         for instance in idle:
             self._credit.forget(instance)
         return idle
+
+    def _levels(self, now_ns: int) -> tuple[LevelActivity, ...]:
+        oldest_ns = max((now_ns - ticket.queued_ns for ticket in islice(self._waiting, 1)), default=0)
+        return (LevelActivity(waiting=len(self._waiting), oldest_ns=oldest_ns),)
+
+    def _held_back(self) -> WaitReason:
+        return WaitReason.INSTANCE  # a free one is given what waits at once
 
     def _expire(self, now_ns: int) -> None:
         if self._deadlines.soonest_ns <= now_ns:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpy.config.model_config import TimeoutAction
-from tpy.errors import Unavailable
+from tpy.errors import QueueFull, Unavailable
+from tpy.messages import LevelActivity, WaitReason
 from tpy_data.schedulers.core.arrival_order import ArrivalOrder
 from tpy_data.schedulers.core.batch_forming import BatchForming
 from tpy_data.schedulers.core.contract import (
+    BatchStrategy,
     Dispatch,
     Outcome,
     Phase,
@@ -39,17 +41,20 @@ class DynamicCore(PoolCore):
     A verb called at or after a limit treats it as passed before it does anything else; `cancel` forgets its ticket first.
 
     Where the model neither prefers sizes nor waits for company, an only instance may be given half of what waits (OverlapRule).
+    With a `strategy`, that is asked before a ticket joins a batch.
     """
 
     __slots__ = ("_forming", "_held_back_max", "_order", "_overlap", "_overlap_terms", "_queue", "_queue_timeouts")
 
-    def __init__(self, options: DynamicOptions, delay: StartDelay = NO_START_DELAY) -> None:
+    def __init__(
+        self, options: DynamicOptions, delay: StartDelay = NO_START_DELAY, strategy: BatchStrategy | None = None
+    ) -> None:
         super().__init__()
         self._held_back_max = max(0, delay.queued - 1)  # so many are not enough to begin; 0 once it has begun
         self._queue = PriorityQueue(options)
-        self._forming = BatchForming(options)
+        self._forming = BatchForming(options, strategy)
         self._order = ArrivalOrder() if options.preserve_ordering else None
-        self._overlap_terms = options.overlap
+        self._overlap_terms = options.overlap if strategy is None else None
         self._overlap: OverlapRule | None = None
         self._queue_timeouts = Deadlines()
 
@@ -88,7 +93,7 @@ class DynamicCore(PoolCore):
             self._refuse(ticket, Outcome.TIMED_OUT)
         elif level.full:
             self._dispatch(now_ns)
-            raise Unavailable("Exceeds maximum queue size")
+            raise QueueFull("Exceeds maximum queue size")
         else:
             if deadline_ns is not None:
                 self._deadlines.add(ticket, deadline_ns)
@@ -159,6 +164,15 @@ class DynamicCore(PoolCore):
         self._expire(now_ns)
         self._watch_anew()
         self._dispatch(now_ns)
+
+    def _levels(self, now_ns: int) -> tuple[LevelActivity, ...]:
+        return self._queue.explain(now_ns)
+
+    def _held_back(self) -> WaitReason:
+        return WaitReason.START_DELAY if self._queue.count <= self._held_back_max else self._forming.waits_for
+
+    def _due_ns(self) -> int | None:
+        return self._forming.due_ns()
 
     def _enqueue(self, ticket: Ticket, level: QueueLevel, deadline_ns: int | None, now_ns: int) -> None:
         ticket.ready_ns = now_ns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tpy.config.model_config import ModelConfig
 from tpy.errors import Unsupported
-from tpy_data.schedulers.core.contract import SchedulerCore
+from tpy_data.schedulers.core.contract import BatchStrategy, SchedulerCore
 from tpy_data.schedulers.core.default import DefaultCore
 from tpy_data.schedulers.core.dynamic import DynamicCore
 from tpy_data.schedulers.core.dynamic_options import dynamic_options
@@ -15,21 +15,20 @@ from tpy_data.schedulers.core.sequence_options import DirectOptions, SequenceOpt
 from tpy_data.schedulers.core.start_delay import NO_START_DELAY, StartDelay
 
 
-def make_core(config: ModelConfig, delay: StartDelay = NO_START_DELAY) -> SchedulerCore:
-    """The core for a validated configuration. A model without a scheduler of its own starts without `delay`.
+def make_core(config: ModelConfig, delay: StartDelay = NO_START_DELAY, strategy: BatchStrategy | None = None) -> SchedulerCore:
+    """The core for a validated configuration. A model without a scheduler of its own starts without `delay`. A `strategy` is for
+    dynamic batching only.
 
-    Raises Unsupported, naming the field, for a scheduler or a batching strategy that this server does not offer.
+    Raises Unsupported, naming the field, for a scheduler that this server does not offer.
     """
     name = config.name
     if config.ensemble_scheduling is not None or config.platform == "ensemble":
         raise Unsupported(f"'ensemble_scheduling' of model '{name}' is not supported by this server")
     if config.sequence_batching is None and config.dynamic_batching is None:
         return DefaultCore()
-    if config.parameter("TRITON_BATCH_STRATEGY_PATH"):
-        raise Unsupported(f"parameter 'TRITON_BATCH_STRATEGY_PATH' of model '{name}' is not supported by this server")
     if config.sequence_batching is not None:
         return sequence_core(sequence_options(config), delay)
-    return DynamicCore(dynamic_options(config), delay)
+    return DynamicCore(dynamic_options(config), delay, strategy)
 
 
 def sequence_core(options: SequenceOptions, delay: StartDelay = NO_START_DELAY) -> SequenceCore:

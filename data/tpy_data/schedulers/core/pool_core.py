@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from tpy.errors import invariant
+from tpy.messages import LevelActivity, QueueActivity, WaitReason
 from tpy_data.schedulers.core.contract import Action, CoreSnapshot, Outcome, Phase, Refuse, Retired, Revoke, Ticket
 from tpy_data.schedulers.core.deadlines import Deadlines
 from tpy_data.schedulers.core.instance_pool import InstancePool
@@ -44,6 +45,14 @@ class PoolCore(ABC):
     @abstractmethod
     def _leave(self, ticket: Ticket) -> None:
         """End the ticket without an answer, wherever it is."""
+
+    @abstractmethod
+    def _levels(self, now_ns: int) -> tuple[LevelActivity, ...]:
+        """The tickets in the queue, by priority."""
+
+    @abstractmethod
+    def _held_back(self) -> WaitReason:
+        """The reason why nothing in the queue is given to an instance that is free."""
 
     @abstractmethod
     def _refuse_waiting(self, outcome: Outcome) -> None:
@@ -120,6 +129,30 @@ class PoolCore(ABC):
             executing=self._executing - prefetched,
             idle_instances=len(self._pool.idle),
         )
+
+    def explain(self, now_ns: int) -> QueueActivity:
+        """As `SchedulerCore.explain`."""
+        prefetched, due_ns, reason = self._pool.prefetched(), None, WaitReason.NOTHING
+        if self._queued:
+            if self._pool.members == 0:
+                reason = WaitReason.NO_INSTANCE
+            elif self._pool.next_free(self._revoking) is None:
+                reason = WaitReason.INSTANCE
+            else:
+                reason, due_ns = self._held_back(), self._due_ns()
+        elif prefetched:
+            reason = WaitReason.INSTANCE
+        return QueueActivity(
+            waits_for=reason,
+            executing=self._executing - prefetched,
+            prefetched=prefetched,
+            levels=self._levels(now_ns),
+            due_ns=None if due_ns is None else max(0, due_ns - now_ns),
+        )
+
+    def _due_ns(self) -> int | None:
+        """The time at which a batch that waits for company is sent as it is."""
+        return None
 
     def _revoke(self, instance: int) -> bool:
         """Have the instance give back what it has not started. Returns whether there may be something, and nobody asked yet."""

@@ -6,6 +6,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
+from tpy.messages import LevelActivity
 from tpy_data.schedulers.core.contract import Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
 
@@ -89,6 +90,25 @@ class PriorityQueue:
         for level in self._levels:
             yield from level.waiting
             yield from level.delayed
+
+    def explain(self, now_ns: int) -> tuple[LevelActivity, ...]:
+        """The tickets of each level, and how long the first of them have waited."""
+        has_levels = len(self._levels) > 1
+        return tuple(
+            LevelActivity(
+                priority=level.index + 1 if has_levels else 0,
+                waiting=len(level.waiting) + len(level.delayed),
+                oldest_ns=max(
+                    (
+                        now_ns - ticket.queued_ns
+                        for ticket in (*itertools.islice(level.delayed, 1), *itertools.islice(level.waiting, 1))
+                    ),
+                    default=0,
+                ),
+                size_max=level.rules.queue_size_max,
+            )
+            for level in self._levels
+        )
 
     def drain(self) -> list[Ticket]:
         """Take all tickets out, in order."""

@@ -48,6 +48,14 @@ class Supply(msgspec.Struct, frozen=True, kw_only=True):
         return max(self.counts.get((name, device), 0), self.counts.get((name, None), 0))
 
 
+class GroupActivity(msgspec.Struct, frozen=True, kw_only=True):
+    """The instances of a group: `free` ones hold nothing. `wants`: there is work for one of them."""
+
+    free: int
+    running: int
+    wants: bool
+
+
 class Grant(msgspec.Struct, frozen=True):
     """This instance of this group may run now, and holds its resources until `release`."""
 
@@ -216,6 +224,13 @@ class RateLimiterCore:
                 self._used.pop(resource, None)
 
     # State
+
+    def activity(self, group: Hashable) -> GroupActivity:
+        """The instances of this group now."""
+        known = self._groups.get(group)
+        members = () if known is None else tuple(known.instances.values())
+        running = sum(member.running for member in members)
+        return GroupActivity(free=len(members) - running, running=running, wants=known is not None and known.wants)
 
     def used(self) -> dict[Resource, int]:
         """The resources that are held now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 from typing import cast
 
 from tpy_data.schedulers.core.contract import Ticket
@@ -51,6 +52,10 @@ class SequenceBacklog:
     def discard(self, line: SequenceLine) -> None:
         """A line without requests leaves; no-op when it is not here."""
         self._lines.pop(line, None)
+
+    def first(self) -> tuple[SequenceLine, ...]:
+        """The line whose turn is next, if any waits."""
+        return tuple(islice(self._lines, 1))
 
     def lines(self) -> list[SequenceLine]:
         """All, in order."""

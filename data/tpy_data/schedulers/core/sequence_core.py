@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from tpy.errors import Unavailable, invariant
-from tpy.messages import SequencePosition
+from tpy.errors import QueueFull, Unavailable, invariant
+from tpy.messages import QueueActivity, SequencePosition
 from tpy_data.schedulers.core.contract import (
     Action,
     CoreSnapshot,
@@ -24,6 +24,7 @@ from tpy_data.schedulers.core.deadlines import Deadlines
 from tpy_data.schedulers.core.idle_times import IdleTimes
 from tpy_data.schedulers.core.sequence_backlog import SequenceBacklog
 from tpy_data.schedulers.core.sequence_batcher import SlotBatcher
+from tpy_data.schedulers.core.sequence_explanation import explain
 from tpy_data.schedulers.core.sequence_ids import SequenceIds
 from tpy_data.schedulers.core.sequence_instance import SequenceInstance
 from tpy_data.schedulers.core.sequence_line import QueuedSequence, SequenceLine
@@ -254,15 +255,27 @@ class SequenceCore:
         idle = sum(not member.running for member in self._instances.values())
         return CoreSnapshot(queued=self._queued, executing=self._executing, idle_instances=idle, sequences=self._sequences)
 
+    def explain(self, now_ns: int) -> QueueActivity:
+        """As `SchedulerCore.explain`. Costs as much as there are sequences in slots."""
+        return explain(
+            [member for member in self._instances.values() if not member.removed],
+            self._backlog,
+            self._options,
+            now_ns,
+            snapshot=self.snapshot(),
+            due_ns=min(self._delayed.values(), default=None),
+            held_back=self._delay is not None and self._holds_back(self._delay),
+        )
+
     # what may come in
 
     def _check_room(self, position: SequencePosition) -> None:
         """Raises Unavailable when the request must not come in now."""
         options = self._options
         if self._queued >= options.waiting_max:
-            raise Unavailable("Exceeds maximum queue size")
+            raise QueueFull("Exceeds maximum queue size")
         if position.start and self._sequences >= options.live_max:
-            raise Unavailable(
+            raise QueueFull(
                 f"model '{options.model_name}' has {options.live_max} live sequences, the most that this server keeps"
             )
 
