@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.client
 import re
+import ssl
 import subprocess
 import sys
 import threading
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Self
@@ -91,10 +93,11 @@ class S3Server:
 
 class Answer:
     """An answer on its way through the proxy, which a fault may change. `close_after`: bytes of the content after which the
-    connection is closed."""
+    connection is closed. `signed_by`: the request's header Authorization."""
 
-    def __init__(self, status: int, headers: dict[str, str], content: bytes) -> None:
+    def __init__(self, status: int, headers: dict[str, str], content: bytes, signed_by: str = "") -> None:
         self.status = status
+        self.signed_by = signed_by
         self.headers = headers
         self.content = content
         self.close_after: int | None = None
@@ -118,11 +121,15 @@ def refuse(status: int, code: str) -> Fault:
 
 class FaultyProxy:
     """A proxy to a server. `fault` None: it has none. `hangs`: it takes requests and never answers. `requests` are the paths that
-    were asked for."""
+    were asked for, `at_once` the largest number of them at a time; `delay_s` is how long each takes at least."""
 
-    def __init__(self, host: str) -> None:
+    def __init__(self, host: str, tls: ssl.SSLContext | None = None) -> None:
         self.fault: Fault | None = None
         self.requests: list[str] = []
+        self.delay_s = 0.0
+        self.at_once = 0
+        self._under_way = 0
+        self._lock = threading.Lock()
         self.hangs = threading.Event()
         self.going_on = threading.Event()
         proxy = self
@@ -132,6 +139,11 @@ class FaultyProxy:
 
             def _forward(self) -> None:
                 proxy.requests.append(self.path)
+                with proxy.counted():
+                    self._answer()
+
+            def _answer(self) -> None:
+                proxy.going_on.wait(proxy.delay_s)
                 if proxy.hangs.is_set():
                     proxy.going_on.wait(60)
                     self.close_connection = True
@@ -139,7 +151,7 @@ class FaultyProxy:
                 connection = http.client.HTTPConnection(host, timeout=30)
                 connection.request(self.command, self.path, headers=dict(self.headers))
                 got = connection.getresponse()
-                answer = Answer(got.status, dict(got.getheaders()), got.read())
+                answer = Answer(got.status, dict(got.getheaders()), got.read(), self.headers.get("Authorization", ""))
                 connection.close()
                 length = len(answer.content) if self.command == "GET" else int(answer.headers.get("Content-Length", 0))
                 if proxy.fault is not None:
@@ -167,8 +179,22 @@ class FaultyProxy:
                 """A client that has given up."""
 
         self._server = Server(("127.0.0.1", 0), Handler)
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self.host = f"127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """A request is under way."""
+        with self._lock:
+            self._under_way += 1
+            self.at_once = max(self.at_once, self._under_way)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way -= 1
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -66,8 +66,11 @@ def parse_address(text: str) -> RepositoryAddress:
         provider = Provider(scheme)
     except ValueError:
         known = ", ".join(f"{one.value}://" for one in Provider)
+        hint = ""
+        if scheme in ("http", "https"):
+            hint = f"; a server of S3's protocol is s3://{scheme}://HOST:PORT/BUCKET/PATH; archives are not taken: unpack them"
         raise InvalidArgument(
-            f"--model-repository {echo(text)}: expected a folder, or an address that begins with {known}"
+            f"--model-repository {echo(text)}: expected a folder, or an address that begins with {known}{hint}"
         ) from None
     if provider is Provider.S3:
         endpoint, path = _s3_server(rest)

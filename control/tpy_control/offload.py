@@ -1,4 +1,7 @@
-"""The seam for work that takes milliseconds of CPU: in a thread, or, in simulation, at once.
+"""Work of the control plane in threads, few at a time: each of those that compute makes the server's loop wait for the
+interpreter, and forty that read configurations held up health checks by 100 ms.
+
+`Offload` is the seam for work that takes milliseconds of CPU: in a thread, or, in simulation, at once.
 
 Virtual clocks do not wait for threads: they would jump to the next deadline while one works.
 """
@@ -9,6 +12,9 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 import anyio
+from anyio.lowlevel import RunVar
+
+from tpy import limits
 
 T = TypeVar("T")
 
@@ -19,9 +25,31 @@ class Offload(Protocol):
     async def __call__(self, work: Callable[[], T], /) -> T: ...
 
 
+_parsers: RunVar[anyio.CapacityLimiter] = RunVar("_parsers")
+_scanners: RunVar[anyio.CapacityLimiter] = RunVar("_scanners")
+
+
 async def in_thread(work: Callable[[], T], /) -> T:
-    """Calls `work` in a worker thread, which is abandoned on cancellation."""
-    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+    """Calls `work`, which computes, in a worker thread, which is abandoned on cancellation."""
+    limiter = _limiter(_parsers, limits.CONTROL_PARSING_THREADS_MAX)
+    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+
+
+async def scan_in_thread(work: Callable[[], T], /) -> T:
+    """Calls `work`, which looks at files, in a worker thread that is abandoned on cancellation: a file system that hangs must not
+    block the shutdown."""
+    limiter = _limiter(_scanners, limits.CONTROL_SCANNING_THREADS_MAX)
+    return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+
+
+def _limiter(of: RunVar[anyio.CapacityLimiter], threads_max: int) -> anyio.CapacityLimiter:
+    """Returns the limiter of this event loop."""
+    try:
+        return of.get()
+    except LookupError:
+        limiter = anyio.CapacityLimiter(threads_max)
+        of.set(limiter)
+        return limiter
 
 
 async def inline(work: Callable[[], T], /) -> T:

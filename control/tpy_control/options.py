@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from tpy.limits import AGENT_ACTION_S_MAX
+from tpy.limits import AGENT_ACTION_S_MAX_DEFAULT
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control.address import RepositoryAddress
 from tpy_control.sources.cloud import CloudOptions
@@ -60,7 +60,7 @@ class ControlOptions(msgspec.Struct, frozen=True, kw_only=True):
     scratch_directory: Path | None = None
     cloud: CloudOptions | None = None
     agent_command: tuple[str, ...] = ()
-    agent_timeout_s: float = AGENT_ACTION_S_MAX
+    agent_timeout_s: float = AGENT_ACTION_S_MAX_DEFAULT
 
     @property
     def folders(self) -> tuple[Path, ...]:

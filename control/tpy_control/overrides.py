@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import shutil
-import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath
 
@@ -19,6 +18,7 @@ from tpy import limits
 from tpy.echo import echo
 from tpy.errors import Internal, InvalidArgument
 from tpy.messages import ModelState
+from tpy.scratch import ScratchDirectory
 from tpy.state import DesiredModel, ModelStateStore, ObservedKey, Snapshot
 
 _CLEANUP_S_MAX = 10
@@ -31,7 +31,7 @@ class OverrideDirectories:
     def __init__(self, parent: Path | None) -> None:
         """`parent`: where the scratch directory is made, None for the system's place. Nothing is made before it is needed."""
         self._parent = parent
-        self._root: Path | None = None
+        self._root: ScratchDirectory | None = None
         self._making_root = anyio.Lock()
         self._count = 0
         self._being_loaded: set[Path] = set()
@@ -80,7 +80,7 @@ class OverrideDirectories:
         """Remove everything, at the end of the server's life."""
         if self._root is not None:
             root, self._root = self._root, None
-            await _remove(root)
+            await _in_thread(root.remove)
 
     def _unused(self, snapshot: Snapshot) -> list[Path]:
         desired = {model.directory.parent for model in snapshot.desired.values() if model.versions}
@@ -91,9 +91,8 @@ class OverrideDirectories:
     async def _scratch(self) -> Path:
         async with self._making_root:
             if self._root is None:
-                make = functools.partial(tempfile.mkdtemp, prefix="tpy-override-", dir=self._parent)
-                self._root = Path(await anyio.to_thread.run_sync(make))
-            return self._root
+                self._root = await anyio.to_thread.run_sync(ScratchDirectory, "tpy-override-", self._parent)
+            return self._root.path
 
 
 def _write(directory: Path, content: Mapping[PurePosixPath, bytes]) -> None:
@@ -131,7 +130,10 @@ def _refusal(model_name: str, reason: str) -> InvalidArgument:
 
 
 async def _remove(directory: Path) -> None:
+    await _in_thread(functools.partial(shutil.rmtree, directory, ignore_errors=True))
+
+
+async def _in_thread(remove: Callable[[], object]) -> None:
     # Shielded, because it also runs while its caller is cancelled; a disk that hangs may keep the caller no longer than this.
     with anyio.move_on_after(_CLEANUP_S_MAX, shield=True):
-        remove = functools.partial(shutil.rmtree, directory, ignore_errors=True)
         await anyio.to_thread.run_sync(remove, abandon_on_cancel=True)

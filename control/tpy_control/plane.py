@@ -52,6 +52,10 @@ class StartupReport(msgspec.Struct, frozen=True, kw_only=True):
     failed: tuple[IndexEntry, ...]
 
 
+_IndexSource = tuple[Snapshot | None, Sequence[ModelLocation], Mapping[ModelId, Refused]]
+"""All that the repository index is made of."""
+
+
 class Plane:
     """Owns the core and performs its actions. Not thread-safe: for the event loop's thread only."""
 
@@ -80,6 +84,7 @@ class Plane:
         self._debouncer = Debouncer(options.settle_ns)
         self._woken = anyio.Event()
         self._failed_at_start: frozenset[ModelId] = frozenset()
+        self._index: tuple[_IndexSource, Sequence[IndexEntry]] = ((None, (), {}), ())
 
     def id_of(self, location: ModelLocation) -> ModelId:
         """The identity of the model in a directory."""
@@ -263,14 +268,14 @@ class Plane:
         counted = [r for r in refusals if r.kind is RefusalKind.NO_VERSIONS and r.id in self._failed_at_start]
         return strictly_ready(snapshot, refusals=counted, failed_loads=self._failed_at_start.__contains__)
 
-    def index(self) -> list[IndexEntry]:
-        """The repository index."""
-        return index_entries(
-            self.store.snapshot(),
-            locations=self.known_locations,
-            refusals=self.core.refusals,
-            namespacing=self.options.namespacing,
-        )
+    def index(self) -> Sequence[IndexEntry]:
+        """The repository index: the same list as before while nothing has changed."""
+        snapshot, locations, refusals = self.store.snapshot(), self.known_locations, dict(self.core.refusals)
+        kept, entries = self._index
+        if snapshot is not kept[0] or locations is not kept[1] or refusals != kept[2]:
+            entries = index_entries(snapshot, locations=locations, refusals=refusals, namespacing=self.options.namespacing)
+            self._index = (snapshot, locations, refusals), entries
+        return entries
 
     async def wait_startup_settled(self) -> StartupReport:
         """Wait until every desired version is READY or has failed."""

@@ -10,8 +10,10 @@ import msgspec
 from tpy.config import ModelConfig
 from tpy.errors import TpyError
 from tpy.ids import ModelId
+from tpy.messages import ConfigCheck
 from tpy_control.agents import AgentLifecycles
 from tpy_control.core.candidate import Candidate, Override, RefusalKind, Refused, config_with_agents, interpret
+from tpy_control.core.config_check import check_config
 from tpy_control.core.scan import CONFIG_FILENAME, CONFIGS_FOLDER, DirectoryFingerprint, ModelLocation, ModelScan
 from tpy_control.offload import Offload
 from tpy_control.sources.protocol import RepositorySource
@@ -42,6 +44,10 @@ class Preparation:
         if config is not None:
             return Prepared(scan.fingerprint, await self._prepare_by_agents(source, scan, model, config, override))
         return Prepared(scan.fingerprint, await self._interpret(scan, model, override))
+
+    async def check(self, scan: ModelScan, given: str | None, *, known: frozenset[str]) -> ConfigCheck:
+        """Check a configuration, as `check_config`."""
+        return await self._offload(functools.partial(check_config, scan, given, auto_complete=self._auto_complete, known=known))
 
     async def _prepare_by_agents(
         self, source: RepositorySource, scan: ModelScan, model: ModelId, config: ModelConfig, override: Override | None

@@ -13,9 +13,9 @@ from tpy.echo import echo
 from tpy.errors import InvalidArgument, ServerNotReady, Unavailable, Unsupported
 from tpy.ids import ModelId
 from tpy.limits import MODEL_NAME_BYTES_MAX
-from tpy.messages import IndexEntry, LoadRequest, ModelState
+from tpy.messages import ConfigCheck, IndexEntry, LoadRequest, ModelState
 from tpy.state import Snapshot
-from tpy.telemetry.metrics import MeasuredFamily
+from tpy.telemetry.exposition import MeasuredFamily
 from tpy_control.core.candidate import Candidate, Override, Refused
 from tpy_control.core.index import is_served, is_settled, load_error
 from tpy_control.core.scan import ModelLocation
@@ -74,7 +74,8 @@ class ControlPlane:
     def index(self, *, ready_only: bool = False) -> Sequence[IndexEntry]:
         """See RepositoryService. Names come from the newest listing, which follows the disk within a moment."""
         self._require_live()
-        return [entry for entry in self._plane.index() if not ready_only or entry.state is ModelState.READY]
+        entries = self._plane.index()
+        return [entry for entry in entries if entry.state is ModelState.READY] if ready_only else entries
 
     async def load(self, request: LoadRequest) -> None:
         """See RepositoryService. Loads of one model run one after the other, those of different models at the same time.
@@ -101,6 +102,21 @@ class ControlPlane:
                 self._plane.perform(core.forget(model))  # made of a call's files only: nothing is left for the index
         # A moment, until the data plane has reacted: after this call the model is gone for every client, as with Triton.
         await self._plane.store.wait_for(lambda newest: all(_answers_no_more(newest, model) for model in models))
+
+    async def check_config(self, model_name: str, config: str | None = None) -> ConfigCheck:
+        """See ConfigCheckService. Agents are not asked: what they do to a model's files is not checked."""
+        self._require_live()
+        plane, name = self._plane, _checked_name(model_name)
+        locations = await plane.relist()
+        found = [location for location in locations if location.name == name]
+        if len(found) != 1:
+            has = "no model repository has" if not found else f"{len(found)} model repositories have"
+            raise InvalidArgument(f"{has} a model '{echo(name)}'; expected one")
+        scan = await plane.source.scan(found[0], config_name=plane.options.model_config_name)
+        if scan is None:
+            raise InvalidArgument(f"no model repository has a model '{echo(name)}'; expected one")
+        plane.source.prepared(scan.directory, is_used=False)
+        return await plane.preparation.check(scan, config, known=frozenset(location.name for location in locations))
 
     async def register(self, path: str, names: Mapping[str, str]) -> None:
         """See RegistrationService."""
@@ -169,7 +185,7 @@ class ControlPlane:
             if locations or plane.core.is_wanted(outcome.id):
                 plane.use(outcome, why="load request")
             else:  # names without a model are not remembered
-                _log.warning("load request refused", extra={"context": {"model": name, "reason": outcome.reason}})
+                _log.warning(f"refused to load '{name}': {outcome.reason}")
         if refused:
             raise refused[0].error()
         return [model for outcome, components in outcomes for model in (*components, outcome.id)]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -16,6 +19,7 @@ from tpy_control.address import CloudAddress, parse_address
 from tpy_control.core.objects import CloudObject, LocalFile, ModelListing, listing_of, plan_of
 from tpy_control.sources.cloud.credentials import CREDENTIAL_FILE, CloudEnvironment, access_of
 from tpy_control.sources.cloud.errors import CloudErrorKind, translate
+from tpy_control.sources.cloud.locks import Locks
 
 
 def cloud(text: str) -> CloudAddress:
@@ -51,6 +55,19 @@ def test_addresses(text: str, bucket: str, prefix: str, endpoint: str, account: 
 )
 def test_addresses_without_a_bucket(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"--model-repository .*: expected "):
+        parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hf://owner/model", "expected a folder, or an address that begins with s3://, gs://, as://, oss://$"),
+        ("https://host/models.tar.gz", r"s3://https://HOST:PORT/BUCKET/PATH; archives are not taken: unpack them$"),
+        ("http://localhost:9000/bucket", r"a server of S3's protocol is s3://http://HOST:PORT/BUCKET/PATH"),
+    ],
+)
+def test_addresses_that_are_not_taken(text: str, expected: str) -> None:
+    with pytest.raises(InvalidArgument, match=expected):
         parse_address(text)
 
 
@@ -135,10 +152,37 @@ class FingerprintsFollowObjects(RuleBasedStateMachine):
 
 
 TestFingerprintsFollowObjects = FingerprintsFollowObjects.TestCase
+TestFingerprintsFollowObjects.settings = settings(max_examples=30)
 
 
 def test_an_error_is_a_fingerprint_of_its_own() -> None:
     assert ModelListing(error="x").fingerprint != ModelListing().fingerprint
+
+
+async def test_locks_are_there_as_long_as_they_are_used() -> None:
+    locks = Locks[str]()
+    order: list[str] = []
+
+    async def work(key: str, name: str) -> None:
+        async with locks.held(key):
+            order.append(f"{name} begins")
+            await anyio.lowlevel.checkpoint()
+            order.append(f"{name} ends")
+
+    async with anyio.create_task_group() as tasks:
+        for name in ("first", "second", "third"):
+            tasks.start_soon(work, "m", name)
+        tasks.start_soon(work, "other", "other")
+        with anyio.CancelScope() as cancelled:  # one that stops waiting takes nobody's lock away
+            cancelled.cancel()
+            await work("m", "cancelled")
+        while len(locks) < 2:
+            await anyio.lowlevel.checkpoint()
+    assert not locks
+    assert "cancelled begins" not in order
+    for name in ("first", "second", "third"):
+        of_m = [entry for entry in order if "other" not in entry]
+        assert of_m.index(f"{name} ends") == of_m.index(f"{name} begins") + 1
 
 
 # Credentials
@@ -181,6 +225,17 @@ def test_a_repository_that_no_entry_matches(credentials: CloudEnvironment) -> No
         access_of(cloud("gs://two/x"), credentials)
     with pytest.raises(InvalidArgument, match=r"/nosuch/google\.json"):
         access_of(cloud("gs://one/x"), credentials)
+
+
+def test_a_file_of_google_that_has_changed_is_another(tmp_path: Path) -> None:
+    file = tmp_path / "google.json"
+    file.write_text("{}")
+    environment = CloudEnvironment({"GOOGLE_APPLICATION_CREDENTIALS": str(file)})
+    before = access_of(cloud("gs://bucket/x"), environment)
+    assert before == access_of(cloud("gs://bucket/x"), environment)
+    assert before.source == f"the file {file}"
+    os.utime(file, (1, 1))
+    assert before != access_of(cloud("gs://bucket/x"), environment)
 
 
 def test_azure_and_oss_credentials(credentials: CloudEnvironment) -> None:

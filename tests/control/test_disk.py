@@ -389,7 +389,7 @@ async def test_stopping_is_quick_although_a_watcher_waits_in_a_thread(disk: Disk
     clock = SystemClock()
     async with disk.running(ControlMode.POLL):
         stopping_ns = clock.now_ns()
-    assert clock.now_ns() - stopping_ns < 3 * NS_PER_S, "watchfiles' own time-out is 5 s"
+    assert clock.now_ns() - stopping_ns < 4.5 * NS_PER_S, "watchfiles' own time-out is 5 s"
 
 
 @pytest.mark.parametrize("look", ["list_models", "fingerprint", "scan"])

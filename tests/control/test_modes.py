@@ -168,7 +168,7 @@ async def test_a_reload_looks_at_the_repositories_at_once(
         world.put("new", 1)
         await trio.sleep(3)
         assert world.generations("m") == {1: 1}
-        reload()
+        reload("SIGHUP")
         await trio.sleep(2 * SETTLE_S)
         assert world.generations("m") == seen
         assert sorted({entry.name for entry in control.index()}) == listed

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import logging
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from tpy.errors import InvalidArgument, TpyError, Unavailable
 from tpy.ids import ModelId
 from tpy.messages import ModelState
 from tpy.repository_agent import AgentAction
+from tpy.scratch import ScratchDirectory
 from tpy.state import DesiredModel, ModelStateStore, ObservedKey, Snapshot
 from tpy_control.agents.process import AgentProcess
 from tpy_control.core.agents import CHECKSUM_AGENT, mismatches, required_md5s
@@ -69,7 +69,7 @@ class AgentLifecycles:
         self._command = command
         self._timeout_s = timeout_s
         self._parent = parent
-        self._root: Path | None = None
+        self._root: ScratchDirectory | None = None
         self._making_root = anyio.Lock()
         self._count = 0
         self._processes: dict[str, AgentProcess] = {}
@@ -128,7 +128,7 @@ class AgentLifecycles:
         await process.call({"model": lifecycle.number, "open": opened})
         link = _Link(process=process, model=lifecycle.number, incarnation=process.incarnation)
         lifecycle.links.append(link)
-        return Path(await _tell(link, AgentAction.LOAD))
+        return Path(await _notify(link, AgentAction.LOAD))
 
     def keep(self, candidate: Candidate, desired: DesiredModel) -> None:
         """Note which generations are loaded from what the agents left."""
@@ -163,11 +163,11 @@ class AgentLifecycles:
         alive = any(one.state is not ModelState.UNAVAILABLE for one in seen)
         if lifecycle.last_action is AgentAction.LOAD:
             if serves and (settled or not wanted):
-                await self._tell_all(lifecycle, AgentAction.LOAD_COMPLETE)
+                await self._notify_all(lifecycle, AgentAction.LOAD_COMPLETE)
             elif (settled or not wanted) and not alive:
                 await self._end(lifecycle, AgentAction.LOAD_FAIL)
         if lifecycle.last_action is AgentAction.LOAD_COMPLETE and not wanted and not serves:
-            await self._tell_all(lifecycle, AgentAction.UNLOAD)
+            await self._notify_all(lifecycle, AgentAction.UNLOAD)
         if lifecycle.last_action is AgentAction.UNLOAD and not alive:
             await self._end(lifecycle, AgentAction.UNLOAD_COMPLETE)
 
@@ -176,21 +176,21 @@ class AgentLifecycles:
         with anyio.move_on_after(_CLEANUP_S_MAX, shield=True):
             for lifecycle in list(self._lifecycles.values()):
                 if lifecycle.last_action is AgentAction.LOAD_COMPLETE:
-                    await self._tell_all(lifecycle, AgentAction.UNLOAD)
+                    await self._notify_all(lifecycle, AgentAction.UNLOAD)
                 fails = lifecycle.last_action is AgentAction.LOAD
                 await self._end(lifecycle, AgentAction.LOAD_FAIL if fails else AgentAction.UNLOAD_COMPLETE)
         with anyio.CancelScope(shield=True):
             for process in self._processes.values():
                 await process.end()
         if self._root is not None:
-            await _remove(self._root)
+            await _in_thread(self._root.remove)
 
-    async def _tell_all(self, lifecycle: Lifecycle, action: AgentAction) -> None:
+    async def _notify_all(self, lifecycle: Lifecycle, action: AgentAction) -> None:
         """LOAD and UNLOAD go in order, what follows them in reverse order."""
         lifecycle.last_action = action
         for link in lifecycle.links if action is AgentAction.UNLOAD else reversed(lifecycle.links):
             try:
-                await _tell(link, action)
+                await _notify(link, action)
             except Unavailable:
                 continue
             except TpyError as error:
@@ -198,7 +198,7 @@ class AgentLifecycles:
 
     async def _end(self, lifecycle: Lifecycle, action: AgentAction) -> None:
         self._lifecycles.pop(lifecycle.number, None)
-        await self._tell_all(lifecycle, action)
+        await self._notify_all(lifecycle, action)
         for link in reversed(lifecycle.links):
             try:
                 await link.process.call({"model": link.model, "close": True}, incarnation=link.incarnation)
@@ -207,21 +207,20 @@ class AgentLifecycles:
             except TpyError as error:
                 _log.error("a repository agent failed to let go of a model: %(reason)s", {"reason": error.message})
         if lifecycle.folder is not None:
-            await _remove(lifecycle.folder)
+            await _in_thread(functools.partial(shutil.rmtree, lifecycle.folder, ignore_errors=True))
 
     async def _folder(self, lifecycle: Lifecycle, index: int) -> Path:
         """A new folder, in which the agent may make one."""
         async with self._making_root:
             if self._root is None:
-                make = functools.partial(tempfile.mkdtemp, prefix="tpy-agents-", dir=self._parent)
-                self._root = Path(await anyio.to_thread.run_sync(make))
-        lifecycle.folder = self._root / str(lifecycle.number)
+                self._root = await anyio.to_thread.run_sync(ScratchDirectory, "tpy-agents-", self._parent)
+        lifecycle.folder = self._root.path / str(lifecycle.number)
         folder = lifecycle.folder / str(index)
         await anyio.to_thread.run_sync(functools.partial(folder.mkdir, parents=True))
         return folder
 
 
-async def _tell(link: _Link, action: AgentAction) -> str:
+async def _notify(link: _Link, action: AgentAction) -> str:
     return await link.process.call({"model": link.model, "action": action.name}, incarnation=link.incarnation)
 
 
@@ -236,6 +235,6 @@ def _desired_keys(models: Iterable[DesiredModel]) -> set[ObservedKey]:
     return {ObservedKey(model.id, version.version, version.generation) for model in models for version in model.versions.values()}
 
 
-async def _remove(folder: Path) -> None:
+async def _in_thread(remove: Callable[[], object]) -> None:
     with anyio.move_on_after(_CLEANUP_S_MAX, shield=True):
-        await anyio.to_thread.run_sync(functools.partial(shutil.rmtree, folder, ignore_errors=True), abandon_on_cancel=True)
+        await anyio.to_thread.run_sync(remove, abandon_on_cancel=True)

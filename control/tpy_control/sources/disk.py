@@ -26,6 +26,7 @@ from tpy_control.core.scan import (
     fingerprint_of,
     is_ignored,
 )
+from tpy_control.offload import scan_in_thread
 from tpy_control.sources.protocol import RepositorySource
 from tpy_control.sources.watching import watch_folders
 
@@ -236,9 +237,9 @@ class DiskSource(RepositorySource):
         self._disk.unregister(path)
 
     async def _run(self, work: Callable[[], _T]) -> _T:
-        """Runs `work` in a thread that is abandoned on cancellation: a file system that hangs must not block the shutdown."""
+        """Runs `work` in a thread, and says that something was looked at."""
         try:
-            return await anyio.to_thread.run_sync(work, abandon_on_cancel=True)
+            return await scan_in_thread(work)
         finally:
             self._scanned.set()
             self._scanned = anyio.Event()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tpy.errors import InvalidArgument, Unsupported
-from tpy.telemetry.metrics import MeasuredFamily
+from tpy.telemetry.exposition import MeasuredFamily
 from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 
 from tpy.clock import Clock
-from tpy.telemetry.metrics import MeasuredFamily
+from tpy.telemetry.exposition import MeasuredFamily
 from tpy_control.address import CloudAddress, RepositoryAddress
 from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
 from tpy_control.sources.cloud import CloudOptions, CloudSource

@@ -11,6 +11,7 @@ looks at a device or imports a backend: their facts are arguments. The way of a 
 from tpy.config.check import ExtraCheck, Objection, check_text
 from tpy.config.describe import describe
 from tpy.config.difference import only_instances_differ
+from tpy.config.histograms import histogram_buckets
 from tpy.config.instance_groups import COMPUTE_CAPABILITY_MIN, instance_names, normalise_instance_groups
 from tpy.config.json_form import parse_json, to_json
 from tpy.config.model_config import ModelConfig
@@ -43,6 +44,7 @@ __all__ = [
     "errors_of",
     "format_pbtxt",
     "from_message",
+    "histogram_buckets",
     "instance_names",
     "normalise",
     "normalise_instance_groups",

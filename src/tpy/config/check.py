@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
+from tpy.config.json_places import parse_located_json
 from tpy.config.model_config import ModelConfig
 from tpy.config.normalise import normalise
 from tpy.config.pbtxt import parse_pbtxt
@@ -44,15 +45,17 @@ def check_text(
     other_files: Collection[str] = (),
     complete: bool = False,
     extra_check: ExtraCheck = _no_objection,
+    as_json: bool = False,
 ) -> list[Problem]:
-    """Parse, resolve, normalise and validate one config.pbtxt; all problems in the order of the file.
+    """Parse, resolve, normalise and validate one config.pbtxt, or with `as_json` a configuration of a load call; all problems in
+    the order of the file.
 
     `path` names the file in problems; `directory_name`, `version_files` and `other_files` are as for `resolve`. `complete` says
     that no backend will fill anything in (--strict-model-config), so that every tensor must have its type and dims.
     `extra_check` knows the server that is to load the model.
     """
     try:
-        parsed = parse_pbtxt(text, path=path)
+        parsed = parse_located_json(text, path=path) if as_json else parse_pbtxt(text, path=path)
     except ConfigError as error:
         return list(error.problems)
     config, problems = resolve_as_far_as_possible(

@@ -16,9 +16,11 @@ def describe(
     *,
     namespace: str = "",
     copies_inputs: bool = False,
+    gpus: tuple[int, ...] = (),
 ) -> ModelDescription:
     """A served version as metadata and request checks see it: shapes are `dims`, never `reshape`, with a leading -1 when the
-    model batches. `labels` are the lines of each output's label file, by output name."""
+    model batches. `labels` are the lines of each output's label file, by output name; `gpus` those whose
+    memory inputs may be left in."""
     batch = (-1,) if config.max_batch_size > 0 else ()
     inputs = tuple(
         TensorDescription(
@@ -52,4 +54,5 @@ def describe(
         namespace=namespace,
         requires_outputs=requires_outputs(config),
         copies_inputs=copies_inputs,
+        gpus=gpus,
     )

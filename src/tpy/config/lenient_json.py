@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, NoReturn
 
-_TOKEN: Final = re.compile(
+TOKEN: Final = re.compile(
     r"""(?P<space>[ \t\r\n]+)
       | (?P<mark>[{}\[\],:])
       | (?P<string>"(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*')
@@ -48,7 +48,7 @@ def _standard(text: str) -> Iterator[str]:
     opening = True  # the last token was one that no comma may follow
     at = 0
     while at < len(text):
-        match = _TOKEN.match(text, at)
+        match = TOKEN.match(text, at)
         if match is None:
             raise ValueError(f"no JSON at character {at}")
         at = match.end()

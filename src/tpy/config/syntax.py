@@ -54,7 +54,9 @@ class SyntaxWalk:
         while not self._ended(path, closing, schema):
             token = self._tokens.take()
             if token.kind is not TokenKind.NAME:
-                self._unexpected(token, path, expected="a field name")
+                several = token.kind in (TokenKind.NUMBER, TokenKind.STRING)
+                hint = "; several values need brackets: [ 1, 2 ]" if several else ""
+                self._unexpected(token, path, expected=f"a field name{hint}")
                 continue
             field = schema.fields.get(token.text)
             if field is None:

@@ -38,11 +38,22 @@ class Bucket:
 
     def __init__(self, address: CloudAddress, access: Access) -> None:
         self.address = address
-        self._access = access
         self._lock = threading.Lock()
+        self._use(access)
+
+    def renew(self, access: Access) -> bool:
+        """Take credentials that were read again. Returns False if they are those that it has."""
+        with self._lock:
+            if access == self._access:
+                return False
+            self._use(access)
+        return True
+
+    def _use(self, access: Access) -> None:
+        self._store = _open(self.address, access, anonymous=access.may_be_public)
+        self._access = access
         self._anonymous: bool | None = None if access.may_be_public else False
         """None: not known yet whether everybody may read."""
-        self._store = _open(address, access, anonymous=access.may_be_public)
 
     def folders(self) -> list[str]:
         """The names of the folders in the repository, sorted; hidden ones are left out."""

@@ -17,6 +17,7 @@ from tpy import limits
 from tpy.errors import InvalidArgument
 from tpy.files import read_file
 from tpy_control.address import CloudAddress, Provider
+from tpy_control.sources.cloud.errors import ENVIRONMENT
 
 CREDENTIAL_FILE: Final = "TRITON_CLOUD_CREDENTIAL_PATH"
 _PREFIXES: Final = ("AWS_", "GOOGLE_", "AZURE_", "OSS_", "ALIBABA_CLOUD_", "STORAGE_EMULATOR_HOST", "HOME", CREDENTIAL_FILE)
@@ -60,12 +61,14 @@ class KeyPair(msgspec.Struct, frozen=True, kw_only=True):
 class Access(msgspec.Struct, frozen=True, kw_only=True):
     """The access to a repository. `settings` are those of the client library; `keys` stands for credentials that it is not to
     find itself; `may_be_public`: no credentials are configured, so the repository may be one that everybody can read. `source`
-    says in error texts where the credentials are from."""
+    says in error texts where the credentials are from; `changed_ns` is the time of the last change of a file that the client
+    library reads."""
 
     settings: Mapping[str, str | bool]
     keys: KeyPair | None = None
     may_be_public: bool = False
-    source: str = "the environment"
+    source: str = ENVIRONMENT
+    changed_ns: int = 0
 
     def __repr__(self) -> str:
         return f"Access(source={self.source!r})"
@@ -97,7 +100,7 @@ def access_of(address: CloudAddress, environment: Mapping[str, str]) -> Access:
     """The access to a repository. Blocks: reads files of credentials. Raises InvalidArgument for one that cannot be used; its
     text has nothing of what is in it."""
     file = _read(environment[CREDENTIAL_FILE]) if environment.get(CREDENTIAL_FILE) else None
-    source = f"{CREDENTIAL_FILE}={environment.get(CREDENTIAL_FILE)}" if file is not None else "the environment"
+    source = f"{CREDENTIAL_FILE}={environment.get(CREDENTIAL_FILE)}" if file is not None else ENVIRONMENT
     if address.provider is Provider.GCS:
         path = environment.get("GOOGLE_APPLICATION_CREDENTIALS", "") if file is None else _match(address, file.gs)
         return _google(path, environment, source)
@@ -229,15 +232,19 @@ def _oss_region(host: str) -> str:
 
 def _google(path: str, environment: Mapping[str, str], source: str) -> Access:
     settings: dict[str, str | bool] = {}
+    changed_ns = 0
     if path:
-        if not Path(path).is_file():
-            raise InvalidArgument(f"the file of Google credentials '{path}' ({source}) is not there")
+        try:
+            changed_ns = Path(path).stat().st_mtime_ns
+        except OSError:
+            raise InvalidArgument(f"the file of Google credentials '{path}' ({source}) is not there") from None
         settings["application_credentials"] = path
     emulator = environment.get("STORAGE_EMULATOR_HOST", "")
     if emulator:
         settings["base_url"] = emulator if "://" in emulator else f"http://{emulator}"
         settings["skip_signature"] = not path
-    return Access(settings=settings, may_be_public=not path and not emulator, source=source)
+    source = f"the file {path}" if path else source
+    return Access(settings=settings, may_be_public=not path and not emulator, source=source, changed_ns=changed_ns)
 
 
 def _azure(address: CloudAddress, entry: _AzureEntry | None, environment: Mapping[str, str], source: str) -> Access:

@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -57,14 +57,25 @@ class Downloader:
         """Calls `work`, which asks a provider, in a thread that is left behind on cancellation."""
         return await anyio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._threads)
 
-    async def fetch(self, bucket: Bucket, name: str, listing: ModelListing, plan: Plan, counts: Counts) -> None:
-        """Download, check and commit. Raises CloudError and OSError; the copy is then as it was."""
+    async def fetch(
+        self,
+        bucket: Bucket,
+        name: str,
+        listing: ModelListing,
+        plan: Plan,
+        counts: Counts,
+        check: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Download, check and commit. `check` is called after downloads, and raises CloudError if they are not to be used.
+        Raises CloudError and OSError; the copy is then as it was."""
         make = functools.partial(self._copies.new_parts, bucket.address, name)
         download = _Download(self, bucket, name, plan, await anyio.to_thread.run_sync(make), counts)
         try:
             progress = _Progress(self._clock, bucket, name, plan)
             await download.blocks(progress)
             digests = {file.path: await download.checked(number, file) for number, file in enumerate(plan.fetch)}
+            if plan.fetch:
+                await check()
             commit = functools.partial(
                 self._copies.commit, bucket.address, name, listing=listing, plan=plan, parts=download.parts, digests=digests
             )

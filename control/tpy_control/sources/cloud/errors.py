@@ -37,6 +37,9 @@ class CloudError(Exception):
         self.status = status
 
 
+ENVIRONMENT: Final = "the environment"
+"""The source of credentials that only a restart can change; others are files."""
+
 _CLOCK: Final = "the clock of this machine is wrong: set it"
 _S3_KEYS: Final = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 _KEYS: Final = {
@@ -48,11 +51,11 @@ _KEYS: Final = {
 _REMEDIES: Final = {
     "InvalidAccessKeyId": "the key id is unknown there: check {keys}",
     "SignatureDoesNotMatch": "the secret key does not belong to the key id: check {keys}",
-    "ExpiredToken": "the session token has expired: get new credentials and restart the server",
-    "ExpiredTokenException": "the session token has expired: get new credentials and restart the server",
-    "TokenRefreshRequired": "the session token has expired: get new credentials and restart the server",
+    "ExpiredToken": "the session token has expired: get new credentials, {renew}",
+    "ExpiredTokenException": "the session token has expired: get new credentials, {renew}",
+    "TokenRefreshRequired": "the session token has expired: get new credentials, {renew}",
     "InvalidToken": "the session token is not valid: check AWS_SESSION_TOKEN, or unset it",
-    "SecurityTokenExpired": "the security token has expired: get new credentials and restart the server",
+    "SecurityTokenExpired": "the security token has expired: get new credentials, {renew}",
     "RequestTimeTooSkewed": _CLOCK,
     "RequestExpired": _CLOCK,
     "AuthorizationHeaderMalformed": "the bucket is in another region: set AWS_DEFAULT_REGION",
@@ -107,7 +110,8 @@ def translate(
         remedy = _REMEDIES.get(code) or _STATUS_REMEDIES.get(status, "the endpoint refuses the request")
         if anonymous and status in (401, 403):
             remedy = "the repository is not public, and there are no credentials: set {keys}"
-        cause = f"{_named(status, code)}: {remedy.format(keys=_KEYS[address.provider])}"
+        renew = "which are read again" if source not in ("", ENVIRONMENT) else "and restart the server"
+        cause = f"{_named(status, code)}: {remedy.format(keys=_KEYS[address.provider], renew=renew)}"
         if source and not anonymous:
             cause += f"; credentials are from {source}"
         return about(address, cause, CloudErrorKind.REFUSED, key=key, status=status)
@@ -129,7 +133,10 @@ def _connection(address: CloudAddress, text: str, name: str) -> str:
     if "ConnectionRefused" in text:
         return f"{host} refuses the connection: check the endpoint"
     if re.search(r"certificate|UnknownIssuer|TLS|tls handshake", text):
-        return f"TLS with {host} failed: check that the endpoint is https, and its certificate"
+        return (
+            f"TLS with {host} failed: check that the endpoint is https, and its certificate; "
+            "SSL_CERT_FILE names that of an authority of your own"
+        )
     if re.search(r"InvalidContentType|CorruptMessage", text):
         return f"{host} does not speak TLS: s3://http://... is the address of a server without"
     if re.search(r"TimedOut|timed out|deadline", text, re.IGNORECASE):

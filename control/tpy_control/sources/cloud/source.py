@@ -10,17 +10,17 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import anyio
 import msgspec
 
 from tpy import limits
 from tpy.clock import Clock
-from tpy.errors import Unavailable
-from tpy.telemetry.metrics import MeasuredFamily
+from tpy.errors import InvalidArgument, Unavailable
+from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.repositories import RepositoryUse, repository_families
-from tpy.units import NS_PER_S
+from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control.address import CloudAddress
 from tpy_control.core.objects import CloudObject, ModelListing, listing_of, plan_of
 from tpy_control.core.scan import DirectoryFingerprint, ModelLocation, ModelScan
@@ -29,6 +29,7 @@ from tpy_control.sources.cloud.copies import CopyKey, LocalCopies, folder_name, 
 from tpy_control.sources.cloud.credentials import CloudEnvironment, access_of
 from tpy_control.sources.cloud.download import Counts, Downloader
 from tpy_control.sources.cloud.errors import CloudError, CloudErrorKind, about
+from tpy_control.sources.cloud.locks import Locks
 from tpy_control.sources.disk import BACKENDS_FOLDER, DiskRepositories
 from tpy_control.sources.protocol import RepositorySource
 
@@ -36,15 +37,20 @@ _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
+_OF_CREDENTIALS: Final = (400, 401, 403)
+"""The statuses of answers that other credentials may change; S3 says 400 of a token that has expired."""
+
 
 class CloudOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The folder of the copies, whether they stay there (`keep`), and how many bytes they may have; `start_ns` is how long a
-    repository may take to answer for the first time. `environment` has the credentials."""
+    repository may take to answer for the first time; `settle_ns`: a model is downloaded when its newest object is as old.
+    `environment` has the credentials."""
 
     directory: Path
     keep: bool = False
     bytes_max: int = limits.CLOUD_CACHE_BYTES_DEFAULT
     start_ns: int = 30 * NS_PER_S
+    settle_ns: int = 0
     environment: CloudEnvironment
 
     def folder_of(self, address: CloudAddress) -> Path:
@@ -87,7 +93,7 @@ class CloudSource(RepositorySource):
         self._repositories = {str(bucket.address): _Repository(bucket.address, bucket) for bucket in buckets}
         roots = [self._copies.root(one.address) for one in self._repositories.values()]
         self._disk = DiskRepositories(roots, check=anyio.from_thread.check_cancelled)
-        self._locks: dict[ModelLocation, anyio.Lock] = {}
+        self._locks = Locks[ModelLocation]()
         self._ahead: dict[ModelLocation, ModelListing | CloudError | None] = {}
         """The results of `prefetch` that no scan has used yet."""
         self._being_prepared: set[CopyKey] = set()
@@ -137,7 +143,7 @@ class CloudSource(RepositorySource):
 
         async def work() -> None:
             for location in waiting:
-                async with self._lock(location):
+                async with self._locks.held(location):
                     try:
                         self._ahead[location] = await self._update(location)
                     except CloudError as error:
@@ -150,7 +156,7 @@ class CloudSource(RepositorySource):
     async def scan(self, location: ModelLocation, *, config_name: str) -> ModelScan | None:
         """Update the copy and scan it. While the provider is away a complete copy is scanned as it is."""
         self._being_prepared.add(self._key(location))
-        async with self._lock(location):
+        async with self._locks.held(location):
             try:
                 listing = self._ahead.pop(location) if location in self._ahead else await self._update(location)
                 if isinstance(listing, CloudError):
@@ -223,13 +229,11 @@ class CloudSource(RepositorySource):
     def _key(self, location: ModelLocation) -> CopyKey:
         return CopyKey(folder_name(self._repositories[location.repository].address), location.name)
 
-    def _lock(self, location: ModelLocation) -> anyio.Lock:
-        return self._locks.setdefault(location, anyio.Lock())
-
     async def _list(self, repository: _Repository, failed: list[CloudError]) -> None:
         """List the models of a repository; for the first time, try again for a while."""
         deadline_ns = self._clock.now_ns() + self._options.start_ns
         pause_s = 0.5
+        before: CloudError | None = None
         while True:
             try:
                 names = await self._ask(repository, repository.bucket.folders, self._seconds_for_listing(repository, deadline_ns))
@@ -241,10 +245,13 @@ class CloudSource(RepositorySource):
                     return
                 is_last = self._clock.now_ns() + pause_s * NS_PER_S >= deadline_ns
                 if error.kind is not CloudErrorKind.AWAY or is_last:
+                    is_cut_short = error.kind is CloudErrorKind.AWAY and self._clock.now_ns() >= deadline_ns
+                    told = before if before is not None and is_cut_short else error  # which says only that there was no time
                     repository.counts.failures += 1
-                    repository.away = error.text
-                    failed.append(error)
+                    repository.away = told.text
+                    failed.append(told)
                     return
+                before = error
                 if not repository.away:
                     repository.away = error.text
                     _log.warning("%(reason)s; trying again", {"reason": error.text})
@@ -254,6 +261,7 @@ class CloudSource(RepositorySource):
         if not names and repository.names is None:
             _log.warning("%(address)s has no folder: is its path right?", {"address": repository.address.text})
         repository.names = tuple(name for name in names if name != BACKENDS_FOLDER)
+        repository.known = {name: listing for name, listing in repository.known.items() if name in names}
         repository.all_objects = None
         if BACKENDS_FOLDER in names:
             await self._fetch_backends(repository)
@@ -274,7 +282,7 @@ class CloudSource(RepositorySource):
     async def _fetch_backends(self, repository: _Repository) -> None:
         """Bring the python-based backends of a repository along."""
         location = ModelLocation(str(repository.address), BACKENDS_FOLDER)
-        async with self._lock(location):
+        async with self._locks.held(location):
             try:
                 await self._update(location)
             except CloudError as error:
@@ -311,13 +319,33 @@ class CloudSource(RepositorySource):
         return listing_of(msgspec.structs.replace(one, path=one.path[start:]) for one in found if len(one.path) >= start)
 
     async def _ask(self, repository: _Repository, work: Callable[[], _T], seconds: float) -> _T:
-        """Ask the provider in a thread; one that does not answer in time is left behind."""
+        """Ask the provider in a thread; one that does not answer in time is left behind. Where it refuses the credentials, and
+        there are others in their file by now, it is asked with those."""
         try:
             with anyio.fail_after(seconds):
-                return await self._downloader.run(work)
+                try:
+                    return await self._downloader.run(work)
+                except CloudError as error:
+                    if error.status not in _OF_CREDENTIALS or not await self._renewed(repository):
+                        raise
+                    return await self._downloader.run(work)
         except TimeoutError:
-            cause = f"no answer within {seconds:.0f} s: check the endpoint and the network"
+            cause = f"no answer within {seconds:.3g} s: check the endpoint and the network"
             raise about(repository.address, cause, CloudErrorKind.AWAY) from None
+
+    async def _renewed(self, repository: _Repository) -> bool:
+        """Read the credentials again. Returns True if they are others."""
+
+        def read() -> bool:
+            return repository.bucket.renew(access_of(repository.address, self._options.environment))
+
+        try:
+            is_other = await anyio.to_thread.run_sync(read)
+        except (InvalidArgument, CloudError):  # such as a file that is being written; what the provider said is the error
+            return False
+        if is_other:
+            _log.info("credentials of %(address)s were read again", {"address": repository.address.text})
+        return is_other
 
     async def _update(self, location: ModelLocation) -> ModelListing | None:
         """Make the copy of a model what the repository has; None if it has none. Its lock is held. Raises CloudError."""
@@ -326,7 +354,7 @@ class CloudSource(RepositorySource):
             return copied
         try:
             for left in reversed(range(limits.CLOUD_TRIES_MAX)):
-                listing = await self._list_one(repository, location.name)
+                listing = await self._list_settled(repository, location.name)
                 if listing.error:
                     raise about(
                         repository.address, listing.error, CloudErrorKind.REFUSED, key=repository.address.key(location.name)
@@ -351,6 +379,23 @@ class CloudSource(RepositorySource):
             return known
         return None
 
+    async def _list_settled(self, repository: _Repository, name: str) -> ModelListing:
+        """The listing of one model, when its newest object is as old as `settle_ns`: an upload may be going on. By the clocks of
+        the provider and of this machine; a difference between them costs no more than `settle_ns`."""
+        listing = await self._list_one(repository, name)
+        newest_ns = max((file.modified_ns for file in listing.files), default=0)
+        young_ns = newest_ns + self._options.settle_ns - self._clock.wall_ms() * NS_PER_MS
+        if not listing.error and young_ns > 0 and not self._copies.is_copy_of(repository.address, name, listing):
+            await anyio.sleep(min(young_ns, self._options.settle_ns) / NS_PER_S)
+            listing = await self._list_one(repository, name)
+        return listing
+
+    async def _require_unchanged(self, repository: _Repository, name: str, listing: ModelListing) -> None:
+        """Raises CHANGED if a model that was downloaded has other objects now: then it is being uploaded."""
+        if (await self._list_one(repository, name)).fingerprint != listing.fingerprint:
+            cause = "objects were written or removed during the download: try again when the upload is complete"
+            raise about(repository.address, cause, CloudErrorKind.CHANGED, key=repository.address.key(name))
+
     async def _listing_of_copy(self, location: ModelLocation) -> ModelListing | None:
         """The listing that the complete copy of a model is of, which then counts as known; None without one."""
         repository = self._repositories[location.repository]
@@ -372,7 +417,8 @@ class CloudSource(RepositorySource):
                 room = functools.partial(self._copies.make_room, address, name, listing.size_bytes, protected)
                 for removed in await anyio.to_thread.run_sync(room):
                     _log.info("the copy of model '%(model)s' makes room for others", {"model": removed})
-                await self._downloader.fetch(repository.bucket, name, listing, plan, repository.counts)
+                check = functools.partial(self._require_unchanged, repository, name, listing)
+                await self._downloader.fetch(repository.bucket, name, listing, plan, repository.counts, check)
             await anyio.to_thread.run_sync(functools.partial(self._copies.use, address, name))
         except OSError as error:
             cause = f"the local copy cannot be written: {error.strerror or error}"

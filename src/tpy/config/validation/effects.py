@@ -13,12 +13,9 @@ _BATCH_STRATEGY = "TRITON_BATCH_STRATEGY_PATH"
 
 
 def check_effects(report: Report) -> None:
-    """Refuse custom batching libraries; warn about settings without effect."""
-    if _BATCH_STRATEGY in report.config.parameters:
-        if report.config.sequence_batching is not None:
-            text = f"{_BATCH_STRATEGY} cannot be specified with sequence batcher, using default batching strategy"
-        else:
-            text = f"{_BATCH_STRATEGY} names a native batching library for {report.config.name}, which this server cannot load"
+    """Refuse a batching strategy for sequences; warn about settings without effect."""
+    if _BATCH_STRATEGY in report.config.parameters and report.config.sequence_batching is not None:
+        text = f"{_BATCH_STRATEGY} cannot be specified with sequence batcher, using default batching strategy"
         report.error(entry("parameters", _BATCH_STRATEGY), text, expected="the parameter to be left out")
     for path in _without_effect(report.config):
         report.warning(path, f"'{path.rpartition('.')[2].partition('[')[0]}' has no effect in this server")
@@ -27,8 +24,6 @@ def check_effects(report: Report) -> None:
 def _without_effect(config: ModelConfig) -> Iterator[str]:
     if config.optimization is not None:
         yield from _optimization_without_effect(config.optimization, tensorrt=config.platform == TENSORRT_PLAN)
-    if config.model_metrics is not None:
-        yield "model_metrics"  # buckets of histograms, which this server does not keep
 
 
 def _optimization_without_effect(optimization: Optimization, *, tensorrt: bool) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tpy.config.problem import entry
 from tpy.config.validation.report import Report
-from tpy.messages.allowed import allowed_inputs
+from tpy.messages.allowed import allowed_inputs, with_hint
 
 
 def check_warmup(report: Report, *, complete: bool) -> None:
@@ -18,7 +18,7 @@ def check_warmup(report: Report, *, complete: bool) -> None:
             path = entry(f"model_warmup[{index}].inputs", name)
             if complete and name not in inputs:
                 allowed = allowed_inputs((each.name, each.data_type, each.dims) for each in config.input)
-                report.error(path, f"unexpected inference input '{name}' for model '{config.name}'{allowed}")
+                report.error(path, with_hint(f"unexpected inference input '{name}' for model '{config.name}'", allowed))
             if any(dim < 0 for dim in given.dims):
                 text = f"warmup setting expects all variable-size dimensions are specified for input '{name}'"
                 report.error(f"{path}.dims", text)
