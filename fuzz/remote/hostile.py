@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 
 from fuzz.chance import Chance
 from fuzz.remote.trial import Memory
 from fuzz.target import Violation
-from tpy.errors import NotFound
+from tpy.devices import ArrayReference
+from tpy.errors import InvalidArgument, NotFound
 from tpy.limits import REMOTE_FRAME_BYTES_MAX
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
 from tpy.remote.core import messages as m
@@ -16,6 +20,8 @@ from tpy.remote.core.caller import Caller
 from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.framing import FrameSplitter
 from tpy.remote.core.tensors import Bytes, message_of, request_of, response_of, submit_of
+
+REGION_BYTES = 4096
 
 INVARIANT = "whatever bytes arrive, both sides take them or raise ProtocolError, and hold no more than what arrived"
 
@@ -42,6 +48,23 @@ class _Window(Memory):
         return view
 
 
+class _Elsewhere(ArrayReference):
+    """An array in a GPU's memory."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(None, shape, np.dtype(np.float32))
+
+
+def _find(place: m.RegionOffset, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """As the engine, of region 1."""
+    size = math.prod(shape) * dtype.itemsize
+    if place.number != 1:
+        raise NotFound("no")
+    if not 0 <= place.offset < place.offset + size <= REGION_BYTES:
+        raise InvalidArgument("outside")
+    return np.empty(shape, dtype)
+
+
 def _honest(chance: Chance, memory: Memory) -> list[bytes]:
     texts = np.array([b"a", b"", chance.randbytes(40)], object)
     tensors = (
@@ -51,16 +74,21 @@ def _honest(chance: Chance, memory: Memory) -> list[bytes]:
     )
     request = InferenceRequest(model_name="m", inputs=tensors, parameters={"p": 1.5, "q": True})
     response = InferenceResponse(model_name="m", model_version=3, outputs=tensors, final=chance.random() < 0.5)
+    in_region = InferenceRequest(model_name="m", inputs=(Tensor("R", DataType.FP32, _Elsewhere((2, 3)).as_array()),))
+    place = m.RegionOffset(chance.choice((1, 2, -1)), chance.choice((0, 8, REGION_BYTES - 24, REGION_BYTES, -1, 2**62)))
     failed = InferenceResponse(model_name="m", model_version=3, error=NotFound("no"))
     number = chance.randint(1, 4)
     return [
         m.encode(submit_of(number, 1, request, memory.place)),
+        m.encode(submit_of(number, 1, in_region, memory.place, lambda array: place)),
+        m.encode(m.ForgetRegion(place.number)),
         m.encode(message_of(number, response, memory.place)),
         m.encode(message_of(number, failed, memory.place)),
         m.encode(m.Cancel(number)),
         m.encode(m.Taken(number, chance.randint(-1, 3))),
         m.encode(m.Release((chance.choice((0, 4096, -1, 2**40)),))),
         m.encode(m.Call(number, m.Statistics("m", None))),
+        m.encode(m.Call(number, m.Explain("m", 1))),
         m.encode(m.Result(number, None, b"\xc3")),
         m.encode(m.Ready()),
     ]
@@ -105,8 +133,12 @@ def _act(message: object, answerer: Answerer, caller: Caller, memory: _Window) -
     match message:
         case m.Submit():
             remote = answerer.begin(message.number)
-            request_of(message, memory.view)
-            remote.submitted(_Handle())
+            try:
+                request_of(message, memory.view, _find)
+            except (InvalidArgument, NotFound):
+                remote.deliver(InferenceResponse(model_name="m", model_version=1, error=NotFound("refused"), refused=True))
+            else:
+                remote.submitted(_Handle())
         case m.Response():
             pending = caller.find(message.number)
             response = response_of(message, memory.view)

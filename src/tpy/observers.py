@@ -51,12 +51,13 @@ class RequestObservers:
         self._observers: tuple[RequestObserver, ...] = ()
 
     @property
-    def active(self) -> bool:
-        """True while requests are observed."""
-        for observer in self._observers:  # noqa: SIM110 - asked for every request: a generator costs more than the answer
+    def active(self) -> tuple[RequestObserver, ...]:
+        """The observers that want to be told of requests, () while none does."""
+        active: tuple[RequestObserver, ...] = ()
+        for observer in self._observers:  # asked for every request: a generator costs more than the answer
             if observer.active:
-                return True
-        return False
+                active = (*active, observer)
+        return active
 
     def add(self, observer: RequestObserver) -> None:
         """Tell this one, too, from now on."""
@@ -76,12 +77,14 @@ class RequestObservers:
         begun_ns: int = 0,
         received_ns: int = 0,
         request_bytes: int = 0,
+        active: tuple[RequestObserver, ...] | None = None,
     ) -> RequestRecord | None:
-        """A record for a request that has arrived, None when nobody wants to be told of it. Arguments as in RequestRecord."""
+        """A record for a request that has arrived, None when nobody wants to be told of it. Arguments as in RequestRecord;
+        `active` of those who have asked for it before they made the others."""
         given = headers or {}
         wanted: dict[RequestObserver, object] | None = None
-        for observer in self._observers:
-            if observer.active and (kept := observer.sample(protocol, model, given)) is not None:
+        for observer in self.active if active is None else active:
+            if (kept := observer.sample(protocol, model, given)) is not None:
                 wanted = wanted or {}
                 wanted[observer] = kept
         if wanted is None:
@@ -110,21 +113,21 @@ class _Interested:
 
     def admitted(self, record: RequestRecord, request: InferenceRequest, /) -> None:
         """See RequestObserver."""
-        self._tell(lambda observer: observer.admitted(record, request))
+        self._notify(lambda observer: observer.admitted(record, request))
 
     def responded(self, record: RequestRecord, response: InferenceResponse, /) -> None:
         """See RequestObserver."""
-        self._tell(lambda observer: observer.responded(record, response))
+        self._notify(lambda observer: observer.responded(record, response))
 
     def ended(self, record: RequestRecord, /) -> None:
         """See RequestObserver."""
-        self._tell(lambda observer: observer.ended(record))
+        self._notify(lambda observer: observer.ended(record))
 
     def finished(self, record: RequestRecord, /) -> None:
         """See RequestObserver."""
-        self._tell(lambda observer: observer.finished(record))
+        self._notify(lambda observer: observer.finished(record))
 
-    def _tell(self, tell: Callable[[RequestObserver], None]) -> None:
+    def _notify(self, tell: Callable[[RequestObserver], None]) -> None:
         for observer in self._observers:
             try:
                 tell(observer)

@@ -15,19 +15,28 @@ from typing import Protocol
 
 from tpy.config import ModelConfig
 from tpy.deliveries import Deliveries
+from tpy.errors import Unsupported
 from tpy.messages import (
+    ConfigCheck,
     IndexEntry,
     InferenceRequest,
     InferenceResponse,
     LoadRequest,
+    LogLine,
     LogSettings,
+    ModelCounters,
     ModelDescription,
+    ModelExplanation,
     ModelStatistics,
+    RecordingOptions,
+    RecordingStatus,
     RegionKind,
     Registration,
     ServerMetadata,
+    TracedRequest,
 )
 from tpy.observers import RequestObservers
+from tpy.refusals import Refusals
 from tpy.regions import Region
 
 TraceTexts = Mapping[str, Sequence[str]]
@@ -184,6 +193,15 @@ class RegistrationService(Protocol):
         ...
 
 
+class ConfigCheckService(Protocol):
+    """Checks configurations without loading models."""
+
+    async def check_config(self, model_name: str, config: str | None = None) -> ConfigCheck:
+        """Check `config`, JSON as of a load call or in the form of a config.pbtxt, against the files of a model; None: the
+        configuration that it has there. Raises InvalidArgument for a model that no repository has, or several have."""
+        ...
+
+
 class DiagnosticsService(Protocol):
     """Statistics, and settings that change while the server runs."""
 
@@ -193,6 +211,16 @@ class DiagnosticsService(Protocol):
 
     async def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
         """Statistics of all models ("") or one; sorted by name, then version. Raises InvalidArgument for an unknown one."""
+        ...
+
+    async def counters(self) -> Sequence[ModelCounters]:
+        """The counters of all versions, which cost little to ask for: in this process a version to which nothing has happened
+        since the last call is the same object."""
+        ...
+
+    async def explain(self, model_name: str, version: int | None = None) -> Sequence[ModelExplanation]:
+        """Explanations of how the engine treats the requests of a model now; sorted by version. Raises InvalidArgument for a
+        model or version that is not served."""
         ...
 
     def log_settings(self) -> LogSettings:
@@ -207,6 +235,37 @@ class DiagnosticsService(Protocol):
         """The trace settings in force for a model, "" for the server, after an update where one is given. Raises InvalidArgument
         and Unsupported with Triton's texts."""
         ...
+
+
+class RecordingService(Protocol):
+    """Recordings of requests and their answers, an addition of tpy."""
+
+    async def status(self) -> RecordingStatus:
+        """The present recording, or the last one."""
+        ...
+
+    async def change(self, options: RecordingOptions | None) -> RecordingStatus:
+        """Start a recording, with None stop the one that is made; no-op where there is none. Raises Unsupported where none can be
+        made (--recording-directory), AlreadyExists while one is made, InvalidArgument for options that are none, Internal when
+        the file cannot be written."""
+        ...
+
+
+NO_DIRECTORY = "this server makes no recordings: start it with --recording-directory"
+
+
+class NoRecordings:
+    """RecordingService of those who make none."""
+
+    async def status(self) -> RecordingStatus:
+        """See RecordingService."""
+        return RecordingStatus()
+
+    async def change(self, options: RecordingOptions | None) -> RecordingStatus:
+        """See RecordingService."""
+        if options is not None:
+            raise Unsupported(NO_DIRECTORY)
+        return RecordingStatus()
 
 
 class SharedMemoryService(Protocol):
@@ -245,26 +304,47 @@ class ReadinessService(Protocol):
 class MetricsService(Protocol):
     """The metrics of the server."""
 
-    async def page(self) -> bytes:
-        """All metrics as they are now, in Prometheus' text format."""
+    async def page(self, *, openmetrics: bool = False) -> bytes:
+        """All metrics as they are now, in Prometheus' text format or in OpenMetrics."""
+        ...
+
+
+class LogService(Protocol):
+    """The newest lines of the log."""
+
+    def lines_after(self, number: int) -> Sequence[LogLine]:
+        """The lines that are kept and have a higher number, the oldest first."""
+        ...
+
+
+class TraceService(Protocol):
+    """The newest traces."""
+
+    def recent_after(self, number: int) -> Sequence[TracedRequest]:
+        """The traces that are kept and have a higher number, the oldest first."""
         ...
 
 
 class Services:
     """The services together, as a frontend receives them. Without `readiness` a frontend that reports changes has to poll.
-    `deliveries` says which responses come together; without, each stands alone. Only the engine's own process has `metrics` and
-    `registration`. `observers` are those of this process."""
+    `deliveries` says which responses come together; without, each stands alone. Only the engine's own process has `log`,
+    `metrics`, `registration`, `checks` and `traces`. `observers` are those of this process."""
 
     __slots__ = (
+        "checks",
         "deliveries",
         "diagnostics",
         "inference",
+        "log",
         "metrics",
         "observers",
         "readiness",
+        "recordings",
+        "refusals",
         "registration",
         "repository",
         "shared_memory",
+        "traces",
     )
 
     def __init__(
@@ -279,6 +359,11 @@ class Services:
         metrics: MetricsService | None = None,
         observers: RequestObservers | None = None,
         registration: RegistrationService | None = None,
+        recordings: RecordingService | None = None,
+        log: LogService | None = None,
+        refusals: Refusals | None = None,
+        traces: TraceService | None = None,
+        checks: ConfigCheckService | None = None,
     ) -> None:
         self.inference = inference
         self.repository = repository
@@ -289,3 +374,8 @@ class Services:
         self.metrics = metrics
         self.observers = observers or RequestObservers()
         self.registration = registration
+        self.recordings = recordings or NoRecordings()
+        self.log = log
+        self.refusals = refusals or Refusals()
+        self.traces = traces
+        self.checks = checks

@@ -12,12 +12,27 @@ import trio
 import trio.testing
 
 from tests.frontends.http.fakes import FakeServices, describe
+from tests.frontends.observing import Finished
 from tests.submitting import submit_to
+from tpy.devices import Devices
 from tpy.errors import Internal, InvalidArgument, NotFound, TpyError, Unavailable
 from tpy.limits import REMOTE_INLINE_BYTES_MAX, REMOTE_WINDOW_RESPONSES
-from tpy.messages import DataType, IndexEntry, InferenceResponse, LoadRequest, ModelState, Tensor
+from tpy.messages import (
+    CudaRegistration,
+    DataType,
+    IndexEntry,
+    InferenceResponse,
+    LoadRequest,
+    ModelState,
+    RegionKind,
+    Tensor,
+)
+from tpy.regions import RegionRegistry
 from tpy.remote import engine_side
+from tpy.remote.core import messages as m
 from tpy.services import Services
+from tpy.testing import FakeDevice
+from tpy.units import MIB
 
 from .sides import Sink, both_sides, request
 
@@ -47,6 +62,8 @@ async def test_the_other_services_answer_as_those_of_the_engine() -> None:
         assert await here.repository.index(ready_only=True) == await there.repository.index(ready_only=True)
         assert here.diagnostics.server_metadata() == there.diagnostics.server_metadata()
         assert await here.diagnostics.statistics("m") == await there.diagnostics.statistics("m")
+        assert await here.diagnostics.counters() == await there.diagnostics.counters()
+        assert await here.diagnostics.explain("m", 1) == await there.diagnostics.explain("m", 1)
         with pytest.raises(InvalidArgument, match="requested model 'x' is not available"):
             await here.diagnostics.statistics("x")
         assert await here.repository.model_ready("m") is True
@@ -267,3 +284,64 @@ async def test_a_call_that_is_answered_makes_room_for_another(monkeypatch: pytes
     async with both_sides() as sides:
         for _ in range(6):
             assert await sides.services.repository.model_ready("m")
+
+
+async def test_regions_in_a_gpus_memory_are_the_engines() -> None:
+    fakes = FakeServices()
+    client, server = FakeDevice(0), FakeDevice(0)
+    registry = fakes.shared_memory = RegionRegistry(Devices([server]))
+    memory = client.allocate(3 * MIB)
+    handle = client.export_ipc(memory.address).handle
+    async with both_sides(fakes) as sides:
+        here = sides.services.shared_memory
+        await here.register(CudaRegistration(name="r", raw_handle=handle, device_id=0, byte_size=3 * MIB))
+        region = here.regions["r"]
+        assert region.facts == registry.regions["r"].facts
+        values = np.arange(MIB, dtype=np.uint16)
+        await trio.to_thread.run_sync(region.write, 8, values.view(np.uint8).data)
+        assert np.array_equal((await trio.to_thread.run_sync(region.read, 8, 2 * MIB)).view(np.uint16), values)
+        assert (server.counts["in"], server.counts["out"]) == (2, 2)
+        number = region.number  # type: ignore[attr-defined]  # not every Region has one
+        for wrong, size, error in ((m.RegionOffset(number, 8), 3 * MIB, InvalidArgument), (m.RegionOffset(99, 0), 1, NotFound)):
+            with pytest.raises(error):
+                await sides.engine.ask(m.ReadRegion(wrong, size), bytes)
+        await here.unregister(RegionKind.CUDA, "r")
+        assert "r" not in here.regions
+        assert bytes(await trio.to_thread.run_sync(region.read, 8, 4)) == bytes(values[:2]), "whoever has it still uses it"
+        assert server.counts["opened"] == 1
+        del region
+        with trio.fail_after(5):
+            while server.counts["opened"]:
+                gc.collect()
+                await trio.sleep(0.001)
+
+
+async def test_observed_requests_tell_whom_they_came_from_and_how_they_ended() -> None:
+    async with both_sides() as sides:
+        observers, watcher = sides.services.observers, Finished()
+        assert not observers.active
+        sides.fakes.observers.add(watcher)
+        await sides.publisher.publish()
+        assert observers.active
+        refused, submitted, lost = (
+            observers.open("http", model=name, peer="[::1]:5", headers={"traceparent": name}, begun_ns=1, received_ns=2)
+            for name in ("x", "m", "m")
+        )
+        assert refused is not None
+        assert submitted is not None
+        assert lost is not None
+        refused.finish(9, "Not found", "no")
+        model = sides.services.inference.resolve("m")
+        model.submit(msgspec.structs.replace(request(np.zeros(1, np.float32)), record=submitted), Sink())
+        model.submit(msgspec.structs.replace(request(np.zeros(1, np.float32)), record=lost), Sink())
+        await trio.testing.wait_all_tasks_blocked()
+        submitted.finish(10, response_bytes=7)
+        await trio.testing.wait_all_tasks_blocked()
+        sides.fakes.observers.discard(watcher)
+        await sides.publisher.publish()
+        assert not observers.active
+    assert watcher.shown == [("http", "x", "Not found", "no"), ("http", "m", "", ""), ("http", "m", "Cancelled", "")]
+    told = watcher.records[1]
+    assert (told.peer, told.headers, told.begun_ns, told.received_ns) == ("[::1]:5", {"traceparent": "m"}, 1, 2)
+    assert (told.finished_ns, told.response_bytes) == (10, 7)
+    assert sides.fakes.inference.submitted[-1].request.record is watcher.records[2]

@@ -1,10 +1,9 @@
-"""The metrics port: Prometheus text at /metrics. Knows HTTP, not which metrics there are."""
+"""The metrics port: Prometheus' text format or OpenMetrics at /metrics. Knows HTTP, not which metrics there are."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
 
 import msgspec
 import trio
@@ -23,22 +22,42 @@ from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.serving import serve_http_port
 from tpy.frontends.transport import BoundAddress, read_tls
-from tpy.reloading import reloaded
 from tpy.services import Services
 
 _METRICS_TYPE = "text/plain; charset=utf-8"
+_OPENMETRICS = "application/openmetrics-text"
+_OPENMETRICS_TYPE = f"{_OPENMETRICS}; version=1.0.0; charset=utf-8"
+
+
+def asks_for_openmetrics(accept: str) -> bool:
+    """True for an Accept header that names OpenMetrics and does not prefer plain text. All others get what Triton gives."""
+    weights = {_OPENMETRICS: 0.0, "text/plain": 0.0}
+    for part in accept.lower().split(","):
+        name, *parameters = (text.strip() for text in part.split(";"))
+        if name in weights:
+            weights[name] = max(weights[name], _weight(parameters))
+    return weights[_OPENMETRICS] > 0 and weights[_OPENMETRICS] >= weights["text/plain"]
+
+
+def _weight(parameters: Sequence[str]) -> float:
+    """1 without one, 0 for one that is none."""
+    text = next((text[2:] for text in parameters if text.startswith("q=")), "1")
+    try:
+        return float(text) if len(text) < 8 else 0.0
+    except ValueError:
+        return 0.0
 
 
 async def serve_metrics(
     options: HttpOptions,
-    render: Callable[[], Awaitable[bytes]],
+    render: Callable[..., Awaitable[bytes]],
     clock: Clock,
     *,
     stop: trio.Event,
     inherited: Sequence[socket.socket] = (),
     task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve what `render` gives, called for each scrape, until `stop` is set; as `serve_http` otherwise.
+    """Serve what `render` (`MetricsService.page`) gives, called for each scrape, until `stop` is set; as `serve_http` otherwise.
 
     Other paths answer 200 without a body and other methods 405, as Triton's metrics port does.
     """
@@ -51,12 +70,14 @@ async def serve_metrics(
             caller = policy.identify(fields_of(list(request.scope["headers"])))
             if caller is not None:
                 caller.require(OBSERVE, None)
-            text = await render()
+            openmetrics = asks_for_openmetrics(request.headers.get("accept", ""))
+            text = await render(openmetrics=openmetrics)
         except TpyError as error:
             return quart_response(app, error_reply(error))
         except Exception:
             return quart_response(app, unexpected_error_reply("/metrics"))
-        return quart_response(app, HttpReply(content_type=_METRICS_TYPE, parts=(text,), content_length=len(text)))
+        content_type = _OPENMETRICS_TYPE if openmetrics else _METRICS_TYPE
+        return quart_response(app, HttpReply(content_type=content_type, parts=(text,), content_length=len(text)))
 
     async def anything_else(path: str = "") -> Response:
         return quart_response(app, HttpReply(content_type=_METRICS_TYPE))
@@ -71,8 +92,7 @@ async def serve_metrics(
         name="metrics",
         stop_idle_s=0,
     )
-    with nullcontext() if gate is None else reloaded(gate.reload):
-        await serve_http_port(port, stop=stop, inherited=inherited, task_status=task_status)
+    await serve_http_port(port, stop=stop, inherited=inherited, task_status=task_status)
 
 
 # The implementation of the frontend in the table

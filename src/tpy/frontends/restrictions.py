@@ -1,13 +1,15 @@
-"""Restricted APIs: which calls are served only to those who send a key. One notation for all frontends."""
+"""Restricted APIs: which calls are served only to those who send a key, and which at the management address. One notation for all
+frontends."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from tpy.errors import InvalidArgument
+from tpy.errors import Forbidden, InvalidArgument
+from tpy.flag import Value
 
 API_CATEGORIES = (
     "health",
@@ -21,6 +23,9 @@ API_CATEGORIES = (
     "logging",
 )
 """The names that --http-restricted-api and --grpc-restricted-protocol take."""
+
+MANAGEMENT = frozenset({"model-repository", "trace", "logging"})
+"""The APIs that other ports do not serve where --management-address is given."""
 
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -56,3 +61,13 @@ def parse_restricted(values: Iterable[str], *, flag: str, kind: str) -> tuple[Re
             raise InvalidArgument(f"--{flag}: '{header}' cannot be the name of a header")
         groups.append(RestrictedApi(apis=frozenset(apis), header=header, value=match[3]))
     return tuple(groups)
+
+
+def is_managed_elsewhere(values: Mapping[str, Value]) -> bool:
+    """Returns whether the calls of MANAGEMENT have an address of their own."""
+    return bool(values["management_address"])
+
+
+def not_managed_here() -> Forbidden:
+    """The error of a call of MANAGEMENT at another port. It does not tell the address, which is not for everybody."""
+    return Forbidden("This API is served at the server's management address only (--management-address)")

@@ -63,6 +63,12 @@ class _Failure:
         return self._errors.pop()
 
 
+def forget_trace(error: TpyError) -> None:
+    """Let go of all frames that an answered error came through. One that is raised by what holds it, as a response does its own,
+    is in a circle with them, and they hold the request and its regions."""
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+
+
 def release_frames(error: BaseException) -> None:
     """Let go of the locals in the tracebacks of `error` and of what led to it. The tracebacks can still be printed; parser errors
     that were replaced (`from None`), which hold the text that they refuse, are forgotten."""

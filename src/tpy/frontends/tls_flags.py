@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tpy.flag import Flag, new_flag
+from collections.abc import Iterator, Mapping
+
+from tpy.flag import Flag, Value, new_flag
+
+_FILES = ("server-cert", "server-key", "root-cert")
 
 
 def tls_flags(group: str, prefix: str) -> tuple[Flag, ...]:
@@ -27,3 +31,16 @@ def tls_flags(group: str, prefix: str) -> tuple[Flag, ...]:
             metavar="CIPHERS",
         ),
     )
+
+
+def unused_tls_files(values: Mapping[str, Value]) -> Iterator[str]:
+    """Warnings of files that are given for the TLS of a port that speaks none: whoever named them expects it. Triton says
+    nothing."""
+    for field, used in values.items():
+        if not field.endswith("_use_ssl") or used:
+            continue
+        prefix = field.removesuffix("_use_ssl").replace("_", "-")
+        given = [name for name in _FILES if values[f"{prefix}-{name}".replace("-", "_")]]
+        if given:
+            flags = ", ".join(f"--{prefix}-{name}" for name in given)
+            yield f"{flags}: without --{prefix}-use-ssl=true this port speaks no TLS, everything on it is in the clear"

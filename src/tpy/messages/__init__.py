@@ -4,6 +4,25 @@ Nothing here knows a protocol (JSON, protobuf, HTTP) and nothing here knows the 
 """
 
 from tpy.messages.datatypes import DataType
+from tpy.messages.explanation import (
+    BatchingRules,
+    CacheActivity,
+    CalledActivity,
+    EngineActivity,
+    ExecutedBatch,
+    InstanceActivity,
+    InstanceState,
+    LevelActivity,
+    MemberActivity,
+    ModelExplanation,
+    Percentiles,
+    QueueActivity,
+    RecentActivity,
+    RecentLatency,
+    ResourceUse,
+    SequenceActivity,
+    WaitReason,
+)
 from tpy.messages.inference import (
     FINAL_ONLY,
     InferenceRequest,
@@ -14,51 +33,90 @@ from tpy.messages.inference import (
 )
 from tpy.messages.models import ModelDescription, TensorDescription
 from tpy.messages.places import HOST, MemoryType, Place
-from tpy.messages.repository import IndexEntry, LoadRequest, ModelState
-from tpy.messages.server import LogSettings, ServerMetadata
+from tpy.messages.recordings import Contents, RecordingOptions, RecordingState, RecordingStatus
+from tpy.messages.repository import ConfigCheck, ConfigProblem, IndexEntry, LoadRequest, ModelState
+from tpy.messages.server import LogLine, LogSettings, ServerMetadata
 from tpy.messages.shared_memory import CudaRegistration, RegionFacts, RegionKind, Registration, SystemRegistration
 from tpy.messages.statistics import (
     BatchStatistics,
     CacheStatistics,
     Duration,
+    Exemplar,
     FailureCounts,
+    Histogram,
     InferenceStatistics,
+    Latency,
     MemoryUsage,
+    ModelCounters,
     ModelStatistics,
     ResponseStatistics,
+    Summary,
 )
 from tpy.messages.tensors import Tensor
+from tpy.messages.traces import Moment, TracedPart, TracedRequest
 
 __all__ = [
     "FINAL_ONLY",
     "HOST",
     "BatchStatistics",
+    "BatchingRules",
+    "CacheActivity",
     "CacheStatistics",
+    "CalledActivity",
+    "ConfigCheck",
+    "ConfigProblem",
+    "Contents",
     "CudaRegistration",
     "DataType",
     "Duration",
+    "EngineActivity",
+    "ExecutedBatch",
+    "Exemplar",
     "FailureCounts",
+    "Histogram",
     "IndexEntry",
     "InferenceRequest",
     "InferenceResponse",
     "InferenceStatistics",
+    "InstanceActivity",
+    "InstanceState",
+    "Latency",
+    "LevelActivity",
     "LoadRequest",
+    "LogLine",
     "LogSettings",
+    "MemberActivity",
     "MemoryType",
     "MemoryUsage",
+    "ModelCounters",
     "ModelDescription",
+    "ModelExplanation",
     "ModelState",
     "ModelStatistics",
+    "Moment",
     "ParameterValue",
+    "Percentiles",
     "Place",
+    "QueueActivity",
+    "RecentActivity",
+    "RecentLatency",
+    "RecordingOptions",
+    "RecordingState",
+    "RecordingStatus",
     "RegionFacts",
     "RegionKind",
     "Registration",
     "Residency",
+    "ResourceUse",
     "ResponseStatistics",
+    "SequenceActivity",
     "SequencePosition",
     "ServerMetadata",
+    "Summary",
     "SystemRegistration",
     "Tensor",
     "TensorDescription",
+    "TracedPart",
+    "TracedRequest",
+    "WaitReason",
 ]

@@ -16,24 +16,31 @@ def tensor_text(name: str, datatype: DataType, shape: Sequence[int]) -> str:
     return f"{echo(name)} ({datatype.value} [{','.join(map(str, shape))}])"
 
 
+def with_hint(text: str, hint: str) -> str:
+    """The text of an error and a hint behind it: a sentence of its own where the text ends one."""
+    if not hint:
+        return text
+    return f"{text} {hint[0].upper()}{hint[1:]}" if text.endswith(".") else f"{text}; {hint}"
+
+
 def allowed_inputs(inputs: Iterable[Described]) -> str:
-    """To be put behind the refusal of an input that the model has not."""
-    return f"; allowed inputs are: {_listed(inputs)}"
+    """A hint for the refusal of an input that the model has not."""
+    return f"allowed inputs are: {_listed(inputs)}"
 
 
 def allowed_outputs(outputs: Iterable[Described]) -> str:
-    """To be put behind the refusal of an output that the model has not."""
-    return f"; allowed outputs are: {_listed(outputs)}"
+    """A hint for the refusal of an output that the model has not."""
+    return f"allowed outputs are: {_listed(outputs)}"
 
 
 def allowed_datatypes(given: str) -> str:
-    """To be put behind the refusal of a word that is no datatype."""
-    return f"; '{echo(given)}' is none of {', '.join(BY_WORD)}"
+    """A hint for the refusal of a word that is no datatype."""
+    return f"'{echo(given)}' is none of {', '.join(BY_WORD)}"
 
 
 def taken_for_parameters(names: Iterable[str]) -> str:
-    """To be put behind the refusal of a request of `generate` that lacks inputs: members that have no input's name."""
-    return f"; taken for parameters: {echo_list(names, ', ')}"
+    """A hint for the refusal of a request of `generate` that lacks inputs: members that have no input's name."""
+    return f"taken for parameters: {echo_list(names, ', ')}"
 
 
 def _listed(described: Iterable[Described]) -> str:

@@ -61,6 +61,9 @@ BY_NUMBER: dict[int, DataType] = {kind.number: kind for kind in DataType}
 
 def from_numpy(dtype: np.dtype[Any]) -> DataType:
     """The type of a numpy array: object, bytes and str dtypes are BYTES; an unknown dtype is INVALID."""
+    known = _BY_NUMPY.get(dtype)
+    if known is not None:  # nearly always, and a type of another byte order is dear to make
+        return known
     if dtype.kind in "OSU":
         return DataType.BYTES
     return _BY_NUMPY.get(dtype.newbyteorder("="), DataType.INVALID)

@@ -27,7 +27,8 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     `batches` says whether shapes carry a batch dimension (max_batch_size > 0). `inputs` and `outputs` are in the order of
     the configuration. The full configuration is served by `InferenceService.config`. With `requires_outputs` a response$
     that lacks an output which was asked for is an error. With `copies_inputs` its instances copy every input to where their model
-    sees it, so that a large one may be given as a `tpy.regions.RegionArray`.
+    sees it, so that a large one may be given as a `tpy.regions.RegionArray`. `gpus` are those of its instances: what a client has
+    in their memory may be given as a `RegionArray`, too, and is copied to where an instance takes it (`Residency.inputs`).
     """
 
     name: str
@@ -42,6 +43,7 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = ""
     requires_outputs: bool = False
     copies_inputs: bool = False
+    gpus: tuple[int, ...] = ()
 
     @property
     def batches(self) -> bool:

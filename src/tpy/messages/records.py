@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
+    from tpy.errors import TpyError
     from tpy.messages.inference import InferenceRequest, InferenceResponse
 
 
@@ -24,9 +25,9 @@ class RequestRecord:
     """One request. Made by whoever takes it from its caller; it goes with the request (`InferenceRequest.record`).
 
     All times are nanoseconds on the server's Clock, 0 for what has not happened. `protocol` is "http", "grpc", "grpc-stream",
-    "generate", "embedded", "frontend" (from a frontend process), "call" (of a model) or "step" (of an ensemble); `parent` is the
-    record of the request that a call or step belongs to. `peer` is the caller's address, `headers` are those of his that concern
-    observers (lower-case names).
+    "generate", "openai", "kserve-v1", "sagemaker", "vertex-ai", "embedded", "frontend" (from a frontend process), "call" (of a
+    model) or "step" (of an ensemble); `parent` is the record of the request that a call or step belongs to. `peer` is the
+    caller's address, `headers` are those of his that concern observers (lower-case names).
 
     `begun_ns`: its first byte arrived, as far as that is known. `received_ns`: all of it had. `submitted_ns`: it was given to its
     model. `started_ns`, `input_ns`, `infer_ns`, `output_ns`: its execution's begin and durations; None and 0 without one.
@@ -63,6 +64,7 @@ class RequestRecord:
         "started_ns",
         "status",
         "submitted_ns",
+        "trace_id",
         "version",
     )
 
@@ -100,6 +102,8 @@ class RequestRecord:
         self.error = ""
         self.context = ""
         """The trace context for those whom its model asks, as W3C headers in a JSON object; "" for none."""
+        self.trace_id = ""
+        """The trace that it is in, "" while it is not traced: exemplars of metrics show it."""
         self._number = 0
         self.attachments: dict[Any, Any] = {}
         """The things that observers keep with it, each under itself."""
@@ -114,6 +118,14 @@ class RequestRecord:
             self._number = next(_numbers)
             _numbered[self._number] = self
         return self._number
+
+    @property
+    def id_in_logs(self) -> str:
+        """Its id, or that of the request that it belongs to."""
+        record: RequestRecord | None = self
+        while record is not None and not record.id:
+            record = record.parent
+        return "" if record is None else record.id
 
     @property
     def is_internal(self) -> bool:
@@ -143,6 +155,11 @@ class RequestRecord:
         self._taker.ended(self)
         if self.is_internal:
             self.finish(now_ns)
+
+    def fail(self, error: TpyError) -> None:
+        """The answer is this error, unless it is known already why there is none."""
+        if self.status in ("", "OK"):
+            self.status, self.error = error.code.value, error.message
 
     def finish(self, now_ns: int, status: str = "", error: str = "", *, response_bytes: int = 0) -> None:
         """The caller has his answer, or will get none. `status` and `error` are those of the answer, where they are not the

@@ -25,3 +25,10 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     log_error: bool = True
     log_verbose_level: int = 0
     log_format: str = "default"
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A line of the log. Numbers count from 1 since the start of the server."""
+
+    number: int
+    text: str

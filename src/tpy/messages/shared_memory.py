@@ -45,3 +45,8 @@ class RegionFacts(msgspec.Struct, frozen=True, kw_only=True):
     offset: int
     byte_size: int
     device_id: int = 0
+
+    @property
+    def gpu(self) -> int | None:
+        """The GPU whose memory it is in, None for the host's."""
+        return self.device_id if self.kind is RegionKind.CUDA else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 
@@ -10,6 +12,10 @@ class Duration(msgspec.Struct, frozen=True):
 
     count: int = 0
     ns: int = 0
+
+    def since(self, before: Duration) -> Duration:
+        """The difference to an earlier value."""
+        return Duration(self.count - before.count, self.ns - before.ns)
 
 
 class InferenceStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,14 +65,58 @@ class MemoryUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailureCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Failed requests by the `reason` label of nv_inference_request_failure, and those refused on arrival."""
+    """Failed requests by the `reason` label of nv_inference_request_failure, and those refused on arrival: `refused_invalid` were
+    malformed, `refused_queue_full` found a full queue, `refused_unavailable` a version that takes none any more. Triton does not
+    count the latter three, so they have a family of their own."""
 
     rejected: int = 0
     canceled: int = 0
     backend: int = 0
     other: int = 0
-    refused_admission: int = 0
-    """Validation errors and full queues; Triton does not count these, so they have a family of their own."""
+    refused_invalid: int = 0
+    refused_queue_full: int = 0
+    refused_unavailable: int = 0
+
+    @property
+    def refused_admission(self) -> int:
+        """All that were refused on arrival."""
+        return self.refused_invalid + self.refused_queue_full + self.refused_unavailable
+
+
+class Exemplar(msgspec.Struct, frozen=True, gc=False):
+    """One observation of a histogram's bucket, with the trace that its request is in. `at_ms` is wall-clock time."""
+
+    trace_id: str
+    value: float
+    at_ms: int
+
+
+class Histogram(msgspec.Struct, frozen=True, gc=False):
+    """Observations per bucket: `counts` has one entry per upper bound in `buckets` and one for what is above all of them; so has
+    `exemplars`, where there are any."""
+
+    buckets: tuple[float, ...]
+    counts: tuple[int, ...]
+    exemplars: tuple[Exemplar | None, ...] = ()
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """Durations: `quantiles` are to be found among the newest, which `slices` counts by their leading bits
+    (`tpy.telemetry.latencies`); `count` is of all."""
+
+    quantiles: tuple[float, ...]
+    slices: tuple[Mapping[int, int], ...]
+    count: int
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """A distribution of durations: the series of a model in the metric family of this name. `total` is the sum of all
+    observations."""
+
+    family: str
+    total: float
+    histogram: Histogram | None = None
+    summary: Summary | None = None
 
 
 class CacheStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,11 +132,30 @@ class CacheStatistics(msgspec.Struct, frozen=True, kw_only=True):
     insertion_us: int = 0
 
 
+class ModelCounters(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One model version in the overview: what of its statistics is compared from moment to moment. Times are sums in nanoseconds
+    over `requests`, those that succeeded; `last_request_ms` and `memory_bytes` as in `ModelStatistics`, of all devices."""
+
+    name: str
+    version: int
+    namespace: str = ""
+    requests: int = 0
+    failures: int = 0
+    inferences: int = 0
+    executions: int = 0
+    latency_ns: int = 0
+    queue_ns: int = 0
+    compute_ns: int = 0
+    last_request_ms: int = 0
+    memory_bytes: int = 0
+
+
 class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """One model version. `inference_count` sums batch sizes of successful requests, `execution_count` counts executed batches,
     `last_inference_ms` is wall-clock milliseconds since the epoch, 0 for never. `pending_requests` wait in the queue now.
     `caches`: its answers are kept in the response cache. `executing_s`: seconds for which an instance of it executes without
-    finishing a batch, where that is long."""
+    finishing a batch, where that is long. `latencies` are there for the metrics page only, where --metrics-config asks for them.
+    `max_batch_size` is that of its configuration."""
 
     name: str
     version: int
@@ -104,3 +173,5 @@ class ModelStatistics(msgspec.Struct, frozen=True, kw_only=True):
     metric_tags: tuple[tuple[str, str], ...] = ()
     caches: bool = False
     executing_s: float = 0.0
+    latencies: tuple[Latency, ...] = ()
+    max_batch_size: int = 0

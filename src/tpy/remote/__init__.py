@@ -8,6 +8,7 @@ engine_side.py  answers one frontend process with the services of this one
 processes.py    starts, watches and replaces frontend processes
 frontend_side.py  the services, in a frontend process
 services.py     the same, as frontends see them
+finished.py     observed requests: whom they came from, how they ended
 
 It decides nothing about requests or protocols of clients.
 """

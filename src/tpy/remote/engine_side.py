@@ -10,19 +10,23 @@ The tasks, in the nursery of `run_session`, which reads:
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 import trio
 
-from tpy.errors import Internal, InvariantViolation, TpyError, Unavailable
+from tpy.errors import Internal, InvalidArgument, InvariantViolation, NotFound, TpyError, Unavailable
 from tpy.limits import REMOTE_ARENA_BYTES, REMOTE_CALLS_MAX
 from tpy.messages import IndexEntry, InferenceResponse
+from tpy.regions import CountedRegion, DeviceRegion, RegionArray
 from tpy.remote.core import messages as m
 from tpy.remote.core.answerer import Answerer
 from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.tensors import message_of, request_of
+from tpy.remote.finished import RemoteRecords
 from tpy.remote.link import Link
 from tpy.remote.memory import OwnMemory, PeerMemory
 from tpy.remote.published_copies import HeldCopies
@@ -61,6 +65,7 @@ class FrontendSession:
         self._answerer = Answerer(self._respond)
         self._copies = HeldCopies(publisher.copies)
         self._calls: dict[int, trio.CancelScope] = {}
+        self._records = RemoteRecords(services.observers)
 
     @property
     def open_requests(self) -> int:
@@ -80,6 +85,7 @@ class FrontendSession:
     def end(self) -> None:
         """The process is gone: nobody waits for anything."""
         self._answerer.cancel_all()
+        self._records.end()
         self._copies.let_all_go()
 
     def handle(self, message: msgspec.Struct) -> None:
@@ -91,12 +97,19 @@ class FrontendSession:
                 self._copies.hold(message.copy)
             case m.LetGo():
                 self._copies.let_go(message.copy)
+            case m.ForgetRegion():
+                self._subscription.regions.pop(message.number, None)
             case m.Cancel():
+                self._records.cancel(message.number)
                 if (request := self._answerer.find(message.number)) is not None:
                     request.cancel()
             case m.Taken():
                 if (request := self._answerer.find(message.number)) is not None:
                     request.taken(message.count)
+            case m.Finished():
+                self._records.finish(message)
+            case m.Refused():
+                self._services.refusals.count(message.reason)
             case m.Release():
                 for offset in message.offsets:
                     self._own.release(offset)
@@ -118,8 +131,12 @@ class FrontendSession:
 
     def _submit(self, message: m.Submit) -> None:
         remote = self._answerer.begin(message.number)
-        request = request_of(message, self._peer.view)
-        record = self._services.observers.open("frontend", model=request.model_name, received_ns=request.received_ns)
+        try:
+            request = request_of(message, self._peer.view, self._find_array)
+        except TpyError as error:
+            remote.deliver(_refused(message, error))
+            return
+        record = self._records.open(message)
         if record is not None:
             request = msgspec.structs.replace(request, record=record)
         try:
@@ -132,6 +149,19 @@ class FrontendSession:
         else:
             remote.submitted(handle)
 
+    def _find_array(self, place: m.RegionOffset, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        """See core.tensors.Find. Raises Unavailable when there are too many copies."""
+        size = math.prod(shape) * dtype.itemsize
+        return RegionArray(CountedRegion(self._region(place, size), size), shape, dtype, place.offset).as_array()
+
+    def _region(self, place: m.RegionOffset, size: int) -> DeviceRegion:
+        region = self._subscription.regions.get(place.number)
+        if region is None:
+            raise NotFound("Unable to find shared memory region: it was unregistered")
+        if not 0 <= place.offset < place.offset + size <= region.facts.byte_size:
+            raise InvalidArgument(f"{size} bytes at {place.offset} of a region of {region.facts.byte_size}")
+        return region
+
     def _model(self, message: m.Submit) -> ResolvedModel:
         if not message.copy:
             return self._services.inference.resolve(message.model_name, message.model_version)
@@ -142,12 +172,14 @@ class FrontendSession:
 
     def _respond(self, number: int, response: InferenceResponse) -> None:
         """See core.answerer.Send."""
+        observed = self._records.has(number)
         try:
-            self._link.send(message_of(number, response, self._own.place))
+            self._link.send(message_of(number, response, self._own.place, observed=observed))
             self._own.sent()
         except ValueError as error:
             self._own.not_sent()
-            self._link.send(_failed(number, response, f"the response cannot be sent: {error}"))
+            failed = _failed(number, response, f"the response cannot be sent: {error}")
+            self._link.send(msgspec.structs.replace(failed, observed=observed))
 
     # Calls
 
@@ -184,8 +216,15 @@ class FrontendSession:
                 return await self._index(ready_only=ready_only)
             case m.Statistics(model_name=name, version=version):
                 return await services.diagnostics.statistics(name, version)
+            case m.Counters():
+                return await services.diagnostics.counters()
+            case m.Explain(model_name=name, version=version):
+                return await services.diagnostics.explain(name, version)
             case m.TraceSettings(model_name=name, updates=updates):
-                return await services.diagnostics.trace_settings(name, updates)
+                settings = await services.diagnostics.trace_settings(name, updates)
+                if updates:
+                    await publisher.publish()
+                return settings
             case m.Load(load=load):
                 try:
                     await services.repository.load(load)
@@ -200,6 +239,17 @@ class FrontendSession:
             case m.Unregister(kind=kind, name=name):
                 await services.shared_memory.unregister(kind, name)
                 await publisher.publish()
+            case m.ReadRegion(place=place, size=size):
+                copy = await trio.to_thread.run_sync(self._region(place, size).read, place.offset, size)
+                return copy.data
+            case m.WriteRegion(place=place, data=data):
+                await trio.to_thread.run_sync(self._region(place, len(data)).write, place.offset, data)
+            case m.RecordingState():
+                return await services.recordings.status()
+            case m.ChangeRecording(options=options):
+                status = await services.recordings.change(options)
+                await publisher.publish()
+                return status
             case m.UpdateLog(settings=settings):
                 await services.diagnostics.update_log_settings(settings)
                 await publisher.publish()

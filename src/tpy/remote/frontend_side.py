@@ -19,14 +19,16 @@ import trio
 from tpy.errors import Internal, InvalidArgument, InvariantViolation, TpyError, Unavailable
 from tpy.limits import REMOTE_CALLS_MAX, REMOTE_OUTBOUND_BYTES_MAX
 from tpy.messages import InferenceRequest, LogSettings, ModelDescription
+from tpy.observers import RequestObservers
 from tpy.remote.core import messages as m
 from tpy.remote.core.caller import Caller
 from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.replica import Replica, ReplicaUpdate, VersionEntry
 from tpy.remote.core.tensors import response_of, submit_of
+from tpy.remote.finished import FinishedReporter
 from tpy.remote.link import Link
 from tpy.remote.memory import OwnMemory, PeerMemory
-from tpy.remote.regions import RegionReplicas
+from tpy.remote.regions import RegionReplicas, region_offset
 from tpy.remote.wire import Wire
 from tpy.sending import GONE
 from tpy.services import RequestHandle, ResponseSink
@@ -55,11 +57,15 @@ class EngineLink:
     def __init__(self, link: Link, configuration: m.Configure, replica: Replica, own: OwnMemory, peer: PeerMemory) -> None:
         self.configuration = configuration
         self.replica = replica
-        self.regions = RegionReplicas()
+        self.regions = RegionReplicas(self.ask, link.send)
         self.regions.update(replica.regions)
         self.stop_asked = trio.Event()
         self.on_log_settings: Callable[[LogSettings], None] | None = None
         """Called when the settings of the log have changed."""
+        self.observers = RequestObservers()
+        """Empty while nobody in the engine observes requests."""
+        self._reporter = FinishedReporter(link.send)
+        self._report_if_observed()
         self._link = link
         self._own = own
         self._peer = peer
@@ -86,6 +92,10 @@ class EngineLink:
         """They cannot be."""
         self._link.send(m.Failed(m.Failure.of(error)))
 
+    def send_refused(self, reason: str) -> None:
+        """A port has refused a request for this reason, before it came to a model."""
+        self._link.send(m.Refused(reason))
+
     def hold(self, copy: int) -> None:
         """Have the engine keep a copy of a version, also when it is not in the replica any more."""
         self._link.send(m.Hold(copy))
@@ -99,13 +109,17 @@ class EngineLink:
         if self._link.unsent_bytes > REMOTE_OUTBOUND_BYTES_MAX:
             raise Unavailable(f"the server has too many requests: {self._link.unsent_bytes} bytes wait in a frontend process")
         pending = self._caller.begin(sink)
+        record = request.record
+        origin = None if record is None else self._reporter.origin_of(record)
         try:
-            self._link.send(submit_of(pending.number, copy, request, self._own.place))
+            self._link.send(submit_of(pending.number, copy, request, self._own.place, region_offset, origin))
             self._own.sent()
         except ValueError as error:
             self._caller.withdraw(pending)
             self._own.not_sent()
             raise InvalidArgument(f"the request cannot be passed on to the engine: {error}") from error
+        if record is not None:
+            self._reporter.submitted(record, pending.number)
         return pending
 
     async def ask(self, question: m.Question, kind: type[T]) -> T:
@@ -159,8 +173,15 @@ class EngineLink:
             case _:
                 raise ProtocolError(f"{type(message).__name__} at the wrong time")
 
+    def _report_if_observed(self) -> None:
+        self.observers.discard(self._reporter)
+        if self.replica.server.observed:
+            self.observers.add(self._reporter)
+
     def _receive(self, message: m.Response) -> None:
         pending = self._caller.find(message.number)
+        if message.observed:
+            self._reporter.observed(message.number)
         response = response_of(message, self._peer.view)
         if pending is not None:
             pending.receive(response, sum([tensor.array.nbytes for tensor in response.outputs]))
@@ -169,6 +190,7 @@ class EngineLink:
         log = self.replica.server.log
         self.replica.update(update)
         self.regions.update(update.regions)
+        self._report_if_observed()
         self._link.send(m.Seen(update.server.revision))
         if update.server.log != log and self.on_log_settings is not None:
             self.on_log_settings(update.server.log)

@@ -128,10 +128,7 @@ class _Slot:
                 return
             if trio.current_time() - born >= REMOTE_HEALTHY_S:
                 pause_s = REMOTE_RESTART_BACKOFF_S_MIN
-            _log.error(
-                "a frontend process ended and is replaced",
-                extra={"context": {"number": self._number, "how": how, "pause_s": pause_s}},
-            )
+            _log.error(f"frontend process {self._number} is replaced in {pause_s:g} s: {how}")
             with trio.move_on_after(pause_s):
                 await self._stop.wait()
             pause_s = min(2 * pause_s, REMOTE_RESTART_BACKOFF_S_MAX)

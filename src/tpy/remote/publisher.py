@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
 from typing import TypeVar
@@ -14,12 +14,14 @@ import trio
 from tpy.errors import ErrorCode, TpyError
 from tpy.limits import REMOTE_SEEN_S_MAX
 from tpy.messages import IndexEntry
-from tpy.regions import Region, SegmentRegion
+from tpy.regions import DeviceRegion, Region, SegmentRegion
 from tpy.remote.core.errors import ProtocolError
 from tpy.remote.core.messages import encode
 from tpy.remote.core.replica import (
     ANY_NAME,
     ANY_VERSION,
+    AnyRegionEntry,
+    DeviceRegionEntry,
     ModelEntry,
     RegionEntry,
     RemoteError,
@@ -51,6 +53,8 @@ class Subscription:
         """The newest update that it has seen; -1: none yet, and it does not serve."""
         self.late = False
         """True if waiting for it timed out."""
+        self.regions: dict[int, DeviceRegion] = {}
+        """Those in memory of GPUs that the process may refer to, by number: until it forgets them."""
         self._publisher = publisher
         self._begin = begin
 
@@ -156,6 +160,7 @@ class Publisher:
         first = ReplicaUpdate(self._server or self._state(), dict(self._entries), regions)
         subscription = Subscription(self, first, subscriber, begin)
         self._subscriptions.add(subscription)
+        subscription.regions.update(_on_devices(self._regions))
         try:
             yield subscription
         finally:
@@ -178,6 +183,7 @@ class Publisher:
         self._server = msgspec.structs.replace(state, revision=self.revision)
         frame = encode(ReplicaUpdate(self._server, changed, regions))
         for subscription in tuple(self._subscriptions):
+            subscription.regions.update(_on_devices({name: self._regions[name] for name, entry in regions.items() if entry}))
             subscription.send(frame)
         for copy in now:
             self._replaced.pop(copy, None)
@@ -188,10 +194,10 @@ class Publisher:
         elif before - now and self._nursery is not None:
             self._nursery.start_soon(self._let_go_when_seen, self.revision)
 
-    def _changed_regions(self) -> dict[str, RegionEntry | None]:
+    def _changed_regions(self) -> dict[str, AnyRegionEntry | None]:
         """Returns the regions that differ from those of the last update."""
         before, self._regions = self._regions, dict(self._services.shared_memory.regions)
-        changed: dict[str, RegionEntry | None] = {name: None for name in before if name not in self._regions}
+        changed: dict[str, AnyRegionEntry | None] = {name: None for name in before if name not in self._regions}
         for name, region in self._regions.items():
             if before.get(name) is not region:
                 changed[name] = _region_entry(region)
@@ -219,6 +225,7 @@ class Publisher:
             services.diagnostics.log_settings(),
             refusal if isinstance(refusal := _result_of(services.shared_memory.require_enabled), RemoteError) else None,
             unknown if isinstance(unknown, RemoteError) else _unexpected(ANY_NAME),
+            bool(services.observers.active),
         )
 
     def _entry(self, name: str, rows: list[IndexEntry]) -> ModelEntry:
@@ -280,8 +287,13 @@ def _unexpected(name: str) -> RemoteError:
     return RemoteError(ErrorCode.NOT_FOUND, f"Request for unknown model: '{name}' is not found")
 
 
-def _region_entry(region: Region) -> RegionEntry | None:
-    """None for memory of a GPU, which the other processes cannot open."""
+def _on_devices(regions: Mapping[str, Region]) -> dict[int, DeviceRegion]:
+    return {region.number: region for region in regions.values() if isinstance(region, DeviceRegion)}
+
+
+def _region_entry(region: Region) -> AnyRegionEntry | None:
+    if isinstance(region, DeviceRegion):
+        return DeviceRegionEntry(region.facts, region.number)
     if not isinstance(region, SegmentRegion):
         return None
     return RegionEntry(region.facts, os.getpid(), region.descriptor, region.identity)

@@ -9,12 +9,17 @@ from tpy.messages import (
     IndexEntry,
     LoadRequest,
     LogSettings,
+    ModelCounters,
+    ModelExplanation,
     ModelStatistics,
+    RecordingOptions,
+    RecordingStatus,
     RegionKind,
     Registration,
     ServerMetadata,
     SystemRegistration,
 )
+from tpy.refusals import Refusals
 from tpy.regions import Region
 from tpy.remote.core import messages as m
 from tpy.remote.frontend_side import EngineLink, RemoteModel
@@ -29,6 +34,9 @@ def remote_services(engine: EngineLink) -> Services:
         diagnostics=RemoteDiagnostics(engine),
         shared_memory=RemoteSharedMemory(engine),
         readiness=engine,
+        observers=engine.observers,
+        recordings=RemoteRecordings(engine),
+        refusals=Refusals(engine.send_refused),
     )
 
 
@@ -96,6 +104,14 @@ class RemoteDiagnostics:
         """See DiagnosticsService."""
         return await self._engine.ask(m.Statistics(model_name, version), list[ModelStatistics])
 
+    async def counters(self) -> Sequence[ModelCounters]:
+        """See DiagnosticsService."""
+        return await self._engine.ask(m.Counters(), list[ModelCounters])
+
+    async def explain(self, model_name: str, version: int | None = None) -> Sequence[ModelExplanation]:
+        """See DiagnosticsService."""
+        return await self._engine.ask(m.Explain(model_name, version), list[ModelExplanation])
+
     def log_settings(self) -> LogSettings:
         """See DiagnosticsService."""
         return self._engine.replica.server.log
@@ -107,6 +123,21 @@ class RemoteDiagnostics:
     async def trace_settings(self, model_name: str = "", updates: TraceUpdates | None = None) -> TraceTexts:
         """See DiagnosticsService."""
         return await self._engine.ask(m.TraceSettings(model_name, updates), dict[str, list[str]])
+
+
+class RemoteRecordings:
+    """Implements tpy.services.RecordingService."""
+
+    def __init__(self, engine: EngineLink) -> None:
+        self._engine = engine
+
+    async def status(self) -> RecordingStatus:
+        """See RecordingService."""
+        return await self._engine.ask(m.RecordingState(), RecordingStatus)
+
+    async def change(self, options: RecordingOptions | None) -> RecordingStatus:
+        """See RecordingService."""
+        return await self._engine.ask(m.ChangeRecording(options), RecordingStatus)
 
 
 class RemoteSharedMemory:

@@ -57,13 +57,15 @@ DOCUMENTS = st.recursive(
 
 
 class TestTinyPieces:
-    @settings(max_examples=400)
+    """A short run of what the fuzz target of pieces tries for as long as it is given."""
+
+    @settings(max_examples=100)
     @given(document=DOCUMENTS, spaced=st.booleans(), escaped=st.booleans())
     def test_pieces_are_the_whole(self, document: object, *, spaced: bool, escaped: bool) -> None:
         text = json.dumps(document, ensure_ascii=escaped, indent=0 if spaced else None).encode()
         assert resolved(load_in_pieces(text, TINY)) == resolved(parse_json(text))
 
-    @settings(max_examples=400)
+    @settings(max_examples=100)
     @given(document=ARRAYS, seed=st.integers(0, 2**32), inside=st.booleans())
     def test_what_is_broken_is_refused(self, document: object, seed: int, *, inside: bool) -> None:
         """One byte more, less or other, anywhere: refused when the whole is, and the same when it is not."""

@@ -12,11 +12,13 @@ import pytest
 
 from fuzz.http.regions import SEGMENT_BYTES, segment
 from fuzz.tensors import description_of
-from tpy.errors import Internal, Unavailable
+from tpy.devices import Devices
+from tpy.errors import Internal, InvalidArgument, Unavailable
 from tpy.frontends.http.codec import encode_infer, parse_infer
-from tpy.frontends.shared_memory import TensorResolver
-from tpy.messages import DataType, InferenceResponse, RegionFacts, RegionKind, Tensor
-from tpy.regions import Region, RegionCopies, SegmentRegion
+from tpy.frontends.shared_memory import LongCopy, RegionRange, TensorResolver, read_region
+from tpy.messages import DataType, InferenceRequest, InferenceResponse, RegionFacts, RegionKind, Residency, Tensor
+from tpy.regions import DeviceRegion, Region, RegionCopies, SegmentRegion
+from tpy.testing import FakeDevice
 from tpy.units import MIB
 
 
@@ -129,3 +131,54 @@ def test_booleans_are_mended_whatever_their_number() -> None:
     found = Segment().read(2 * MIB, DataType.BOOL)
     assert isinstance(found, np.ndarray)
     assert set(found.view(np.uint8).tolist()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("shape", "datatype", "gpus", "is_left"),
+    [
+        ([4], DataType.UINT8, (0,), True),
+        ([4], DataType.UINT8, (1,), False),
+        ([4], DataType.BOOL, (0,), False),
+        ([0], DataType.UINT8, (0,), False),
+    ],
+)
+def test_an_input_stays_in_a_gpus_memory_for_a_model_there(
+    shape: list[int], datatype: DataType, gpus: tuple[int, ...], *, is_left: bool
+) -> None:
+    device = FakeDevice(0)
+    facts = RegionFacts(name="r", kind=RegionKind.CUDA, key="", offset=0, byte_size=64, device_id=0)
+    regions: dict[str, Region] = {"r": DeviceRegion(facts, device.allocate(64), RegionCopies(), Devices([device]))}
+    place = {"shared_memory_region": "r", "shared_memory_offset": 0, "shared_memory_byte_size": shape[0]}
+    given = {"name": "I", "datatype": datatype.value, "shape": shape, "parameters": place}
+    description = description_of([Tensor("I", datatype, np.zeros(4, datatype.numpy))])
+
+    def parsed(*, inline: bool) -> InferenceRequest:
+        request, _ = parse_infer(
+            json.dumps(
+                {"inputs": [given], "outputs": [{"name": "O", "parameters": {**place, "shared_memory_byte_size": 4}}]}
+            ).encode(),
+            header_length=None,
+            description=msgspec.structs.replace(description, gpus=gpus),
+            version=None,
+            received_ns=0,
+            tensors=TensorResolver(regions, inline=inline),
+        )
+        return request
+
+    request = parsed(inline=False)
+    assert request.residency == Residency(is_left, frozenset({"O"}))
+    assert isinstance(request.inputs[0].array, np.ndarray) is not is_left
+    if is_left:
+        assert parsed(inline=True).inputs[0].array.shape == (4,)
+    else:
+        with pytest.raises(LongCopy):
+            parsed(inline=True)
+
+
+def test_a_shape_that_no_array_has_is_refused_before_a_model_sees_it() -> None:
+    device = FakeDevice(0)
+    facts = RegionFacts(name="r", kind=RegionKind.CUDA, key="", offset=0, byte_size=64, device_id=0)
+    found = RegionRange(DeviceRegion(facts, device.allocate(64), RegionCopies(), Devices([device])), 0, 0, inline=False)
+    description = msgspec.structs.replace(description_of([Tensor("I", DataType.UINT8, np.zeros(1, np.uint8))]), gpus=(0,))
+    with pytest.raises(InvalidArgument):
+        read_region(found, DataType.UINT8, (0, 2**62, 2**62), tensor="I", description=description, prefix="")

@@ -48,8 +48,72 @@ def test_generate_says_which_members_are_inputs() -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_generate(b'{"in0": [1, 2]}', description=MODEL, version=None, received_ns=0)
     assert str(caught.value) == (
-        "parameter 'in0' has invalid type. It should be either 'int', 'bool', or 'string'.; allowed inputs are: IN0 (FP32 [-1])"
+        "parameter 'in0' has invalid type. It should be either 'int', 'bool', or 'string'. Allowed inputs are: IN0 (FP32 [-1])"
     )
+
+
+@pytest.mark.parametrize(
+    ("document", "hint"),
+    [
+        (item(["a"]), "expected a number for input 'IN0' (FP32), got \"a\" as element 0"),
+        (item([1.0, None]), "expected a number for input 'IN0' (FP32), got null as element 1"),
+        (item([1.5], datatype="INT32"), "expected a whole number for input 'IN0' (INT32), got 1.5 as element 0"),
+        (item([1], datatype="BOOL"), "expected true or false for input 'IN0' (BOOL), got 1 as element 0"),
+        (item([5], datatype="BYTES"), "expected a text in quotes for input 'IN0' (BYTES), got 5 as element 0"),
+        (item([1, 2], shape=[1, 4]), "expected 4 elements, as the shape of input 'IN0' says, got 2"),
+        (item([1, 2, 3], shape=[1, 1]), "expected 1 element, as the shape of input 'IN0' says, got more"),
+        ({"inputs": [{"name": "IN0", "datatype": "FP32", "shape": [1], "data": 1}]}, "expected an array, got 1"),
+        ({"inputs": [{"name": "IN0", "datatype": "FP32", "data": [1]}]}, "got an object with name, datatype, data"),
+        ({"inputs": [{"name": "IN0", "datatype": "FP32", "shape": [1]}]}, "got an object with name, datatype, shape"),
+        ({"inputs": [{"name": 7, "datatype": "FP32", "shape": [1], "data": [1]}]}, "expected a text in quotes, got 7"),
+        (
+            {"inputs": [{"name": "IN0", "datatype": "FP32", "shape": [-1], "data": [1]}]},
+            "expected a whole number of at least 0, got -1 in the shape of input 'IN0'",
+        ),
+        ({"inputs": {"IN0": [1]}}, "expected an array, got an object"),
+        ({"X": [1, 2], "id": "a"}, "(values by name alone are for the model's /generate), got an object with X, id"),
+        ([1, 2], "(values by name alone are for the model's /generate), got an array"),
+        ({"inputs": [], "parameters": {"priority": "high"}}, 'expected a whole number of at least 0, got "high"'),
+        ({"inputs": [], "id": 7}, "expected a text in quotes, got 7"),
+    ],
+)
+def test_a_refusal_says_what_was_expected_and_what_came(document: Any, hint: str) -> None:
+    said = refusal(document)
+    assert said.endswith(hint)
+    assert "; expected " in said
+
+
+def test_broken_json_is_shown_with_its_place() -> None:
+    with pytest.raises(InvalidArgument, match=r" at 1; expected JSON, got \{ >>> X: \[1, 2, 3\]\}$"):
+        parse_infer(b"{X: [1, 2, 3]}", header_length=None, description=MODEL, version=None, received_ns=0)
+    with pytest.raises(InvalidArgument, match=r"got no body$"):
+        parse_generate(b"", description=MODEL, version=None, received_ns=0)
+    with pytest.raises(InvalidArgument) as caught:
+        parse_infer(
+            b'{"' + b"a" * 900 + b"\x00\n\xff" + b"b" * 900, header_length=None, description=MODEL, version=None, received_ns=0
+        )
+    assert len(caught.value.message) < 200
+    assert caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ([1, 2, 3], "expected 4 elements or a multiple of it for IN0 (FP32 [-1,4]), got 3"),
+        ([[1, 2, 3, 4]], "got 1, which is nested: all elements go into one list"),
+    ],
+)
+def test_generate_says_how_many_elements_an_input_takes(value: Any, hint: str) -> None:
+    model = describe("m", {"max_batch_size": 4, "inputs": [["IN0", "FP32", [4]]]})
+    with pytest.raises(InvalidArgument) as caught:
+        parse_generate(json.dumps({"IN0": value}).encode(), description=model, version=None, received_ns=0)
+    assert caught.value.message.startswith("The schema can not convert input 'IN0' to tensor with proper shape; ")
+    assert caught.value.message.endswith(hint)
+
+
+def test_generate_takes_an_object() -> None:
+    with pytest.raises(InvalidArgument, match=r"non-object; expected an object of names and values, got an array$"):
+        parse_generate(b"[1, 2]", description=MODEL, version=None, received_ns=0)
 
 
 def test_fields_reach_the_request() -> None:
@@ -141,7 +205,9 @@ def test_one_byte_order_mark_is_passed_over() -> None:
 
 
 def test_long_broken_documents_get_the_parsers_words() -> None:
-    with pytest.raises(InvalidArgument, match=r"^failed to parse the request JSON buffer: .+\. at [0-9]+$"):
+    with pytest.raises(
+        InvalidArgument, match=r"^failed to parse the request JSON buffer: .+\. at [0-9]+; expected JSON, got .*$"
+    ):
         parse_infer(b"[" + b"1," * 100_000 + b"]", header_length=None, description=MODEL, version=None, received_ns=0)
 
 

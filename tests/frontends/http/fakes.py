@@ -12,12 +12,17 @@ from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument, NotFound, TpyError
 from tpy.messages import (
     DataType,
+    ExecutedBatch,
     IndexEntry,
     InferenceRequest,
     InferenceResponse,
+    InstanceActivity,
+    InstanceState,
     LoadRequest,
     LogSettings,
+    ModelCounters,
     ModelDescription,
+    ModelExplanation,
     ModelState,
     ModelStatistics,
     ServerMetadata,
@@ -225,6 +230,16 @@ class FakeDiagnostics:
                 memory_usage=(MemoryUsage(kind="CPU", id=0, byte_size=9),),
             )
         ]
+
+    async def counters(self) -> Sequence[ModelCounters]:
+        return [ModelCounters(name="m", version=1, requests=2, latency_ns=7, queue_ns=7, executions=2, memory_bytes=9)]
+
+    async def explain(self, model_name: str, version: int | None = None) -> Sequence[ModelExplanation]:
+        if model_name != "m":
+            raise InvalidArgument(f"requested model '{model_name}' is not available")
+        batch = ExecutedBatch(begin_ns=5, end_ns=7, batch_size=2)
+        instance = InstanceActivity(name="m_0", kind="KIND_CPU", state=InstanceState.EXECUTING, held=1, recent=(batch,))
+        return [ModelExplanation(name="m", version=1, instances=(instance,), batch_sizes={2: 3}, advice=("Do less.",))]
 
     def log_settings(self) -> LogSettings:
         return self.settings

@@ -14,7 +14,7 @@ from tpy.clock import SystemClock
 from tpy.frontends.http import BoundAddress, HttpOptions, serve_http
 from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.serving import create_port
-from tpy.frontends.transport import StreamWire
+from tpy.frontends.transport import Ends, StreamWire
 from tpy.services import Services
 
 from .fakes import FakeServices
@@ -157,6 +157,6 @@ async def in_memory(services: FakeServices, **changes: object) -> AsyncIterator[
     port = create_port(options(**changes), services, SystemClock())
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Http1Connection(port, StreamWire(theirs), client=None, server=None).run)
+        nursery.start_soon(Http1Connection(port, StreamWire(theirs), Ends()).run)
         yield Client(ours)
         nursery.cancel_scope.cancel()

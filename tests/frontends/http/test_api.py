@@ -54,6 +54,64 @@ STATISTICS = {
         }
     ]
 }
+NONE = {"p50_ns": 0, "p90_ns": 0, "p99_ns": 0}
+EXPLANATIONS = {
+    "explanations": [
+        {
+            "name": "m",
+            "version": 1,
+            "namespace": "",
+            "state": "READY",
+            "reason": "",
+            "now_ns": 0,
+            "batching": {
+                "scheduler": "default",
+                "max_batch_size": 0,
+                "preferred_batch_sizes": [],
+                "queue_delay_ns": 0,
+                "decoupled": False,
+                "max_inflight_requests": 0,
+            },
+            "activity": {
+                "queue": {
+                    "waits_for": "nothing",
+                    "executing": 0,
+                    "prefetched": 0,
+                    "levels": [],
+                    "due_ns": None,
+                    "sequences": None,
+                },
+                "cache": None,
+                "resources": [],
+                "members": [],
+                "called": [],
+            },
+            "instances": [
+                {
+                    "name": "m_0",
+                    "kind": "KIND_CPU",
+                    "device_id": 0,
+                    "state": "executing",
+                    "reason": "",
+                    "executing_ns": 0,
+                    "held": 1,
+                    "credit": 1,
+                    "batches": 0,
+                    "recent": [{"begin_ns": 5, "end_ns": 7, "batch_size": 2}],
+                }
+            ],
+            "recent": {"window_ns": 0, "batches": 0, "batch_size_mean": 0.0, "execution_ns_mean": 0, "busy": 0.0},
+            "latency": {"requests": 0, "total": NONE, "queue": NONE},
+            "batch_sizes": {"2": 3},
+            "succeeded": 0,
+            "failed": 0,
+            "queue_ns_mean": 0,
+            "compute_ns_mean": 0,
+            "limit": "nothing",
+            "advice": ["Do less."],
+        }
+    ]
+}
 INDEX = [
     {"name": "broken", "version": "1", "state": "UNAVAILABLE", "reason": "Internal: no"},
     {"name": "m", "version": "1", "state": "READY"},
@@ -131,6 +189,9 @@ EXCHANGES: list[tuple[bytes, int, object]] = [
     (get("/v2/models/stats"), 200, STATISTICS),
     (get("/v2/models/m/stats"), 200, STATISTICS),
     (get("/v2/models/m/versions/1/stats"), 200, STATISTICS),
+    (get("/v2/models/m/explain"), 200, EXPLANATIONS),
+    (get("/v2/models/m/versions/1/explain"), 200, EXPLANATIONS),
+    (get("/v2/models/x/explain"), 400, {"error": "requested model 'x' is not available"}),
     (get("/v2/models/x/stats"), 400, {"error": "requested model 'x' is not available"}),
     (post("/v2/repository/index", ""), 200, INDEX),
     (post("/v2/repository/index", '{"ready": true}'), 200, INDEX[1:2]),
@@ -155,7 +216,7 @@ EXCHANGES: list[tuple[bytes, int, object]] = [
     (
         post("/v2/repository/models/m/load", "{"),
         400,
-        {"error": "failed to parse the request JSON buffer: Missing a name for object member. at 1"},
+        {"error": "failed to parse the request JSON buffer: Missing a name for object member. at 1; expected JSON, got { >>> "},
     ),
     (post("/v2/repository/models/m/unload", ""), 200, None),
     (post("/v2/repository/models/m/unload", '{"parameters": {"unload_dependents": true, "other": 1}}'), 200, None),
@@ -178,7 +239,11 @@ EXCHANGES: list[tuple[bytes, int, object]] = [
         {"error": "attempt to access JSON non-unsigned-integer as unsigned-integer"},
     ),
     (post("/v2/logging", '{"log_format": 1}'), 400, {"error": "attempt to access JSON non-string as string"}),
-    (post("/v2/logging", ""), 400, {"error": "failed to parse the request JSON buffer: The document is empty. at 0"}),
+    (
+        post("/v2/logging", ""),
+        400,
+        {"error": "failed to parse the request JSON buffer: The document is empty. at 0; expected JSON, got no body"},
+    ),
     (get("/v2/trace/setting"), 200, TRACE),
     (get("/v2/models/m/trace/setting"), 200, TRACE),
     (get("/v2/models/x/trace/setting"), 400, {"error": "Request for unknown model : x"}),
@@ -257,7 +322,7 @@ async def test_exchanges(client: Client, request_bytes: bytes, status: int, body
     elif body is not ...:
         assert answer.document == body
         assert answer.headers["content-type"] == "application/json"
-    assert "allow" not in answer.headers
+    assert ("allow" in answer.headers) == (status == 405)
 
 
 async def test_status_lines_and_headers_are_tritons() -> None:

@@ -14,7 +14,7 @@ from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.parser import RequestParser
 from tpy.frontends.http.serving import create_port
-from tpy.frontends.transport import StreamWire
+from tpy.frontends.transport import Ends, StreamWire
 
 from .fakes import FakeServices
 from .harness import INFER, Client, options, post, running
@@ -116,7 +116,7 @@ async def test_a_large_body_is_taken_from_the_socket_in_pieces() -> None:
     wire = _Watched(server_side)
     port = create_port(options(), FakeServices(), SystemClock())
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Http1Connection(port, wire, client=None, server=None).run)
+        nursery.start_soon(Http1Connection(port, wire, Ends()).run)
         client = Client(client_side)
         assert (await client.ask(large(size=size))).status == 400
         await client_side.aclose()

@@ -18,7 +18,7 @@ import tritonclient.http
 from tpy.clock import SystemClock
 from tpy.errors import InvalidArgument, Unavailable
 from tpy.frontends.http import HttpOptions
-from tpy.frontends.metrics_http import serve_metrics
+from tpy.frontends.metrics_http import asks_for_openmetrics, serve_metrics
 from tpy.frontends.transport import StreamWire, TlsOptions, size_of, unsent
 from tpy.limits import TLS_HANDSHAKE_S_MAX
 from tpy.units import KIB
@@ -183,15 +183,40 @@ async def test_the_stock_client_gets_right_answers() -> None:
     assert dict(services.repository.loads[0].files) == {"1/model": b"content"}
 
 
+PROMETHEUS = (
+    "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+    "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+)
+"""The header of Prometheus 2.42."""
+
+
+@pytest.mark.parametrize(
+    ("accept", "asks"),
+    [
+        (PROMETHEUS, True),
+        ("Application/OpenMetrics-Text", True),
+        ("application/openmetrics-text;q=0.5, text/plain;q=0.5", True),
+        ("text/plain, application/openmetrics-text;q=0.5", False),
+        ("application/openmetrics-text;q=0", False),
+        ("application/openmetrics-text;q=high", False),
+        ("text/plain;version=0.0.4;q=0.5", False),
+        ("*/*", False),
+        ("", False),
+    ],
+)
+def test_who_gets_openmetrics(accept: str, asks: bool) -> None:
+    assert asks_for_openmetrics(accept) is asks
+
+
 async def test_the_metrics_port() -> None:
     scrapes = 0
 
-    async def render() -> bytes:
+    async def render(*, openmetrics: bool) -> bytes:
         nonlocal scrapes
         scrapes += 1
-        if scrapes > 2:
+        if scrapes > 3:
             raise RuntimeError("a bug")
-        return b"nv_inference_count 3\n"
+        return b"# EOF\n" if openmetrics else b"nv_inference_count 3\n"
 
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
@@ -201,6 +226,9 @@ async def test_the_metrics_port() -> None:
             answer = await client.ask(get(path))
             assert (answer.status, answer.body) == (200, b"nv_inference_count 3\n")
             assert answer.headers["content-type"] == "text/plain; charset=utf-8"
+        answer = await client.ask(get("/metrics", f"Accept: {PROMETHEUS}"))
+        assert (answer.status, answer.body) == (200, b"# EOF\n")
+        assert answer.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
         for path in ("/", "/other/path"):
             answer = await client.ask(get(path))
             assert (answer.status, answer.body) == (200, b"")

@@ -9,7 +9,7 @@ import trio.testing
 from tpy.clock import SystemClock
 from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.serving import create_port
-from tpy.frontends.transport import StreamWire
+from tpy.frontends.transport import Ends, StreamWire
 from tpy.limits import HTTP_STOP_IDLE_S
 
 from .fakes import FakeServices
@@ -95,7 +95,7 @@ async def test_a_body_that_makes_progress_is_waited_for(autojump_clock: trio.tes
     ours, theirs = trio.testing.memory_stream_pair()
     request = infer(*range(40))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Http1Connection(port, StreamWire(theirs), client=None, server=None).run)
+        nursery.start_soon(Http1Connection(port, StreamWire(theirs), Ends()).run)
         half = len(request) - 40
         await ours.send_all(request[:half])
         await trio.testing.wait_all_tasks_blocked()
@@ -114,7 +114,7 @@ async def test_a_refused_client_that_stays_does_not_hold_up_the_stop(
     port = create_port(options(), FakeServices(), SystemClock())
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Http1Connection(port, StreamWire(theirs), client=None, server=None).run)
+        nursery.start_soon(Http1Connection(port, StreamWire(theirs), Ends()).run)
         if not before_s:
             port.begin_drain()
         await ours.send_all(b"nonsense\r\n\r\n")

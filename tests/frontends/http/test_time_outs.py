@@ -15,7 +15,7 @@ from tpy.frontends.http.message import HttpReply
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.replies import ReplyQueue
 from tpy.frontends.http.serving import create_port
-from tpy.frontends.transport import StreamWire
+from tpy.frontends.transport import Ends, StreamWire
 
 from .fakes import FakeServices
 from .harness import INFER, get, in_memory, infer, options, running
@@ -88,7 +88,7 @@ async def unread(
     """A connection whose client has sent one request and takes nothing. The block is left when the connection is over."""
     port = create_port(options(write_timeout_s=write_timeout_s), services, SystemClock())
     ours, theirs = trio.testing.lockstep_stream_pair()
-    connection = Http1Connection(port, StreamWire(theirs), client=None, server=None)
+    connection = Http1Connection(port, StreamWire(theirs), Ends())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.run)
         await ours.send_all(infer(1))
@@ -150,7 +150,7 @@ async def test_a_connection_accepted_in_the_moment_of_a_stop_ends_soon(mock_cloc
     port.begin_drain()
     ours, theirs = trio.testing.memory_stream_pair()
     began_s = trio.current_time()
-    await Http1Connection(port, StreamWire(theirs), client=None, server=None).run()
+    await Http1Connection(port, StreamWire(theirs), Ends()).run()
     assert trio.current_time() - began_s <= 1
     assert await ours.receive_some() == b""
 

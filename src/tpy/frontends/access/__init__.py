@@ -3,6 +3,7 @@
 core/policy.py has the rules, config.py the file, tokens.py verifies JSON Web Tokens, gate.py puts them together for the ports.
 """
 
+from tpy.frontends.access.core.policy import ALL_ROLES
 from tpy.frontends.access.gate import (
     CREDENTIAL_NAMES,
     INFER,
@@ -13,6 +14,19 @@ from tpy.frontends.access.gate import (
     gate_of,
     read_auth,
     roles_for,
+    submit,
 )
 
-__all__ = ["CREDENTIAL_NAMES", "INFER", "OBSERVE", "AuthOptions", "Caller", "Gate", "gate_of", "read_auth", "roles_for"]
+__all__ = [
+    "ALL_ROLES",
+    "CREDENTIAL_NAMES",
+    "INFER",
+    "OBSERVE",
+    "AuthOptions",
+    "Caller",
+    "Gate",
+    "gate_of",
+    "read_auth",
+    "roles_for",
+    "submit",
+]

@@ -7,7 +7,7 @@ import secrets
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
@@ -83,8 +83,7 @@ def read_auth_config(path: str) -> AuthConfig:
     try:
         config = msgspec.convert(document, AuthConfig)
     except msgspec.ValidationError as error:
-        hint = "; `tpy auth-key` makes a key and its entry" if "sha256" in str(error) else ""
-        raise InvalidArgument(f"--auth-config: '{path}': {error}{hint}") from None
+        raise InvalidArgument(f"--auth-config: '{path}': {_without_value(str(error))}") from None
     for kind, values in (
         ("names of keys", [key.name for key in config.keys]),
         ("keys", [key.sha256 for key in config.keys]),
@@ -93,6 +92,17 @@ def read_auth_config(path: str) -> AuthConfig:
         if len(set(values)) != len(values):
             raise InvalidArgument(f"--auth-config: '{path}': expected different {kind}, two entries have the same")
     return config
+
+
+def _without_value(error: str) -> str:
+    """Returns the text of an error of msgspec, with what was expected in place of the value that came."""
+    if "sha256" in error:
+        return f"{error}; `tpy auth-key` makes a key and its entry"
+    _, wrong, place = error.partition(" - at ")
+    if not error.startswith("Invalid enum value"):
+        return error
+    expected = get_args(Algorithm) if "algorithms" in place else [role.value for role in Role]
+    return f"Expected one of {', '.join(expected)}{wrong}{place}"
 
 
 def new_key() -> str:

@@ -105,6 +105,13 @@ class Caller:
         return counted
 
 
+def submit(
+    caller: Caller | None, model: ResolvedModel, request: InferenceRequest, sink: ResponseSink, now_ns: int
+) -> RequestHandle:
+    """Submit a request of this caller; None: access is not controlled. Raises as Caller.submit."""
+    return model.submit(request, sink) if caller is None else caller.submit(model, request, sink, now_ns)
+
+
 class _Counted:
     """A request that counts in an allowance until it ends: sink of its responses, and its handle."""
 

@@ -54,6 +54,12 @@ _FLAGS = (
         why="messages are not pooled",
         support=Support.IGNORED,
     ),
+    new_flag(
+        "gRPC",
+        "proxy-protocol-grpc",
+        False,
+        "Connections begin with a header of the PROXY protocol (v1, v2), by a balancer, alone, that reaches the port.",
+    ),
     *tls_flags("gRPC", "grpc"),
     new_flag(
         "gRPC",

@@ -36,7 +36,14 @@ _FLAGS = (
         minimum=1,
         maximum=INT64_MAX,
     ),
+    new_flag(
+        "HTTP",
+        "proxy-protocol-http",
+        False,
+        "Connections begin with a header of the PROXY protocol (v1, v2), by a balancer, alone, that reaches the port.",
+    ),
     *tls_flags("HTTP", "http"),
+    new_flag("HTTP", "page-on-http", False, "Serve the page for browsers at /page; at --management-address it is always served."),
     new_flag(
         "HTTP",
         "http-restricted-api",

@@ -32,6 +32,13 @@ _FLAGS = (
         "Tokens to generate for requests that do not say how many.",
         minimum=1,
     ),
+    new_flag(
+        "OpenAI",
+        "openai-tool-call-parser",
+        "none",
+        "Form of the calls of tools in the texts of models that do not say it by their parameter tool_call_parser.",
+        choices=("none", "llama3", "mistral"),
+    ),
 )
 
 FRONTEND = Frontend(
@@ -39,4 +46,5 @@ FRONTEND = Frontend(
     service="OpenAI HTTPService",
     module="tpy.frontends.openai.frontend",
     flags=_FLAGS,
+    checks_access=True,
 )

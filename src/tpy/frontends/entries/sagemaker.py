@@ -67,4 +67,5 @@ FRONTEND = Frontend(
     engine_only=True,  # it registers repositories, and knows which
     flags=_FLAGS,
     platform=_platform,
+    checks_access=True,
 )

@@ -62,4 +62,5 @@ FRONTEND = Frontend(
     engine_only=True,  # it shows the metrics
     flags=_FLAGS,
     platform=_platform,
+    checks_access=True,
 )

@@ -9,7 +9,7 @@ from tpy.echo import echo
 from tpy.errors import Forbidden, InvalidArgument
 from tpy.frontends.access import CREDENTIAL_NAMES, Caller, Gate
 from tpy.frontends.header_pattern import HeaderPattern
-from tpy.frontends.http.options import RestrictedApi
+from tpy.frontends.restrictions import MANAGEMENT, RestrictedApi, not_managed_here
 
 _RESERVED = frozenset({"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"})
 _RESERVED_PREFIX = "triton_"
@@ -18,8 +18,16 @@ _RESERVED_PREFIX = "triton_"
 class HeaderPolicy:
     """Built once from the options. Raises InvalidArgument for a pattern that is not a regular expression."""
 
-    def __init__(self, *, restricted: Sequence[RestrictedApi], forward_pattern: str, gate: Gate | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        restricted: Sequence[RestrictedApi],
+        forward_pattern: str,
+        gate: Gate | None = None,
+        managed_elsewhere: bool = False,
+    ) -> None:
         self.gate = gate
+        self._managed_elsewhere = managed_elsewhere
         self._keys = {
             api: (group.header, group.header.lower().encode(), group.value.encode()) for group in restricted for api in group.apis
         }
@@ -30,6 +38,11 @@ class HeaderPolicy:
         key = self._keys.get(api)
         if key is not None and not hmac.compare_digest(fields.get(key[1], b""), key[2]):
             raise Forbidden(f"This API is restricted, expecting header '{key[0]}'")
+
+    def require_here(self, api: str) -> None:
+        """Raise Forbidden for an API that another port serves."""
+        if self._managed_elsewhere and api in MANAGEMENT:
+            raise not_managed_here()
 
     def identify(self, fields: Mapping[bytes, bytes]) -> Caller | None:
         """Returns who has sent these header fields; None: access is not controlled. Raises Unauthenticated."""

@@ -31,7 +31,7 @@ from tpy.frontends.http.parser import Phase, RequestParser
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.quart_bridge import QuartExchange
 from tpy.frontends.http.replies import CONTINUE, Pending, ReplyQueue
-from tpy.frontends.transport import GONE, Demand, Wire
+from tpy.frontends.transport import GONE, BoundAddress, Demand, Ends, Wire
 from tpy.units import KIB
 
 _RECEIVE_BYTES = 64 * KIB
@@ -43,19 +43,19 @@ _LINGER_STOP_S = 1.0
 _PROBE_PAUSE_S_MIN = 0.002
 _PROBE_PAUSE_S_MAX = 0.25
 
-Address = tuple[str, int] | None
-
 
 class Http1Connection:
     """Serves `wire` and owns it. One instance, one `run`."""
 
-    def __init__(self, port: HttpPort, wire: Wire, *, client: Address, server: Address) -> None:
+    def __init__(self, port: HttpPort, wire: Wire, ends: Ends) -> None:
         self.receive_bytes_max = _RECEIVE_BYTES
         self._port = port
         self._options = port.options
         self._wire = wire
-        self._addresses = (client, server)
-        self._peer = "" if client is None else f"{client[0]}:{client[1]}"
+        self._addresses = _pair(ends.client), _pair(ends.server)
+        self._peer = str(ends.client) if ends.client.host else ""
+        self._begun_ns = 0
+        """The time at which the request began that has not arrived completely; 0: there is none."""
         self._tasks = TaskGroup()
         self._scope = trio.CancelScope()
         self._parser = RequestParser(max_input_size=port.options.max_input_size, bodies=port.bodies)
@@ -70,7 +70,7 @@ class Http1Connection:
         self._alone: QuartExchange | None = None
         self._alone_request: HttpRequest | None = None
         self._is_taking_up = False
-        self._pump_waits = False
+        self._takes_up_later = False
         """A task is to take up more in a later turn of the loop."""
         self._paused = False
         """The wire is to read nothing until there is room for it."""
@@ -156,19 +156,33 @@ class Http1Connection:
 
     def buffer_updated(self, count: int) -> Demand:
         self._eof = not count
+        before = len(self._parser.complete)
         self._parser.bulk_received(count)
+        self._note_begin(before)
         self._after_bytes()
         return self._demand()
 
     def data_received(self, data: bytes) -> Demand:
         self._eof = not data
         if not self._parser.ended and self._parser.fatal is None:  # else nothing to us, but we see the peer leave
+            before = len(self._parser.complete)
             self._parser.feed(data)
+            if self._begun_ns or self._parser.phase is not Phase.IDLE:
+                self._note_begin(before)
             self._after_bytes()
         return self._demand()
 
     def proceed(self) -> Demand:
         return self._demand()
+
+    def _note_begin(self, before: int) -> None:
+        """Note when a request began of which a part has arrived; `before` were complete already."""
+        parser = self._parser
+        if self._begun_ns and len(parser.complete) > before:
+            parser.complete[before].begun_ns = self._begun_ns
+            self._begun_ns = 0
+        if not self._begun_ns and parser.phase is not Phase.IDLE:
+            self._begun_ns = self._port.clock.now_ns()
 
     def _demand(self) -> Demand:
         if self._replies.closing:
@@ -255,9 +269,9 @@ class Http1Connection:
                 if refusal is None and inference is None and len(replies):
                     break
                 if begun == limits.HTTP_PIPELINED_REQUESTS_MAX:  # answered at once, all of them: others have their turn
-                    if not self._pump_waits:
-                        self._pump_waits = True
-                        self._tasks.spawn(self._pump_later)
+                    if not self._takes_up_later:
+                        self._takes_up_later = True
+                        self._tasks.spawn(self._take_up_later)
                     break
                 begun += 1
                 arrived.popleft()
@@ -268,6 +282,7 @@ class Http1Connection:
                     bytes_held=len(request.body),
                 )
                 if refusal is not None:
+                    self._count(refusal)
                     self._give_back(request)
                     replies.fill(pending, refusal)
                 elif endpoint is not None and inference is not None:
@@ -277,18 +292,25 @@ class Http1Connection:
             if self._parser.fatal is not None and not arrived and not self._refused:
                 self._refused = True
                 pending = replies.reserve(version="1.1", keep_alive=False, head_only=False, bytes_held=0)
+                self._count(self._parser.fatal)
                 replies.fill(pending, self._parser.fatal)
         finally:
             self._is_taking_up = False
 
-    async def _pump_later(self) -> None:
+    def _count(self, refusal: HttpReply) -> None:
+        """Count a body that is too large, or for which there is no room; other refusals of HTTP's are of no request."""
+        if refusal.counted_as and self._port.endpoint is not None:
+            self._port.endpoint.services.refusals.count(refusal.counted_as)
+
+    async def _take_up_later(self) -> None:
         await self._port.turns.wait()
-        self._pump_waits = False
+        self._takes_up_later = False
         self._on_progress()
 
     def _infer(self, pending: Pending, request: HttpRequest, endpoint: InferEndpoint, model: str, version: str | None) -> None:
         request.received_ns = endpoint.clock.now_ns()
-        request.record = open_record(endpoint.services.observers, request, "http", model, self._peer, request.received_ns)
+        request.peer = self._peer
+        request.record = open_record(endpoint.services.observers, request, "http", model, request.received_ns)
         call = endpoint.call(request, model, version, answered=partial(self._on_answer, pending))
         pending.cancel = call.cancel
         if call.begin_nowait():
@@ -384,6 +406,10 @@ class Http1Connection:
     def _hurry(self) -> None:
         """The server stops: who reads a refusal has a moment left for it."""
         self._lingering.deadline = min(self._lingering.deadline, trio.current_time() + _LINGER_STOP_S)
+
+
+def _pair(end: BoundAddress) -> tuple[str, int] | None:
+    return (end.host, end.port) if end.host else None
 
 
 class _Discard:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from typing import Final
 
+import msgspec
 import orjson
 import trio
 
@@ -40,6 +42,7 @@ _DONE: Final = HttpReply()
 _NO_REPOSITORY_NAME: Final = "'repository_name' specification is not supported"
 _NON_OBJECT: Final = "attempt to get members for non-object"
 _FILE_PREFIX: Final = "file:"
+_NOT_GIVEN: Final = object()
 _TRACE_LEVEL: Final = "trace_level"
 _TRACE_SETTINGS: Final = frozenset((_TRACE_LEVEL, "trace_rate", "trace_count", "log_frequency", "trace_file"))
 
@@ -93,6 +96,10 @@ class ControlApi:
         found = await self._services.diagnostics.statistics(model, parse_version(version))
         return _json({"model_stats": [_statistics(entry) for entry in found]})
 
+    async def explain(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
+        found = await self._services.diagnostics.explain(model, parse_version(version))
+        return json_reply(msgspec.json.encode({"explanations": found}))
+
     # Repository
 
     async def index(self, request: HttpRequest, *, repository: str = "") -> HttpReply:
@@ -114,6 +121,30 @@ class ControlApi:
         await self._services.repository.load(load)
         return _DONE
 
+    async def check(self, request: HttpRequest, *, model: str, repository: str = "") -> HttpReply:
+        """Checks the configuration of a load call, or without one that of the repository."""
+        _refuse_repository(repository)
+        checks = self._services.checks
+        if checks is None:
+            raise Unsupported("configurations are checked by the server's own process: see --management-address")
+        document = await self._document(request.body)
+        given: str | None = None
+        if (config := _parameters(document).get("config", _NOT_GIVEN)) is not _NOT_GIVEN:
+            if not isinstance(config, str | LongString):
+                raise InvalidArgument(NON_STRING)
+            given = config.decode() if isinstance(config, LongString) else config
+        found = await checks.check_config(model, given)
+        return _json(
+            {
+                "problems": msgspec.to_builtins(found.problems),
+                "file": found.file,
+                "text": found.text,
+                "config": orjson.loads(found.config_json) if found.config_json else None,
+                "versions": [str(version) for version in found.versions],
+                "selected": [str(version) for version in found.selected],
+            }
+        )
+
     async def unload(self, request: HttpRequest, *, model: str, repository: str = "") -> HttpReply:
         _refuse_repository(repository)
         dependents = _parameters(await self._document(request.body)).get("unload_dependents", False)
@@ -134,8 +165,30 @@ class ControlApi:
         await self._services.diagnostics.update_log_settings(_changed(self._services.diagnostics.log_settings(), changes))
         return self._log_settings()
 
+    async def log_tail(self, request: HttpRequest) -> HttpReply:
+        """The log's newest lines, those after the number `after` of the query."""
+        log = self._services.log
+        if log is None:
+            raise Unsupported("the newest lines of the log are kept by the server's own process: see --management-address")
+        after = _number(request.target, "after")
+        lines = [{"number": line.number, "text": line.text} for line in log.lines_after(after)]
+        return json_reply(orjson.dumps({"lines": lines}), headers=(("Cache-Control", "no-store"),))
+
     async def trace_settings(self, request: HttpRequest, *, model: str = "") -> HttpReply:
         return await self._trace_settings(model, None)
+
+    async def recent_traces(self, request: HttpRequest) -> HttpReply:
+        """The newest traced requests, those after the number `after` of the query."""
+        traces = self._services.traces
+        if traces is None:
+            raise Unsupported("the newest traces are kept by the server's own process: see --management-address")
+        found = traces.recent_after(_number(request.target, "after"))
+        return json_reply(msgspec.json.encode({"traces": found}), headers=(("Cache-Control", "no-store"),))
+
+    async def labels(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
+        """The labels of each output that has any."""
+        outputs = self._services.inference.resolve(model, parse_version(version)).description.outputs
+        return _json({"labels": {output.name: list(output.labels) for output in outputs if output.labels}})
 
     async def update_trace_settings(self, request: HttpRequest, *, model: str = "") -> HttpReply:
         updates = _trace_updates(await self._document(request.body, required=True))
@@ -170,6 +223,15 @@ class ControlApi:
         if is_heavy(body):
             return await run_in_thread(_object_of, body, limiter=self._threads)
         return _object_of(body) if required or len(body) else {}
+
+
+def _number(target: bytes, name: str) -> int:
+    """The number of this name in the query of a request target, 0 when there is none. Raises InvalidArgument."""
+    fields = [field.partition("=") for field in target.partition(b"?")[2].decode("latin-1").split("&")]
+    texts = [text for key, _, text in fields if key == name]
+    if any(re.fullmatch("[0-9]{1,18}", text) is None for text in texts):
+        raise InvalidArgument(f"expected '{name}' to be a number, got '{echo(texts[-1])}'")
+    return int(texts[-1]) if texts else 0
 
 
 def _health(good: bool) -> HttpReply:

@@ -12,6 +12,7 @@ from tpy.frontends.access import read_auth
 from tpy.frontends.header_pattern import checked_pattern
 from tpy.frontends.http.options import HttpOptions, parse_restricted_apis
 from tpy.frontends.http.serving import serve_http as serve
+from tpy.frontends.restrictions import is_managed_elsewhere
 from tpy.frontends.transport import read_tls
 
 __all__ = ["Options", "read_options", "serve"]
@@ -29,7 +30,9 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     reuse_http_port: bool
     http_header_forward_pattern: str
     http_max_input_size: int
+    proxy_protocol_http: bool
     http_restricted_api: tuple[str, ...]
+    page_on_http: bool
 
 
 def read_options(values: Mapping[str, Value]) -> HttpOptions | None:
@@ -45,6 +48,9 @@ def read_options(values: Mapping[str, Value]) -> HttpOptions | None:
         header_forward_pattern=checked_pattern(v.http_header_forward_pattern, flag="http-header-forward-pattern"),
         restricted=parse_restricted_apis(v.http_restricted_api),
         auth=read_auth(values),
+        page=v.page_on_http,
+        managed_elsewhere=is_managed_elsewhere(values),
         tls=read_tls(values, "HTTP"),
+        proxy_protocol=v.proxy_protocol_http,
         drain_timeout_s=float(v.exit_timeout_secs + limits.ANSWERS_STOP_S),
     )

@@ -14,13 +14,15 @@ import msgspec
 import trio
 
 from tpy import limits
-from tpy.errors import Cancelled, InvalidArgument, TpyError
+from tpy.errors import InvalidArgument, TpyError
+from tpy.frontends.access import submit
 from tpy.frontends.http import codec
 from tpy.frontends.http.infer import InferEndpoint, open_record, parse_version, unexpected_error_reply
 from tpy.frontends.http.message import HttpReply, HttpRequest, json_reply
-from tpy.frontends.threads import run_in_thread
+from tpy.frontends.threads import forget_trace, run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse
-from tpy.services import RequestHandle, ResolvedModel, held
+from tpy.messages.records import RequestRecord
+from tpy.services import RequestHandle, held
 
 _Encoded = TypeVar("_Encoded")
 
@@ -47,15 +49,16 @@ class StreamReply(msgspec.Struct, frozen=True, kw_only=True):
 
     status: int = 200
     content_type: str = EVENT_STREAM_TYPE
+    headers: tuple[tuple[str, str], ...] = ()
     body: StreamBody
 
 
 class Responses:
-    """The sink of one request, and where its handler waits. `ended` is called once, with the error if there is one."""
+    """The sink of one request, and where its handler waits. `record` is that of the request, if it is observed."""
 
-    def __init__(self, *, decoupled: bool, ended: Callable[[TpyError | None], None] | None = None) -> None:
+    def __init__(self, *, decoupled: bool, record: RequestRecord | None = None) -> None:
         self.ended = False
-        self._on_end = ended
+        self._record = record
         self._decoupled = decoupled
         self._handle: RequestHandle | None = None
         self._waiting: list[InferenceResponse] = []
@@ -74,8 +77,6 @@ class Responses:
             self.ended = True
             self._handle.cancel()
             self._handle = None
-            if self._on_end is not None:
-                self._on_end(Cancelled(""))
 
     def deliver(self, response: InferenceResponse) -> None:
         """Take one (ResponseSink)."""
@@ -85,8 +86,8 @@ class Responses:
             self.ended = True
             # It refers to us and to the request's tensors, which would stay until the garbage collector finds the circle.
             self._handle = None
-            if self._on_end is not None:
-                self._on_end(response.error)
+            if self._record is not None and response.error is not None:
+                self._record.fail(response.error)
         # A final flag alone ends the answer; it is not a part of it.
         if not (self._decoupled and response.final and response.error is None and not response.outputs):
             self._waiting.append(response)
@@ -181,24 +182,7 @@ class GenerateApi:
 
     async def _begin(self, request: HttpRequest, model: str, version: str | None) -> Responses:
         endpoint = self._endpoint
-        record = open_record(endpoint.services.observers, request, "generate", model, "", endpoint.clock.now_ns())
-        if record is None:
-            return await self._submit(request, model, version, None)
-
-        def ended(error: TpyError | None) -> None:
-            record.finish(endpoint.clock.now_ns(), *(("", "") if error is None else (error.code.value, error.message)))
-
-        request.record = record
-        try:
-            return await self._submit(request, model, version, ended)
-        except TpyError as error:
-            ended(error)
-            raise
-
-    async def _submit(
-        self, request: HttpRequest, model: str, version: str | None, ended: Callable[[TpyError | None], None] | None
-    ) -> Responses:
-        endpoint = self._endpoint
+        request.record = open_record(endpoint.services.observers, request, "generate", model, endpoint.clock.now_ns())
         encoding = request.fields.get(b"content-encoding", b"identity")
         if encoding not in (b"identity", b""):
             raise InvalidArgument("Unsupported content-encoding, only 'identity' is supported.")
@@ -216,30 +200,17 @@ class GenerateApi:
             )
             return parsed if request.record is None else msgspec.structs.replace(parsed, record=request.record)
 
-        def submit(parsed: InferenceRequest, sink: Responses) -> RequestHandle:
-            if request.caller is None:
-                return resolved.submit(parsed, sink)
-            return request.caller.submit(resolved, parsed, sink, endpoint.clock.now_ns())
+        def begun(parsed: InferenceRequest) -> Responses:
+            request.body = b""
+            request.submitted = True
+            responses = Responses(decoupled=resolved.description.decoupled, record=request.record)
+            responses.begin(lambda sink: submit(request.caller, resolved, parsed, sink, endpoint.clock.now_ns()))
+            return responses
 
         if codec.is_heavy(request.body):
             with held(resolved):
-                parsed = await run_in_thread(parse, limiter=endpoint.threads)
-                request.body = b""
-                return _submitted(resolved, parsed, ended, submit)
-        parsed = parse()
-        request.body = b""
-        return _submitted(resolved, parsed, ended, submit)
-
-
-def _submitted(
-    model: ResolvedModel,
-    request: InferenceRequest,
-    ended: Callable[[TpyError | None], None] | None,
-    submit: Callable[[InferenceRequest, Responses], RequestHandle],
-) -> Responses:
-    responses = Responses(decoupled=model.description.decoupled, ended=ended)
-    responses.begin(lambda sink: submit(request, sink))
-    return responses
+                return begun(await run_in_thread(parse, limiter=endpoint.threads))
+        return begun(parse())
 
 
 class _Event(NamedTuple):
@@ -254,6 +225,7 @@ def _event(path: str, response: InferenceResponse) -> _Event:
     try:
         return _Event(200, codec.encode_generate(response))
     except TpyError as error:
+        forget_trace(error)
         return _Event(codec.HTTP_STATUS[error.code], codec.encode_error(error))
     except Exception:
         reply = unexpected_error_reply(path)

@@ -22,7 +22,7 @@ import trio
 from tpy import limits
 from tpy.clock import Clock
 from tpy.echo import echo
-from tpy.errors import ErrorCode, Internal, InvalidArgument, InvariantViolation, TpyError, Unsupported
+from tpy.errors import ErrorCode, Internal, InvalidArgument, InvariantViolation, TooManyRequests, TpyError, Unsupported
 from tpy.frontends.access import INFER, Caller
 from tpy.frontends.bytes_tensor import elements_size
 from tpy.frontends.core.budget import ByteBudget
@@ -30,7 +30,7 @@ from tpy.frontends.http import codec
 from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, error_reply
 from tpy.frontends.shared_memory import LongCopy, TensorResolver
-from tpy.frontends.threads import run_in_thread
+from tpy.frontends.threads import forget_trace, run_in_thread
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelDescription
 from tpy.messages.records import RequestRecord
 from tpy.observers import RequestObservers
@@ -79,14 +79,22 @@ def parse_version(text: str | None) -> int | None:
 
 
 def open_record(
-    observers: RequestObservers, request: HttpRequest, protocol: str, model: str, peer: str, received_ns: int
+    observers: RequestObservers, request: HttpRequest, protocol: str, model: str, received_ns: int
 ) -> RequestRecord | None:
     """A record of an inference request over HTTP; None when nobody observes."""
-    if not observers.active:
+    active = observers.active
+    if not active:
         return None
     headers = {name.decode(): request.fields[name].decode("latin-1") for name in _TRACE_FIELDS if name in request.fields}
     return observers.open(
-        protocol, model=model, peer=peer, headers=headers, received_ns=received_ns, request_bytes=len(request.body)
+        protocol,
+        model=model,
+        peer=request.peer,
+        headers=headers,
+        begun_ns=request.begun_ns,
+        received_ns=received_ns,
+        request_bytes=request.sent_bytes or len(request.body),
+        active=active,
     )
 
 
@@ -97,6 +105,14 @@ def finish_record(record: RequestRecord, reply: HttpReply, now_ns: int) -> None:
     else:  # refused before it came to the model, or its answer could not be written
         text = b"".join(reply.parts).decode(errors="replace")
         record.finish(now_ns, HTTPStatus(reply.status).phrase, text, response_bytes=reply.content_length)
+
+
+def finish_records(request: HttpRequest, reply: HttpReply, now_ns: int) -> None:
+    """The same for a request that may have several records: the bytes of the answer are in the line of the first."""
+    if request.record is not None:
+        finish_record(request.record, reply, now_ns)
+    for record in request.further_records:
+        finish_record(record, msgspec.structs.replace(reply, content_length=0), now_ns)
 
 
 def unexpected_error(path: str) -> Internal:
@@ -111,9 +127,10 @@ def unexpected_error_reply(path: str) -> HttpReply:
 
 
 async def infer(endpoint: InferEndpoint, request: HttpRequest, model: str, version: str | None, *, protocol: str) -> HttpReply:
-    """Returns the reply to an inference request, for those who have a task to wait in. Cancelled: so is the request."""
+    """Returns the reply to an inference request, for those who have a task to wait in. Cancelled: so is the request. Its record
+    is finished by whoever sends the reply."""
     request.received_ns = endpoint.clock.now_ns()
-    request.record = open_record(endpoint.services.observers, request, protocol, model, "", request.received_ns)
+    request.record = open_record(endpoint.services.observers, request, protocol, model, request.received_ns)
     answered = trio.Event()
     call = endpoint.call(request, model, version, answered=lambda call: answered.set())
     try:
@@ -124,7 +141,6 @@ async def infer(endpoint: InferEndpoint, request: HttpRequest, model: str, versi
     except BaseException:
         call.cancel()
         raise
-    call.sent(reply)
     return reply
 
 
@@ -141,6 +157,26 @@ class InferEndpoint:
         regions = services.shared_memory.regions
         self.tensors = TensorResolver(regions)
         self.tensors_inline = TensorResolver(regions, inline=True)
+
+    def authorize(self, api: str, request: HttpRequest, model: str | None = None, *, changes: bool = False) -> None:
+        """Raise Forbidden, PermissionDenied or Unauthenticated unless this request may use the API, for `model` if it is about
+        one. For handlers whose route does not say what they do; the sender has been identified."""
+        self.policy.require(api, request.fields)
+        self.policy.require_here(api)
+        if request.caller is not None:
+            request.caller.authorize(api, model, changes=changes)
+
+    def refused(self, request: HttpRequest, protocol: str, model: str, reply: HttpReply, error: TpyError) -> None:
+        """Tell observers of a request for inference that was refused before it was opened for them."""
+        now_ns = self.clock.now_ns()
+        record = open_record(self.services.observers, request, protocol, model, now_ns)
+        if record is not None:
+            record.finish(now_ns, error.code.value, error.message, response_bytes=reply.content_length)
+
+    def count_refusal(self, request: HttpRequest, error: Exception) -> None:
+        """Count a request for inference that was refused with this error before a model had it; models count the others."""
+        if isinstance(error, TpyError) and (not request.submitted or isinstance(error, TooManyRequests)):
+            self.services.refusals.count(error.code.name)
 
     def call(self, request: HttpRequest, model: str, version: str | None, *, answered: Callable[[InferCall], None]) -> InferCall:
         """A call that has not begun. `answered` is called once, from within `begin_nowait`, `finish` or later, unless the call
@@ -210,7 +246,7 @@ class InferCall:
             if choice.region is not None:
                 if output.datatype is DataType.BYTES:
                     elements += output.array.size
-                elif output.array.nbytes > limits.REGION_INLINE_BYTES_MAX:
+                if output.array.nbytes > limits.REGION_INLINE_BYTES_MAX or choice.region.gpu is not None:
                     return True
             elif choice.classification:
                 elements += _CLASS_COST * output.array.size
@@ -238,7 +274,7 @@ class InferCall:
                 return False
             self._submit(model, *decoded)
         except Exception as error:
-            self._refuse(self._reply_of(error))
+            self._refuse(error)
         return True
 
     async def finish(self) -> None:
@@ -251,7 +287,7 @@ class InferCall:
             if not self._cancelled:
                 self._submit(model, *decoded)
         except Exception as error:
-            self._refuse(self._reply_of(error))
+            self._refuse(error)
         finally:
             model.release()
 
@@ -339,10 +375,11 @@ class InferCall:
         try:
             return codec.decompress(request.body, encoding, self._endpoint.max_input_size)
         except Unsupported as error:
-            raise _Refused(error_reply(error, headers=_SUPPORTED_ENCODINGS)) from None
+            raise _Refused(error, error_reply(error, headers=_SUPPORTED_ENCODINGS)) from None
 
     def _submit(self, model: ResolvedModel, request: InferenceRequest, plan: codec.OutputPlan) -> None:
         self._plan = plan
+        self._request.submitted = True
         if self._request.record is not None:
             request = msgspec.structs.replace(request, record=self._request.record)
         caller = self._caller
@@ -360,12 +397,14 @@ class InferCall:
         if not isinstance(error, TpyError):
             return unexpected_error_reply(self._request.path)
         if self._request.record is not None:
-            self._request.record.status, self._request.record.error = error.code.value, error.message
+            self._request.record.fail(error)
+        forget_trace(error)
         return error_reply(error)
 
-    def _refuse(self, reply: HttpReply) -> None:
+    def _refuse(self, error: Exception) -> None:
+        self._endpoint.count_refusal(self._request, error.error if isinstance(error, _Refused) else error)
         if not self._cancelled:
-            self._refusal = reply
+            self._refusal = self._reply_of(error)
             self._answered(self)
 
     def _encode(self) -> HttpReply:
@@ -390,6 +429,7 @@ class InferCall:
 class _Refused(Exception):
     """A refusal whose answer needs headers of its own."""
 
-    def __init__(self, reply: HttpReply) -> None:
+    def __init__(self, error: TpyError, reply: HttpReply) -> None:
         super().__init__()
+        self.error = error
         self.reply = reply

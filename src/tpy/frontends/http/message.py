@@ -19,22 +19,26 @@ JSON_TYPE = "application/json"
 
 class HttpReply(msgspec.Struct, frozen=True, kw_only=True):
     """A complete answer. `parts` are the pieces of the body, `content_length` their size in bytes; `headers` are those beside
-    Content-Type and Content-Length."""
+    Content-Type and Content-Length. `counted_as`: the reason for which the request is refused that is counted (`tpy.refusals`),
+    "" for none."""
 
     status: int = 200
     content_type: str = JSON_TYPE
     parts: Sequence[bytes | memoryview] = ()
     content_length: int = 0
     headers: tuple[tuple[str, str], ...] = ()
+    counted_as: str = ""
 
 
 class HttpRequest(msgspec.Struct, kw_only=True):
     """A request whose body has arrived. `headers` are as sent, in order; `fields` are the same by lower-case name, several of
-    a name joined with ", ". `path` is without query, its percent-escapes resolved. `received_ns` is on the server's clock.
+    a name joined with ", ". `path` is without query, its percent-escapes resolved. `received_ns` is on the server's clock, as
+    `begun_ns`, when its first byte had come, 0 where it came in one piece. `peer` is the sender's address.
 
     `refusal` is set when HTTP itself forbids serving the request; then that is the answer. `held_bytes` of the body count in the
-    budget of all bodies, until whoever serves the request gives them back. `record`: of an inference that is observed.
-    `caller`: who has sent it, where access is controlled."""
+    budget of all bodies, until whoever serves the request gives them back; `sent_bytes` is the size of the body that came where
+    `body` is that no more. `record`: of an inference that is observed; `further_records` where one request asks a model several
+    times. `submitted`: a model has it, or has refused it itself. `caller`: who has sent it, where access is controlled."""
 
     method: bytes
     target: bytes
@@ -45,9 +49,14 @@ class HttpRequest(msgspec.Struct, kw_only=True):
     keep_alive: bool
     body: Body = b""
     received_ns: int = 0
+    begun_ns: int = 0
+    peer: str = ""
     refusal: HttpReply | None = None
     held_bytes: int = 0
     record: RequestRecord | None = None
+    sent_bytes: int = 0
+    further_records: tuple[RequestRecord, ...] = ()
+    submitted: bool = False
     caller: Caller | None = None
 
 
@@ -73,19 +82,20 @@ def split_target(target: bytes) -> tuple[bytes, str]:
     return target, unquote(path) if "%" in path else path
 
 
-def json_reply(content: bytes, *, status: int = 200) -> HttpReply:
+def json_reply(content: bytes, *, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> HttpReply:
     """An answer with a JSON body."""
-    return HttpReply(status=status, parts=(content,), content_length=len(content))
+    return HttpReply(status=status, parts=(content,), content_length=len(content), headers=headers)
 
 
 def error_reply(error: TpyError, *, headers: tuple[tuple[str, str], ...] = ()) -> HttpReply:
     """The answer that reports `error`."""
     content = encode_error(error)
-    headers = (*headers, *_headers_of(error))
+    headers = (*headers, *headers_of(error))
     return HttpReply(status=HTTP_STATUS[error.code], parts=(content,), content_length=len(content), headers=headers)
 
 
-def _headers_of(error: TpyError) -> tuple[tuple[str, str], ...]:
+def headers_of(error: TpyError) -> tuple[tuple[str, str], ...]:
+    """The headers that an answer with this error has, whatever its form."""
     match error:
         case Unauthenticated():
             return (("WWW-Authenticate", 'Bearer realm="tpy"'),)

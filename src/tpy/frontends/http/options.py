@@ -9,8 +9,8 @@ import msgspec
 
 from tpy.errors import InvalidArgument
 from tpy.flag import Value
-from tpy.frontends.access import AuthOptions
-from tpy.frontends.restrictions import API_CATEGORIES, RestrictedApi, parse_restricted
+from tpy.frontends.access import AuthOptions, read_auth
+from tpy.frontends.restrictions import API_CATEGORIES, RestrictedApi, is_managed_elsewhere, parse_restricted
 from tpy.frontends.transport import ListenOptions, TlsOptions, read_tls
 from tpy.limits import ANSWERS_STOP_S, HTTP_INPUT_BYTES_MAX_DEFAULT
 
@@ -21,7 +21,8 @@ class HttpOptions(ListenOptions, frozen=True, kw_only=True):
     """Everything that a deployment may choose about the HTTP port.
 
     `max_input_size` bounds a request body in bytes, before and after decompression. `header_forward_pattern` "" forwards
-    nothing. `auth` None: everybody may do everything.
+    nothing. `auth` None: everybody may do everything. `managed_elsewhere`: the calls of
+    restrictions.MANAGEMENT are refused. `page`: the page is served, too.
 
     Time-outs are seconds of Trio's clock. `header_timeout_s` runs from the first byte of a request to the end of its headers;
     a body has `body_timeout_s` plus what it needs at `body_bytes_per_s_min`; a response whose reader takes nothing for
@@ -33,6 +34,8 @@ class HttpOptions(ListenOptions, frozen=True, kw_only=True):
     header_forward_pattern: str = ""
     restricted: tuple[RestrictedApi, ...] = ()
     auth: AuthOptions | None = None
+    managed_elsewhere: bool = False
+    page: bool = False
     header_timeout_s: float = 15.0
     body_timeout_s: float = 60.0
     body_bytes_per_s_min: int = 16 * 1024
@@ -46,6 +49,7 @@ class PortValues(msgspec.Struct, frozen=True, kw_only=True):
     exit_timeout_secs: int
     http_address: str
     http_max_input_size: int
+    proxy_protocol_http: bool
     http_restricted_api: tuple[str, ...]
 
 
@@ -55,18 +59,24 @@ class PortOptions(TypedDict):
     address: str
     max_input_size: int
     tls: TlsOptions | None
+    auth: AuthOptions | None
+    managed_elsewhere: bool
+    proxy_protocol: bool
     drain_timeout_s: float
 
 
 def read_port(values: Mapping[str, Value], v: PortValues) -> PortOptions:
-    """Options of a further port: the address, the bounds and the certificates are HTTP's. Raises InvalidArgument for a Unix
-    socket, of which HTTP has the only one, and as `read_tls`."""
+    """Options of a further port: the address, the bounds, the certificates and who may do what are HTTP's. Raises InvalidArgument
+    for a Unix socket, of which HTTP has the only one, and as `read_tls` and `read_auth`."""
     if v.http_address.startswith("unix:"):
         raise InvalidArgument("--http-address: expected an address, as HTTP has one Unix socket for itself")
     return PortOptions(
         address=v.http_address,
         max_input_size=v.http_max_input_size,
         tls=read_tls(values, "HTTP"),
+        auth=read_auth(values),
+        managed_elsewhere=is_managed_elsewhere(values),
+        proxy_protocol=v.proxy_protocol_http,
         drain_timeout_s=float(v.exit_timeout_secs + ANSWERS_STOP_S),
     )
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 import httptools
+import msgspec
 import numpy as np
 
 from tpy import limits
@@ -24,6 +25,7 @@ from tpy.errors import Unavailable
 from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply, fields_of, refusal_reply, split_target
 from tpy.frontends.http.repeated_head import RepeatedHead
+from tpy.refusals import TOO_LARGE
 
 _SMALL_BODY_BYTES_MAX = 64 * 1024
 """Bodies up to this size are kept as the pieces that llhttp gives; larger ones have one buffer from the start."""
@@ -365,17 +367,17 @@ def _headtoo_large_reply() -> HttpReply:
 
 def bodies_full_reply() -> HttpReply:
     """The refusal of a body for which there is no room beside those of others."""
-    return error_reply(
-        Unavailable("the server holds as many bytes of request bodies as it may at the same time, try again later")
-    )
+    error = Unavailable("the server holds as many bytes of request bodies as it may at the same time, try again later")
+    return msgspec.structs.replace(error_reply(error), counted_as=error.code.name)
 
 
 def too_large_reply(size: int, limit: int, fields: Mapping[bytes, bytes]) -> HttpReply:
     """The refusal of a body of `size` bytes that came with these header fields: of a raw one in other words, as in Triton."""
     raw = fields.get(b"inference-header-content-length") == b"0"
     what, bound = ("binary", "value") if raw else ("JSON", "input size")
-    return refusal_reply(
+    reply = refusal_reply(
         HTTPStatus.BAD_REQUEST,
         f"request {what} size of {size} bytes exceeds the maximum allowed {bound} of {limit} bytes. "
         "Use --http-max-input-size to increase the limit.",
     )
+    return msgspec.structs.replace(reply, counted_as=TOO_LARGE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import trio
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper
@@ -19,7 +20,7 @@ from tpy.limits import HTTP_STOP_IDLE_S
 class HttpPort(Port):
     """One port: its application and how to serve it. `endpoint` answers inference past the application; None leaves every route
     to the application. `bodies` is the budget of request bodies, by default the endpoint's. `stop_idle_s`: how long a connection
-    may be idle once the server stops."""
+    may be idle once the server stops. `stopping` is set then."""
 
     def __init__(
         self,
@@ -31,6 +32,7 @@ class HttpPort(Port):
         bodies: ByteBudget | None = None,
         name: str = "HTTP",
         stop_idle_s: float = HTTP_STOP_IDLE_S,
+        stopping: trio.Event | None = None,
     ) -> None:
         super().__init__(options, clock, name=name, alpn=("http/1.1",))
         self.options = options
@@ -38,6 +40,7 @@ class HttpPort(Port):
         self.config = _hypercorn_config()
         self.context = WorkerContext(None)
         self.stop_idle_s = stop_idle_s
+        self.stopping = trio.Event() if stopping is None else stopping
         self.endpoint = endpoint
         self.bodies = bodies or (ByteBudget(options.max_input_size) if endpoint is None else endpoint.bodies)
 

@@ -15,7 +15,7 @@ from contextlib import nullcontext
 
 import trio
 from hypercorn.trio.lifespan import Lifespan
-from hypercorn.utils import parse_socket_addr, wrap_app
+from hypercorn.utils import wrap_app
 from quart_trio import QuartTrio
 
 from tpy.clock import Clock
@@ -26,23 +26,34 @@ from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
-from tpy.frontends.transport import BoundAddress, Wire, serve_port
+from tpy.frontends.transport import BoundAddress, Ends, Wire, serve_port
 from tpy.reloading import reloaded
 from tpy.services import Services
 
 
-def create_port(options: HttpOptions, services: Services, clock: Clock) -> HttpPort:
-    """The HTTP port, not yet listening. Raises InvalidArgument for options that cannot be served. In a Trio run only."""
-    gate = None if options.auth is None else gate_of(options.auth)
-    policy = HeaderPolicy(restricted=options.restricted, forward_pattern=options.header_forward_pattern, gate=gate)
-    endpoint = InferEndpoint(services=services, clock=clock, policy=policy, max_input_size=options.max_input_size)
-    app = create_app(endpoint)
+def create_port(options: HttpOptions, services: Services, clock: Clock, *, name: str = "HTTP") -> HttpPort:
+    """A port with the HTTP API, not yet listening. Raises InvalidArgument for options that cannot be served. In a Trio run."""
+    endpoint = create_endpoint(options, services, clock)
+    stopping = trio.Event()
     return HttpPort(
         options=options,
-        app=wrap_app(app, options.max_input_size, "asgi"),
+        app=wrap_app(create_app(endpoint, page=options.page, stopping=stopping), options.max_input_size, "asgi"),
         endpoint=endpoint,
         clock=clock,
+        name=name,
+        stopping=stopping,
     )
+
+
+def create_endpoint(options: HttpOptions, services: Services, clock: Clock) -> InferEndpoint:
+    """The endpoint of a port with these options, with its policy. Raises InvalidArgument as `create_port`."""
+    policy = HeaderPolicy(
+        restricted=options.restricted,
+        forward_pattern=options.header_forward_pattern,
+        gate=None if options.auth is None else gate_of(options.auth),
+        managed_elsewhere=options.managed_elsewhere,
+    )
+    return InferEndpoint(services=services, clock=clock, policy=policy, max_input_size=options.max_input_size)
 
 
 async def serve_http(
@@ -60,10 +71,7 @@ async def serve_http(
     Reports the bound address as soon as connections are accepted. Raises Unavailable when the address cannot be bound and
     InvalidArgument for options that cannot be served. Cancelled: stops at once, requests in flight are cancelled.
     """
-    port = create_port(options, services, clock)
-    gate = None if options.auth is None else gate_of(options.auth)
-    with nullcontext() if gate is None else reloaded(gate.reload):
-        await serve_http_port(port, stop=stop, inherited=inherited, task_status=task_status)
+    await serve_http_port(create_port(options, services, clock), stop=stop, inherited=inherited, task_status=task_status)
 
 
 async def serve_application(
@@ -78,8 +86,7 @@ async def serve_application(
     task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the application that `create` makes around an endpoint, inference too; as `serve_http` otherwise."""
-    policy = HeaderPolicy(restricted=options.restricted, forward_pattern=options.header_forward_pattern)
-    endpoint = InferEndpoint(services=services, clock=clock, policy=policy, max_input_size=options.max_input_size)
+    endpoint = create_endpoint(options, services, clock)
     port = HttpPort(
         options=options,
         app=wrap_app(create(endpoint), options.max_input_size, "asgi"),
@@ -99,17 +106,23 @@ async def serve_http_port(
     task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve as `serve_port` does. From `stop` on the open connections close with their last answer, idle ones after a moment in
-    which a request that comes is answered."""
+    which a request that comes is answered. The file of --auth-config is read again with all others."""
 
-    async def serve(wire: Wire, connected: socket.socket) -> None:
-        client = parse_socket_addr(connected.family, connected.getpeername())
-        server = parse_socket_addr(connected.family, connected.getsockname())
-        await Http1Connection(port, wire, client=client, server=server).run()
+    async def serve(wire: Wire, ends: Ends) -> None:
+        await Http1Connection(port, wire, ends).run()
 
+    auth = port.options.auth
     lifespan = Lifespan(port.app, port.config, {})
     async with trio.open_nursery() as nursery:
         await nursery.start(lifespan.handle_lifespan)
         await lifespan.wait_for_startup()
-        await serve_port(port, serve, stop=stop, inherited=inherited, task_status=task_status)
+        with nullcontext() if auth is None else reloaded(gate_of(auth).reload):
+            nursery.start_soon(_set_after, stop, port.stopping)
+            await serve_port(port, serve, stop=stop, inherited=inherited, task_status=task_status)
         await lifespan.wait_for_shutdown()
         nursery.cancel_scope.cancel()
+
+
+async def _set_after(event: trio.Event, then: trio.Event) -> None:
+    await event.wait()
+    then.set()

@@ -13,9 +13,13 @@ import orjson
 
 from tpy.errors import ErrorCode, NotFound, TpyError
 from tpy.frontends.http.codec import HTTP_STATUS
-from tpy.frontends.http.message import HttpReply, json_reply
+from tpy.frontends.http.message import HttpReply, headers_of, json_reply
+from tpy.frontends.openai.tools import ToolCall
 
 DONE: Final = b"data: [DONE]\n\n"
+
+TOOL_CALLS: Final = "tool_calls"
+"""The finish reason of an answer with calls of tools."""
 
 _STATUS: Final = {**HTTP_STATUS, ErrorCode.UNSUPPORTED: 400}
 """Not 501 for what a model does not offer: the stock client would ask again."""
@@ -32,7 +36,7 @@ def error_document(error: TpyError, status: int) -> Json:
 def error_reply(error: TpyError) -> HttpReply:
     """The answer that reports `error`."""
     status = _STATUS[error.code]
-    return json_reply(orjson.dumps(error_document(error, status)), status=status)
+    return json_reply(orjson.dumps(error_document(error, status)), status=status, headers=headers_of(error))
 
 
 def error_event(error: TpyError) -> bytes:
@@ -57,12 +61,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     chat: bool
     id: str = msgspec.field(default_factory=lambda: uuid4().hex)
 
-    def whole(self, texts: Sequence[tuple[str, str]], usage: Json | None) -> Json:
-        """The answer in one document: text and finish reason of each choice."""
+    def whole(self, texts: Sequence[tuple[str, str, Sequence[ToolCall]]], usage: Json | None) -> Json:
+        """The answer in one document: text, finish reason and calls of tools of each choice."""
         choices = []
-        for index, (text, reason) in enumerate(texts):
+        for index, (text, reason, calls) in enumerate(texts):
             said: Json = {"message": {"role": "assistant", "content": text, "refusal": None}} if self.chat else {"text": text}
-            choices.append({"index": index, **said, "logprobs": None, "finish_reason": reason})
+            if calls:
+                said["message"] |= {"content": text or None, "tool_calls": [call.document() for call in calls]}
+            choices.append({"index": index, **said, "logprobs": None, "finish_reason": TOOL_CALLS if calls else reason})
         document = self._document("chat.completion" if self.chat else "text_completion", choices)
         return document if usage is None else {**document, "usage": usage}
 
@@ -73,6 +79,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     def piece(self, text: str) -> bytes:
         """The event for some text."""
         return self._piece({"content": text} if self.chat else text)
+
+    def called(self, calls: Sequence[ToolCall]) -> bytes:
+        """The event for calls of tools."""
+        return self._piece({"tool_calls": [{"index": index, **call.document()} for index, call in enumerate(calls)]})
 
     def finished(self, reason: str) -> bytes:
         """The event for the end of the text."""

@@ -16,6 +16,7 @@ import orjson
 from tpy import limits
 from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, TpyError
+from tpy.frontends.access import INFER, submit
 from tpy.frontends.http.codec import is_heavy
 from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.generate import Responses, StreamReply
@@ -25,6 +26,7 @@ from tpy.frontends.openai import answers, models, requests
 from tpy.frontends.openai.answers import Answer
 from tpy.frontends.openai.models import Prompt, Reader
 from tpy.frontends.openai.templates import ChatTemplate, template_of
+from tpy.frontends.openai.tools import ToolCall, ToolCallForm, ToolCallReader, form_of
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import InferenceRequest, InferenceResponse, ModelState, ParameterValue, Tensor
 from tpy.services import ResolvedModel, held
@@ -34,12 +36,14 @@ _Ask = tuple[tuple[Tensor, ...], dict[str, ParameterValue]]
 
 
 class OpenAiApi:
-    """The handlers. `template` is for models without a chat template of their own; `max_tokens` for requests that do not say."""
+    """The handlers. `template` and `tool_call_parser` are for models that have none of their own; `max_tokens` for requests that
+    do not say."""
 
-    def __init__(self, endpoint: InferEndpoint, *, template: ChatTemplate | None, max_tokens: int) -> None:
+    def __init__(self, endpoint: InferEndpoint, *, template: ChatTemplate | None, max_tokens: int, tool_call_parser: str) -> None:
         self._endpoint = endpoint
         self._template = template
         self._max_tokens = max_tokens
+        self._tool_call_parser = tool_call_parser
         self._created = endpoint.clock.wall_ms() // 1000
         self._control = ControlApi(endpoint.services, threads=endpoint.threads)
 
@@ -47,7 +51,10 @@ class OpenAiApi:
 
     async def models(self, request: HttpRequest) -> HttpReply:
         """The models that can be asked here."""
+        caller = request.caller
         names = {entry.name for entry in await self._endpoint.services.repository.index() if entry.state is ModelState.READY}
+        if caller is not None:
+            names = {name for name in names if caller.grant.allows(INFER, name)}
         data = [answers.model_document(name, self._created) for name in sorted(names) if self._can_be_asked(name)]
         return json_reply(orjson.dumps({"object": "list", "data": data}))
 
@@ -74,7 +81,7 @@ class OpenAiApi:
         """Goes on with a text, or with several. Raises TpyError."""
         body, settings = await self._read(request, requests.CompletionRequest)
         requests.check(body)
-        model = self._resolve(body.model, embeddings=False)
+        model = self._resolve(request, body.model, embeddings=False)
         prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
         asks = [
             Prompt(
@@ -87,21 +94,22 @@ class OpenAiApi:
             )
             for text in prompts
         ]
-        return await self._generate(request, body, model, asks, chat=False)
+        return await self._generate(request, body, model, asks)
 
     async def chat(self, request: HttpRequest) -> HttpReply | StreamReply:
         """Answers the last message of a conversation. Raises TpyError."""
         body, settings = await self._read(request, requests.ChatRequest)
         requests.check(body)
-        model = self._resolve(body.model, embeddings=False)
+        model = self._resolve(request, body.model, embeddings=False)
         messages = requests.conversation_of(body.messages)
         tools = None if body.tool_choice == "none" else body.tools
+        form = form_of(model.description.name, self._parameters(model), self._tool_call_parser) if tools else None
         takes_chat = models.MESSAGES in model.description.input_by_name
         if takes_chat:
             text = orjson.dumps({"messages": messages, "tools": tools} if tools else messages).decode()
         else:
             text = await self._prompt(model, messages, tools)
-            model = self._resolve(body.model, embeddings=False)  # there was time for another copy
+            model = self._resolve(request, body.model, embeddings=False)  # there was time for another copy
         ask = Prompt(
             input=models.MESSAGES if takes_chat else models.TEXT,
             text=text,
@@ -109,21 +117,24 @@ class OpenAiApi:
             max_tokens=body.max_completion_tokens or body.max_tokens or self._max_tokens,
             settings=settings,
         )
-        return await self._generate(request, body, model, [ask], chat=True)
+        return await self._generate(request, body, model, [ask], form)
 
     async def _prompt(
         self, model: ResolvedModel, messages: list[dict[str, object]], tools: list[dict[str, object]] | None
     ) -> str:
         """The messages as the model's template writes them. In a thread: a template is a program, and reads files at first."""
-        description = model.description
-        config = self._endpoint.services.inference.config(description.name, description.version)
-        parameters = {name: value.string_value for name, value in config.parameters.items()}
+        parameters = self._parameters(model)
 
         def render() -> str:
-            return template_of(description.name, parameters, self._template).render(messages, tools)
+            return template_of(model.description.name, parameters, self._template).render(messages, tools)
 
         with held(model):
             return await run_in_thread(render, limiter=self._endpoint.threads)
+
+    def _parameters(self, model: ResolvedModel) -> dict[str, str]:
+        """The parameters of a model's configuration."""
+        config = self._endpoint.services.inference.config(model.description.name, model.description.version)
+        return {name: value.string_value for name, value in config.parameters.items()}
 
     async def _generate(
         self,
@@ -131,18 +142,17 @@ class OpenAiApi:
         body: requests.CompletionRequest | requests.ChatRequest,
         model: ResolvedModel,
         prompts: list[Prompt],
-        *,
-        chat: bool,
+        tools: ToolCallForm | None = None,
     ) -> HttpReply | StreamReply:
+        chat = isinstance(body, requests.ChatRequest)
         answer = Answer(model=body.model, created=self._endpoint.clock.wall_ms() // 1000, chat=chat)
         asks = [models.generation(model.description, prompt) for prompt in prompts]
         with ExitStack() as stack:
             begun = self._begin_all(request, model, asks, stack)
             if not body.stream:
-                return await _whole(answer, begun)
-            reader = Reader()
+                return await _whole(answer, begun, tools)
             usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-            events = TextEvents(begun[0], answer, reader, request.path, include_usage=usage)
+            events = TextEvents(begun[0], answer, ToolCallReader(tools), request.path, include_usage=usage)
             await events.begin()
             stack.pop_all()
         return StreamReply(body=events)
@@ -152,7 +162,7 @@ class OpenAiApi:
     async def embeddings(self, request: HttpRequest) -> HttpReply:
         """The embeddings of one or more texts. Raises TpyError."""
         body, _ = await self._read(request, requests.EmbeddingRequest)
-        model = self._resolve(body.model, embeddings=True)
+        model = self._resolve(request, body.model, embeddings=True)
         texts = [body.input] if isinstance(body.input, str) else body.input
         asks: list[_Ask] = [(models.embedding(model.description, text, body.dimensions), {}) for text in texts]
         found, tokens = [], 0
@@ -172,7 +182,7 @@ class OpenAiApi:
         """The request in the body, and the settings for the model. Raises InvalidArgument."""
         if request.fields.get(b"content-encoding", b"identity") not in (b"identity", b""):
             raise InvalidArgument("Unsupported content-encoding, only 'identity' is supported.")
-        body, request.body = request.body, b""
+        body, request.body, request.sent_bytes = request.body, b"", len(request.body)
 
         def read() -> tuple[_Request, dict[str, object]]:
             document = requests.load(body)
@@ -180,7 +190,9 @@ class OpenAiApi:
 
         return await run_in_thread(read, limiter=self._endpoint.threads) if is_heavy(body) else read()
 
-    def _resolve(self, name: str, *, embeddings: bool) -> ResolvedModel:
+    def _resolve(self, request: HttpRequest, name: str, *, embeddings: bool) -> ResolvedModel:
+        if request.caller is not None:
+            request.caller.require(INFER, name)
         try:
             model = self._endpoint.services.inference.resolve(name)
         except NotFound:
@@ -203,32 +215,29 @@ class OpenAiApi:
         """Submit a request to the model. Raises what `submit` raises."""
         endpoint, description = self._endpoint, model.description
         now_ns = endpoint.clock.now_ns()
-        record = open_record(endpoint.services.observers, request, "openai", description.name, "", now_ns)
-
-        def ended(error: TpyError | None) -> None:
-            if record is not None:
-                record.finish(endpoint.clock.now_ns(), *(("", "") if error is None else (error.code.value, error.message)))
-
-        responses = Responses(decoupled=description.decoupled, ended=ended)
-        try:
-            forwarded = endpoint.policy.forwarded(request.headers) or {}
-            inference = InferenceRequest(
-                model_name=description.name,
-                inputs=inputs,
-                parameters={**parameters, **forwarded},
-                received_ns=now_ns,
-                record=record,
-            )
-            responses.begin(lambda sink: model.submit(inference, sink))
-        except TpyError as error:
-            ended(error)
-            raise
+        record = open_record(endpoint.services.observers, request, "openai", description.name, now_ns)
+        if request.record is None:
+            request.record = record
+        elif record is not None:
+            request.further_records += (record,)
+        responses = Responses(decoupled=description.decoupled, record=record)
+        forwarded = endpoint.policy.forwarded(request.headers) or {}
+        inference = InferenceRequest(
+            model_name=description.name,
+            inputs=inputs,
+            parameters={**parameters, **forwarded},
+            received_ns=now_ns,
+            record=record,
+        )
+        request.submitted = True
+        responses.begin(lambda sink: submit(request.caller, model, inference, sink, now_ns))
         return responses
 
 
-async def _whole(answer: Answer, begun: list[Responses]) -> HttpReply:
+async def _whole(answer: Answer, begun: list[Responses], tools: ToolCallForm | None) -> HttpReply:
     """All texts in one document. Raises the first error."""
-    texts, usage = [], {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    texts: list[tuple[str, str, list[ToolCall]]] = []
+    usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
     counted = True
     for responses in begun:
         reader = Reader()
@@ -240,7 +249,10 @@ async def _whole(answer: Answer, begun: list[Responses]) -> HttpReply:
                 size += len(pieces[-1])
                 if size > limits.OPENAI_TEXT_CHARACTERS_MAX:
                     raise InvalidArgument(f"the answer exceeds {limits.OPENAI_TEXT_CHARACTERS_MAX} characters: ask for a stream")
-        texts.append(("".join([*pieces, reader.rest()]), reader.finish_reason))
+        calls = ToolCallReader(tools)
+        text = calls.add("".join([*pieces, reader.rest()]))
+        rest, found = calls.end()
+        texts.append((text + rest, reader.finish_reason, found))
         told = reader.usage()
         counted = counted and told is not None
         for name, count in (told or {}).items():
@@ -251,10 +263,11 @@ async def _whole(answer: Answer, begun: list[Responses]) -> HttpReply:
 class TextEvents:
     """The events of one generation. `begin` waits for the first response, whose error is the status of the reply."""
 
-    def __init__(self, responses: Responses, answer: Answer, reader: Reader, path: str, *, include_usage: bool) -> None:
+    def __init__(self, responses: Responses, answer: Answer, calls: ToolCallReader, path: str, *, include_usage: bool) -> None:
         self._responses = responses
         self._answer = answer
-        self._reader = reader
+        self._reader = Reader()
+        self._calls = calls
         self._path = path
         self._include_usage = include_usage
         self._waiting: list[bytes] = []
@@ -294,7 +307,7 @@ class TextEvents:
         """Queue the events of some responses. An error is the last event."""
         try:
             for response in lot:
-                if text := self._reader.text(response):
+                if text := self._calls.add(self._reader.text(response)):
                     self._waiting.append(self._answer.piece(text))
         except TpyError as error:
             self._fail(error)
@@ -307,9 +320,13 @@ class TextEvents:
         self._responses.cancel()
 
     def _end(self) -> None:
-        if rest := self._reader.rest():
-            self._waiting.append(self._answer.piece(rest))
-        self._waiting.append(self._answer.finished(self._reader.finish_reason))
+        text = self._calls.add(self._reader.rest())
+        rest, calls = self._calls.end()
+        if text or rest:
+            self._waiting.append(self._answer.piece(text + rest))
+        if calls:
+            self._waiting.append(self._answer.called(calls))
+        self._waiting.append(self._answer.finished(answers.TOOL_CALLS if calls else self._reader.finish_reason))
         if self._include_usage:
             self._waiting.append(self._answer.counted(self._reader.usage()))
         self._waiting.append(answers.DONE)

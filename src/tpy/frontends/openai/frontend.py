@@ -32,9 +32,11 @@ from tpy.services import Services
 
 
 class Options(HttpOptions, frozen=True, kw_only=True):
-    """Those of an HTTP port, a chat template for models that have none, and the number of tokens when nobody says."""
+    """Those of an HTTP port, a chat template and a parser of calls for models that have none, and the number of tokens when
+    nobody says."""
 
     template: ChatTemplate | None = None
+    tool_call_parser: str = ""
     max_tokens: int = limits.OPENAI_TOKENS_DEFAULT
 
 
@@ -48,6 +50,7 @@ class _Values(PortValues, frozen=True, kw_only=True):
     openai_tokenizer: str
     openai_chat_template: str
     openai_default_max_tokens: int
+    openai_tool_call_parser: str
 
 
 def read_options(values: Mapping[str, Value]) -> Options | None:
@@ -70,20 +73,23 @@ def read_options(values: Mapping[str, Value]) -> Options | None:
         ),
         template=template,
         max_tokens=v.openai_default_max_tokens,
+        tool_call_parser="" if v.openai_tool_call_parser == "none" else v.openai_tool_call_parser,
     )
 
 
 def create_app(endpoint: InferEndpoint, *, options: Options) -> QuartTrio:
     """The application with all routes of the port."""
     app = bare_app()
-    routes = Routes(app, endpoint.policy, refuse=error_reply)
-    api = OpenAiApi(endpoint, template=options.template, max_tokens=options.max_tokens)
+    routes = Routes(app, endpoint, protocol="openai", refuse=error_reply)
+    api = OpenAiApi(endpoint, template=options.template, max_tokens=options.max_tokens, tool_call_parser=options.tool_call_parser)
     control = ControlApi(endpoint.services, threads=endpoint.threads)
-    routes.add("inference", "/v1/completions", POST=api.completions)
-    routes.add("inference", "/v1/chat/completions", POST=api.chat)
-    routes.add("inference", "/v1/embeddings", POST=api.embeddings)
-    routes.add("model-repository", "/v1/models", GET=api.models)
-    routes.add("model-repository", "/v1/models/<model>", GET=api.model)
+    # The model is in the body: the handlers ask for the role.
+    routes.add("inference", "/v1/completions", access="", POST=api.completions)
+    routes.add("inference", "/v1/chat/completions", access="", POST=api.chat)
+    routes.add("inference", "/v1/embeddings", access="", POST=api.embeddings)
+    # For whoever may ask them, unlike an index of the repository.
+    routes.add("model-repository", "/v1/models", access="metadata", GET=api.models)
+    routes.add("model-repository", "/v1/models/<model>", access="metadata", GET=api.model)
     routes.add("model-repository", "/v1/models/<model>/load", POST=control.load)
     routes.add("model-repository", "/v1/models/<model>/unload", POST=control.unload)
     routes.add("health", "/health/ready", GET=control.ready)

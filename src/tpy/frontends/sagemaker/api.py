@@ -22,6 +22,8 @@ _TYPE_PREFIX = "application/vnd.sagemaker-triton.binary+json;json-header-size="
 _TARGET = b"x-amzn-sagemaker-target-model"
 _CONFLICT = 409
 _INSUFFICIENT_STORAGE = 507
+_ACCESS = frozenset((401, 403, 429))
+"""The statuses of refused callers."""
 
 
 class _LoadBody(msgspec.Struct, kw_only=True):
@@ -32,13 +34,13 @@ class _LoadBody(msgspec.Struct, kw_only=True):
 
 
 def sagemaker_error(error: TpyError) -> HttpReply:
-    """The answer that reports `error`: 507 when memory is short, 409 for a model that is loaded, 403, else 400."""
+    """The answer that reports `error`: 507 when memory is short, 409 for a model that is loaded, those of access, else 400."""
     reply = error_reply(error)
     if is_out_of_memory(error.message):
         return msgspec.structs.replace(reply, status=_INSUFFICIENT_STORAGE)
     if isinstance(error, AlreadyExists):
         return msgspec.structs.replace(reply, status=_CONFLICT)
-    return reply if reply.status == 403 else msgspec.structs.replace(reply, status=400)
+    return reply if reply.status in _ACCESS else msgspec.structs.replace(reply, status=400)
 
 
 class SageMakerApi:
@@ -66,13 +68,13 @@ class SageMakerApi:
             )
         if self._form == "infer":
             return await self._infer(request, self._model)
-        self._endpoint.policy.require("inference", request.fields)
+        self._endpoint.authorize("inference", request, self._model)
         answer = self._generate.generate if self._form == "generate" else self._generate.generate_stream
         return await answer(request, model=self._model)
 
     async def _infer(self, request: HttpRequest, model: str) -> HttpReply:
         reply = await infer_with_type(self._endpoint, request, model, type_prefix=_TYPE_PREFIX, protocol="sagemaker")
-        if reply.status in (200, 403):
+        if reply.status == 200 or reply.status in _ACCESS:
             return reply
         text = b"".join(reply.parts).decode(errors="replace")
         return msgspec.structs.replace(reply, status=_INSUFFICIENT_STORAGE if is_out_of_memory(text) else 400)
@@ -88,6 +90,7 @@ class SageMakerApi:
     async def get_model(self, request: HttpRequest, *, name: str) -> HttpReply:
         """One of them."""
         model = self._loaded.get(name)
+        self._endpoint.authorize("model-repository", request, None if model is None else model.target)
         return HttpReply(status=404) if model is None else json_reply(orjson.dumps(_document(name, model)))
 
     async def invoke(self, request: HttpRequest, *, name: str) -> HttpReply:
@@ -119,6 +122,7 @@ class SageMakerApi:
 
     async def unload(self, request: HttpRequest, *, name: str) -> HttpReply:
         """Unload a model, with the parts of an ensemble, and answer when that is done. Raises TpyError."""
+        self._endpoint.authorize("model-repository", request, changes=True)  # of all models: its parts have other names
         registration = self._registration()
         async with self._turn:
             model = self._loaded.get(name)

@@ -84,14 +84,15 @@ def _require_safe_ports(v: _Values) -> None:
 def create_app(endpoint: InferEndpoint, *, options: Options) -> QuartTrio:
     """The application with all routes."""
     app = bare_app()
-    routes = Routes(app, endpoint.policy, refuse=sagemaker_error)
+    routes = Routes(app, endpoint, protocol="sagemaker", refuse=sagemaker_error)
     api = SageMakerApi(endpoint, model=options.model, form=options.form, ping_mode=options.ping_mode)
     routes.add("health", "/ping", GET=api.ping)
-    routes.add("", "/invocations", POST=api.invocations)
+    routes.add("", "/invocations", infers=True, POST=api.invocations)
     for rule in ("/models", "/models/"):
         routes.add("model-repository", rule, GET=api.list_models, POST=api.load)
-    routes.add("model-repository", "/models/<name>", GET=api.get_model, DELETE=api.unload)
-    routes.add("", "/models/<name>/invoke", POST=api.invoke)
+    # SageMaker's name of a model is not ours: the handlers ask for the role.
+    routes.add("", "/models/<name>", GET=api.get_model, DELETE=api.unload)
+    routes.add("", "/models/<name>/invoke", infers=True, POST=api.invoke)
     return app
 
 

@@ -10,7 +10,7 @@ A protocol has a `Port`, and a coroutine that serves one wire of it.
 from tpy.frontends.transport.listening import UNIX, BoundAddress, address_of, close, listen
 from tpy.frontends.transport.poller import Poller
 from tpy.frontends.transport.receiver import Demand, Receiver
-from tpy.frontends.transport.serving import Connection, ListenOptions, Port, serve_port
+from tpy.frontends.transport.serving import Connection, Ends, ListenOptions, Port, serve_port
 from tpy.frontends.transport.tls import TlsOptions, read_tls
 from tpy.frontends.transport.turns import LoopTurns
 from tpy.frontends.transport.wire import PulledWire, SocketWire, StreamWire, Wire
@@ -22,6 +22,7 @@ __all__ = [
     "BoundAddress",
     "Connection",
     "Demand",
+    "Ends",
     "ListenOptions",
     "LoopTurns",
     "Pieces",

@@ -16,12 +16,13 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import trio
 
 from tpy.clock import Clock
+from tpy.frontends.core.proxy_header import ProxyHeader, ProxyHeaderError
 from tpy.frontends.transport.accepting import ConnectionListener
 from tpy.frontends.transport.listening import BoundAddress, address_of, close, listen
 from tpy.frontends.transport.poller import Poller
@@ -37,13 +38,15 @@ _log = logging.getLogger(__name__)
 
 class ListenOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of listening. `address` is a host name, an IP address, or `unix:<path>`; `port` 0 takes a free one (ignored
-    for a Unix socket). `tls` None: in the clear. `drain_timeout_s` is how long requests in flight may finish after the shutdown
-    was asked for; in seconds of Trio's clock."""
+    for a Unix socket). `tls` None: in the clear. `proxy_protocol`: each connection begins with the header of a balancer, which
+    tells whose it is. `drain_timeout_s` is how long requests in flight may finish after the shutdown was asked for; in seconds of
+    Trio's clock."""
 
     address: str = "0.0.0.0"
     port: int = 0
     reuse_port: bool = False
     tls: TlsOptions | None = None
+    proxy_protocol: bool = False
     drain_timeout_s: float = 30.0
 
 
@@ -89,8 +92,15 @@ class Port:
             connection.begin_drain()
 
 
-Serve = Callable[[Wire, socket.socket], Awaitable[None]]
-"""Serves one connection of a port until it ends, and closes its wire; the socket below the wire tells who is connected."""
+class Ends(NamedTuple):
+    """Both ends of a connection; of a Unix socket the client has no address."""
+
+    client: BoundAddress = BoundAddress()
+    server: BoundAddress = BoundAddress()
+
+
+Serve = Callable[[Wire, Ends], Awaitable[None]]
+"""Serves one connection of a port until it ends, and closes its wire."""
 
 
 async def serve_port(
@@ -141,10 +151,20 @@ async def serve_port(
 async def _serve_connection(port: Port, serve: Serve, tls: ServerTls | None, wire: SocketWire) -> None:
     """One connection, in the `connections` nursery. A bug in it ends this connection only."""
     try:
+        ends = Ends(_address(wire.raw.family, wire.raw.getpeername()), address_of(wire.raw))
+        if port.listen_options.proxy_protocol:
+            header = await _read_proxy_header(port, wire)
+            if header is None:
+                return
+            if header.source is not None:
+                ends = ends._replace(client=BoundAddress(host=header.source[0], port=header.source[1]))
         if tls is None:
-            await serve(wire, wire.raw)
+            await serve(wire, ends)
         elif (stream := await _handshake(port, tls.context, wire)) is not None:
-            await serve(TlsWire(stream, wire.raw), wire.raw)
+            await serve(TlsWire(stream, wire.raw), ends)
+    except ProxyHeaderError as error:
+        # The peer's doing, and possibly done on purpose: not a warning, or an abuser fills the log.
+        _log.debug("connection closed: %(why)s", {"why": str(error)})
     except GONE:
         return  # reset, or no TLS, while it was set up
     except Exception:
@@ -154,8 +174,29 @@ async def _serve_connection(port: Port, serve: Serve, tls: ServerTls | None, wir
             await wire.aclose()
 
 
+def _address(family: int, name: Any) -> BoundAddress:
+    return BoundAddress() if family == socket.AF_UNIX else BoundAddress(host=name[0], port=name[1])
+
+
+async def _read_proxy_header(port: Port, wire: SocketWire) -> ProxyHeader | None:
+    """The header that the balancer sends first; None: it did not come in time. Raises ProxyHeaderError."""
+    header = ProxyHeader()
+    with trio.move_on_after(TLS_HANDSHAKE_S_MAX) as patience, port.serving(_Handshake(patience)):
+        while header.needed:
+            await trio.lowlevel.wait_readable(wire.raw)
+            try:
+                data = wire.raw.recv(header.needed)
+            except BlockingIOError:
+                continue
+            if not data:
+                return None
+            header.feed(data)
+        return header
+    return None
+
+
 class _Handshake:
-    """A connection whose TLS is being agreed on."""
+    """A connection that is being set up: its TLS, or the header of its balancer."""
 
     def __init__(self, patience: trio.CancelScope) -> None:
         self._patience = patience

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import os
 import ssl
@@ -13,6 +14,7 @@ import trio
 
 from tpy.errors import InvalidArgument
 from tpy.flag import Value
+from tpy.frontends.core.certificate import validity
 from tpy.limits import TLS_FILES_LOOK_S
 
 _log = logging.getLogger(__name__)
@@ -68,12 +70,30 @@ class ServerTls:
         self._port = port
         self._alpn = alpn
         self._seen = self.fingerprint()
-        self.context = tls_context(options, port=port, alpn=alpn)
+        self.context = self._read()
 
     def reload(self) -> None:
         """Read the files again. Raises as `tls_context`, and what was read before stays in use."""
         self._seen = self.fingerprint()
-        self.context = tls_context(self._options, port=self._port, alpn=self._alpn)
+        self.context = self._read()
+
+    def _read(self) -> ssl.SSLContext:
+        """The files as they are now. A certificate that is not valid at this moment is a warning: its clients may not mind."""
+        context = tls_context(self._options, port=self._port, alpn=self._alpn)
+        with open(self._options.certificate_file, "rb") as file:
+            times = validity(file.read())
+        if times is not None and not times[0] <= datetime.datetime.now(datetime.UTC) <= times[1]:
+            _log.warning(
+                "%(flag)s: the certificate in '%(file)s' is valid from %(begin)s to %(end)s, not now: clients that check it go "
+                "away; expected a renewed one, and the right time on this machine",
+                {
+                    "flag": f"--{self._port.lower()}-server-cert",
+                    "file": self._options.certificate_file,
+                    "begin": f"{times[0]:%Y-%m-%d}",
+                    "end": f"{times[1]:%Y-%m-%d}",
+                },
+            )
+        return context
 
     async def follow_files(self) -> None:
         """Read the files again whenever they have changed, until cancelled. While a certificate and its key do not fit, because

@@ -97,12 +97,13 @@ class VertexApi:
     async def _infer(self, request: HttpRequest, model: str, version: str | None = None) -> HttpReply:
         return await infer_with_type(self._endpoint, request, model, version, type_prefix=_TYPE_PREFIX, protocol="vertex-ai")
 
-    def _require(self, api: str, request: HttpRequest) -> None:
-        self._endpoint.policy.require(api, request.fields)
+    def _require(self, api: str, request: HttpRequest, model: str | None = None) -> None:
+        self._endpoint.authorize(api, request, model)
 
     async def _redirect(self, request: HttpRequest, target: str) -> HttpReply:
         control, services = self._control, self._endpoint.services
         if target == "metrics":
+            self._require("metrics", request)
             if services.metrics is None:
                 raise Unsupported("metrics are not served here")
             page = await services.metrics.page()
@@ -136,23 +137,23 @@ class VertexApi:
             case "infer":
                 return await self._infer(request, model, version)
             case "config":
-                self._require("model-config", request)
+                self._require("model-config", request, model)
                 return await control.model_config(request, model=model, version=version)
             case "stats":
-                self._require("statistics", request)
+                self._require("statistics", request, model)
                 return await control.statistics(request, model=model, version=version)
             case "ready":
-                self._require("health", request)
+                self._require("health", request, model)
                 return await control.model_ready(request, model=model, version=version)
             case _:
-                self._require("metadata", request)
+                self._require("metadata", request, model)
                 return await control.model_metadata(request, model=model, version=version)
 
 
 def create_app(endpoint: InferEndpoint, *, options: Options, model: str) -> QuartTrio:
     """The application with both routes."""
     app = bare_app()
-    routes = Routes(app, endpoint.policy)
+    routes = Routes(app, endpoint, protocol="vertex-ai")
     api = VertexApi(endpoint, model)
     routes.add("health", options.health_route, GET=api.health)
     routes.add("", options.predict_route, POST=api.predict)

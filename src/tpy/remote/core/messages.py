@@ -1,6 +1,7 @@
 """The messages, one per kind of frame: msgpack arrays, of which every field is checked when a message is read.
 
-frontend process -> engine      SEEN; READY or FAILED once; HOLD, LET_GO; SUBMIT, CANCEL, TAKEN; CALL, GIVE_UP; RELEASE
+frontend process -> engine      SEEN; READY or FAILED once; FINISHED; HOLD, LET_GO; SUBMIT, CANCEL, TAKEN; CALL, GIVE_UP; RELEASE;
+                                FORGET_REGION; REFUSED
 engine -> frontend process      REPLICA; CONFIGURE once, when the first REPLICA was seen, and then RESPONSE; RESULT; RELEASE; STOP
 """
 
@@ -20,6 +21,7 @@ from tpy.messages import (
     LogSettings,
     ModelDescription,
     ParameterValue,
+    RecordingOptions,
     RegionKind,
     SystemRegistration,
 )
@@ -51,8 +53,16 @@ class Block(msgspec.Struct, frozen=True, array_like=True):
     size: int
 
 
+class RegionOffset(msgspec.Struct, frozen=True, array_like=True):
+    """A place in a region in a GPU's memory, by the number that the engine gave to the region."""
+
+    number: int
+    offset: int
+
+
 class WireTensor(msgspec.Struct, frozen=True, array_like=True):
-    """A tensor: its bytes in C order, in `inline` or `block`; of BYTES the elements, in `elements` or, as msgpack, in `block`."""
+    """A tensor: its bytes in C order, in `inline` or `block`; of BYTES the elements, in `elements` or, as msgpack, in `block`.
+    One in a `region` stays there."""
 
     name: str
     datatype: DataType
@@ -60,6 +70,7 @@ class WireTensor(msgspec.Struct, frozen=True, array_like=True):
     inline: bytes | None = None
     elements: list[bytes] | None = None
     block: Block | None = None
+    region: RegionOffset | None = None
 
 
 class Hold(msgspec.Struct, frozen=True, array_like=True):
@@ -75,8 +86,26 @@ class LetGo(msgspec.Struct, frozen=True, array_like=True):
     copy: int
 
 
+class ForgetRegion(msgspec.Struct, frozen=True, array_like=True):
+    """Nobody there refers any more to this region in a GPU's memory, which is not registered any more."""
+
+    number: int
+
+
+class Origin(msgspec.Struct, frozen=True, array_like=True):
+    """Whom a request that is observed came from: what a RequestRecord says of that."""
+
+    protocol: str
+    peer: str
+    headers: Mapping[str, str]
+    begun_ns: int
+    received_ns: int
+    request_bytes: int
+
+
 class Submit(msgspec.Struct, frozen=True, array_like=True):
-    """A request to this copy of a version. `number` grows from request to request. The rest is InferenceRequest's."""
+    """A request to this copy of a version. `number` grows from request to request; `origin` while requests are observed. The
+    rest is InferenceRequest's."""
 
     number: int
     copy: int
@@ -91,10 +120,11 @@ class Submit(msgspec.Struct, frozen=True, array_like=True):
     timeout_us: int
     deadline_ns: int | None
     received_ns: int
+    origin: Origin | None = None
 
 
 class Response(msgspec.Struct, frozen=True, array_like=True):
-    """A response to the request `number`. The rest is InferenceResponse's."""
+    """A response to the request `number`; `observed`: its end is to be told by FINISHED. The rest is InferenceResponse's."""
 
     number: int
     model_name: str
@@ -106,12 +136,33 @@ class Response(msgspec.Struct, frozen=True, array_like=True):
     final: bool
     refused: bool
     described_by: ModelDescription | None
+    observed: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True):
     """Nobody waits for this request any more."""
 
     number: int
+
+
+class Finished(msgspec.Struct, frozen=True, array_like=True):
+    """A request that the engine observes is over: its answer has left, or there will be none. `status` and `error` are those of
+    the answer where they are not the model's. One that was refused here was never submitted: its `number` is 0, and it has model
+    and origin."""
+
+    number: int
+    finished_ns: int
+    status: str
+    error: str
+    response_bytes: int
+    model: str = ""
+    origin: Origin | None = None
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True):
+    """A request was refused there before it came to a model, for one of the reasons of `tpy.refusals`."""
+
+    reason: str
 
 
 class Taken(msgspec.Struct, frozen=True, array_like=True):
@@ -192,8 +243,58 @@ class TraceSettings(msgspec.Struct, frozen=True, array_like=True, tag=10):
     updates: Mapping[str, Sequence[str]] | None
 
 
+class ReadRegion(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """Region.read, of one in a GPU's memory; answered with the bytes."""
+
+    place: RegionOffset
+    size: int
+
+
+class WriteRegion(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """Region.write, of one in a GPU's memory; answered with None."""
+
+    place: RegionOffset
+    data: bytes
+
+
+class Explain(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """DiagnosticsService.explain; answered with rows."""
+
+    model_name: str
+    version: int | None
+
+
+class RecordingState(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """RecordingService.status; answered with the status."""
+
+
+class ChangeRecording(msgspec.Struct, frozen=True, array_like=True, tag=15):
+    """RecordingService.change; answered with the status."""
+
+    options: RecordingOptions | None
+
+
+class Counters(msgspec.Struct, frozen=True, array_like=True, tag=16):
+    """DiagnosticsService.counters; answered with a list."""
+
+
 Question = (
-    ModelReady | Index | Load | Unload | Statistics | UpdateLog | TraceSettings | RegisterSystem | RegisterCuda | Unregister
+    ModelReady
+    | Index
+    | Load
+    | Unload
+    | Statistics
+    | Counters
+    | Explain
+    | UpdateLog
+    | TraceSettings
+    | RegisterSystem
+    | RegisterCuda
+    | Unregister
+    | ReadRegion
+    | WriteRegion
+    | RecordingState
+    | ChangeRecording
 )
 
 
@@ -266,6 +367,9 @@ class Kind(enum.IntEnum):
     SEEN = 14
     HOLD = 15
     LET_GO = 16
+    FORGET_REGION = 17
+    FINISHED = 18
+    REFUSED = 19
 
 
 FROM_FRONTEND: dict[int, type[msgspec.Struct]] = {
@@ -274,9 +378,12 @@ FROM_FRONTEND: dict[int, type[msgspec.Struct]] = {
     Kind.FAILED: Failed,
     Kind.HOLD: Hold,
     Kind.LET_GO: LetGo,
+    Kind.FORGET_REGION: ForgetRegion,
     Kind.SUBMIT: Submit,
     Kind.CANCEL: Cancel,
     Kind.TAKEN: Taken,
+    Kind.FINISHED: Finished,
+    Kind.REFUSED: Refused,
     Kind.CALL: Call,
     Kind.GIVE_UP: CancelCall,
     Kind.RELEASE: Release,

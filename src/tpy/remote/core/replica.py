@@ -56,7 +56,7 @@ class ModelEntry(msgspec.Struct, frozen=True, array_like=True):
 
 class ServerState(msgspec.Struct, frozen=True, array_like=True):
     """The state of the server as a whole. `revision` is ReadinessService's number; `shared_memory` the error of
-    `require_enabled`."""
+    `require_enabled`; `observed`: somebody in the engine observes requests."""
 
     revision: int
     live: bool
@@ -65,9 +65,10 @@ class ServerState(msgspec.Struct, frozen=True, array_like=True):
     log: LogSettings
     shared_memory: RemoteError | None
     unknown: RemoteError
+    observed: bool = False
 
 
-class RegionEntry(msgspec.Struct, frozen=True, array_like=True):
+class RegionEntry(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """A registered region. Its segment is the one that the process `pid` has open as `descriptor`: the name may be gone, or be
     that of another by now."""
 
@@ -77,12 +78,22 @@ class RegionEntry(msgspec.Struct, frozen=True, array_like=True):
     identity: tuple[int, int]
 
 
+class DeviceRegionEntry(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """A registered region in a GPU's memory, which only the engine has open."""
+
+    facts: RegionFacts
+    number: int
+
+
+AnyRegionEntry = RegionEntry | DeviceRegionEntry
+
+
 class ReplicaUpdate(msgspec.Struct, frozen=True, array_like=True):
     """A change of the replica: models and regions by name, None for a name that is unknown now."""
 
     server: ServerState
     models: Mapping[str, ModelEntry | None]
-    regions: Mapping[str, RegionEntry | None] = {}
+    regions: Mapping[str, AnyRegionEntry | None] = {}
 
 
 class Replica:
@@ -91,7 +102,7 @@ class Replica:
     def __init__(self, first: ReplicaUpdate) -> None:
         self.server = first.server
         self._models: dict[str, ModelEntry] = {}
-        self.regions: dict[str, RegionEntry] = {}
+        self.regions: dict[str, AnyRegionEntry] = {}
         self.update(first)
 
     def update(self, update: ReplicaUpdate) -> None:

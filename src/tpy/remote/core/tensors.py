@@ -7,7 +7,7 @@ them lives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 
 from tpy.limits import REMOTE_INLINE_BYTES_MAX
-from tpy.messages import DataType, InferenceRequest, InferenceResponse, SequencePosition, Tensor
+from tpy.messages import DataType, InferenceRequest, InferenceResponse, Residency, SequencePosition, Tensor
 from tpy.messages.inference import NO_PARAMETERS
 from tpy.remote.core.errors import ProtocolError
-from tpy.remote.core.messages import Block, Failure, Response, Submit, WireTensor
+from tpy.remote.core.messages import Block, Failure, Origin, RegionOffset, Response, Submit, WireTensor
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -28,12 +28,22 @@ Place = Callable[[int], tuple[int, Bytes] | None]
 View = Callable[[int, int], Bytes]
 """The bytes at an offset of the peer's shared memory, and so many, read-only. Raises ProtocolError for what is not within."""
 
+Refer = Callable[[object], RegionOffset]
+"""The place in a GPU's memory of an array that is not in host memory."""
+
+Find = Callable[[RegionOffset, tuple[int, ...], np.dtype[Any]], np.ndarray[Any, Any]]
+"""The array of this shape at such a place. Raises NotFound when there is no such region, InvalidArgument for what is not
+within."""
+
 _ELEMENTS = msgspec.msgpack.Decoder(list[bytes])
 _PLAIN_BYTES = {bytes}
 
 
-def submit_of(number: int, copy: int, request: InferenceRequest, place: Place) -> Submit:
-    """The message for a request to a copy of a version. Raises ValueError for a tensor that cannot be sent."""
+def submit_of(
+    number: int, copy: int, request: InferenceRequest, place: Place, refer: Refer | None = None, origin: Origin | None = None
+) -> Submit:
+    """The message for a request to a copy of a version; without `refer` all of its tensors are in host memory. Raises ValueError
+    for a tensor that cannot be sent."""
     position = request.sequence
     return Submit(
         number,
@@ -41,7 +51,7 @@ def submit_of(number: int, copy: int, request: InferenceRequest, place: Place) -
         request.model_name,
         request.model_version,
         request.id,
-        _packed(request.inputs, place),
+        tuple([_pack(tensor, place, refer) for tensor in request.inputs]),
         request.requested_outputs,
         request.parameters,
         None if position is None else (position.correlation_id, position.start, position.end),
@@ -49,17 +59,18 @@ def submit_of(number: int, copy: int, request: InferenceRequest, place: Place) -
         request.timeout_us,
         request.deadline_ns,
         request.received_ns,
+        origin,
     )
 
 
-def request_of(message: Submit, view: View) -> InferenceRequest:
-    """The request in a message. Raises ProtocolError for tensors that are not what they say."""
+def request_of(message: Submit, view: View, find: Find | None = None) -> InferenceRequest:
+    """The request in a message. Raises ProtocolError for tensors that are not what they say, and as `find`."""
     position = message.sequence
     return InferenceRequest(
         model_name=message.model_name,
         model_version=message.model_version,
         id=message.id,
-        inputs=_unpacked(message.inputs, view),
+        inputs=tuple([_unpack(tensor, view, find) for tensor in message.inputs]),
         requested_outputs=message.requested_outputs,
         parameters=message.parameters or NO_PARAMETERS,
         sequence=None if position is None else SequencePosition(correlation_id=position[0], start=position[1], end=position[2]),
@@ -67,22 +78,24 @@ def request_of(message: Submit, view: View) -> InferenceRequest:
         timeout_us=message.timeout_us,
         deadline_ns=message.deadline_ns,
         received_ns=message.received_ns,
+        residency=Residency(inputs=True) if any(tensor.region is not None for tensor in message.inputs) else None,
     )
 
 
-def message_of(number: int, response: InferenceResponse, place: Place) -> Response:
-    """The message for a response. Raises ValueError for a tensor that cannot be sent."""
+def message_of(number: int, response: InferenceResponse, place: Place, *, observed: bool = False) -> Response:
+    """The message for a response; `observed`: see Response. Raises ValueError for a tensor that cannot be sent."""
     return Response(
         number,
         response.model_name,
         response.model_version,
         response.id,
-        _packed(response.outputs, place),
+        tuple([_pack(tensor, place) for tensor in response.outputs]),
         response.parameters,
         None if response.error is None else Failure.of(response.error),
         response.final,
         response.refused,
         response.described_by,
+        observed,
     )
 
 
@@ -92,7 +105,7 @@ def response_of(message: Response, view: View) -> InferenceResponse:
         model_name=message.model_name,
         model_version=message.model_version,
         id=message.id,
-        outputs=_unpacked(message.outputs, view),
+        outputs=tuple([_unpack(tensor, view) for tensor in message.outputs]),
         parameters=message.parameters or NO_PARAMETERS,
         error=None if message.error is None else message.error.error(),
         final=message.final,
@@ -101,16 +114,10 @@ def response_of(message: Response, view: View) -> InferenceResponse:
     )
 
 
-def _packed(tensors: Sequence[Tensor], place: Place) -> tuple[WireTensor, ...]:
-    return tuple([_pack(tensor, place) for tensor in tensors])
-
-
-def _unpacked(tensors: Sequence[WireTensor], view: View) -> tuple[Tensor, ...]:
-    return tuple([_unpack(tensor, view) for tensor in tensors])
-
-
-def _pack(tensor: Tensor, place: Place) -> WireTensor:
+def _pack(tensor: Tensor, place: Place, refer: Refer | None = None) -> WireTensor:
     name, datatype, array = tensor.name, tensor.datatype, tensor.array
+    if refer is not None and type(array) is not np.ndarray:
+        return WireTensor(name, datatype, array.shape, region=refer(array))
     if datatype is DataType.BYTES:
         return _pack_elements(tensor, place)
     size = array.nbytes
@@ -138,7 +145,7 @@ def _pack_elements(tensor: Tensor, place: Place) -> WireTensor:
     return WireTensor(tensor.name, DataType.BYTES, tensor.array.shape, elements=elements)
 
 
-def _unpack(wire: WireTensor, view: View) -> Tensor:
+def _unpack(wire: WireTensor, view: View, find: Find | None = None) -> Tensor:
     count = prod(wire.shape)
     if any(size < 0 for size in wire.shape):
         raise ProtocolError(f"tensor '{wire.name}' has the shape {wire.shape}")
@@ -147,6 +154,8 @@ def _unpack(wire: WireTensor, view: View) -> Tensor:
     if not wire.datatype.itemsize:
         raise ProtocolError(f"tensor '{wire.name}' has the datatype {wire.datatype.value}")
     size = count * wire.datatype.itemsize
+    if wire.region is not None and find is not None:
+        return Tensor(wire.name, wire.datatype, find(wire.region, wire.shape, wire.datatype.numpy))
     if wire.block is not None:
         if wire.block.size != size:
             raise ProtocolError(f"tensor '{wire.name}' has a block of {wire.block.size} bytes, expected {size}")

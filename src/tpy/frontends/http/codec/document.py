@@ -7,8 +7,10 @@ InvalidArgument (400) with the same text.
 from __future__ import annotations
 
 import codecs
+import json
 from typing import Any, NoReturn
 
+from tpy.echo import echo, echo_list
 from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.cutting import load_in_pieces, load_with_outline
 from tpy.frontends.http.codec.json_text import INT64_MAX, INT64_MIN, UINT64_MAX, parse_json
@@ -20,6 +22,7 @@ from tpy.limits import (
     JSON_EXPLAIN_BYTES_MAX,
     JSON_WHOLE_BYTES_MAX,
 )
+from tpy.messages.allowed import with_hint
 
 __all__ = ["INT64_MAX", "INT64_MIN", "UINT64_MAX"]
 
@@ -61,25 +64,67 @@ def _without_mark(text: bytes | bytearray | memoryview) -> bytes | bytearray | m
     return memoryview(text)[3:] if text[:3] == codecs.BOM_UTF8 else text
 
 
-def refuse(member: str, problem: str) -> NoReturn:
-    """Raise InvalidArgument: what is wrong with the value of `member`."""
-    raise InvalidArgument(f"Unable to parse '{member}': {problem}")
+_EXPECTED = {
+    NON_STRING: "a text in quotes",
+    NON_BOOLEAN: "true or false",
+    NON_UNSIGNED: "a whole number of at least 0",
+    NON_SIGNED: "a whole number",
+    NON_NUMBER: "a number",
+    NON_ARRAY: "an array",
+}
+_SHOWN_CHARACTERS_MAX = 40
 
 
-def missing(member: str) -> NoReturn:
-    """Raise InvalidArgument: the object has no `member`."""
-    refuse(member, f"attempt to access non-existing object member '{member}'")
+def expected_text(problem: str, got: object, *, place: str = "", into: str = "") -> str:
+    """A hint for a value of a wrong type: what was expected, `into` what it goes, what was there instead, and its `place`."""
+    return f"expected {_EXPECTED[problem]}{into}, got {shown(got)}{place}"
+
+
+def shown(value: object) -> str:
+    """A JSON value in a sentence, cut where it is long."""
+    if value is None:
+        return "null"
+    if isinstance(value, list | LongArray):
+        return "an array" if value else "an empty array"
+    if isinstance(value, dict):
+        return "an object"
+    if type(value) is LongString:
+        return "a long text"
+    return echo(json.dumps(value, ensure_ascii=False), _SHOWN_CHARACTERS_MAX)
+
+
+def members_text(item: object) -> str:
+    """The names of the members of a JSON object in a sentence; what it is, where it is no object."""
+    if type(item) is not dict:
+        return shown(item)
+    return f"an object with {echo_list(item, ', ')}" if item else "an empty object"
+
+
+def refuse(member: str, problem: str, hint: str = "") -> NoReturn:
+    """Raise InvalidArgument: what is wrong with the value of `member`, and the `hint` what to write there."""
+    raise InvalidArgument(with_hint(f"Unable to parse '{member}': {problem}", hint))
+
+
+def refuse_type(member: str, problem: str, got: object, *, place: str = "") -> NoReturn:
+    """Raise InvalidArgument: the value of `member` has a wrong type."""
+    refuse(member, problem, expected_text(problem, got, place=place))
+
+
+def missing(member: str, item: object, hint: str = "") -> NoReturn:
+    """Raise InvalidArgument: `item` has no `member`; `hint` says where that would stand, if the name is not enough."""
+    hint = hint or f"expected a member '{member}'"
+    refuse(member, f"attempt to access non-existing object member '{member}'", f"{hint}, got {members_text(item)}")
 
 
 def string_member(item: object, member: str) -> str:
     """The string `member` of the object `item`. Raises InvalidArgument."""
     if type(item) is not dict or member not in item:
-        missing(member)
+        missing(member, item)
     value = item[member]
     if type(value) is LongString:
         return value.decode()
     if type(value) is not str:
-        refuse(member, NON_STRING)
+        refuse_type(member, NON_STRING, value)
     return value
 
 
@@ -97,12 +142,12 @@ def array_member(item: object, member: str) -> list[object]:
 def data_member(item: object, member: str) -> list[Any] | LongArray:
     """The array `member` of the object `item`. Raises InvalidArgument."""
     if type(item) is not dict or member not in item:
-        missing(member)
+        missing(member, item)
     value: object = item[member]
     if type(value) is LongArray:
         return value
     if type(value) is not list:
-        refuse(member, NON_ARRAY)
+        refuse_type(member, NON_ARRAY, value)
     return value
 
 

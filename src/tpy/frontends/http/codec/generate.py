@@ -12,7 +12,7 @@ import numpy as np
 
 from tpy.echo import request_prefix
 from tpy.errors import InvalidArgument
-from tpy.frontends.http.codec.document import NON_STRING, load_with_names, refuse
+from tpy.frontends.http.codec.document import NON_STRING, load_with_names, refuse_type, shown
 from tpy.frontends.http.codec.json_data import count_elements, read_json_data
 from tpy.frontends.http.codec.parameters import own_value
 from tpy.frontends.http.codec.pieces import LongArray, LongString
@@ -27,7 +27,7 @@ from tpy.messages import (
     Tensor,
     TensorDescription,
 )
-from tpy.messages.allowed import allowed_inputs
+from tpy.messages.allowed import allowed_inputs, tensor_text, with_hint
 
 _PARAMETERS = "parameters"
 
@@ -47,12 +47,13 @@ def parse_generate(
     """
     document, names = load_with_names(body)
     if type(document) is not dict:
-        raise InvalidArgument("attempt to get members for non-object")
+        hint = f"expected an object of names and values, got {shown(document)}"
+        raise InvalidArgument(with_hint("attempt to get members for non-object", hint))
     request_id = document.get("id", "")
     if type(request_id) is LongString:
         request_id = request_id.decode()
     if type(request_id) is not str:
-        refuse("id", NON_STRING)
+        refuse_type("id", NON_STRING, request_id)
     _refuse_repeated(names, description, request_id)
     inputs: dict[str, Tensor] = {}
     parameters: dict[str, ParameterValue] = {}
@@ -124,7 +125,7 @@ def _take(
             parameters[name] = own_value(name, value)
         except InvalidArgument as error:
             allowed = allowed_inputs((each.name, each.datatype, each.shape) for each in description.inputs)
-            raise InvalidArgument(f"{error}{allowed}") from None
+            raise InvalidArgument(with_hint(str(error), allowed)) from None
     elif name in inputs:
         raise InvalidArgument(f"{request_prefix(request_id)}input '{name}' already exists in request")
     else:
@@ -138,7 +139,7 @@ def _tensor(described: TensorDescription, value: object) -> Tensor:
     elif type(value) is LongString:
         data = [value.decode()]
     count = count_elements(data) if isinstance(data, LongArray) else len(data)
-    shape = _shape(described, count)
+    shape = _shape(described, count, nested=type(data) is list and any(type(element) is list for element in data))
     if count or described.datatype in (DataType.FP16, DataType.BF16):
         array = read_json_data(data, described.datatype, count, tensor=described.name)
     else:
@@ -146,13 +147,17 @@ def _tensor(described: TensorDescription, value: object) -> Tensor:
     return Tensor(described.name, described.datatype, array.reshape(shape))
 
 
-def _shape(described: TensorDescription, count: int) -> tuple[int, ...]:
+def _shape(described: TensorDescription, count: int, *, nested: bool) -> tuple[int, ...]:
     """The shape of `count` elements: the innermost variable dimension gets what the fixed ones leave, others are 1."""
     shape = [1 if dim < 0 else dim for dim in described.shape]
     fixed = prod(shape)
     variable = [position for position, dim in enumerate(described.shape) if dim < 0]
     if (fixed == 0 or count % fixed) if variable else count != fixed:
-        raise InvalidArgument(f"The schema can not convert input '{described.name}' to tensor with proper shape")
+        multiple = " or a multiple of it" if variable and fixed else ""
+        hint = f"expected {fixed} elements{multiple} for {tensor_text(described.name, described.datatype, described.shape)}"
+        flat = ", which is nested: all elements go into one list" if nested else ""
+        text = f"The schema can not convert input '{described.name}' to tensor with proper shape"
+        raise InvalidArgument(with_hint(text, f"{hint}, got {count}{flat}"))
     if variable:
         shape[variable[-1]] = count // fixed
     return tuple(shape)

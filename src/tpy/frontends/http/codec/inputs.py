@@ -16,7 +16,8 @@ from tpy.frontends.http.codec.document import (
     array_member,
     data_member,
     is_unsigned,
-    refuse,
+    members_text,
+    refuse_type,
     string_member,
 )
 from tpy.frontends.http.codec.json_data import read_json_data
@@ -24,14 +25,14 @@ from tpy.frontends.http.codec.regions import region_of
 from tpy.frontends.shared_memory import TensorResolver, read_region
 from tpy.limits import TENSOR_DIMS_MAX
 from tpy.messages import DataType, ModelDescription, Tensor
-from tpy.messages.allowed import allowed_datatypes
+from tpy.messages.allowed import allowed_datatypes, with_hint
 from tpy.messages.datatypes import BY_WORD
 
 
 class InputReader:
     """Reads the inputs of one request; blobs are taken from `body` in the order of the inputs, from `blobs_at` on."""
 
-    __slots__ = ("_blob_at", "_body", "_described", "_description", "_model", "_request_id", "_tensors")
+    __slots__ = ("_blob_at", "_body", "_described", "_description", "_model", "_request_id", "_tensors", "uses_regions")
 
     def __init__(
         self,
@@ -49,6 +50,8 @@ class InputReader:
         self._described = description.input_by_name
         self._request_id = request_id
         self._tensors = tensors
+        self.uses_regions = False
+        """True once an input was in a region."""
 
     def read(self, inputs: list[object]) -> tuple[Tensor, ...]:
         """All inputs in their order. Raises InvalidArgument, also for bytes that no input claims."""
@@ -86,7 +89,7 @@ class InputReader:
         data = data_member(item, "data")
         if datatype is None:
             hint = allowed_datatypes(string_member(item, "datatype"))
-            raise InvalidArgument(f"invalid datatype for input {echo(name)}{hint}")
+            raise InvalidArgument(with_hint(f"invalid datatype for input {echo(name)}", hint))
         try:
             return shaped(read_json_data(data, datatype, count, tensor=name), shape, name)
         except BrokenElements as broken:
@@ -94,7 +97,7 @@ class InputReader:
 
     def _read_blob(self, size: object, name: str, datatype: DataType | None, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         if type(size) is not int or not is_unsigned(size):
-            refuse("binary_data_size", NON_UNSIGNED)
+            refuse_type("binary_data_size", NON_UNSIGNED, size, place=f" for input '{echo(name)}'")
         start = self._blob_at
         end = start + size
         if end > len(self._body):
@@ -115,6 +118,7 @@ class InputReader:
     def _read_region(
         self, parameters: dict[str, object], name: str, datatype: DataType | None, shape: tuple[int, ...]
     ) -> np.ndarray[Any, Any]:
+        self.uses_regions = True
         found = region_of(parameters, self._tensors)
         known = self._known(name, datatype)
         return read_region(found, known, shape, tensor=name, description=self._description, prefix=self._prefix)
@@ -135,36 +139,38 @@ def _source(item: object) -> tuple[bool, object, dict[str, object] | None]:
     """Returns True if the input has JSON data, else its `binary_data_size`, or the parameters that name its region. Raises
     InvalidArgument unless it has exactly one source."""
     if type(item) is not dict:
-        _refuse_sources([])
+        _refuse_sources([], item)
     has_data = "data" in item
     parameters = item.get("parameters")
     if type(parameters) is not dict or not parameters:
         if not has_data:
-            _refuse_sources([])
+            _refuse_sources([], item)
         return True, None, None
     has_blob = "binary_data_size" in parameters
     has_region = "shared_memory_region" in parameters
     if has_data + has_blob + has_region != 1:
         given = (("data", has_data), ("binary_data_size", has_blob), ("shared_memory_region", has_region))
-        _refuse_sources([field for field, present in given if present])
+        _refuse_sources([field for field, present in given if present], item)
     if has_region:
         return False, None, parameters
     return has_data, parameters.get("binary_data_size"), None
 
 
-def _refuse_sources(given: list[str]) -> NoReturn:
+def _refuse_sources(given: list[str], item: object) -> NoReturn:
     which = "set " + " ".join(f"'{field}'" for field in given) if given else "no field is set"
-    raise InvalidArgument(
+    text = (
         "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
         f"'shared_memory_region' in 'parameters'. But {which}"
     )
+    raise InvalidArgument(with_hint(text, f"expected one of them in an input, got {members_text(item)}"))
 
 
 def _read_shape(item: object) -> tuple[int, ...]:
     shape: list[Any] = array_member(item, "shape")
     for size in shape:
         if type(size) is not int or size < 0:
-            refuse("shape", NON_UNSIGNED)
+            place = f" in the shape of input '{echo(string_member(item, 'name'))}'"
+            refuse_type("shape", NON_UNSIGNED, size, place=place)
         if size > INT64_MAX:
             name = string_member(item, "name")
             _refuse_shape(name, tuple(shape), "contains one or more invalid dimensions")

@@ -24,11 +24,13 @@ from tpy.frontends.http.codec.document import (
     NON_STRING,
     NON_UNSIGNED,
     UINT64_MAX,
+    expected_text,
     refuse,
 )
 from tpy.frontends.http.codec.pieces import LongArray
 from tpy.limits import BYTES_ELEMENTS_MAX, JSON_DEPTH_MAX
 from tpy.messages import DataType
+from tpy.messages.allowed import with_hint
 
 _INTEGERS: dict[DataType, tuple[int, int]] = {
     kind: (int(np.iinfo(kind.numpy).min), int(np.iinfo(kind.numpy).max))
@@ -45,6 +47,7 @@ _INTEGERS: dict[DataType, tuple[int, int]] = {
 }
 """Smallest and largest value of each integer type."""
 
+_MORE = "Shape does not match true shape of 'data' field"
 _ONLY_INT = {int}
 _ONLY_BOOL = {bool}
 _ONLY_STR = {str}
@@ -101,9 +104,9 @@ def _read_pieces(data: LongArray, datatype: DataType, count: int, tensor: str) -
         found += len(flat)
         if found > count:
             if datatype is not DataType.BYTES:
-                refuse("data", "Shape does not match true shape of 'data' field")
-            _check_count(found, count, datatype)
-    _check_count(found, count, datatype)
+                refuse("data", _MORE, _counts(tensor, count, "more"))
+            _check_count(found, count, datatype, tensor)
+    _check_count(found, count, datatype, tensor)
     return np.concatenate(arrays)
 
 
@@ -120,8 +123,8 @@ def _flat(data: list[Any], datatype: DataType) -> list[Any]:
 
 def _refuse_elements(elements: list[Any], datatype: DataType, tensor: str, offset: int) -> NoReturn:
     """Raise InvalidArgument for the first element that is not of the right type, or else does not fit; `offset` are before."""
-    for element in elements:
-        _check_type(element, datatype)
+    for index, element in enumerate(elements, offset):
+        _check_type(element, datatype, tensor, index)
     _refuse_unfit(elements, datatype, tensor, offset)
 
 
@@ -191,12 +194,12 @@ def _read_slowly(data: list[object], datatype: DataType, count: int, tensor: str
     try:
         for element in _walk(data):
             if len(elements) == count and datatype is not DataType.BYTES:
-                refuse("data", "Shape does not match true shape of 'data' field")
-            _check_type(element, datatype)
+                refuse("data", _MORE, _counts(tensor, count, "more"))
+            _check_type(element, datatype, tensor, len(elements))
             elements.append(element)
     except _TooDeep:
         _refuse_depth(datatype)
-    _check_count(len(elements), count, datatype)
+    _check_count(len(elements), count, datatype, tensor)
     array = _convert(elements, datatype)
     if array is None:
         _refuse_unfit(elements, datatype, tensor, 0)
@@ -210,20 +213,28 @@ def _refuse_depth(datatype: DataType) -> NoReturn:
     refuse("data", problem)
 
 
-def _check_type(element: object, datatype: DataType) -> None:
+def _check_type(element: object, datatype: DataType, tensor: str, index: int) -> None:
     """Raises InvalidArgument for an element that is not of the JSON type that `datatype` is read from."""
     problem = _type_problem(element, datatype)
-    if problem and datatype is DataType.BYTES:
-        raise InvalidArgument(f"Unable to parse JSON bytes array: {problem}")
-    if problem:
-        refuse("data", problem)
+    if not problem:
+        return
+    into = f" for input '{echo(tensor)}' ({datatype.value})"
+    hint = expected_text(problem, element, into=into, place=f" as element {index}")
+    if datatype is DataType.BYTES:
+        raise InvalidArgument(with_hint(f"Unable to parse JSON bytes array: {problem}", hint))
+    refuse("data", problem, hint)
 
 
-def _check_count(found: int, count: int, datatype: DataType) -> None:
+def _counts(tensor: str, count: int, found: object) -> str:
+    return f"expected {count} element{'s' * (count != 1)}, as the shape of input '{echo(tensor)}' says, got {found}"
+
+
+def _check_count(found: int, count: int, datatype: DataType, tensor: str) -> None:
     if found == count:
         return
     if datatype is not DataType.BYTES:
-        raise InvalidArgument("Failed to parse 'data' field: shape does not match true shape")
+        hint = _counts(tensor, count, found)
+        raise InvalidArgument(with_hint("Failed to parse 'data' field: shape does not match true shape", hint))
     if found > count:
         raise BrokenElements(f"unexpected number of string elements {count + 1}", f"expecting {count}")
     raise BrokenElements(f"expected {count} string elements", f"got {found}")

@@ -12,6 +12,7 @@ from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.json_errors import first_error
 from tpy.frontends.http.collector import CollectorPause
 from tpy.limits import JSON_EXPLAIN_BYTES_MAX
+from tpy.messages.allowed import with_hint
 from tpy.units import KIB
 
 UINT64_MAX = 2**64 - 1
@@ -22,6 +23,9 @@ _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _PAUSE = CollectorPause()
 _QUICK_BYTES_MAX = 16 * KIB
 """Of larger texts the lists and objects would start several collections."""
+
+_SHOWN_BYTES = 24
+"""Of a broken text, before and after the place."""
 
 _INTEGER_DIGITS_MAX = len(str(UINT64_MAX))
 
@@ -56,12 +60,25 @@ def _parse_with_literals(text: bytes, message: str, position: int, offset_of: Ca
             pass
     found = first_error(text) if len(text) <= JSON_EXPLAIN_BYTES_MAX else None
     what, at = found if found is not None else (f"{message}.", position)
-    raise broken_text(what, at if offset_of is None else offset_of(at))
+    if offset_of is None:
+        raise broken_text(what, at, hint=f"expected JSON, got {_around(text, at)}")
+    raise broken_text(what, offset_of(at))
 
 
-def broken_text(problem: str, at: int) -> InvalidArgument:
+def broken_text(problem: str, at: int, *, hint: str = "") -> InvalidArgument:
     """The refusal that says what is wrong with the text at byte `at` of the document."""
-    return InvalidArgument(f"failed to parse the request JSON buffer: {problem} at {at}")
+    return InvalidArgument(with_hint(f"failed to parse the request JSON buffer: {problem} at {at}", hint))
+
+
+def _around(text: bytes, at: int) -> str:
+    """The text about a place, for people; the place is marked."""
+    if not text:
+        return "no body"
+    before, after = (
+        "".join(c if c.isprintable() else " " for c in part.decode("utf-8", "replace"))
+        for part in (text[max(0, at - _SHOWN_BYTES) : at], text[at : at + _SHOWN_BYTES])
+    )
+    return f"{'...' * (at > _SHOWN_BYTES)}{before} >>> {after}{'...' * (at + _SHOWN_BYTES < len(text))}"
 
 
 def _integer(digits: str) -> int | float:

@@ -15,7 +15,7 @@ from tpy.frontends.http.codec.document import (
     NON_STRING,
     NON_UNSIGNED,
     is_unsigned,
-    refuse,
+    refuse_type,
 )
 from tpy.frontends.http.codec.pieces import LongString
 from tpy.limits import SEQUENCE_ID_CHARACTERS_MAX
@@ -46,7 +46,7 @@ def read_parameters(value: object) -> RequestParameters:
         if key in _CHECKS:
             problem = _CHECKS[key](member)
             if problem:
-                refuse(key, problem)
+                refuse_type(key, problem, member)
             known[key] = member
         elif key.startswith("triton_"):
             raise InvalidArgument(

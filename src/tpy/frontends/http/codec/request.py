@@ -14,7 +14,8 @@ from tpy.frontends.http.codec.document import (
     array_member,
     is_unsigned,
     load_document,
-    refuse,
+    missing,
+    refuse_type,
     string_member,
 )
 from tpy.frontends.http.codec.inputs import InputReader
@@ -23,10 +24,14 @@ from tpy.frontends.http.codec.pieces import LongString
 from tpy.frontends.http.codec.plan import BINARY, BINARY_PLAN, JSON, JSON_PLAN, OutputChoice, OutputPlan
 from tpy.frontends.http.codec.raw import read_raw_input
 from tpy.frontends.http.codec.regions import region_of
-from tpy.frontends.shared_memory import NO_REGIONS, TensorResolver
+from tpy.frontends.shared_memory import NO_REGIONS, RegionRange, TensorResolver, residency_of
 from tpy.messages import InferenceRequest, ModelDescription, ParameterValue
 
 _INT32_MAX = 2**31 - 1
+_NO_INPUTS = (
+    'expected {"inputs": [{"name": ..., "datatype": ..., "shape": [...], "data": [...]}]} (values by name alone are for the '
+    "model's /generate)"
+)
 _NUMBER = re.compile(rb"[ \t]*([+-]?[0-9]+)[ \t]*")
 
 
@@ -90,17 +95,21 @@ def parse_infer(
     if type(request_id) is LongString:
         request_id = request_id.decode()
     if type(request_id) is not str:
-        refuse("id", NON_STRING)
+        refuse_type("id", NON_STRING, request_id)
     parameters = read_parameters(members["parameters"]) if "parameters" in members else NONE
     reader = InputReader(body, blobs_at=header_length, description=description, request_id=request_id, tensors=tensors)
+    if "inputs" not in members:
+        missing("inputs", document, _NO_INPUTS)
     inputs = reader.read(array_member(members, "inputs"))
     plan = BINARY_PLAN if parameters.binary_output else JSON_PLAN
     requested: tuple[str, ...] = ()
+    regions: dict[str, RegionRange] = {}
     if "outputs" in members:
         choices = _read_outputs(array_member(members, "outputs"), request_id, tensors)
         if choices:
             requested = tuple(choices)
             plan = OutputPlan(choices=choices, default=plan.default)
+            regions = {name: choice.region for name, choice in choices.items() if choice.region is not None}
     request = InferenceRequest(
         model_name=description.name,
         model_version=version,
@@ -112,6 +121,7 @@ def parse_infer(
         priority=parameters.priority,
         timeout_us=parameters.timeout_us,
         received_ns=received_ns,
+        residency=residency_of(inputs, regions) if regions or reader.uses_regions else None,
     )
     return request, plan
 
@@ -144,7 +154,7 @@ def _read_choice(parameters: dict[str, object], tensors: TensorResolver) -> Outp
     if not is_unsigned(classification):
         raise InvalidArgument(f"Unable to set 'classification': {NON_UNSIGNED}")
     if type(binary) is not bool:
-        refuse("binary_data", NON_BOOLEAN)
+        refuse_type("binary_data", NON_BOOLEAN, binary)
     if type(classification) is int and classification:
         return OutputChoice(binary=binary, classification=classification)
     return BINARY if binary else JSON
