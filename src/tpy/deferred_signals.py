@@ -21,7 +21,8 @@ _INTERRUPTING = tuple(
 )
 """Signals whose handlers raise in some programs: Ctrl-C, time limits, orderly ends."""
 
-_MAIN = threading.main_thread().ident
+MAIN_THREAD = threading.main_thread().ident
+"""The thread that runs signal handlers."""
 
 
 class DeferredSignals:
@@ -46,7 +47,7 @@ class DeferredSignals:
         self.is_interruptible = False
 
     def __enter__(self) -> None:
-        if threading.get_ident() == _MAIN:
+        if threading.get_ident() == MAIN_THREAD:
             handlers = self._handlers = {}
             try:
                 for number in _INTERRUPTING:
@@ -95,7 +96,7 @@ def _restore(handlers: dict[int, _Handler]) -> None:
 def call_program(function: Callable[..., _T], /, **arguments: Any) -> _T:
     """Returns what this function of the program returns, which signal handlers may interrupt."""
     block = DeferredSignals.current
-    if block is None or threading.get_ident() != _MAIN:
+    if block is None or threading.get_ident() != MAIN_THREAD:
         return function(**arguments)
     block.is_interruptible = True
     try:

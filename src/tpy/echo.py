@@ -36,3 +36,8 @@ def echo_list(items: Iterable[object], separator: str = ",") -> str:
 def request_prefix(request_id: str) -> str:
     """Triton's prefix of messages about one request."""
     return f"[request id: {echo(request_id) or '<id_unknown>'}] "
+
+
+def printable(text: str) -> str:
+    """The text without what a terminal would obey: names and reasons are other people's."""
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -132,6 +132,10 @@ class Unavailable(Refusal):
     code = ErrorCode.UNAVAILABLE
 
 
+class QueueFull(Unavailable):
+    """The queue of the model has no room, or its table of live sequences."""
+
+
 class ServerNotReady(Unavailable):
     """Whatever is asked of models while the server has none and never will."""
 

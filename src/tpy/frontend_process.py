@@ -125,7 +125,7 @@ async def _reload_at_signals(task_status: trio.TaskStatus[None] = trio.TASK_STAT
     with trio.open_signal_receiver(signal.SIGHUP) as received:
         task_status.started()
         async for _ in received:
-            reload()
+            reload(signal.SIGHUP.name)
 
 
 def _sockets(descriptors: Sequence[int]) -> list[socket.socket]:

@@ -26,10 +26,17 @@ def reloaded(read: Callable[[], None]) -> Iterator[None]:
         del _readers[key]
 
 
-def reload() -> None:
-    """Read everything again. What cannot be read is an error in the log."""
-    for read in tuple(_readers.values()):
+def reload(why: str) -> None:
+    """Read everything again, once: ports share the configuration of access. What cannot be read is an error in the log, where
+    `why` names the cause."""
+    whole = True
+    for read in dict.fromkeys(_readers.values()):
         try:
             read()
         except Exception as error:
+            whole = False
             _log.error("not reloaded, what was there stays in use: %(reason)s", {"reason": str(error)})
+    if whole:
+        _log.info("reloaded at %(why)s: log files, certificates, keys of access", {"why": why})
+    else:
+        _log.warning("reloaded in part only at %(why)s, see the errors before", {"why": why})

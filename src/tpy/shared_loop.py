@@ -103,7 +103,8 @@ class SharedLoop:
     def enter(self, function: Callable[[], None], errand: Errand | None = None) -> bool:
         """Call this, which must not raise, in this thread, as if it were the loop's; returns False when the loop has no time for
         it now. In the main thread: inside DeferredSignals."""
-        if not self._turn.acquire(timeout=_LOOP_BUSY_S_MAX):
+        turn = self._turn
+        if not turn.acquire(blocking=False) and not turn.acquire(timeout=_LOOP_BUSY_S_MAX):  # the second is dear
             return False
         self.errand = errand
         own = self._context.__dict__
@@ -122,7 +123,7 @@ class SharedLoop:
             self.errand = None
             if runner.runq or runner.deadlines.next_deadline() < self._wakes_at:
                 self._token.run_sync_soon(_nothing, idempotent=True)
-            self._turn.release()
+            turn.release()
         return True
 
 

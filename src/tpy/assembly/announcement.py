@@ -12,16 +12,24 @@ from tpy.assembly.tables import table
 from tpy.frontends.table import frontends
 from tpy.frontends.transport import BoundAddress
 from tpy.messages import IndexEntry, ModelState
+from tpy_control import ControlMode
 from tpy_data.registry import BackendRegistry
 
 _log = logging.getLogger(__name__)
+
+_MODELS_CHARACTERS_MAX = 100
+"""Reasons of failures are long; a table that the terminal breaks cannot be read."""
 
 
 def log_tables(options: ServerOptions, registry: BackendRegistry, models: Iterable[IndexEntry]) -> None:
     """Log the tables, one record each; all options only when the log is verbose."""
     backends = [(b.name, b.path, orjson.dumps(dict(b.config)).decode()) for b in registry.available()]
     _log_table("backends", ("Backend", "Path", "Config"), backends)
-    _log_table("models", ("Model", "Version", "Status"), [_model_row(entry) for entry in models])
+    rows = [_model_row(entry) for entry in models]
+    _log_table("models", ("Model", "Version", "Status"), rows, characters_max=_MODELS_CHARACTERS_MAX)
+    if not rows and options.control.mode is not ControlMode.EXPLICIT:
+        folders = ", ".join(str(repository) for repository in options.control.repositories)
+        _log.warning("no models in %s; expected folders such as NAME/1/model.onnx; tpy init makes one", folders)
     everything = options.log.log_verbose_level > 0
     _log_table("options", ("Option", "Value"), [row[:2] for row in options.shown if everything or not row.is_default])
 
@@ -32,8 +40,8 @@ def started(name: str, address: BoundAddress) -> str:
     return f"Started {service} at {address}"
 
 
-def _log_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    _log.info(title, extra={"table": table(columns, rows)})
+def _log_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, characters_max: int | None = None) -> None:
+    _log.info(title, extra={"table": table(columns, rows, characters_max=characters_max)})
 
 
 def failures(models: Iterable[IndexEntry]) -> list[str]:

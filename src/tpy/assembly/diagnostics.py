@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tpy import __version__
-from tpy.messages import LogSettings, ModelStatistics, ServerMetadata
+from tpy.messages import LogSettings, ModelCounters, ModelExplanation, ModelStatistics, ServerMetadata
 from tpy.services import TraceTexts, TraceUpdates
 from tpy.telemetry.logs import LogController
 from tpy.telemetry.traces.tracer import Tracer
@@ -45,6 +45,14 @@ class Diagnostics:
     async def statistics(self, model_name: str = "", version: int | None = None) -> Sequence[ModelStatistics]:
         """See DiagnosticsService."""
         return self._data.statistics(model_name, version)
+
+    async def counters(self) -> Sequence[ModelCounters]:
+        """See DiagnosticsService."""
+        return self._data.counters()
+
+    async def explain(self, model_name: str, version: int | None = None) -> Sequence[ModelExplanation]:
+        """See DiagnosticsService."""
+        return self._data.explain(model_name, version)
 
     def log_settings(self) -> LogSettings:
         """See DiagnosticsService."""

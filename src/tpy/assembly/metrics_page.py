@@ -10,10 +10,12 @@ from tpy.assembly.options import ServerOptions
 from tpy.devices import NO_DEVICES, Devices
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import ModelStatistics
+from tpy.refusals import Refusals
 from tpy.telemetry.cache import cache_families
+from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.gpus import GpuSampler
 from tpy.telemetry.host import HostSampler, pinned_pool_families
-from tpy.telemetry.metrics import MeasuredFamily, render
+from tpy.telemetry.metrics import refused_family, render
 from tpy_data.engine import DataPlane
 from tpy_data.gpus import NO_GPUS, GpuInventory
 
@@ -28,11 +30,13 @@ class MetricsPage:
         gpus: GpuInventory = NO_GPUS,
         devices: Devices = NO_DEVICES,
         repositories: Callable[[], Sequence[MeasuredFamily]] = tuple,
+        refusals: Refusals | None = None,
     ) -> None:
         """`repositories` gives the metrics of the model repositories."""
         self._options = options
         self._data = data
         self._repositories = repositories
+        self._refusals = refusals or Refusals()
         self._sampler = HostSampler()
         self._pinned = devices.pinned
         self._gpus = GpuSampler([gpu.uuid for gpu in gpus.gpus if gpu.uuid])
@@ -59,21 +63,25 @@ class MetricsPage:
             readable = await trio.to_thread.run_sync(self._gpus.sample, abandon_on_cancel=True)
             await trio.sleep(self._interval_s)
 
-    async def page(self) -> bytes:
+    async def page(self, *, openmetrics: bool = False) -> bytes:
+        """As `MetricsService.page`."""
         host = [
             *self._gpus.families,
             *self._sampler.families,
             *cache_families(self._data.cache_statistics()),
             *pinned_pool_families(self._pinned.total_bytes, self._pinned.used_bytes),
             *self._repositories(),
+            refused_family(self._refusals.counts),
         ]
-        return await run_in_thread(self._write, self._data.statistics(), host, limiter=self._threads)
+        models = self._data.statistics(with_latencies=True)
+        return await run_in_thread(self._write, models, host, openmetrics, limiter=self._threads)
 
-    def _write(self, models: Sequence[ModelStatistics], host: Sequence[MeasuredFamily]) -> bytes:
+    def _write(self, models: Sequence[ModelStatistics], host: Sequence[MeasuredFamily], openmetrics: bool) -> bytes:
         return render(
             models,
             host,
             custom=self._data.custom_metrics(),
+            openmetrics=openmetrics,
             counter_latencies=self._options.metrics.counter_latencies,
             caching=self._options.cache is not None,
             namespacing=self._options.control.namespacing,

@@ -14,6 +14,7 @@ from tpy.devices import PINNED_POOL_BYTES_DEFAULT
 from tpy.frontends.transport import ListenOptions
 from tpy.messages import LogSettings
 from tpy.telemetry.access_log import AccessLogOptions
+from tpy.telemetry.latencies import LatencyOptions
 from tpy.telemetry.traces.options import TraceOptions
 from tpy_control.options import ControlOptions
 from tpy_data.cache.options import CacheOptions
@@ -23,12 +24,13 @@ from tpy_data.schedulers.core.rate_limiter import Supply
 
 class MetricsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the metrics page. Every `interval_ms` the machine is sampled when `machine` is set, and its GPUs when
-    `gpus` is."""
+    `gpus` is. `counter_latencies` and `latencies` are those of --metrics-config."""
 
     interval_ms: int = 2000
     machine: bool = True
     gpus: bool = True
     counter_latencies: bool = True
+    latencies: LatencyOptions = LatencyOptions()
 
 
 class BackendOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +56,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     start-up table of options; `warnings` are logged once at start; `host_policies` bind instances to cores, by name; `gpu_limits`
     say, by device, to which share a GPU may be full when an instance has been made, `compute_capability_min` which GPUs are used;
     `allow_client_shm`: clients may register shared memory; `pinned_pool_bytes` and, by GPU, `cuda_pool_bytes` are the sizes of
-    pools of memory."""
+    pools of memory; recordings of requests go to `recording_directory`, "": there are none."""
 
     control: ControlOptions
     server_id: str = "triton"
@@ -73,6 +75,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
     access_log: AccessLogOptions = AccessLogOptions()
     trace: TraceOptions = TraceOptions()
+    recording_directory: str = ""
     shown: tuple[ShownOption, ...] = ()
     warnings: tuple[str, ...] = ()
     host_policies: Mapping[str, HostPolicy] = msgspec.field(default_factory=dict)

@@ -36,6 +36,8 @@ from tpy.devices import NO_DEVICES, Devices
 from tpy.frontends.transport import BoundAddress
 from tpy.limits import ANSWERS_STOP_S, SEQUENCES_STOP_RESERVE_S
 from tpy.observers import RequestObservers
+from tpy.recording.recorder import recording
+from tpy.refusals import Refusals
 from tpy.regions import RegionRegistry
 from tpy.services import Services
 from tpy.shared_loop import SharedLoop
@@ -118,9 +120,11 @@ async def run_server(
     with (
         access_log(options.access_log) as log_of_requests,
         tracing(options.trace) as tracer,
+        recording(options.recording_directory, clock, options.server_id) as recorder,
         trio.CancelScope() as everything,
     ):
         observers.add(tracer)
+        observers.add(recorder)
         if log_of_requests is not None:
             observers.add(log_of_requests)
         async with trio.open_nursery() as control_nursery:
@@ -129,19 +133,25 @@ async def run_server(
                 opened = _open_data_plane(options, gpus, devices, store, registry, clock, observers, loop, custom_metrics)
                 async with opened as data:
                     data.use_repository(control)
-                    metrics = MetricsPage(options, data, gpus, devices, control.metrics)
+                    refusals = Refusals()
+                    metrics = MetricsPage(options, data, gpus, devices, control.metrics, refusals)
                     if not control.server_live():
                         data.refuse_everything()
                     services = Services(
                         inference=data.inference,
                         repository=Repository(control, data),
                         diagnostics=Diagnostics(data, logs, tracer, server_id=options.server_id),
-                        shared_memory=RegionRegistry(_shareable(options, devices), enabled=options.allow_client_shm),
+                        shared_memory=RegionRegistry(devices, enabled=options.allow_client_shm),
                         readiness=readiness,
                         deliveries=data.deliveries,
                         metrics=metrics,
                         observers=observers,
                         registration=control,
+                        recordings=recorder,
+                        log=logs.tail,
+                        refusals=refusals,
+                        traces=tracer,
+                        checks=control,
                     )
                     control_nursery.start_soon(readiness.follow, store)
                     closing_ports = trio.Event()
@@ -268,11 +278,6 @@ async def _frontends(
         sampling.cancel_scope.cancel()
 
 
-def _shareable(options: ServerOptions, devices: Devices) -> Devices:
-    """The GPUs whose memory clients may register: frontend processes have none."""
-    return NO_DEVICES if options.frontend_processes else devices
-
-
 def _open_data_plane(
     options: ServerOptions,
     gpus: GpuInventory,
@@ -300,6 +305,7 @@ def _open_data_plane(
         rate_limit=options.rate_limit,
         start_delay=options.start_delay,
         request_timeout=options.request_timeout,
+        latencies=options.metrics.latencies,
     )
     return open_data_plane(
         found,

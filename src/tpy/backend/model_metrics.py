@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from tpy.telemetry.metrics import MetricKind
+from tpy.telemetry.exposition import MetricKind
 
 
 class Metric(Protocol):

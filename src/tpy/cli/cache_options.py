@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
+from tpy.backend import Isolation
 from tpy.cli.parsing import UsageError
-from tpy_data.cache.options import CacheOptions, LocalCacheOptions, RedisCacheOptions
+from tpy_data.cache.options import CacheOptions, CompiledCacheOptions, LocalCacheOptions, RedisCacheOptions
 
 REDIS_USER_VARIABLE: Final = "TRITONCACHE_REDIS_USERNAME"
 REDIS_PASSWORD_VARIABLE: Final = "TRITONCACHE_REDIS_PASSWORD"
@@ -37,12 +39,18 @@ _CACHES: Final[Mapping[str, frozenset[str]]] = {
         ]
     ),
 }
-_PIECES = re.compile(r",(?=(?:local|redis)(?:,|$)|[a-z_]+=)")
-"""Separates `<cache>` and `<setting>=<value>` from each other; other commas belong to values."""
+_SETTING = "[a-zA-Z_][a-zA-Z0-9_.-]*="
+USE_LIBRARY: Final = "use-library"
+"""The setting by which a library in --cache-directory wins over a cache of this server that has its name."""
+ISOLATION: Final = "isolation"
+"""The setting that says where a library runs."""
 
 
-def cache_options(texts: Sequence[str], byte_size: int, environment: Mapping[str, str]) -> CacheOptions | None:
-    """The cache of --cache-config and --response-cache-byte-size (0: not given); None without cache. Raises UsageError."""
+def cache_options(
+    texts: Sequence[str], byte_size: int, environment: Mapping[str, str], directory: str = ""
+) -> CacheOptions | None:
+    """The cache of --cache-config and --response-cache-byte-size (0: not given); None without cache. `directory` has those that
+    are libraries. Raises UsageError."""
     if byte_size and texts:
         raise UsageError(
             "Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one or the other."
@@ -52,6 +60,9 @@ def cache_options(texts: Sequence[str], byte_size: int, environment: Mapping[str
     if not texts:
         return None
     name, settings = _parse(texts)
+    if name not in _CACHES or settings.get(USE_LIBRARY) == "true":
+        return _compiled(name, settings, directory)
+    settings.pop(USE_LIBRARY, None)
     for setting in settings:
         if setting not in _CACHES[name]:
             known = ", ".join(sorted(_CACHES[name]))
@@ -61,23 +72,39 @@ def cache_options(texts: Sequence[str], byte_size: int, environment: Mapping[str
 
 def _parse(texts: Sequence[str]) -> tuple[str, dict[str, str]]:
     """The cache's name and its settings. In the environment variable, commas have separated the pieces before."""
+    joined = ",".join(texts)
+    known = {*_CACHES, *(text.partition(",")[0] for text in (joined, *texts) if "," in text)}
     names: list[str] = []
     settings: dict[str, str] = {}
-    for piece in _PIECES.split(",".join(texts)):
+    for piece in re.split(f",(?=(?:{'|'.join(map(re.escape, known))})(?:,|$)|{_SETTING})", joined):
         setting, equals, value = piece.partition("=")
         if not equals and piece not in names:
             names.append(piece)
         elif equals and names and value:
             settings[setting] = value
         elif equals:
-            raise UsageError(f"--cache-config option format is '<cache name>,<setting>=<value>'. Got {','.join(texts)}")
+            raise UsageError(f"--cache-config option format is '<cache name>,<setting>=<value>'. Got {joined}")
     if len(names) > 1:
         raise UsageError("--cache-config: found multiple cache configurations, but only a single cache is currently supported")
-    if not settings:
-        raise UsageError(f"--cache-config option format is '<cache name>,<setting>=<value>'. Got {','.join(texts)}")
-    if names[0] not in _CACHES:
-        raise UsageError(f"--cache-config: expected the cache 'local' or 'redis', got '{names[0]}'")
+    if not settings or not names[0]:
+        raise UsageError(f"--cache-config option format is '<cache name>,<setting>=<value>'. Got {joined}")
     return names[0], settings
+
+
+def _compiled(name: str, settings: dict[str, str], directory: str) -> CompiledCacheOptions:
+    settings.pop(USE_LIBRARY, None)
+    isolation = settings.pop(ISOLATION, Isolation.PROCESS.value)
+    if isolation not in {each.value for each in Isolation}:
+        raise UsageError(f"--cache-config: isolation is {' or '.join(each.value for each in Isolation)}, got '{isolation}'")
+    file = Path(directory) / name / f"libtritoncache_{name}.so"
+    if "/" in name or not file.is_file():
+        raise UsageError(
+            f"--cache-config: unable to find '{file.name}' for cache. Searched: {directory}. The caches without a library are "
+            + " and ".join(f"'{known}'" for known in _CACHES)
+        )
+    return CompiledCacheOptions(
+        name=name, library=file, isolation=Isolation(isolation), settings=settings, server_token=secrets.token_hex(16)
+    )
 
 
 def _local(settings: Mapping[str, str]) -> LocalCacheOptions:
@@ -132,4 +159,4 @@ def _within(name: str, number: int, maximum: int) -> int:
 
 def without_password(text: str) -> str:
     """A value of --cache-config as it may be shown."""
-    return re.sub(r"(password=).*?(?=,[a-z_]+=|$)", r"\1***", text)
+    return re.sub(rf"(password=).*?(?=,{_SETTING}|$)", r"\1***", text)

@@ -15,7 +15,7 @@ from tpy.cli.serve_options import NO_ENVIRONMENT
 from tpy.config import ModelConfig, Objection, Problem, Severity
 from tpy_control import ModelCheck, as_folders, check_repository
 from tpy_control.address import parse_address
-from tpy_data.engine.loading.support import unsupported, without_effect
+from tpy_data.engine.loading.support import without_effect
 from tpy_data.registry import BackendRegistry, how_to_get, library_name
 
 
@@ -61,8 +61,6 @@ def _checks(
     backends = {backend.name for backend in registry.available()}
 
     def extra_check(config: ModelConfig) -> Iterable[Objection]:
-        for field in unsupported(config):
-            yield Objection(field, f"'{_leaf(field)}' is not supported by this server")
         for field in without_effect(config):
             yield Objection(field, f"'{_leaf(field)}' has no effect in this server", Severity.WARNING)
         if config.backend and config.backend not in backends and not _has_library(repositories, config):

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import http.client
+import ssl
 from collections.abc import Mapping, Sequence
-from urllib.parse import quote
+from http import HTTPStatus
+from urllib.parse import quote, urlsplit
 
 import orjson
 
-from tpy.errors import TpyError
-from tpy.frontends.binary_tensor import read_binary, write_binary
-from tpy.messages import DataType, Tensor
-from tpy.messages.datatypes import BY_WORD
+from tpy.frontends.binary_tensor import write_binary
+from tpy.load import Answer, BrokenAnswer, read_http
+from tpy.load.asking import NoReply, ask
+from tpy.load.calls import reported_error
+from tpy.messages import Tensor
 
 _HEADER = "Inference-Header-Content-Length"
 _TIMEOUT_S = 60.0
+HTTP_PORT = 8000
 _BINARY_OUTPUT = {"binary_data": True}
 
 Parameter = str | int | float | bool
@@ -29,20 +32,42 @@ class ClientError(Exception):
 
 
 class Client:
-    """Talks to one server. Each call is one HTTP request; raises ClientError. `start` is the command that starts a server."""
+    """Talks to one server. Each call is one HTTP request; raises ClientError. `start` is the command that starts a server,
+    `headers` go with every request."""
 
-    def __init__(self, host: str, port: int, *, start: str = "tpy serve DIRECTORY") -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        start: str = "tpy serve DIRECTORY",
+        tls: ssl.SSLContext | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = _TIMEOUT_S,
+    ) -> None:
         self._host = host
         self._port = port
         self._start = start
+        self._tls = tls
+        self._headers = dict(headers or {})
+        self._timeout_s = timeout_s
+
+    @property
+    def host(self) -> str:
+        """The server's name or address."""
+        return self._host
 
     def get(self, path: str) -> object:
         """The document at `path`."""
-        return orjson.loads(self._ask("GET", path, b"", {})[1])
+        return self._document(path, self._ask("GET", path, b"", {}).body)
+
+    def text(self, path: str) -> str:
+        """The page at `path`."""
+        return self._ask("GET", path, b"", {}).body.decode(errors="replace")
 
     def post(self, path: str, body: bytes) -> object:
         """The answer to a document."""
-        return orjson.loads(self._ask("POST", path, body, {})[1])
+        return self._document(path, self._ask("POST", path, body, {}).body)
 
     def infer(
         self,
@@ -61,38 +86,68 @@ class Client:
         if outputs:
             head["outputs"] = [{"name": name, "parameters": {**_BINARY_OUTPUT, **extra}} for name, extra in outputs.items()]
         encoded = orjson.dumps(head)
-        headers, body = self._ask("POST", f"{model_path(model)}/infer", encoded + b"".join(blobs), {_HEADER: str(len(encoded))})
-        length = int(headers.get(_HEADER.lower(), len(body)))
-        return _tensors(orjson.loads(body[:length]), memoryview(body)[length:])
-
-    def _ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> tuple[Mapping[str, str], bytes]:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
+        answer = self._ask("POST", f"{model_path(model)}/infer", encoded + b"".join(blobs), {_HEADER: str(len(encoded))})
         try:
-            connection.request(method, path, body, dict(headers))
-            response = connection.getresponse()
-            answer = response.read()
-        except (OSError, http.client.HTTPException) as error:
+            return read_http(answer)
+        except BrokenAnswer as error:
+            raise ClientError(str(error)) from error
+
+    def _document(self, path: str, answer: bytes) -> object:
+        try:
+            return orjson.loads(answer)
+        except orjson.JSONDecodeError:
+            raise ClientError(
+                f"{self._host}:{self._port}{path} is no JSON: it is not the HTTP port of a server of models"
+            ) from None
+
+    def _ask(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+        merged = {**self._headers, **headers}
+        try:
+            answer = ask(
+                (self._host, self._port), method, path, body, headers=merged, context=self._tls, timeout_s=self._timeout_s
+            )
+        except NoReply as error:
             where = f"{self._host}:{self._port}"
             raise ClientError(f"no server at {where} ({error}); start one with: {self._start}") from error
-        finally:
-            connection.close()
-        if response.status != http.client.OK:
-            raise ClientError(f"HTTP {response.status}: {_message(answer)}", response.status)
-        return {name.lower(): value for name, value in response.headers.items()}, answer
+        if answer.status != HTTPStatus.OK:
+            raise ClientError(f"HTTP {answer.status}: {reported_error(answer.body)}", answer.status)
+        return answer
+
+
+def client_of(
+    url: str,
+    *,
+    headers: Sequence[str] = (),
+    port: int = HTTP_PORT,
+    tls: ssl.SSLContext | None = None,
+    timeout_s: float = _TIMEOUT_S,
+) -> Client:
+    """A client of the server at `url`: `http://HOST:PORT`, `https://...`, or `HOST`, on `port` where it names none. `headers` are
+    `NAME: VALUE`; with `tls` connections are encrypted whatever the URL says. Raises ClientError for what is no URL or no header.
+    """
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        given = parts.port
+    except ValueError:
+        given = -1
+    if parts.scheme not in ("http", "https") or not parts.hostname or given == -1:
+        raise ClientError(f"'{url}' is no URL of a server; expected http://HOST:PORT")
+    pairs = [header.partition(":") for header in headers]
+    for name, colon, _ in pairs:
+        if not name.strip() or not colon:
+            raise ClientError(f"a header is NAME: VALUE, got '{name}'")
+    return Client(
+        parts.hostname,
+        port if given is None else given,
+        tls=tls or (ssl.create_default_context() if parts.scheme == "https" else None),
+        headers={name.strip(): value.strip() for name, _, value in pairs},
+        timeout_s=timeout_s,
+    )
 
 
 def model_path(model: str) -> str:
     """The path of a model; `model` may be NAME/versions/N."""
     return f"/v2/models/{quote(model, safe='/')}"
-
-
-def _message(body: bytes) -> str:
-    try:
-        document = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        document = None
-    text = document.get("error") if isinstance(document, dict) else None
-    return text if isinstance(text, str) else body.decode(errors="replace")
 
 
 def _described(tensor: Tensor, size: int) -> dict[str, object]:
@@ -102,21 +157,3 @@ def _described(tensor: Tensor, size: int) -> dict[str, object]:
         "shape": list(tensor.array.shape),
         "parameters": {"binary_data_size": size},
     }
-
-
-def _tensors(document: Mapping[str, Sequence[Mapping[str, object]]], data: memoryview) -> list[Tensor]:
-    """The outputs of an answer, all of them binary."""
-    found: list[Tensor] = []
-    for output in document["outputs"]:
-        name, shape, size = output["name"], output["shape"], output["parameters"]
-        datatype: DataType | None = BY_WORD.get(str(output["datatype"]))
-        if datatype is None or not isinstance(shape, list) or not isinstance(size, dict):
-            raise ClientError(f"the answer has an output that cannot be read: {output}")
-        length = size["binary_data_size"]
-        try:
-            array = read_binary(data[:length], datatype, tuple(shape), tensor=str(name), model="", prefix="")
-        except TpyError as error:
-            raise ClientError(f"the answer has an output that cannot be read: {error.message}") from error
-        found.append(Tensor(str(name), datatype, array))
-        data = data[length:]
-    return found

@@ -115,8 +115,8 @@ FLAGS: tuple[Flag, ...] = (
         "Model repository",
         "repository-settle-ms",
         1000,
-        "Milliseconds that a changed model must have stayed the same before mode poll loads it, an addition of tpy: files are "
-        "copied bit by bit.",
+        "Milliseconds that a changed model must have stayed the same before mode poll loads it, and one in the cloud before any "
+        "mode does, an addition of tpy: files are copied bit by bit.",
         minimum=0,
         maximum=3_600_000,
     ),
@@ -186,7 +186,8 @@ FLAGS: tuple[Flag, ...] = (
         "Metrics",
         "metrics-config",
         (),
-        "counter_latencies=true|false. Histograms and summaries are refused.",
+        "counter_latencies=true|false, histogram_latencies=true|false, summary_latencies=true|false, "
+        "summary_quantiles=QUANTILE:ERROR,... Repeat it for several.",
         metavar="NAME=VALUE",
     ),
     # Tracing
@@ -203,12 +204,20 @@ FLAGS: tuple[Flag, ...] = (
     _flag("Tracing", "trace-rate", 1000, "Deprecated: as --trace-config rate=N."),
     _flag("Tracing", "trace-count", -1, "Deprecated: as --trace-config count=N."),
     _flag("Tracing", "trace-log-frequency", 0, "Deprecated: as --trace-config triton,log-frequency=N."),
+    _flag(
+        "Tracing",
+        "recording-directory",
+        "",
+        "Folder for recordings of requests, which clients start and stop (tpy record); without it there are none. An addition of "
+        "tpy.",
+        metavar="DIRECTORY",
+    ),
     # Backends
     _flag(
         "Backends",
         "backend-directory",
         "/opt/tritonserver/backends",
-        "Folder of python-based backends: DIRECTORY/NAME/model.py.",
+        "Folder of further backends: DIRECTORY/NAME/libtriton_NAME.so (compiled) or DIRECTORY/NAME/model.py (Python-based).",
         metavar="DIRECTORY",
     ),
     _flag(
@@ -225,21 +234,28 @@ FLAGS: tuple[Flag, ...] = (
         "Folder of compiled repository agents: DIRECTORY/NAME/libtritonrepoagent_NAME.so.",
         metavar="DIRECTORY",
     ),
+    _flag(
+        "Backends",
+        "repoagent-timeout-secs",
+        limits.AGENT_ACTION_S_MAX_DEFAULT,
+        "Seconds that a repository agent gets for one action on a model; one that takes longer is ended.",
+        minimum=1,
+    ),
     # Response cache, rate limiter
     _flag(
         "Response cache",
         "cache-config",
         (),
-        "Keep answers of models that say response_cache: local,size=BYTES in this process, or redis,host=HOST,port=PORT[,...].",
+        "Keep answers of models that say response_cache: local,size=BYTES in this process, redis,host=HOST,port=PORT[,...], or a "
+        "compiled cache with its settings.",
         metavar="CACHE,SETTING=VALUE",
     ),
     _flag(
         "Response cache",
         "cache-directory",
         "/opt/tritonserver/caches",
-        "Folder of caches.",
-        why="the caches local and redis are part of tpy, shared libraries are not loaded",
-        support=Support.IGNORED,
+        "Folder of compiled caches: DIRECTORY/NAME/libtritoncache_NAME.so.",
+        metavar="DIRECTORY",
     ),
     _flag(
         "Response cache",

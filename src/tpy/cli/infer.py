@@ -79,6 +79,8 @@ def render(answer: Answer, *, as_json: bool) -> str:
     if as_json:
         document = {tensor.name: _plain(tensor) for tensor in answer.outputs}
         return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode()
+    if not answer.outputs:
+        return "(no outputs)"
     return "\n".join(f"{_title(tensor)} {_shown(tensor)}" for tensor in answer.outputs)
 
 
@@ -159,7 +161,7 @@ class _Request:
         elif described.kind is DataType.BYTES:
             self._put(described, path.read_bytes())
         elif path.suffix.lower() in _PICTURES:
-            array, note = _picture(described, path)
+            array, note = picture_of(str(described), described.shape, described.kind, path)
             self.notes.append(note)
             self._put(described, array)
         else:
@@ -249,16 +251,18 @@ def _fitted(described: _Described, array: np.ndarray[Any, Any]) -> np.ndarray[An
         return array.reshape(filled)
     if not open_sizes and array.size == fixed:
         return array.reshape(wanted)
-    raise UsageError(f"{described}: the value has the shape [{','.join(map(str, array.shape))}]")
+    given = f"the shape [{','.join(map(str, array.shape))}]" if array.ndim else "one element"
+    count = f"; expected {fixed} elements{' or a multiple of it' if open_sizes else ''}" if fixed else ""
+    raise UsageError(f"{described}: the value has {given}{count}")
 
 
-def _picture(described: _Described, path: Path) -> tuple[np.ndarray[Any, Any], str]:
+def picture_of(described: str, shape: tuple[int, ...], datatype: DataType, path: Path) -> tuple[np.ndarray[Any, Any], str]:
     """A picture as the input's numbers: its size and order of colours from the shape, 0 to 255 for integers, 0 to 1 else."""
     try:
         from PIL import Image
     except ImportError:
         raise UsageError(f"{path}: reading pictures needs Pillow: pip install pillow") from None
-    sizes = described.shape[-3:]
+    sizes = shape[-3:]
     if len(sizes) != 3 or _COLOURS not in (sizes[0], sizes[2]):
         raise UsageError(f"{path}: {described} has no shape of a picture; give an array as .npy")
     first = sizes[0] == _COLOURS
@@ -267,7 +271,7 @@ def _picture(described: _Described, path: Path) -> tuple[np.ndarray[Any, Any], s
         picture = opened.convert("RGB")
     picture = picture.resize((width if width > 0 else picture.width, height if height > 0 else picture.height))
     array = np.asarray(picture)
-    whole = described.kind.numpy.kind in "iu"
+    whole = datatype.numpy.kind in "iu"
     scaled = array if whole else array / np.float32(255)
     order = "colours first" if first else "colours last"
     note = f"{path}: RGB, {picture.width} x {picture.height}, {order}, {'0 to 255' if whole else '0 to 1'}"

@@ -1,4 +1,4 @@
-"""`tpy`: serve, dev, init, infer, check, doctor, demo.
+"""`tpy`: serve, dev, init, infer, perf, analyze, top, explain, record, replay, check, doctor, demo.
 
 Exit codes: 0 done; 1 wrong flags, a server that could not start or stop in order, or a repository with errors; 130 when a
 second Ctrl-C ended the server at once.
@@ -12,13 +12,18 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from tpy import __version__
+from tpy.cli.analyze import analyze
+from tpy.cli.commands_of_recordings import record, replay
+from tpy.cli.connecting import TlsOptions, context_of, tls_options
 from tpy.cli.flags import FLAG_BY_NAME
 from tpy.cli.parsing import ServeCommand, UsageError, collect, serve_options
+from tpy.cli.perf.command import perf
+from tpy.cli.top import SORT_NAMES
 
 _FAILURE = 1
 _KEY_CHARACTERS_MIN = 32
@@ -114,7 +119,11 @@ def check(
 ) -> None:
     """Check every model's configuration; nothing is loaded, unless by --deep. Exit status 1 when something is wrong."""
     from tpy.cli.check import report
+    from tpy.cli.serve_target import require_repository
 
+    for text in repository:
+        if "://" not in text:
+            require_repository(Path(text))
     text, sound = report(
         repository,
         as_json=as_json,
@@ -146,8 +155,8 @@ def doctor(
     grpc_port: int,
     metrics_port: int,
 ) -> None:
-    """Look at Python, packages, ONNX providers, GPUs, ports, limits and /dev/shm, and say what is wrong with each and what to do.
-    Exit status 1 when something would stop a server."""
+    """Look at Python, packages, backends, GPUs, ports, limits, disks and /dev/shm, and say what is wrong with each and what to
+    do. Exit status 1 when something would stop a server."""
     from tpy.cli.doctor import examine, report
 
     ports = {
@@ -248,6 +257,85 @@ def infer(model: str, value: tuple[str, ...], output: tuple[str, ...], as_json: 
     click.echo(render(answer, as_json=as_json))
 
 
+_URL = click.option(
+    "--url", default="http://127.0.0.1:8000", show_default=True, metavar="URL", help="The HTTP port of the server."
+)
+_HEADER = click.option("-H", "--header", multiple=True, metavar="'NAME: VALUE'", help="Goes with every request; repeatable.")
+
+
+@cli.command()
+@click.argument("model")
+@_URL
+@_HEADER
+@tls_options
+@click.option("--request", "request_id", metavar="ID", help="Explain the traced request with this id instead.")
+@click.option(
+    "--trace-file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The server's trace file, where it is not to be found at its own path.",
+)
+def explain(model: str, url: str, header: tuple[str, ...], request_id: str | None, trace_file: Path | None, **tls: Any) -> None:
+    """Say what a running server does with the requests of a model: what they wait for, what each instance does, which limit
+    binds, and what to change. MODEL is NAME or NAME/versions/N."""
+    from tpy.cli.client import ClientError, client_of
+    from tpy.cli.explain.ask import explain_model, explain_request
+
+    try:
+        client = client_of(url, headers=header, tls=context_of(url, TlsOptions(**tls)))
+        if request_id is None:
+            lines = explain_model(client, model)
+        else:
+            lines = explain_request(client, model, request_id, trace_file=trace_file)
+    except ClientError as error:
+        _fail(str(error))
+    click.echo("\n".join(lines))
+
+
+@cli.command()
+@_URL
+@_HEADER
+@tls_options
+@click.option("--metrics-url", metavar="URL", help="The metrics port of the server; that host's port 8002 unless it is given.")
+@click.option("--sort", default="rate", show_default=True, type=click.Choice(SORT_NAMES), help="What the rows are sorted by.")
+@click.option("--model", "pattern", default="*", metavar="PATTERN", help="Only models whose names match, as in a shell.")
+@click.option("--interval", default=2.0, show_default=True, type=click.FloatRange(min=0.1), metavar="SECONDS")
+@click.option("--once", is_flag=True, help="Print the table of one interval, and end.")
+def top(
+    url: str,
+    header: tuple[str, ...],
+    metrics_url: str | None,
+    sort: str,
+    pattern: str,
+    interval: float,
+    once: bool,
+    **tls: Any,
+) -> None:
+    """Show the models of a running server as a live table: states, rates, queues, batches, latencies, instances, memory. Keys: q
+    ends it, s sorts by the next column, r the other way round."""
+    from tpy.cli.client import ClientError, client_of
+    from tpy.cli.top.run import follow, live
+    from tpy.cli.top.run import once as one_table
+    from tpy.cli.top.source import METRICS_PORT, ServerSource
+
+    try:
+        client = client_of(url, headers=header, tls=context_of(url, TlsOptions(**tls)), timeout_s=10)
+        page = metrics_url or client.host
+        page_tls = context_of(page, TlsOptions(**tls), as_url_says=True)
+        metrics = client_of(page, headers=header, port=METRICS_PORT, tls=page_tls, timeout_s=2)
+        source = ServerSource(client, metrics, pattern)
+        if once:
+            click.echo("\n".join(one_table(source, sort=sort, interval_s=interval)))
+        elif sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+            live(source, url, sort=sort, interval_s=interval)
+        else:
+            follow(source, sort=sort, interval_s=interval)
+    except ClientError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit(0)
+
+
 @cli.command("auth-key")
 @click.argument("name")
 @click.option(
@@ -273,6 +361,12 @@ def auth_key(name: str, role: tuple[str, ...], models: tuple[str, ...], given: b
     click.echo(key_entry(name, digest(key), role, models))
 
 
+cli.add_command(perf)
+cli.add_command(record)
+cli.add_command(replay)
+cli.add_command(analyze)
+
+
 def main() -> None:
     """The entry point: every mistake of the user ends in one line on standard error and exit code 1."""
     sys.exit(_guarded(lambda: cli.main(prog_name="tpy", standalone_mode=False)))
@@ -295,7 +389,11 @@ def _guarded(run: Callable[[], object]) -> int:
         return _FAILURE
     except click.NoSuchOption as error:
         hint = f", did you mean {' or '.join(error.possibilities)}" if error.possibilities else ""
-        _fail(f"unrecognized option '{error.option_name}'{hint}")
+        of = error.ctx.command_path if error.ctx is not None else "tpy"
+        _fail(f"unrecognized option '{error.option_name}'{hint}; options: {of} --help")
+    except click.MissingParameter as error:
+        of = error.ctx.command_path if error.ctx is not None else "tpy"
+        _fail(f"{error.format_message().rstrip('.')}; arguments: {of} --help")
     except click.ClickException as error:
         _fail(error.format_message())
     except (UsageError, TpyError) as error:

@@ -28,6 +28,15 @@ _EXAMPLES = {
     "init": ("tpy init iris --from model.joblib --env venv", "tpy init resnet --from model.pt --input X:FP32:3,224,224"),
     "auth-key": ("tpy auth-key team-a --role infer --models 'resnet*' >> auth.toml",),
     "infer": ("tpy infer iris 'X=[5.1, 3.5, 1.4, 0.2]'", "tpy infer resnet photo.png --output label --json"),
+    "perf": (
+        "tpy perf -m resnet --concurrency 1:64:*2 --report resnet.html",
+        "tpy perf -m resnet -i grpc --rate 200 --input-data data.json",
+    ),
+    "top": ("tpy top", "tpy top --once --sort p99"),
+    "explain": ("tpy explain iris", "tpy explain iris --request 17"),
+    "record": ("tpy record 'resnet*' --seconds 600", "tpy record --status", "tpy record --stop"),
+    "replay": ("tpy replay recording.tpyrec --url staging:8000 --tolerance 1e-3", "tpy replay recording.tpyrec --speed max"),
+    "analyze": ("tpy analyze resnet --model-repository models --latency-ms 20", "tpy analyze -f config.yaml"),
     "check": ("tpy check models", "tpy check --deep models"),
     "doctor": ("tpy doctor models",),
     "demo": ("tpy demo README.md",),
@@ -50,7 +59,10 @@ _EXIT_CODES = """
 |---|---|
 | 0 | done; for `tpy serve`: stopped in order |
 | 1 | a wrong flag (one line on standard error), a server that could not start or stop in order, a repository with errors |
-| 130 | a second Ctrl-C ended the server at once |
+| 2 | `tpy perf`: a result is not stable |
+| 3 | `tpy perf`: requests failed, or the server was lost while it was measured |
+| 0, 1, 2 | `tpy replay`: all answers are equal; some differ; it could not be done to its end |
+| 130 | a second Ctrl-C ended the server at once; `tpy perf`: Ctrl-C ended the measurement |
 """
 
 
@@ -111,7 +123,8 @@ def _option_row(option: click.Option) -> str:
     value = "" if option.is_flag else f" `{option.make_metavar(_CONTEXT)}`".replace("|", "\\|")
     default = option.default if isinstance(option.default, (str, int, Path)) and not option.is_flag else ""
     shown = f"`{default}`" if default != "" else ""
-    return f"| `{option.opts[0]}`{value} | {shown} | {option.help} |\n"
+    about = (option.help or "").replace("|", "\\|")
+    return f"| `{option.opts[0]}`{value} | {shown} | {about} |\n"
 
 
 def _row(flag: Flag) -> str:

@@ -20,6 +20,7 @@ from tpy.devices.cuda import CudaDevice
 from tpy.errors import TpyError
 from tpy.regions import maps
 from tpy.reloading import reloaded
+from tpy.scratch import remove_abandoned
 from tpy.telemetry.logs import LogController
 from tpy_data.engine.loading.placing import Machine
 from tpy_data.gpus import GpuInventory, discover
@@ -39,6 +40,7 @@ def serve(options: ServerOptions) -> int:
     # are loaded later: what is frozen is freed by reference counts only, and model code may leave cycles.
     gc.freeze()
     raise_open_files_limit()
+    remove_abandoned()  # what servers that were killed have left: models that were decrypted, perhaps
     try:
         logs = LogController(options.log)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import sys
@@ -16,6 +17,7 @@ from tpy.backend import HostPolicy
 from tpy.backend.host_policy import parse_host_policies
 from tpy.cli.cache_options import cache_options, without_password
 from tpy.cli.flags import FLAGS
+from tpy.cli.metrics_options import read_metrics_config
 from tpy.cli.parsing import UsageError
 from tpy.cli.rate_options import rate_limit_supply
 from tpy.cli.trace_options import trace_options
@@ -23,6 +25,7 @@ from tpy.config import RequestTimeout
 from tpy.errors import InvalidArgument, TpyError
 from tpy.flag import Flag, Support, Value, read_values
 from tpy.frontends.table import frontends
+from tpy.frontends.tls_flags import unused_tls_files
 from tpy.frontends.transport import UNIX, ListenOptions
 from tpy.messages import LogSettings
 from tpy.telemetry.access_log import AccessLogOptions
@@ -60,6 +63,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     trace_rate: int
     trace_count: int
     trace_log_frequency: int
+    recording_directory: str
     model_repository: tuple[str, ...]
     model_control_mode: str
     repository_poll_secs: int
@@ -81,8 +85,10 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     metrics_config: tuple[str, ...]
     backend_directory: str
     repoagent_directory: str
+    repoagent_timeout_secs: int
     backend_config: tuple[str, ...]
     cache_config: tuple[str, ...]
+    cache_directory: str
     response_cache_byte_size: int
     request_timeout: str
     rate_limit: str
@@ -120,7 +126,7 @@ def server_options(
         frontends=found,
         frontend_processes=v.frontend_processes,
         metrics=_metrics(v),
-        cache=cache_options(v.cache_config, v.response_cache_byte_size, environment),
+        cache=cache_options(v.cache_config, v.response_cache_byte_size, environment, v.cache_directory),
         rate_limit=rate_limit_supply(v.rate_limit, v.rate_limit_resource),
         request_timeout=RequestTimeout(v.request_timeout),
         log=LogSettings(
@@ -140,7 +146,8 @@ def server_options(
             if _worth_showing(flag)
         ),
         trace=trace,
-        warnings=(*warnings, *delay_warnings, *trace_warnings),
+        recording_directory=v.recording_directory,
+        warnings=(*warnings, *delay_warnings, *trace_warnings, *unused_tls_files(values)),
         start_delay=start_delay,
         host_policies=_host_policies(v),
         gpu_limits=_gpu_limits(v),
@@ -219,6 +226,7 @@ def _control(v: _Values, environment: Mapping[str, str]) -> ControlOptions:
         auto_complete=not (v.disable_auto_complete_config or v.strict_model_config),
         namespacing=v.model_namespacing,
         agent_command=(sys.executable, "-m", "tpy_data.agents", v.repoagent_directory),
+        agent_timeout_s=float(v.repoagent_timeout_secs),
     )
 
 
@@ -231,6 +239,7 @@ def _cloud(v: _Values, environment: Mapping[str, str]) -> CloudOptions:
         keep=kept is not None,
         bytes_max=v.repository_cache_byte_size,
         start_ns=v.repository_start_secs * NS_PER_S,
+        settle_ns=v.repository_settle_ms * NS_PER_MS,
         environment=CloudEnvironment(environment),
     )
 
@@ -257,39 +266,34 @@ def _require_different_ports(found: Mapping[str, ListenOptions]) -> None:
     taken: dict[tuple[str, int], str] = {}
     for name, options in found.items():
         is_unix = options.address.startswith(UNIX)
-        place = options.address, 0 if is_unix else options.port
         if not is_unix and not options.port:
             continue
-        if is_unix and place in taken:
-            raise UsageError(
-                f"The server cannot listen to {taken[place].upper()} requests and {name.upper()} requests at the same Unix "
-                f"socket {options.address} (--{taken[place]}-address, --{name}-address)"
-            )
+        address = UNIX + os.path.realpath(options.address.removeprefix(UNIX)) if is_unix else options.address
+        place = address, 0 if is_unix else options.port
         if place in taken:
+            where = f"Unix socket {options.address}" if is_unix else f"address and port {place[0]}:{place[1]}"
+            flags = ", ".join(_place_flag(each, is_unix=is_unix) for each in (taken[place], name))
             raise UsageError(
-                f"The server cannot listen to {taken[place].upper()} requests and {name.upper()} requests at the same address "
-                f"and port {place[0]}:{place[1]} (--{taken[place]}-port, --{name}-port)"
+                f"The server cannot listen to {taken[place].upper()} requests and {name.upper()} requests at the same "
+                f"{where} ({flags})"
             )
         taken[place] = name
 
 
+def _place_flag(name: str, *, is_unix: bool) -> str:
+    """The flag that says where this frontend is served."""
+    flag = f"--{name.replace('_', '-')}"
+    return f"{flag}-address" if is_unix or name == "management" else f"{flag}-port"
+
+
 def _metrics(v: _Values) -> MetricsOptions:
-    counter_latencies = True
-    for pair in v.metrics_config:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise UsageError(f"--metrics-config: expected <name>=<value>, got '{pair}'")
-        if name == "counter_latencies" and text.lower() in {"true", "1", "false", "0"}:
-            counter_latencies = text.lower() in {"true", "1"}
-        elif name in {"histogram_latencies", "summary_latencies"} and text.lower() in {"false", "0"}:
-            continue
-        else:
-            raise UsageError(f"--metrics-config {pair} is not supported; only counter_latencies=true or false is")
+    counter_latencies, latencies = read_metrics_config(v.metrics_config)
     return MetricsOptions(
         interval_ms=v.metrics_interval_ms,
         machine=v.allow_cpu_metrics,
         gpus=v.allow_gpu_metrics,
         counter_latencies=counter_latencies,
+        latencies=latencies,
     )
 
 

@@ -38,6 +38,16 @@ class _Single(NamedTuple):
     backend: str = ""
 
 
+def require_repository(path: Path) -> None:
+    """Raises UsageError for what is no model repository."""
+    if not path.is_dir():
+        what = "no such folder" if not path.exists() else "a file"
+        raise UsageError(f"{path}: {what}; expected a model repository, a folder with a folder for each model")
+    if is_model(path):
+        above = path.resolve().parent
+        raise UsageError(f"{path}: one model; expected the repository that it is in: {above}")
+
+
 @contextmanager
 def serve_target(path: Path) -> Iterator[ServeTarget]:
     """The repository that `path` stands for; what was made for it is removed at the end. Raises UsageError."""
@@ -46,7 +56,7 @@ def serve_target(path: Path) -> Iterator[ServeTarget]:
         taken = f"{path} is taken for model '{single.name}' (backend {single.backend})"
     elif not path.is_dir():
         raise UsageError(f"{path}: no such file or folder; expected a model repository, the folder of a model, or a model file")
-    elif _is_model(path):
+    elif is_model(path):
         single = _Single(_name_of(path), path.resolve())
         taken = f"{path} is taken for one model, '{single.name}'; a repository is the folder above it"
     elif (only := _only_model_file(path)) is not None:
@@ -60,12 +70,12 @@ def serve_target(path: Path) -> Iterator[ServeTarget]:
         yield ServeTarget(repository, f"{taken}; repository made of links: {repository}")
 
 
-def _is_model(folder: Path) -> bool:
+def is_model(folder: Path) -> bool:
     """Returns True if a folder is a model: it has a configuration, or a version folder that is none itself."""
     if (folder / _CONFIG).exists() or (folder / _CONFIGS).is_dir():
         return True
     versions = _versions(folder)
-    return bool(versions) and not any(_is_model(version) for version in versions)
+    return bool(versions) and not any(is_model(version) for version in versions)
 
 
 def _versions(folder: Path) -> list[Path]:
@@ -75,7 +85,7 @@ def _versions(folder: Path) -> list[Path]:
 def _only_model_file(folder: Path) -> str | None:
     """The one model file in a folder that holds no models; None when there are several. `model.NAME` comes before others."""
     entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
-    if any(entry.is_dir() and _is_model(entry) for entry in entries):
+    if any(entry.is_dir() and is_model(entry) for entry in entries):
         return None
     known = [filename for filename in BACKEND_OF_FILE if any(entry.name == filename for entry in entries)]
     if known:
@@ -96,8 +106,8 @@ def _require_models(folder: Path) -> None:
     unserved = unserved_files([entry.name for entry in entries if entry.is_file()])
     if not folders and unserved:
         raise UsageError(f"{folder}: {advice_for_file(unserved[0], folder=str(folder))}")
-    below = [entry for entry in folders if any(child.is_dir() and _is_model(child) for child in entry.iterdir())]
-    if below and not any(_is_model(entry) for entry in folders):
+    below = [entry for entry in folders if any(child.is_dir() and is_model(child) for child in entry.iterdir())]
+    if below and not any(is_model(entry) for entry in folders):
         raise UsageError(f"{folder} holds no model, but {below[0]} does; did you mean: tpy serve {below[0]}")
 
 

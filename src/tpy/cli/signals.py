@@ -49,8 +49,7 @@ async def watch_signals(stop: Stop, task_status: trio.TaskStatus[None] = trio.TA
                 stop.ask(name)
             elif number in _RELOADS:
                 notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
-                reload()
-                _log.info("reloaded at %(signal)s: log file and certificates", {"signal": name})
+                reload(name)
                 notify("READY=1")
             else:
                 _log.warning("signal %(signal)s means nothing to this server", {"signal": name})

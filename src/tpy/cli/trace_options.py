@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tpy.cli.parsing import UsageError
 from tpy.telemetry.traces.core.settings import TENSORS, TIMESTAMPS, TraceSetting
@@ -22,8 +21,6 @@ _COMMON = ("count", "level", "mode", "rate")
 _TRITON = ("file", "log-frequency")
 _OTEL_NUMBERS = ("bsp_max_export_batch_size", "bsp_max_queue_size", "bsp_schedule_delay")
 _UINT32_MAX = 2**32 - 1
-_PIECES = re.compile(r",(?=(?:triton|opentelemetry),|(?:mode|level|rate|count)=)")
-"""Separates settings from each other: in the environment variable all commas have, also those within settings."""
 
 
 def trace_options(texts: Sequence[str]) -> tuple[TraceOptions, list[str]]:
@@ -32,7 +29,7 @@ def trace_options(texts: Sequence[str]) -> tuple[TraceOptions, list[str]]:
     found: dict[str, str] = {}
     levels: set[str] = set()
     resource: dict[str, str] = {}
-    for text in _PIECES.split(",".join(texts)) if texts else ():
+    for text in _settings(texts):
         key, value = _parse(text)
         if key == "level":
             levels.add(_level(text, value))
@@ -59,6 +56,19 @@ def trace_options(texts: Sequence[str]) -> tuple[TraceOptions, list[str]]:
     if mode == TRITON and setting.levels and not options.file:
         return options, ["nothing is traced: a trace level is set, and no file (--trace-config triton,file=FILE)"]
     return options, []
+
+
+def _settings(texts: Sequence[str]) -> Iterator[str]:
+    """The settings; the environment variable's commas have parted a mode from its setting."""
+    mode = ""
+    for text in texts:
+        if text in (TRITON, OPENTELEMETRY) and not mode:
+            mode = f"{text},"
+        else:
+            yield f"{mode}{text}"
+            mode = ""
+    if mode:
+        yield mode
 
 
 def _parse(text: str) -> tuple[str, str]:

@@ -45,6 +45,12 @@ class ArrayReference:
         """Returns a copy in host memory. Raises TpyError when the memory is not there any more."""
         ...
 
+    @abstractmethod
+    def within_reach(self, takes: frozenset[Place]) -> Array:
+        """Returns itself where a model takes it that takes arrays in these places and in host memory, else a copy. Raises as
+        `to_host`."""
+        ...
+
     def as_array(self) -> Array:
         """Itself, as the `array` of a `Tensor`."""
         return cast(Array, self)
@@ -105,6 +111,10 @@ class DeviceArray(ArrayReference):
         if self.nbytes:
             self.memory.device.copy_out(raw, self.address, stream)
         return raw.view(self.dtype).reshape(self.shape)
+
+    def within_reach(self, takes: frozenset[Place]) -> Array:
+        """As `ArrayReference.within_reach`."""
+        return self.as_array() if self.place in takes else self.to_host()
 
     def __dlpack__(self, *, dl_device: tuple[int, int] | None = None, copy: bool | None = None, **_: Any) -> Any:
         """Raises BufferError for another device, and for a copy, which would have to be allocated on this one."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import queue
 from collections import deque
 from collections.abc import Callable
 
@@ -26,7 +25,10 @@ Put = Callable[[InferenceResponse], None]
 
 class Call:
     """A request under way, once it is begun. Implements ResponseSink. `paced`: a program that takes responses of a stream slowly
-    slows the model down. When EMBEDDED_RESPONSES_MAX wait for it the request is paused, until half of them are taken."""
+    slows the model down. When EMBEDDED_RESPONSES_MAX wait for it the request is paused, until half of them are taken. `is_over`
+    says that the program has taken the last response."""
+
+    __slots__ = ("_cancelled", "_engine", "_handle", "_is_paced", "_put", "_request", "_taken", "_waiting", "is_over")
 
     def __init__(self, engine: EngineThread, request: InferenceRequest, put: Put, *, paced: bool = True) -> None:
         self._engine = engine
@@ -38,7 +40,6 @@ class Call:
         self._taken = 0
         self._cancelled = False
         self.is_over = False
-        """The program has taken the last response."""
 
     def begin(self, *, perform: bool = False) -> None:
         """Begin the request; one that is refused gets its error as a response. `perform` is as for EngineThread.enter."""
@@ -75,7 +76,8 @@ class Call:
             _log.exception("a request of the program failed unexpectedly")
             self.fail(Internal(f"unexpected error: {type(error).__name__}: {error}"))
         else:
-            self._slow_down()
+            if self._waiting:
+                self._slow_down()
 
     def fail(self, error: TpyError) -> None:
         """End the request with this error. Called on the server's thread, or when that has ended."""
@@ -138,15 +140,6 @@ class Call:
             self._handle = None
         if was_open and answer is not None:
             self.fail(answer)
-
-
-class Inbox:
-    """The responses of one request for a thread that waits for them."""
-
-    def __init__(self) -> None:
-        self._responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-        self.put = self._responses.put
-        self.get = self._responses.get
 
 
 class AsyncInbox:

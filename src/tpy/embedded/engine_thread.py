@@ -14,7 +14,7 @@ import outcome
 import trio
 
 from tpy.assembly import Outcome, Running, ServerOptions, Stop, run_server
-from tpy.deferred_signals import DeferredSignals
+from tpy.deferred_signals import MAIN_THREAD, DeferredSignals
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.services import Services
 from tpy.shared_loop import SharedLoop
@@ -23,6 +23,17 @@ from tpy.telemetry.logs import LogController
 from tpy_data.gpus import GpuInventory
 
 _T = TypeVar("_T")
+
+_process = object()
+"""Stands for this process: another object in one that was forked. `os.getpid` takes longer than a hundredth of a call."""
+
+
+def _begin_process() -> None:
+    global _process
+    _process = object()
+
+
+os.register_at_fork(after_in_child=_begin_process)
 
 
 class _Started(trio.TaskStatus[Running]):
@@ -75,7 +86,7 @@ class EngineThread:
         """Requests that have not ended. Used on the server's thread."""
         self._token: trio.lowlevel.TrioToken | None = None
         self._loop: SharedLoop | None = None
-        self._process = os.getpid()
+        self._process = _process
         self._started: queue.SimpleQueue[outcome.Outcome[Running]] = queue.SimpleQueue()
         self._ended: outcome.Outcome[Outcome] | None = None
         self._thread = threading.Thread(target=self._run, name="tpy-server", daemon=True)
@@ -123,26 +134,31 @@ class EngineThread:
         """Call this, which must not raise, as the server's thread would: at once where that has no work, soon otherwise.
         Raises Unavailable when the server has stopped, and in a process that was forked. `perform`: an instance that is free,
         and may run anywhere, runs in this thread."""
-        if self._token is None or os.getpid() != self._process:
+        if self._token is None or self._process is not _process:
             raise Unavailable("this process was forked from the one that the server runs in: start a server of its own")
         try:
-            if self._loop is None or threading.get_ident() == self._thread.ident:
+            here = threading.get_ident()
+            if self._loop is None or here == self._thread.ident:
                 self._token.run_sync_soon(call)
-            else:
+                return
+            enter = self._loop.perform if perform else self._loop.call
+            if here == MAIN_THREAD:
                 with DeferredSignals():
-                    (self._loop.perform if perform else self._loop.call)(call)
+                    enter(call)
+            else:
+                enter(call)
         except trio.RunFinishedError:
             raise Unavailable("the server has stopped") from None
 
     def soon(self, call: Callable[[], None]) -> None:
         """Call this, which must not raise, on the server's thread, soon; never when the server has stopped. Does not wait."""
-        if self._token is not None and os.getpid() == self._process:
+        if self._token is not None and self._process is _process:
             with contextlib.suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(call)
 
     def require_other_thread(self) -> None:
         """Raises Internal on the server's own thread, which may not wait for itself."""
-        if threading.current_thread() is self._thread:
+        if threading.get_ident() == self._thread.ident:
             raise Internal("a blocking call on the server's own thread would wait for itself")
 
     def run(self, function: Callable[[], _T]) -> _T:
@@ -192,7 +208,7 @@ class EngineThread:
     def ask_stop(self, reason: str) -> None:
         """Have the server stop; returns at once. Idempotent."""
         self._asked_to_stop = reason
-        if self._token is not None and os.getpid() == self._process:
+        if self._token is not None and self._process is _process:
             try:
                 self._token.run_sync_soon(self._stop.ask, reason)
             except trio.RunFinishedError:
@@ -201,7 +217,7 @@ class EngineThread:
     def stop(self) -> None:
         """Stop in order, and wait for the end: requests in flight are answered. Idempotent. Raises what ended the server before,
         and Unavailable when the exit time-out ran out."""
-        if os.getpid() != self._process:
+        if self._process is not _process:
             return
         self.require_other_thread()
         self.ask_stop("the program stops the server")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -10,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from tpy.config import ModelConfig
-from tpy.embedded.calls import AsyncInbox, Call, Inbox
+from tpy.embedded.calls import AsyncInbox, Call
 from tpy.embedded.engine_thread import EngineThread
 from tpy.embedded.options import check_options
 from tpy.embedded.tensors import to_tensors
@@ -90,8 +91,16 @@ class Model:
         are not copied, and are not to be written to before the response. For models that send any number of responses:
         `stream`."""
         found = None
-        for response in self.stream(inputs, **options):
-            found = _only(response, found)
+        request = self._request(inputs, options)
+        call, get = self._call(request)
+        try:
+            call.begin(perform=_waits_for_its_model(request))
+            while not call.is_over:
+                response = call.opened(get())
+                if response is not None:
+                    found = _only(Response(response), found)
+        finally:
+            call.cancel()
         return self._required(found)
 
     async def infer_async(self, inputs: Mapping[str, object], **options: Unpack[RequestOptions]) -> Response:
@@ -106,15 +115,12 @@ class Model:
     def stream(self, inputs: Mapping[str, object], **options: Unpack[RequestOptions]) -> Iterator[Response]:
         """Yields the responses of the request, as many as the model sends. A request whose responses are not read to the end is
         cancelled when the iterator is closed or dropped; one that is read slowly slows the model down."""
-        self._engine.require_other_thread()
-        inbox = Inbox()
         request = self._request(inputs, options)
-        call = Call(self._engine, request, inbox.put)
+        call, get = self._call(request)
         try:
-            # One that may end before its model has answered is waited for.
-            call.begin(perform=request.deadline_ns is None and not request.timeout_us)
+            call.begin(perform=_waits_for_its_model(request))
             while not call.is_over:
-                response = call.opened(inbox.get())
+                response = call.opened(get())
                 if response is not None:
                     yield Response(response)
         finally:
@@ -138,12 +144,25 @@ class Model:
             dropped.detach()
             call.cancel()
 
+    def _call(self, request: InferenceRequest) -> tuple[Call, Callable[[], InferenceResponse]]:
+        """A call of a thread, to be begun, and what waits for its next response."""
+        self._engine.require_other_thread()
+        responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
+        return Call(self._engine, request, responses.put), responses.get
+
     def _required(self, response: Response | None) -> Response:
         if response is None:
             raise Internal(f"model '{self.name}' sent no response")
         return response
 
     def _request(self, inputs: Mapping[str, object], options: RequestOptions) -> InferenceRequest:
+        if not options:
+            return InferenceRequest(
+                model_name=self.name,
+                model_version=self.version,
+                inputs=to_tensors(inputs, self.description),
+                received_ns=self._now_ns(),
+            )
         check_options(options)
         sequence_id = options.get("sequence_id", 0)
         now_ns = self._now_ns()
@@ -167,6 +186,11 @@ class Model:
             deadline_ns=None if timeout_s is None else now_ns + int(timeout_s * NS_PER_S),
             received_ns=now_ns,
         )
+
+
+def _waits_for_its_model(request: InferenceRequest) -> bool:
+    """One with a time limit may end before its model has answered: another thread than the caller's executes it."""
+    return request.deadline_ns is None and not request.timeout_us
 
 
 class _Lease:

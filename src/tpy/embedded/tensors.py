@@ -17,12 +17,17 @@ Array = np.ndarray[Any, Any]
 def to_tensors(inputs: Mapping[str, object], describe: Callable[[], ModelDescription]) -> tuple[Tensor, ...]:
     """The tensors of `inputs`: arrays and what offers DLPack without a copy, where they are in host memory; strings, numbers and
     lists of them as the model's data type, which `describe` is asked for. Raises InvalidArgument for what is none of these."""
-    if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
-        raise InvalidArgument("expected inputs by their names")
-    return tuple(_to_tensor(name, value, describe) for name, value in inputs.items())
+    if type(inputs) is not dict and not isinstance(inputs, Mapping):
+        raise InvalidArgument(_UNNAMED)
+    return tuple([_to_tensor(name, value, describe) for name, value in inputs.items()])
+
+
+_UNNAMED = "expected inputs by their names"
 
 
 def _to_tensor(name: str, value: object, describe: Callable[[], ModelDescription]) -> Tensor:
+    if not isinstance(name, str):
+        raise InvalidArgument(_UNNAMED)
     array = _as_array(name, value)
     if array is None:
         array = _of_values(name, value, describe())

@@ -13,14 +13,17 @@ shorter at any moment. A model reads what does not change, and a segment that is
 """
 
 from tpy.regions.array import CountedRegion, RegionArray
-from tpy.regions.copies import RegionCopies
+from tpy.regions.copies import Bytes, RegionCopies
+from tpy.regions.device_region import DeviceRegion
 from tpy.regions.region import Region, SegmentRegion
 from tpy.regions.registry import DISABLED, RegionRegistry, registered
 from tpy.regions.segments import reopen_segment
 
 __all__ = [
     "DISABLED",
+    "Bytes",
     "CountedRegion",
+    "DeviceRegion",
     "Region",
     "RegionArray",
     "RegionCopies",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from tpy.devices import Array, ArrayReference
+from tpy.errors import Unavailable
 from tpy.messages import MemoryType, Place
 from tpy.regions.copies import Bytes
+from tpy.regions.device_region import DeviceRegion
 from tpy.regions.region import Region
 
 
@@ -31,6 +33,21 @@ class RegionArray(ArrayReference):
     @property
     def place(self) -> Place:
         return Place(MemoryType.REGION)
+
+    @property
+    def gpu(self) -> int | None:
+        """The GPU whose memory the region is in, None for the host's."""
+        return self.memory.region.facts.gpu
+
+    def within_reach(self, takes: frozenset[Place]) -> Array:
+        """As `ArrayReference.within_reach`. On a GPU where it is, if that has memory for a copy."""
+        region = self.memory.region
+        if isinstance(region, DeviceRegion) and Place(MemoryType.GPU, region.facts.device_id) in takes:
+            try:
+                return region.on_device(self.offset, self.shape, self.dtype).as_array()
+            except Unavailable:
+                pass
+        return self.to_host()
 
     def to_host(self) -> Array:
         """As `ArrayReference.to_host`. Raises as `Region.read_into`."""

@@ -73,7 +73,7 @@ class RegionRegistry:
         facts = RegionFacts(
             name=asked.name, kind=RegionKind.CUDA, key="", offset=0, byte_size=asked.byte_size, device_id=asked.device_id
         )
-        self._regions[asked.name] = DeviceRegion(facts, memory, self._copies)
+        self._regions[asked.name] = DeviceRegion(facts, memory, self._copies, self._devices)
 
     def _register_system(self, asked: SystemRegistration) -> None:
         _require_foreign(asked)

@@ -52,8 +52,8 @@ class FakeGraph:
 class FakeDevice:
     """Implements `Device`. `counts` has the copies by direction ("in", "out", "within"), and the bytes of each ("in bytes"), the
     streams and how often one was waited for, the graphs and their launches, the allocations, and `open`: those that are not
-    freed. Allocations are files without a name, so that other processes can open them by their handles. What waits for a device
-    that is `lost` fails."""
+    freed; `opened`: those of other processes that are open. Allocations are files without a name, so that other processes can
+    open them by their handles. What waits for a device that is `lost` fails."""
 
     def __init__(self, device_id: int = 0, *, memory_bytes: int = 1 << 30) -> None:
         self.id = device_id
@@ -149,7 +149,12 @@ class FakeDevice:
     def open_ipc(self, handle: bytes) -> DeviceMemory:
         """As `Device`."""
         memory = map_fake_ipc(handle)
-        return DeviceMemory(self, memory.ctypes.data, memory.size, owner=memory)
+        self.counts["opened"] += 1
+
+        def release() -> None:
+            self.counts["opened"] -= 1
+
+        return DeviceMemory(self, memory.ctypes.data, memory.size, owner=memory, release=release)
 
     def _count(self, direction: str, size: int) -> None:
         self.counts[direction] += 1

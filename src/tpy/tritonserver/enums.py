@@ -1,10 +1,10 @@
-"""Triton's enumerations, with the numbers of its C interface."""
+"""Triton's enumerations, with the numbers of its C interface, which programs use. Those of configurations have other numbers."""
 
 from __future__ import annotations
 
 import enum
 
-from tpy import messages
+from tpy import dlpack, messages
 
 
 class DataType(enum.IntEnum):
@@ -38,9 +38,9 @@ class MemoryType(enum.IntEnum):
 class DLDeviceType(enum.IntEnum):
     """The device types of DLPack."""
 
-    kDLCPU = 1  # noqa: N815
-    kDLCUDA = 2  # noqa: N815
-    kDLCUDAHost = 3  # noqa: N815
+    kDLCPU = dlpack.CPU  # noqa: N815
+    kDLCUDA = dlpack.CUDA  # noqa: N815
+    kDLCUDAHost = dlpack.CUDA_HOST  # noqa: N815
     kDLOpenCL = 4  # noqa: N815
     kDLVulkan = 7  # noqa: N815
     kDLMetal = 8  # noqa: N815

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpy import messages
 from tpy.clock import SystemClock
-from tpy.embedded.calls import AsyncInbox, Call, Inbox
+from tpy.embedded.calls import AsyncInbox, Call
 from tpy.embedded.options import check_options
 from tpy.errors import Cancelled
 from tpy.messages import HOST, SequencePosition
@@ -167,7 +167,7 @@ class ResponseIterator(_Responses):
     def __init__(self, request: InferenceRequest, *, raise_on_error: bool) -> None:
         if isinstance(request.response_queue, asyncio.Queue):
             raise InvalidArgumentError("response_queue: expected a queue.SimpleQueue, got an asyncio.Queue; use async_infer")
-        self._inbox = Inbox()
+        self._inbox: queue.SimpleQueue[messages.InferenceResponse | InferenceResponse] = queue.SimpleQueue()
         super().__init__(request, self._inbox.put, raise_on_error=raise_on_error)
         self._begin()
 

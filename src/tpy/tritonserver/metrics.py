@@ -5,8 +5,8 @@ from __future__ import annotations
 import weakref
 
 from tpy.telemetry.custom_metrics import CustomMetric, CustomMetrics
+from tpy.telemetry.exposition import MetricKind as OwnKind
 from tpy.telemetry.host import SERVER_FAMILIES
-from tpy.telemetry.metrics import MetricKind as OwnKind
 from tpy.tritonserver.enums import MetricKind
 from tpy.tritonserver.errors import as_triton
 

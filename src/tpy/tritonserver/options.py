@@ -17,7 +17,6 @@ POLL_S = 1
 """The time between two looks at the repository in mode POLL, in seconds."""
 
 _BACKENDS, _AGENTS, _CACHES = (f"/opt/tritonserver/{name}" for name in ("backends", "repoagents", "caches"))
-_MODES = {ModelControlMode.NONE: "none", ModelControlMode.POLL: "poll", ModelControlMode.EXPLICIT: "explicit"}
 
 
 @dataclass(slots=True)
@@ -102,7 +101,7 @@ def flags_of(options: Options) -> dict[str, Any]:
         allow_http=False,
         allow_grpc=False,
         allow_metrics=False,
-        model_control_mode=_MODES[ModelControlMode(options.model_control_mode)],
+        model_control_mode=ModelControlMode(options.model_control_mode).name.lower(),
         disable_auto_complete_config=options.strict_model_config,
         rate_limit="execution_count" if options.rate_limiter_mode == RateLimitMode.EXEC_COUNT else "off",
         rate_limit_resource=[f"{each.name}:{each.count}:{each.device}" for each in options.rate_limiter_resources],

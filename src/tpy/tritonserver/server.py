@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -20,6 +21,7 @@ from tpy.errors import Unavailable
 from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.message import HttpRequest
 from tpy.messages import LoadRequest
+from tpy.services import RegistrationService
 from tpy.telemetry.logs import LogController
 from tpy.tritonserver.enums import MetricFormat, ModelControlMode
 from tpy.tritonserver.errors import InternalError, InvalidArgumentError, UnavailableError, UnsupportedError, as_triton
@@ -216,12 +218,28 @@ class Server:
         threading.Event().wait(2 * POLL_S)
 
     def register_model_repository(self, repository_path: str, name_mapping: Mapping[str, str] | None = None) -> None:
-        """Refused: the repositories of a server are those that it was started with."""
-        raise UnsupportedError("register_model_repository: the repositories of a server are those of its options here")
+        """In mode EXPLICIT: look for models in this folder, too; `name_mapping` has other names for models, by their folders."""
+        if not isinstance(repository_path, str | Path):
+            raise TypeError(f"repository_path: expected a path, got {repository_path!r}")
+        names = dict(name_mapping or {})
+        if not all(isinstance(text, str) for pair in names.items() for text in pair):
+            raise TypeError(f"name_mapping: expected names by folders, got {name_mapping!r}")
+        registration, engine = self._registration, self.engine
+        with as_triton():
+            engine.run_async(lambda: registration.register(str(repository_path), names))
 
     def unregister_model_repository(self, repository_path: str) -> None:
-        """Refused: the repositories of a server are those that it was started with."""
-        raise UnsupportedError("unregister_model_repository: the repositories of a server are those of its options here")
+        """Look there no more; models that are loaded go on."""
+        registration, engine = self._registration, self.engine
+        with as_triton():
+            engine.run(lambda: registration.unregister(str(repository_path)))
+
+    @property
+    def _registration(self) -> RegistrationService:
+        found = self.engine.services.registration
+        if found is None:
+            raise UnsupportedError("repositories cannot be registered here")
+        return found
 
     @property
     def _started(self) -> _Engine:

@@ -38,6 +38,17 @@ class Input(NamedTuple):
     dims: tuple[int, ...]
 
 
+class Column(NamedTuple):
+    """A column of a data frame: a number, or a text, of which `sample` is one."""
+
+    name: str
+    sample: str | None
+
+    @property
+    def as_input(self) -> Input:
+        return Input(self.name, "FP32" if self.sample is None else "BYTES", (1,))
+
+
 class Task(NamedTuple):
     """One conversion."""
 
@@ -54,8 +65,12 @@ def describe_pickle(task: Task) -> dict[str, Any]:
     import numpy as np
 
     count: Any = getattr(model, "n_features_in_", None)
+    columns = _columns(model)
     trials: list[tuple[str, Any]] = [("TEXT", np.array(["text"]))]
-    if count is not None:
+    if columns:
+        pandas = _imported("pandas", "pandas")
+        trials = [("", pandas.DataFrame({each.name: [0.0 if each.sample is None else each.sample] for each in columns}))]
+    elif count is not None:
         trials.insert(0, ("X", np.zeros((1, int(count)), np.float32)))
     errors = []
     for name, row in trials:
@@ -67,14 +82,15 @@ def describe_pickle(task: Task) -> dict[str, Any]:
             continue
         return {
             "input": name,
-            "features": None if name == "TEXT" else int(count),
+            "columns": [list(each.as_input) for each in columns],
+            "samples": _samples(columns),
+            "features": int(count) if name == "X" else None,
             "label": "TYPE_STRING" if label.dtype.kind in "OUS" else "TYPE_INT64" if label.dtype.kind in "iub" else "TYPE_FP64",
             "labels": list(label.shape[1:]) or [1],
             "probabilities": None if probabilities is None else list(probabilities.shape[1:]),
         }
-    raise Unusable(
-        f"its predict takes neither rows of numbers nor texts ({'; '.join(errors)}); write a model.py, --from model.py"
-    )
+    tried = "the columns that it was fitted to" if columns else "rows of numbers, nor texts"
+    raise Unusable(f"its predict does not take {tried} ({'; '.join(errors)}); write a model.py, --from model.py")
 
 
 def pickle_to_onnx(task: Task) -> dict[str, Any]:
@@ -86,8 +102,11 @@ def pickle_to_onnx(task: Task) -> dict[str, Any]:
     skl2onnx = _imported("skl2onnx", "skl2onnx")
     types = _imported("skl2onnx.common.data_types", "skl2onnx")
     count = getattr(model, "n_features_in_", None)
+    columns = () if task.inputs else _columns(model)
     if task.inputs:
         initial = [(each.name, _onnx_type(types, each)) for each in task.inputs]
+    elif columns:
+        initial = [(each.name, _onnx_type(types, each.as_input)) for each in columns]
     elif count is None:
         initial = [("TEXT", types.StringTensorType([None, 1]))]
     else:
@@ -100,7 +119,36 @@ def pickle_to_onnx(task: Task) -> dict[str, Any]:
         said = str(error).strip() or type(error).__name__
         raise Unusable(f"skl2onnx cannot convert it: {said.splitlines()[0]}; --as python serves it as it is") from error
     task.target.write_bytes(converted.SerializeToString())
-    return {"by": f"skl2onnx {skl2onnx.__version__}, zipmap off"}
+    return {"by": f"skl2onnx {skl2onnx.__version__}, zipmap off", "samples": _samples(columns)}
+
+
+def _columns(model: Any) -> tuple[Column, ...]:
+    """The columns of the data frame that a pipeline was fitted to, where it takes them by name; of other models none."""
+    texts: dict[str, str] = {}
+    by_name = False
+    for part, chosen in _parts(model):
+        names = [chosen] if isinstance(chosen, str) else list(chosen) if isinstance(chosen, list | tuple) else []
+        by_name |= any(isinstance(name, str) for name in names)
+        for step in (part, *(step for _, step in getattr(part, "steps", ()))):
+            for name, known in zip(names, getattr(step, "categories_", ()), strict=False):
+                if known.dtype.kind in "OUS":
+                    texts[name] = str(known[0])
+            if isinstance(chosen, str) and hasattr(step, "vocabulary_"):
+                texts[chosen] = "text"
+    return tuple(Column(str(name), texts.get(name)) for name in model.feature_names_in_) if by_name else ()
+
+
+def _parts(model: Any) -> list[tuple[Any, Any]]:
+    """The transformers of each ColumnTransformer in a pipeline, with the columns that they take."""
+    model = getattr(model, "best_estimator_", model)
+    found = [(part, chosen) for _, part, chosen in getattr(model, "transformers_", ())]
+    for _, step in getattr(model, "steps", ()):
+        found += _parts(step)
+    return found if hasattr(model, "feature_names_in_") else []
+
+
+def _samples(columns: tuple[Column, ...]) -> dict[str, str]:
+    return {each.name: each.sample for each in columns if each.sample is not None}
 
 
 def xgboost_to_onnx(task: Task) -> dict[str, Any]:

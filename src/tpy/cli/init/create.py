@@ -49,10 +49,12 @@ class InitRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Made(msgspec.Struct, frozen=True, kw_only=True):
-    """A version folder's files, with what was done for each, and the configuration as far as it is known."""
+    """A version folder's files, with what was done for each, the configuration as far as it is known, and texts that inputs
+    are known to take."""
 
     done: dict[str, str]
     config: ModelConfig
+    texts: dict[str, str] = {}
 
 
 def create(request: InitRequest) -> list[str]:
@@ -72,12 +74,12 @@ def create(request: InitRequest) -> list[str]:
         (building / "1").mkdir(parents=True)
         form, way = choose(request.source, request.form)
         made = _make(request, building, form, way)
-        config = _completed(made.config, building, forms_of(request.source) - {form})
+        config = _completed(made.config, building, request.source, forms_of(request.source) - {form})
         (building / "config.pbtxt").write_text(config_text(config), encoding="utf-8")
         if config.input:
-            (building / "request.json").write_text(as_json(sample_request(config)) + "\n", encoding="utf-8")
+            (building / "request.json").write_text(as_json(sample_request(config, made.texts)) + "\n", encoding="utf-8")
         building.rename(folder)
-    return [*_summary(folder, made, config), *_next_steps(folder, config)]
+    return [*_summary(folder, made, config), *_next_steps(folder, config, made.texts)]
 
 
 def _make(request: InitRequest, building: Path, form: Form, way: Way) -> _Made:
@@ -99,13 +101,13 @@ def _make(request: InitRequest, building: Path, form: Form, way: Way) -> _Made:
             "1/model.py": "calls its predict; change it as you like",
             f"1/{Path(copied).name}": f"copied from {request.source}",
         }
-        return _Made(done=done, config=config)
+        return _Made(done=done, config=config, texts=_texts(facts))
     if way.action:
         facts = converted(way.action, request.source, target, request.inputs, environment)
         if form is Form.TORCHSCRIPT:
             given, outputs = torch_tensors(request.inputs, facts)
             config = msgspec.structs.replace(config, max_batch_size=_BATCH_SIZE, input=given, output=outputs)
-        return _Made(done={f"1/{way.filename}": f"made of {request.source} by {facts['by']}"}, config=config)
+        return _Made(done={f"1/{way.filename}": f"made of {request.source} by {facts['by']}"}, config=config, texts=_texts(facts))
     if request.source.is_dir():
         shutil.copytree(request.source, target)
     else:
@@ -119,7 +121,13 @@ def _make(request: InitRequest, building: Path, form: Form, way: Way) -> _Made:
     return _Made(done=done, config=config)
 
 
-def _completed(config: ModelConfig, building: Path, forms: Collection[Form]) -> ModelConfig:
+def _texts(facts: dict[str, object]) -> dict[str, str]:
+    samples = facts.get("samples", {})
+    assert isinstance(samples, dict)
+    return samples
+
+
+def _completed(config: ModelConfig, building: Path, source: Path, forms: Collection[Form]) -> ModelConfig:
     """The configuration with inputs and outputs, where the backend can tell them from the model. Raises UsageError for a model
     that it cannot read; `forms` are those that its file can be made into."""
     if config.input:
@@ -139,7 +147,8 @@ def _completed(config: ModelConfig, building: Path, forms: Collection[Form]) -> 
         other = "; --as python serves it as it is" if Form.PYTHON in forms else ""
         if Form.ONNX in forms:
             other = "; --as onnx converts it"
-        raise UsageError(f"the {config.backend} backend cannot read the model: {error.message.splitlines()[0]}{other}") from error
+        text = error.message.splitlines()[0].replace(f"{building}/1/", "")  # the folder is gone with this error
+        raise UsageError(f"{source}: the {config.backend} backend cannot read the model: {text}{other}") from error
     finally:
         registry.close()
     batches = found.max_batch_size > 0 and config.backend != "python"
@@ -157,13 +166,13 @@ def _summary(folder: Path, made: _Made, config: ModelConfig) -> list[str]:
     return [f"{path:<{width}}  {done}" for path, done in rows.items()]
 
 
-def _next_steps(folder: Path, config: ModelConfig) -> list[str]:
+def _next_steps(folder: Path, config: ModelConfig, texts: dict[str, str]) -> list[str]:
     repository = folder.parent
     lines = []
     if not config.input:
         lines.append(f"next:   write the inputs and outputs into {folder}/config.pbtxt")
     lines.append(f"serve:  tpy serve {repository}")
-    values = sample_values(config)
+    values = sample_values(config, texts)
     if values is not None:
         words = " ".join(f"'{name}={value if isinstance(value, str) else as_json(value)}'" for name, value in values.items())
         lines.append(f"ask:    tpy infer {config.name} {words}")

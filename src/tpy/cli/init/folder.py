@@ -20,13 +20,13 @@ _VARIABLE_SIZE = 1
 
 _FOR_ANY = "# Sizes are those of one row; -1 is any size."
 
-_MODEL_PY = '''"""Serves {filename}, which lies beside this file: {name} -> label{and_probabilities}. Change it as you like."""
+_MODEL_PY = '''"""Serves {filename}, which lies beside this file: {takes} -> label{and_probabilities}. Change it as you like."""
 
 from pathlib import Path
 
 import joblib
-import numpy as np
-import triton_python_backend_utils as pb_utils
+import numpy as np{pandas}
+import triton_python_backend_utils as pb_utils{columns}
 
 
 class TritonPythonModel:
@@ -37,16 +37,31 @@ class TritonPythonModel:
         return [self.answer(request) for request in requests]
 
     def answer(self, request):
-        rows = pb_utils.get_input_tensor_by_name(request, "{name}").as_numpy(){decode}
+{read}
         label = self.model.predict(rows){encode}
         outputs = [pb_utils.Tensor("label", label.reshape(len(rows), {labels}))]{probabilities}
         return pb_utils.InferenceResponse(outputs)
 '''
 
 
+_READ = '        rows = pb_utils.get_input_tensor_by_name(request, "{name}").as_numpy()'
+
+_READ_TEXTS = _READ + "\n        rows = [text.decode() for text in rows[:, 0]]"
+
+_READ_COLUMNS = """        rows = pd.DataFrame({name: self.column(request, name) for name in COLUMNS})"""
+
+_COLUMN = """
+    def column(self, request, name):
+        values = pb_utils.get_input_tensor_by_name(request, name).as_numpy()[:, 0]
+        return [value.decode() for value in values] if values.dtype == object else values
+"""
+
+
 def model_py(facts: Mapping[str, object], filename: str) -> str:
     """A Python model that calls `predict`, for what convert.py found out about it."""
-    text = facts["input"] == "TEXT"
+    name = str(facts["input"])
+    columns = _columns(facts)
+    read = _READ_COLUMNS if columns else (_READ_TEXTS if name == "TEXT" else _READ).format(name=name)
     labels = facts["labels"]
     assert isinstance(labels, list)
     kind = {"TYPE_STRING": ".astype(str).astype(object)", "TYPE_INT64": ".astype(np.int64)"}.get(str(facts["label"]), "")
@@ -55,28 +70,36 @@ def model_py(facts: Mapping[str, object], filename: str) -> str:
     )
     return _MODEL_PY.format(
         filename=filename,
-        name=facts["input"],
+        takes=name or "a column each",
+        read=read,
+        pandas="\nimport pandas as pd" if columns else "",
+        columns=f"\n\nCOLUMNS = {json.dumps([each.name for each in columns], ensure_ascii=False)}" if columns else "",
         and_probabilities="" if facts["probabilities"] is None else " and probabilities",
-        decode="\n        rows = [text.decode() for text in rows[:, 0]]" if text else "",
         encode=kind or ".astype(np.float64)",
         labels=", ".join(map(str, labels)),
         probabilities="" if facts["probabilities"] is None else probabilities,
-    )
+    ) + (_COLUMN if columns else "")
+
+
+def _columns(facts: Mapping[str, object]) -> tuple[Input, ...]:
+    found = facts["columns"]
+    assert isinstance(found, list)
+    return tuple(Input(name, datatype, tuple(dims)) for name, datatype, dims in found)
 
 
 def pickle_tensors(facts: Mapping[str, object]) -> tuple[tuple[ModelInput, ...], tuple[ModelOutput, ...]]:
     """The tensors of that Python model."""
     features, labels, probabilities = facts["features"], facts["labels"], facts["probabilities"]
-    given = (
-        ModelInput(name="X", data_type=DataType.FP32, dims=(features,))
-        if isinstance(features, int)
-        else ModelInput(name="TEXT", data_type=DataType.BYTES, dims=(1,))
-    )
+    given = tuple(ModelInput(name=each.name, data_type=BY_WORD[each.datatype], dims=each.dims) for each in _columns(facts))
+    if isinstance(features, int):
+        given = (ModelInput(name="X", data_type=DataType.FP32, dims=(features,)),)
+    elif not given:
+        given = (ModelInput(name="TEXT", data_type=DataType.BYTES, dims=(1,)),)
     label_type = {"TYPE_STRING": DataType.BYTES, "TYPE_INT64": DataType.INT64}.get(str(facts["label"]), DataType.FP64)
     outputs = [ModelOutput(name="label", data_type=label_type, dims=_sizes(labels))]
     if probabilities is not None:
         outputs.append(ModelOutput(name="probabilities", data_type=DataType.FP32, dims=_sizes(probabilities)))
-    return (given,), tuple(outputs)
+    return given, tuple(outputs)
 
 
 def torch_tensors(inputs: Sequence[Input], facts: Mapping[str, object]) -> tuple[tuple[ModelInput, ...], tuple[ModelOutput, ...]]:
@@ -157,31 +180,30 @@ def _tensor(tensor: ModelInput | ModelOutput) -> str:
     return f"  {{ {' '.join(parts)} }}"
 
 
-def sample_request(config: ModelConfig) -> dict[str, object]:
-    """A request of one row, as for POST /v2/models/NAME/infer."""
+def sample_request(config: ModelConfig, texts: Mapping[str, str]) -> dict[str, object]:
+    """A request of one row, as for POST /v2/models/NAME/infer; `texts` are values that inputs are known to take."""
     batch = (1,) if config.max_batch_size > 0 else ()
     inputs = []
     for tensor in config.input:
         shape = [*batch, *(_VARIABLE_SIZE if size < 0 else size for size in tensor.dims)]
-        inputs.append(
-            {"name": tensor.name, "datatype": tensor.data_type.value, "shape": shape, "data": _sample(tensor.data_type, shape)}
-        )
+        data = _sample(tensor.data_type, shape, texts.get(tensor.name))
+        inputs.append({"name": tensor.name, "datatype": tensor.data_type.value, "shape": shape, "data": data})
     return {"inputs": inputs}
 
 
-def _sample(datatype: DataType, shape: Sequence[int]) -> list[object]:
+def _sample(datatype: DataType, shape: Sequence[int], text: str | None) -> list[object]:
     count = int(np.prod(shape))
-    value: object = "text" if datatype is DataType.BYTES else True if datatype is DataType.BOOL else 1
+    value: object = (text or "text") if datatype is DataType.BYTES else True if datatype is DataType.BOOL else 1
     return [float(value) if isinstance(value, int) and datatype.value.startswith(("FP", "BF")) else value] * count
 
 
-def sample_values(config: ModelConfig) -> dict[str, object] | None:
+def sample_values(config: ModelConfig, texts: Mapping[str, str]) -> dict[str, object] | None:
     """Names and values of one row, for the command line; None where they would be long."""
     values: dict[str, object] = {}
     total = 0
     for tensor in config.input:
         shape = [_VARIABLE_SIZE if size < 0 else size for size in tensor.dims]
-        data = _sample(tensor.data_type, shape)
+        data = _sample(tensor.data_type, shape, texts.get(tensor.name))
         total += len(data)
         values[tensor.name] = data[0] if shape == [1] and tensor.data_type is DataType.BYTES else data
     return values if values and total <= _ELEMENTS_SHOWN_MAX else None
