@@ -1,4 +1,5 @@
-"""Writes a network of convolutions as a SavedModel, for LiteRT and for OpenVINO, and a pipeline of DALI, where these are there.
+"""Writes a network of convolutions as a SavedModel, for LiteRT and for OpenVINO, a pipeline of DALI, trees of LightGBM and a
+pipeline of scikit-learn, where these are there.
 
 A program of its own, because the frameworks are large: `python -m benchmarks.framework_models DIRECTORY`.
 """
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 SIDE = 96
+FEATURES = 30
 _CHANNELS = (3, 64, 128, 128, 128)
 """Before and after each convolution: some ten milliseconds for an image, as small networks for pictures take."""
 
@@ -59,6 +61,28 @@ def _save_pipeline(folder: Path) -> None:
     pipe().serialize(filename=str(folder / "model.dali"))
 
 
+def _samples() -> tuple[Any, Any]:
+    """Rows of features, and the class of each."""
+    rows = np.random.default_rng(5).standard_normal((5_000, FEATURES), dtype=np.float32)
+    return rows, (rows[:, :3].sum(axis=1) > 0).astype(int)
+
+
+def _save_trees(folder: Path) -> None:
+    import lightgbm
+
+    rows, classes = _samples()
+    options = {"objective": "binary", "num_leaves": 31, "num_threads": 1, "verbose": -1}
+    lightgbm.train(options, lightgbm.Dataset(rows, classes), 200).save_model(folder / "model.txt")
+
+
+def _save_estimator(folder: Path) -> None:
+    from sklearn import linear_model, pipeline, preprocessing
+    from skops import io
+
+    steps = preprocessing.StandardScaler(), preprocessing.PolynomialFeatures(2), linear_model.LogisticRegression(max_iter=50)
+    io.dump(pipeline.make_pipeline(*steps).fit(*_samples()), folder / "model.skops")
+
+
 def is_installed(module: str) -> bool:
     """Returns whether a module can be found; nothing of it is imported but its parent."""
     try:
@@ -73,6 +97,10 @@ def main(folder: Path) -> None:
         _save_networks(folder)
     if is_installed("nvidia.dali"):
         _save_pipeline(folder)
+    if is_installed("lightgbm"):
+        _save_trees(folder)
+    if is_installed("skops"):
+        _save_estimator(folder)
 
 
 if __name__ == "__main__":

@@ -161,6 +161,22 @@ def _dali(settings: _Settings) -> Callable[[], object]:
     return lambda: [made.as_array() for made in pipeline.run(**arrays)]
 
 
+def _trees(settings: _Settings) -> Callable[[], object]:
+    import treelite
+
+    model = treelite.frontend.load_lightgbm_model(settings["model"])
+    (rows,) = _arrays(settings).values()
+    return lambda: treelite.gtil.predict(model, rows, nthread=settings["threads"])
+
+
+def _estimator(settings: _Settings) -> Callable[[], object]:
+    from skops import io
+
+    estimator = io.load(settings["model"])
+    (rows,) = _arrays(settings).values()
+    return lambda: (estimator.predict(rows), estimator.predict_proba(rows))
+
+
 def _arrays(settings: _Settings) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]]:
     return {name: picture(shape) for name, shape in settings["inputs"].items()}
 
@@ -172,6 +188,8 @@ _LOOPS: Mapping[str, Callable[[_Settings], Callable[[], object]]] = {
     ".savedmodel": _saved_model,
     ".tflite": _tflite,
     ".dali": _dali,
+    ".txt": _trees,
+    ".skops": _estimator,
 }
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ from fuzz.decoupled import targets as decoupled
 from fuzz.engine import targets as engine
 from fuzz.grpc import targets as grpc
 from fuzz.http import targets as http
+from fuzz.native import targets as native
 from fuzz.python_worker import targets as worker
+from fuzz.recording import targets as recording
 from fuzz.remote import targets as remote
 from fuzz.schedulers import ensemble_targets as ensembles
 from fuzz.schedulers import rate_targets as rates
@@ -70,6 +72,10 @@ TARGETS: tuple[Target, ...] = (
     remote.PROTOCOL,
     remote.HOSTILE,
     remote.CANARY,
+    recording.FILE,
+    recording.CANARY,
+    native.HOSTILE,
+    native.CANARY,
 )
 
 

@@ -1,5 +1,5 @@
-"""OpenVINO, TensorFlow, LiteRT and DALI: what is left of a plain loop's throughput when a model is served, with one thread each;
-and what it takes to load a model and to keep it."""
+"""OpenVINO, TensorFlow, LiteRT, DALI, trees and scikit-learn: what is left of a plain loop's throughput when a model is served,
+with one thread each; and what it takes to load a model and to keep it."""
 
 from __future__ import annotations
 
@@ -16,37 +16,46 @@ import msgspec
 
 from benchmarks import plain_loop, processes
 from benchmarks.bench import Bench
-from benchmarks.framework_models import SIDE, is_installed
+from benchmarks.framework_models import FEATURES, SIDE, is_installed
 from benchmarks.load import keep_alive
 from benchmarks.plain_loop import picture
 from benchmarks.servers.plans import TpyPlan
 from benchmarks.servers.process import Server, running
 from benchmarks.tensors import ask, binary_request
 
-ROW = "a small network, or a pipeline of DALI, HTTP binary"
+ROW = "a small network, a pipeline of DALI or scikit-learn, or 200 trees, HTTP binary"
 BASELINE = "plain loop"
 CONTENDER = "tpy"
-INPUT = "image"
 CLIENTS = 2
 """One request is being executed, one waits."""
-BATCHES = (1, 8)
 _SETTLE_S = 0.5
 
 
 class Framework(msgspec.Struct, frozen=True):
-    """A backend, its module, its model's file, and the parameters for one thread."""
+    """A backend, its module, its model's file, the parameters for one thread, the model's input, the batches to
+    measure, and what of the configuration is not completed from the file."""
 
     backend: str
     module: str
     file: str
     parameters: dict[str, str]
+    input: str = "image"
+    dims: tuple[int, ...] = (SIDE, SIDE, 3)
+    batches: tuple[int, ...] = (1, 8)
+    tensors: str = ""
 
+
+_CLASSIFIER = f"""input [ {{ name: "X" data_type: TYPE_FP32 dims: [ {FEATURES} ] }} ]
+output {{ name: "predict" data_type: TYPE_INT64 dims: [ 1 ] }}
+output {{ name: "predict_proba" data_type: TYPE_FP64 dims: [ 2 ] }}"""
 
 FRAMEWORKS = (
     Framework("openvino", "openvino", "model.xml", {"INFERENCE_NUM_THREADS": "1", "NUM_STREAMS": "1"}),
     Framework("tensorflow", "tensorflow", "model.savedmodel", {"TF_NUM_INTRA_THREADS": "1", "TF_NUM_INTER_THREADS": "1"}),
     Framework("litert", "ai_edge_litert", "model.tflite", {"tflite_num_threads": "1"}),
     Framework("dali", "nvidia.dali", "model.dali", {"num_threads": "1"}),
+    Framework("fil", "treelite", "model.txt", {"cpu_nthread": "1"}, input="input__0", dims=(FEATURES,), batches=(1, 8, 1024)),
+    Framework("sklearn", "skops", "model.skops", {}, input="X", dims=(FEATURES,), tensors=_CLASSIFIER),
 )
 
 
@@ -60,12 +69,12 @@ def measure(bench: Bench) -> None:
     for framework in FRAMEWORKS:
         file = folder / framework.file
         if not is_installed(framework.module) or not file.exists():
-            missing = framework.module if not is_installed(framework.module) else "tensorflow, which makes its model,"
+            missing = framework.module if not is_installed(framework.module) else "what makes its model"
             bench.say(f"frameworks: {framework.backend} is left out, {missing} is not installed (make test-backends)")
             continue
         with _server(bench, framework, file) as server:
             for number in bench.rounds():
-                for batch in BATCHES:
+                for batch in framework.batches:
                     _measure_throughput(bench, framework, server, file, batch, number)
         for number in bench.rounds():
             _measure_load(bench, framework, file, number)
@@ -74,6 +83,7 @@ def measure(bench: Bench) -> None:
 def config_of(framework: Framework, batch: int) -> str:
     """The model's config.pbtxt; the rest is completed from its file."""
     lines = [f'backend: "{framework.backend}"', f"max_batch_size: {batch}", "instance_group [ { kind: KIND_CPU count: 1 } ]"]
+    lines.append(framework.tensors)
     lines += [f'parameters {{ key: "{key}" value {{ string_value: "{text}" }} }}' for key, text in framework.parameters.items()]
     return "\n".join(lines) + "\n"
 
@@ -92,22 +102,22 @@ def _write(repository: Path, framework: Framework, file: Path, batch: int) -> No
 def _server(bench: Bench, framework: Framework, file: Path) -> Iterator[Server]:
     """A model for each size of batches, so that none are joined."""
     repository = bench.fresh(f"{framework.backend}-models")
-    for batch in BATCHES:
+    for batch in framework.batches:
         _write(repository, framework, file, batch)
     with running(TpyPlan(repository=repository), bench.fresh("tpy.log")) as server:
-        for batch in BATCHES:
+        for batch in framework.batches:
             for _ in range(3):
-                ask(server.ports.http, binary_request(f"batch{batch}", INPUT, picture((batch, SIDE, SIDE, 3))))
+                ask(server.ports.http, binary_request(f"batch{batch}", framework.input, picture((batch, *framework.dims))))
         yield server
 
 
 def _measure_throughput(bench: Bench, framework: Framework, server: Server, file: Path, batch: int, number: int) -> None:
-    shape = (batch, SIDE, SIDE, 3)
+    shape = (batch, *framework.dims)
     seconds = bench.effort.seconds
-    loop = plain_loop.drive(file, {INPUT: shape}, threads=1, seconds=seconds)
+    loop = plain_loop.drive(file, {framework.input: shape}, threads=1, seconds=seconds)
     before_s = server.cpu_s()
     load = keep_alive.drive(
-        server.ports.http, binary_request(f"batch{batch}", INPUT, picture(shape)), connections=CLIENTS, seconds=seconds
+        server.ports.http, binary_request(f"batch{batch}", framework.input, picture(shape)), connections=CLIENTS, seconds=seconds
     )
     cpu_s = server.cpu_s() - before_s
     for contender, values in (
@@ -126,7 +136,7 @@ def _measure_throughput(bench: Bench, framework: Framework, server: Server, file
 
 def _measure_load(bench: Bench, framework: Framework, file: Path, number: int) -> None:
     """A process that loads the model and keeps it."""
-    loop = plain_loop.drive(file, {INPUT: (1, SIDE, SIDE, 3)}, threads=1, seconds=0)
+    loop = plain_loop.drive(file, {framework.input: (1, *framework.dims)}, threads=1, seconds=0)
     repository = bench.fresh(f"{framework.backend}-idle")
     _write(repository, framework, file, 1)
     with running(TpyPlan(repository=repository), bench.fresh("tpy.log")) as server:

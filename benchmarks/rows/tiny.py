@@ -189,6 +189,7 @@ def measure_rounds(
     *,
     whole_run: bool,
     megabytes: float | None = None,
+    baseline: str = BASELINE,
 ) -> None:
     """Interleaved. CPU time per request only when `whole_run`: when the generator reports every request that it sent. `megabytes`
     is the size of a request's tensor, where throughput is to be told in MB/s too."""
@@ -208,7 +209,7 @@ def measure_rounds(
                     row=row,
                     case=f"{connections} connection{'s' * (connections > 1)}",
                     contender=contender.name,
-                    baseline=BASELINE,
+                    baseline=baseline,
                     number=number,
                 )
 

@@ -197,6 +197,12 @@ def write_builtin_identity(repository: Path, name: str) -> None:
     _write_identity_config(repository, name, "identity", "")
 
 
+def write_compiled_identity(repository: Path, name: str, library: Path, *, in_process: bool = False) -> None:
+    """The same with a backend in C, whose library is copied beside the model; `in_process`: tpy runs it inside the server."""
+    _write_identity_config(repository, name, "compiled", _THREAD if in_process else "")
+    shutil.copy(library, repository / name / "libtriton_compiled.so")
+
+
 def _write_identity_config(repository: Path, name: str, backend: str, more: str) -> Path:
     version = repository / name / "1"
     version.mkdir(parents=True)

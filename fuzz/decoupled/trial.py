@@ -124,7 +124,7 @@ class Worker:
     def put(self, job: Job, *, anywhere: bool = False) -> None:
         self.jobs.append(job)
 
-    def tell(self, call: Callable[[], None]) -> None:
+    def run_sync_soon(self, call: Callable[[], None]) -> None:
         call()
 
     def close(self) -> None:

@@ -13,9 +13,9 @@ from fuzz.chance import Chance
 from fuzz.grpc.wire import cuts, random_rules
 from fuzz.target import Violation
 from tpy.frontends.grpc.transport.core.answers import RESPONSE, trailers
-from tpy.frontends.grpc.transport.core.codes import Http2Code
 from tpy.frontends.grpc.transport.core.events import ConnectionEnded, DataArrived, RequestBegan, StreamEnded
 from tpy.frontends.grpc.transport.core.http2 import Http2Server
+from tpy.http2.codes import Http2Code
 from tpy.units import NS_PER_S
 
 INVARIANT = (

@@ -7,11 +7,11 @@ import hpack
 from fuzz.chance import Chance
 from fuzz.grpc.wire import cuts, frame, random_rules
 from fuzz.target import Violation
-from tpy.frontends.grpc.transport.core import codes
 from tpy.frontends.grpc.transport.core.answers import OK, RESPONSE
 from tpy.frontends.grpc.transport.core.events import ConnectionEnded, DataArrived, Event, RequestBegan, StreamEnded
 from tpy.frontends.grpc.transport.core.http2 import Http2Server
 from tpy.frontends.grpc.transport.core.rules import Http2Rules
+from tpy.http2 import codes
 
 INVARIANT = (
     "whatever the bytes, the machine raises nothing, keeps to its bounds, says nothing of streams that did not begin or have"

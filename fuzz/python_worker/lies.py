@@ -195,13 +195,13 @@ def _sound(due: int, *, is_decoupled: bool) -> list[tuple[Kind, int, Any]]:
         (Kind.RESPONSE, due, [1, True, _ANSWER]),
         (Kind.RESPONSE, due, [1, False, _ANSWER]),
         (Kind.CALL, due, [0, True, ["m", -1, "", 0, 0, 0, "", [], []]]),
-        (Kind.NOTE, 0, [[[due, 0]], [due]]),
-        (Kind.ASK, 3, {"type": "cancelled", "batch": due, "index": 0}),
-        (Kind.ASK, 3, {"type": "family", "name": "f", "description": "", "kind": 0}),
-        (Kind.ASK, 3, {"type": "model_ready", "model": "m", "version": None}),
-        (Kind.TELL, 0, {"type": "log", "level": "info", "message": "x"}),
-        (Kind.TELL, 9, {"type": "ready", "ready": True, "error": ""}),
-        (Kind.TELL, 0, {"type": "change", "metric": 4, "operation": "set", "value": 1}),
+        (Kind.CALL_PROGRESS, 0, [[[due, 0]], [due]]),
+        (Kind.QUERY, 3, {"type": "cancelled", "batch": due, "index": 0}),
+        (Kind.QUERY, 3, {"type": "family", "name": "f", "description": "", "kind": 0}),
+        (Kind.QUERY, 3, {"type": "model_ready", "model": "m", "version": None}),
+        (Kind.NOTIFICATION, 0, {"type": "log", "level": "info", "message": "x"}),
+        (Kind.NOTIFICATION, 9, {"type": "ready", "ready": True, "error": ""}),
+        (Kind.NOTIFICATION, 0, {"type": "change", "metric": 4, "operation": "set", "value": 1}),
     ]
 
 

@@ -21,8 +21,8 @@ WINDOW = (
 )
 
 
-_BESIDE = {Kind.ASK, Kind.REPLY, Kind.TELL}
-_SERVED = _BESIDE | {Kind.RESPONSE, Kind.PROGRESS, Kind.CALL, Kind.ANSWER, Kind.NOTE, Kind.QUESTION}
+_BESIDE = {Kind.QUERY, Kind.REPLY, Kind.NOTIFICATION}
+_SERVED = _BESIDE | {Kind.RESPONSE, Kind.PROGRESS, Kind.CALL, Kind.ANSWER, Kind.CALL_PROGRESS, Kind.READY_CHECK}
 
 
 class NaiveSession:

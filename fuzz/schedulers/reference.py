@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 
 from tpy.config.model_config import TimeoutAction
 from tpy.errors import Unavailable
-from tpy.limits import PREFETCHED_BATCHES_MAX, QUICK_BATCHES_MAX, QUICK_BATCHES_NS_MAX, UNREPORTED_NS_MAX
+from tpy.limits import (
+    PREFETCHED_BATCHES_MAX,
+    QUICK_BATCHES_MAX,
+    QUICK_BATCHES_NS_MAX,
+    QUICK_SHARE_NS_MIN,
+    UNREPORTED_NS_MAX,
+)
 from tpy_data.schedulers.core.contract import Outcome, Phase, Ticket
 from tpy_data.schedulers.core.dynamic_options import DynamicOptions, QueueRules
 from tpy_data.schedulers.core.overlap import OverlapTerms
@@ -69,6 +75,7 @@ class ReferenceScheduler:
         self.options = options
         self.credit = credit
         self.lengths: dict[int, int] = {}  # how many batches an instance of a quick model may have, of those that stay
+        self.last_ns: dict[int, int] = {}  # what the last batch of an instance took
         self.times_ns: dict[int, list[int]] = {}  # of the batches that it has executed since it held nothing
         self.held_since_ns: dict[int, int] = {}  # several batches that are not prefetched, and nobody asked for them
         self.able: set[int] = set()  # to prefetch
@@ -110,6 +117,7 @@ class ReferenceScheduler:
         else:
             self.leaving.add(instance)
         del self.lengths[instance]
+        self.last_ns.pop(instance, None)
         self.slow.discard(instance)
         self.history = []
         self.settle(now_ns)
@@ -197,6 +205,7 @@ class ReferenceScheduler:
                 self.slow.add(instance)
             elif last_ns > 0:
                 self.slow.discard(instance)
+            self.last_ns[instance] = last_ns or self.last_ns.get(instance, 0)
             times = self.times_ns[instance]
             times.extend(times_ns)
             if sum(times) > QUICK_BATCHES_NS_MAX:
@@ -363,7 +372,10 @@ class ReferenceScheduler:
         if self.prefetches(instance):
             count = max(PREFETCHED_BATCHES_MAX - held, 0)
         else:
-            count = 0 if held else min(math.ceil(len(queue) / self.members()), self.lengths[instance])
+            last_ns = self.last_ns.get(instance, 0)
+            quick_share = QUICK_SHARE_NS_MIN // last_ns if last_ns else 1
+            share = max(math.ceil(len(queue) / self.members()), quick_share)
+            count = 0 if held else min(share, self.lengths[instance])
         return [[entry] for entry in queue[:count]]
 
     def prefetched(self) -> int:
