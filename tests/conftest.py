@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import signal
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -11,6 +15,54 @@ import trio.testing
 from tpy.testing.loop_guard import LoopGuard
 
 pytest_plugins = ["tests.time_limit"]
+
+# Images of Python set this. Each of a thousand servers and commands would compile all that it imports, and start twice as slowly.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell ignores Ctrl-C in what it runs in the background, and so would all servers and commands that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+LONGEST_FIRST = (
+    "tests/docs/test_how_to",
+    "tests/docs/",
+    "tests/e2e/",
+    "tests/backends/isolated/",
+    "tests/backends/pytorch/",
+    "tests/native/",
+    "tests/chaos/",
+    "tests/leaks/",
+    "tests/conformance/",
+    "tests/attack/",
+    "tests/page/",
+    "tests/",
+)
+"""Paths, those of the files that take minutes and tens of seconds before those that take one: cores that share the files then end
+together."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--soak N`: the tests with random traffic send N times as much."""
+    parser.addoption("--soak", type=int, default=1, metavar="N", help="send N times as much in tests with random traffic")
+
+
+@pytest.fixture(scope="session")
+def soak(pytestconfig: pytest.Config) -> int:
+    """A factor for amounts of random traffic."""
+    return int(pytestconfig.getoption("--soak"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort the files, and leave the tests of each in their order."""
+    items.sort(key=lambda item: next(rank for rank, path in enumerate(LONGEST_FIRST) if path in item.path.as_posix()))
+
+
+def pytest_collection_finish() -> None:
+    """Leave the modules and the tests themselves to no garbage collection: it would look through all of them again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -92,8 +92,7 @@ class TimeLimit:
                 test = self._test
             self._say_where(test)
             for attempt in (_cancel_trio, _interrupt_main_thread):
-                attempt()
-                if self._ended(test):
+                if attempt() and self._ended(test):
                     break
             else:
                 self._write(f"{test} could not be ended; its process is\n")
@@ -121,19 +120,23 @@ class TimeLimit:
         os.write(self._stderr, text.encode(errors="replace"))
 
 
-def _cancel_trio() -> None:
-    """Cancel what the main thread's Trio runs, if it does."""
+def _cancel_trio() -> bool:
+    """Cancel what the main thread's Trio runs. False when it runs nothing."""
+    found = False
     for thread_id, runner in trio_runs():
         if thread_id == threading.main_thread().ident and runner.main_task is not None:
             cancel: list[Callable[[], None]] = [nursery.cancel_scope.cancel for nursery in runner.main_task.child_nurseries]
             for each in cancel:
                 runner.entry_queue.run_sync_soon(each)
+            found = True
+    return found
 
 
-def _interrupt_main_thread() -> None:
+def _interrupt_main_thread() -> bool:
     ident = threading.main_thread().ident
     assert ident is not None
     signal.pthread_kill(ident, signal.SIGALRM)
+    return True
 
 
 def _raise(number: int, frame: FrameType | None) -> None:

@@ -41,7 +41,7 @@ class VirtualWorker:
         """Queue the job."""
         self._send.send_nowait(job)
 
-    def tell(self, call: Callable[[], None]) -> None:
+    def run_sync_soon(self, call: Callable[[], None]) -> None:
         """In a turn of its own: a job runs on the Trio thread here, and is not to be disturbed."""
         trio.lowlevel.current_trio_token().run_sync_soon(call)
 

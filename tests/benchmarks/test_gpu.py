@@ -35,7 +35,6 @@ def test_an_unknown_card_is_said_to_be_one() -> None:
     assert card()
 
 
-@pytest.mark.alone
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch: make setup-torch")
 def test_a_rehearsal_measures_every_line() -> None:
     assert obstacle(rehearse=True) == ""

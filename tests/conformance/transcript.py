@@ -46,11 +46,13 @@ def send(connection: http.client.HTTPConnection, case: Case) -> Answer:
 
 HINT = re.compile(
     r"; raise max_batch_size in its config\.pbtxt to allow more$"
-    r"|; allowed (inputs|outputs) are: .*$"
-    r"|; taken for parameters: .*$"
+    r"|(; a|(?<=\.) A)llowed (inputs|outputs) are: .*$"
+    r"|(; t|(?<=\.) T)aken for parameters: .*$"
     r"|; '[^']*' is none of BOOL, UINT8, .*$"
+    r"|; expected .*, got .*$"
+    r"|; the reason: .*$"
 )
-"""Hints of tpy behind Triton's text: where a limit is raised, which names and datatypes there are."""
+"""Hints of tpy behind Triton's text: where a limit is raised, which names and datatypes there are, what was expected."""
 
 
 def stable(value: Any) -> Any:

@@ -140,12 +140,14 @@ class Reader:
         if re.fullmatch(r"make serve(-\w+)?", text):
             text = self._make(text.split()[1])
         words = shlex.split(text)
+        variables = []
         while words and "=" in words[0]:
-            name, _, value = words.pop(0).partition("=")
-            self._monkeypatch.setenv(name, value)
+            variables.append(words.pop(0).split("=", 1))
         if [word.removeprefix(".venv/bin/") for word in words[:1]] != ["tpy"] or words[1:2] not in (["serve"], ["dev"]):
             return False
         self.stop()
+        for name, value in variables:
+            self._monkeypatch.setenv(name, value)
         server = ServerProcess(*words[2:], program=("-m", "tpy", words[1]))
         try:
             self._server = server.__enter__()
@@ -195,6 +197,8 @@ class Reader:
         if self._server is not None and self._server.address("HTTPService") is not None:
             for command in ("demo", "infer"):
                 text = text.replace(f"tpy {command} ", f"tpy {command} --port {self._server.http.rpartition(':')[2]} ")
+            text = text.replace("tpy explain ", f"tpy explain --url {self._server.http} ")
+            text = text.replace("tpy top ", f"tpy top --url {self._server.http} --metrics-url {self._server.metrics} ")
         return text
 
     def _unchanged(self, text: str) -> str:

@@ -1,18 +1,19 @@
-"""The pages do what they say: every command and script on them is run, files are shown as they are, links lead somewhere."""
+"""The pages do what they say: every command and script on them is run (those of how-to pages in `test_how_to*.py`), files are
+shown as they are, links lead somewhere."""
 
 from __future__ import annotations
 
 import re
 import subprocess
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from .following import follow, name_of
 from .pages import ROOT, Block, blocks, commands, matches, pages
 from .reader import Reader
 
-RUN = [*pages("docs/tutorial", "docs/how-to"), ROOT / "docs" / "explanation" / "security.md"]
+RUN = [*pages("docs/tutorial"), ROOT / "docs" / "explanation" / "security.md"]
 ALL = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
@@ -23,46 +24,14 @@ ALL = [
 ]
 
 
-NEEDS = {
-    "serve-dali-pipelines.md": (("nvidia.dali",), "needs DALI: make test-backends"),
-    "serve-a-pytorch-model.md": (("torch",), "needs PyTorch: make setup-torch"),
-    "serve-trees.md": (("treelite", "lightgbm"), "needs treelite and LightGBM: make test-backends"),
-    "serve-other-frameworks.md": (
-        ("tensorflow", "ai_edge_litert", "openvino", "torch"),
-        "needs TensorFlow, LiteRT and OpenVINO: make test-backends",
-    ),
-}
-"""Pages for what is installed apart: modules, and how to get them."""
-
-IN_THE_CLOUD = {"use-a-repository-in-the-cloud.md": "model-bucket", "serve-on-pai-eas.md": "triton-model-repo"}
-"""Pages whose reader has a bucket, and its name."""
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # the parent of a dotted name
-        return False
-
-
-def _name(page: Path) -> str:
-    return str(page.relative_to(ROOT))
-
-
 def test_the_readme(reader: Reader, tmp_path: Path) -> None:
     (tmp_path / "README.md").symlink_to(ROOT / "README.md")
     reader.follow(ROOT / "README.md")
 
 
-@pytest.mark.parametrize("page", RUN, ids=_name)
+@pytest.mark.parametrize("page", RUN, ids=name_of)
 def test_the_commands_of_a_page_work(page: Path, reader: Reader) -> None:
-    if page.name in NEEDS:
-        modules, reason = NEEDS[page.name]
-        if not all(_is_installed(module) for module in modules):
-            pytest.skip(reason)
-    if page.name in IN_THE_CLOUD:
-        reader.with_cloud(IN_THE_CLOUD[page.name])
-    reader.follow(page)
+    follow(page, reader)
 
 
 def _shown_files() -> list[tuple[Path, Block]]:
@@ -70,7 +39,7 @@ def _shown_files() -> list[tuple[Path, Block]]:
 
 
 @pytest.mark.parametrize(
-    ("page", "block"), _shown_files(), ids=lambda one: _name(one) if isinstance(one, Path) else str(one.line)
+    ("page", "block"), _shown_files(), ids=lambda one: name_of(one) if isinstance(one, Path) else str(one.line)
 )
 def test_a_file_is_shown_as_it_is(page: Path, block: Block) -> None:
     name = block.notes.get("file") or block.notes["part of"]
@@ -86,7 +55,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", ALL, ids=_name)
+@pytest.mark.parametrize("page", ALL, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -94,8 +63,8 @@ def test_links_lead_somewhere(page: Path) -> None:
             continue
         path, _, anchor = target.partition("#")
         place = (page.parent / path).resolve() if path else page
-        assert place.exists(), f"{_name(page)} links to {target}"
-        assert not anchor or anchor in _anchors(place), f"{_name(page)} links to {target}, which has no such heading"
+        assert place.exists(), f"{name_of(page)} links to {target}"
+        assert not anchor or anchor in _anchors(place), f"{name_of(page)} links to {target}, which has no such heading"
 
 
 @pytest.mark.parametrize("folder", ["tutorial", "how-to", "reference", "explanation", "adr"])
@@ -118,7 +87,7 @@ def _shell_blocks() -> list[tuple[Path, Block]]:
 
 
 @pytest.mark.parametrize(
-    ("page", "block"), _shell_blocks(), ids=lambda one: _name(one) if isinstance(one, Path) else str(one.line)
+    ("page", "block"), _shell_blocks(), ids=lambda one: name_of(one) if isinstance(one, Path) else str(one.line)
 )
 def test_commands_can_be_pasted(page: Path, block: Block) -> None:
     assert block.language == "sh", (
@@ -139,7 +108,7 @@ def _uneven_rows(text: str) -> list[str]:
     return uneven
 
 
-@pytest.mark.parametrize("page", ALL, ids=_name)
+@pytest.mark.parametrize("page", ALL, ids=name_of)
 def test_tables_have_even_rows(page: Path) -> None:
     assert not _uneven_rows(page.read_text(encoding="utf-8"))
 
@@ -152,12 +121,12 @@ def test_uneven_rows_are_found() -> None:
     assert not _uneven_rows("| a |\n|---|\n| `x\\|y` |\n\n```text\n| 1 | 2 |\n```\n")
 
 
-@pytest.mark.parametrize("page", ALL, ids=_name)
+@pytest.mark.parametrize("page", ALL, ids=name_of)
 def test_every_block_has_a_language(page: Path) -> None:
     assert not [block.line for block in blocks(page) if not block.language]
 
 
-@pytest.mark.parametrize("page", ALL, ids=_name)
+@pytest.mark.parametrize("page", ALL, ids=name_of)
 def test_no_block_has_prompts(page: Path) -> None:
     assert not [block.line for block in blocks(page) if re.search(r"(?m)^\$ ", block.text)]
 

@@ -8,7 +8,6 @@ import typing
 from collections.abc import Iterator, Mapping
 
 import msgspec
-import pytest
 
 from tpy import limits
 from tpy._proto import POOL
@@ -16,20 +15,12 @@ from tpy.cli.development import DEFAULTS
 from tpy.cli.flags import FLAG_BY_NAME
 from tpy.cli.main import cli
 from tpy.config import ModelConfig
-from tpy.config.model_config import (
-    BatchInput,
-    BatchOutput,
-    EnsembleScheduling,
-    ModelInput,
-    TransactionPolicy,
-)
-from tpy.errors import ErrorCode, Unsupported
+from tpy.errors import ErrorCode
 from tpy.flag import Support
 from tpy.frontends.grpc.status import GRPC_STATUS
 from tpy.frontends.http.app import create_app
 from tpy.frontends.http.codec.status import HTTP_STATUS
 from tpy.telemetry.host import SERVER_FAMILIES
-from tpy_data.engine.loading.support import refuse_unsupported
 
 from .pages import ROOT
 
@@ -164,25 +155,6 @@ def test_what_is_missing_comes_first_with_what_to_do_instead() -> None:
     ]
     assert rows[0] == ["what", "what happens", "what to do instead"]
     assert all(len(row) == 3 and all(row) for row in rows)
-
-
-_REFUSED = {
-    "ensemble_scheduling": ModelConfig(ensemble_scheduling=EnsembleScheduling()),
-    "model_transaction_policy { decoupled: true }": ModelConfig(model_transaction_policy=TransactionPolicy(decoupled=True)),
-    "allow_ragged_batch": ModelConfig(input=(ModelInput(name="X", allow_ragged_batch=True),)),
-    "batch_input": ModelConfig(batch_input=(BatchInput(),)),
-    "batch_output": ModelConfig(batch_output=(BatchOutput(),)),
-}
-
-
-@pytest.mark.parametrize("field", _REFUSED)
-def test_a_field_is_documented_as_missing_while_it_is(field: str) -> None:
-    refused = False
-    try:
-        refuse_unsupported(_REFUSED[field])
-    except Unsupported:
-        refused = True
-    assert (field in _not_there_yet()) == refused, "docs/reference/compatibility.md is out of date"
 
 
 def test_flags_are_documented_as_missing_while_they_are() -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 from .server import ServerProcess
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -25,8 +27,11 @@ def program(path: str) -> ModuleType:
 
 
 def package_file(package: str, *parts: str) -> Path:
-    """A file inside an installed package."""
-    found = program("packages.py").package_file(package, *parts)
+    """A file inside a package; the test, or the module of tests, is skipped where the package is not installed."""
+    try:
+        found = program("packages.py").package_file(package, *parts)
+    except SystemExit as missing:
+        pytest.skip(str(missing), allow_module_level=True)
     assert isinstance(found, Path)
     return found
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import ctypes
+import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 import weakref
@@ -37,6 +40,8 @@ _MODEL_FAILURE = re.compile(
     r"""[^"\s]+: (?:import of the model|auto_complete_config|initialize|execute|finalize|load|close) failed \(model '"""
 )
 """Begins the message about an exception in model code, which has its traceback; `default` and `ISO8601`, `json`, or `plain`."""
+
+_STARTED = re.compile(r'\bStarted ([\w ]*Service) at ([^\s"]+)(?=.*\n)')
 
 _PLAIN_CONTINUED = "\n        | "
 
@@ -75,18 +80,18 @@ class ServerProcess:
         self._flags = [*(f"--model-repository={path}" for path in repositories), *flags]
         self._expect_exit = expect_exit
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(environment or {})}
-        self._ready = threading.Event()
-        self._lines: list[str] = []
+        self._log = _LogFile()
         self._addresses: dict[str, str] = {}
-        self._process: subprocess.Popen[str] | None = None
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ServerProcess:
         self.start()
-        if not self._ready.wait(_START_S_MAX):
+        try:
+            wait_until(self._has_started_or_ended, within_s=_START_S_MAX)
+        except TimeoutError:
             self._kill()
-            raise TimeoutError(f"tpy serve did not start:\n{self.log}")
-        if "Metrics Service" not in self._addresses and self._expect_exit == 0:
+            raise TimeoutError(f"tpy serve did not start:\n{self.log}") from None
+        if self.address("Metrics Service") is None and self._expect_exit == 0:
             code = self.process.wait(_STOP_S_MAX)
             raise RuntimeError(f"tpy serve ended with {code}:\n{self.log}")
         return self
@@ -104,18 +109,16 @@ class ServerProcess:
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process = subprocess.Popen(
                 [*self._launcher, sys.executable, *self._program, *_PRESET, *self._flags],
-                stderr=subprocess.PIPE,
+                stderr=self._log.descriptor,
                 stdout=subprocess.DEVNULL,
-                text=True,
                 env=self._environment,
                 start_new_session=True,
                 preexec_fn=_end_with_parent if threading.current_thread() is threading.main_thread() else None,
             )
-        self._reader.start()
         running_servers.add(self)
 
     @property
-    def process(self) -> subprocess.Popen[str]:
+    def process(self) -> subprocess.Popen[bytes]:
         """The running process."""
         assert self._process is not None
         return self._process
@@ -123,26 +126,33 @@ class ServerProcess:
     @property
     def http(self) -> str:
         """host:port of the HTTP API."""
-        return self._addresses["HTTPService"]
+        return self._served("HTTPService")
 
     @property
     def grpc(self) -> str:
         """host:port of the gRPC API."""
-        return self._addresses["GRPCInferenceService"]
+        return self._served("GRPCInferenceService")
 
     @property
     def metrics(self) -> str:
         """host:port of the metrics."""
-        return self._addresses["Metrics Service"]
+        return self._served("Metrics Service")
 
     def address(self, service: str) -> str | None:
         """host:port of a service by its name in the log; None when it is not served."""
+        if service not in self._addresses:
+            self._addresses = dict(_STARTED.findall(self.log))
         return self._addresses.get(service)
 
     @property
     def log(self) -> str:
-        """All that the server has written so far."""
-        return "".join(self._lines)
+        """All that the server has written so far: what it logs before it answers is there when the answer is."""
+        return self._log.read()
+
+    def cpu_s(self) -> float:
+        """The CPU time of its own process so far: what a bound on work is for, however busy the machine is."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def wait_log(self, pattern: str, *, within_s: float = 30.0) -> re.Match[str]:
         """Wait until the log has a match."""
@@ -174,7 +184,6 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self._kill()
             raise
-        self._reader.join(_STOP_S_MAX)
         return code
 
     def _descriptors(self) -> Counter[str]:
@@ -192,17 +201,35 @@ class ServerProcess:
         self.process.kill()
         self.process.wait()
 
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        with self.process.stderr as stream:
-            for line in stream:
-                self._lines.append(line)
-                found = re.search(r'\bStarted ([\w ]*Service) at ([^\s"]+)', line)
-                if found:
-                    self._addresses[found[1]] = found[2]
-                    if found[1] == "Metrics Service":
-                        self._ready.set()
-        self._ready.set()
+    def _has_started_or_ended(self) -> bool:
+        return self.process.poll() is not None or self.address("Metrics Service") is not None
+
+    def _served(self, service: str) -> str:
+        address = self.address(service)
+        assert address is not None, f"{service} is not served:\n{self.log}"
+        return address
+
+
+class _LogFile:
+    """The output of a process and its children as a file, not a pipe: nothing waits for a reader, and what has been written
+    can be read."""
+
+    def __init__(self) -> None:
+        with tempfile.TemporaryFile() as file:
+            self.descriptor = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self.descriptor)
+        fcntl.fcntl(self.descriptor, fcntl.F_SETFL, fcntl.fcntl(self.descriptor, fcntl.F_GETFL) | os.O_APPEND)
+        self._text = ""
+        self._seen_bytes = 0
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        self._lock = threading.Lock()
+
+    def read(self) -> str:
+        with self._lock:
+            while data := os.pread(self.descriptor, 1 << 20, self._seen_bytes):
+                self._seen_bytes += len(data)
+                self._text += self._decode(data)
+            return self._text
 
 
 def tells_model_failure(line: str) -> bool:

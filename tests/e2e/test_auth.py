@@ -62,7 +62,7 @@ def ask(address: str, method: str, path: str, body: bytes = b"", **headers: str)
     connection = http.client.HTTPConnection(address, timeout=30)
     connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
     answer = connection.getresponse()
-    answer.read()
+    answer.text = answer.read()  # type: ignore[attr-defined]
     connection.close()
     return answer
 
@@ -113,11 +113,50 @@ def test_answers_of_http(guarded: tuple[ServerProcess, Path]) -> None:
     for path in ("/v2/repository%2fmodels/m/load", "/v2/repository/models%2Fm%2Funload", "//v2/repository/models/m/load"):
         assert ask(server.http, "POST", path, X_API_Key="key-of-user").status == 404
     assert ask(server.http, "POST", "/v2/%72epository/models/m/load", X_API_Key="key-of-user").status == 403
-    for path in ("/", "/v2", "/v2/models", "/docs", "/v2/models/m/ready", "/v2/systemsharedmemory/status", "/v2/logging"):
+    for path in (
+        "/",
+        "/v2",
+        "/v2/models",
+        "/v1/models",
+        "/v1/models/m",
+        "/docs",
+        "/v2/models/m/ready",
+        "/v2/systemsharedmemory/status",
+        "/v2/logging",
+    ):
         assert ask(server.http, "GET", path).status == 401, path
+    for key, names in (("user", {"m"}), ("admin", {"m", "other"})):
+        answer = ask(server.http, "GET", "/v1/models", X_API_Key=f"key-of-{key}")
+        assert set(json.loads(answer.text)["models"]) == names
     assert ask(server.metrics, "GET", "/metrics").status == 401
     assert ask(server.metrics, "GET", "/metrics", X_API_Key="key-of-user").status == 403
     assert ask(server.metrics, "GET", "/metrics", X_API_Key="key-of-admin").status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v2/models/m/../other/infer",
+        "/v2/models/m/..%2fother/infer",
+        "/v2/models/m%2f..%2fother/infer",
+        "/v2/models/m;/other/infer",
+        "/v2/models/./other/infer",
+        "/v2/models/%6fther/infer",
+        "/v2/models/other/infer?model=m",
+        "/v2/models/other%00m/infer",
+        "/v2/models/OTHER/infer",
+        "/v2/models/m%0aother/infer",
+        "http://m/v2/models/other/infer",
+        "/v1/models/other:predict",
+        "/v2/models/other/generate",
+    ],
+)
+def test_no_spelling_of_a_model_is_in_anothers_pattern(guarded: tuple[ServerProcess, Path], path: str) -> None:
+    """The key is for models that match m*."""
+    server, _ = guarded
+    body = b'{"inputs": [{"name": "INPUT", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}'
+    assert ask(server.http, "POST", path, body, X_API_Key="key-of-user").status in (400, 403, 404)
+    assert ask(server.http, "POST", "/v2/models/m/infer", body, X_API_Key="key-of-user").status == 200
 
 
 def test_rates(guarded: tuple[ServerProcess, Path]) -> None:

@@ -11,12 +11,15 @@ import pytest
 import tritonclient.grpc as grpc_client
 import tritonclient.http as http_client
 
+from benchmarks.servers.peers import peers_folder
 from tests.cache.hostile_redis import hostile_redis
 from tests.cache.redis_server import redis_server
 from tests.e2e.repositories import ModelFolder
 from tests.e2e.server import ServerProcess, run_tpy
+from tests.e2e.waiting import wait_until
+from tests.native.compiled import cache_library
 
-REDIS_HARM_S_MAX = 5.0
+REDIS_HARM_S_MAX = 20.0
 """The time-out of 300 ms for looking up and for keeping, on a machine that is busy."""
 CACHE = "response_cache { enable: true }"
 
@@ -108,6 +111,53 @@ def test_a_poisoned_or_slow_redis_changes_no_answer_and_holds_up_nobody(tmp_path
         assert redis.reads, "it was asked"
 
 
+def test_a_compiled_cache_keeps_answers_and_its_crash_costs_none(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    ModelFolder(repository, "cached").identity(CACHE)
+    cache_library(tmp_path / "caches")
+    flags = (f"--cache-directory={tmp_path}/caches", "--cache-config=table,behaviour=crashes")
+    with ServerProcess(*flags, repositories=[repository]) as server:
+        assert _http_infer(server, "cached", 7) == 7
+        wait_until(lambda: _metrics(server).get("nv_cache_num_entries") == 1)
+        assert _http_infer(server, "cached", 7) == 7, "it crashes when it finds something"
+        server.wait_log("the process of cache 'table' was ended by SIGSEGV")
+        assert _grpc_infer(server, "cached", 7) == 7
+        assert _metrics(server)['nv_cache_num_misses_per_model{model="cached",version="1"}'] >= 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--cache-config=table,behaviour=fails-initialize"], "CacheInitialize was told to fail"),
+        (["--cache-config=table,behaviour=x,isolation=cell"], "isolation is process or thread, got 'cell'"),
+    ],
+)
+def test_a_server_does_not_start_without_its_compiled_cache(tmp_path: Path, flags: list[str], text: str) -> None:
+    cache_library(tmp_path / "caches")
+    (tmp_path / "repository").mkdir()
+    outcome = run_tpy("serve", f"--model-repository={tmp_path}/repository", f"--cache-directory={tmp_path}/caches", *flags)
+    assert outcome.code != 0
+    assert text in " ".join((outcome.err + outcome.out).split())
+
+
+NVIDIA = peers_folder() / "tritonserver" / "caches"
+
+
+@pytest.mark.skipif(not (NVIDIA / "local" / "libtritoncache_local.so").is_file(), reason=f"NVIDIA's cache is not in {NVIDIA}")
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_nvidias_own_local_cache_serves(tmp_path: Path, isolation: str) -> None:
+    ModelFolder(tmp_path, "cached").identity(CACHE)
+    settings = f"local,use-library=true,isolation={isolation},size=1048576"
+    with ServerProcess(f"--cache-directory={NVIDIA}", f"--cache-config={settings}", repositories=[tmp_path]) as server:
+        assert _http_infer(server, "cached", 7) == 7
+        assert _http_infer(server, "cached", 8) == 8
+        wait_until(lambda: _metrics(server).get("nv_cache_num_entries") == 2)  # it sets them once a second
+        assert _grpc_infer(server, "cached", 7) == 7
+        assert _metrics(server)['nv_cache_num_hits_per_model{model="cached",version="1"}'] == 1
+        wait_until(lambda: (_metrics(server)["nv_cache_num_hits"], _metrics(server)["nv_cache_num_misses"]) == (1, 2))
+        assert 0 < _metrics(server)["nv_cache_util"] < 1
+
+
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
@@ -115,7 +165,12 @@ def test_a_poisoned_or_slow_redis_changes_no_answer_and_holds_up_nobody(tmp_path
         (["--cache-config=local,size=0"], "size is a number from 1 on, got '0'"),
         (["--cache-config=local"], "option format is '<cache name>,<setting>=<value>'. Got local"),
         (["--cache-config=size=5"], "option format is '<cache name>,<setting>=<value>'. Got size=5"),
-        (["--cache-config=disk,size=5"], "expected the cache 'local' or 'redis', got 'disk'"),
+        (
+            ["--cache-config=disk,size=5", "--cache-directory=/x"],
+            "unable to find 'libtritoncache_disk.so' for cache. Searched: /x",
+        ),
+        (["--cache-config=local,size=5,use-library=true"], "unable to find 'libtritoncache_local.so' for cache. Searched: "),
+        (["--cache-config=disk,size=5", "--cache-config=tape,size=5"], "found multiple cache configurations"),
         (["--cache-config=local,sizes=5"], "cache 'local' has no setting 'sizes'; it has size"),
         (["--cache-config=redis,host=a"], "didn't specify address"),
         (["--cache-config=redis,host=a,port=70000"], "port is a number from 1 to 65535"),

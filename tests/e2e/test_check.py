@@ -75,12 +75,22 @@ def test_options_mean_what_they_mean_for_serve(repository: Path) -> None:
     assert run_tpy("check", "--model-config-name=broken", str(repository)).code == 1
 
 
+def test_one_model_is_no_repository(repository: Path) -> None:
+    ModelFolder(repository, "m").affine(1, 2)
+    outcome = run_tpy("check", str(repository / "m"))
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == f"tpy: error: {repository / 'm'}: one model; expected the repository that it is in: {repository}\n"
+
+
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     outcome = run_tpy("check", str(missing))
     assert (outcome.code, outcome.out) == (1, "")
-    assert outcome.err == f"tpy: error: failed to stat file {missing}: No such file or directory\n"
-    assert run_tpy("check").err.count("\n") == 1
+    assert (
+        outcome.err
+        == f"tpy: error: {missing}: no such folder; expected a model repository, a folder with a folder for each model\n"
+    )
+    assert run_tpy("check").err == "tpy: error: Missing argument 'REPOSITORY...'; arguments: tpy check --help\n"
     assert run_tpy("nosuch").err == "tpy: error: No such command 'nosuch'.\n"
 
 

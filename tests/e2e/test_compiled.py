@@ -63,6 +63,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     )
     hangs = parameter("behaviour", "hangs") + parameter("TPY_EXECUTE_TIMEOUT_SECONDS", "1")
     ModelFolder(repository, "hangs").config(f'backend: "behaviours"\n{XY}{hangs}').file("1/.keep", "")
+    for name, more in (("by_volume", ""), ("by_volume_inside", parameter("isolation", "thread"))):
+        bounded = (
+            f'backend: "identity"\n{COPIES}{more}{parameter("behaviour", "crashes")}{parameter("MAX_BATCH_VOLUME_BYTES", "16")}'
+        )
+        ModelFolder(repository, name).config(f"{bounded}dynamic_batching {{ max_queue_delay_microseconds: 200000 }}")
+        ModelFolder(repository, name).file("1/.keep", "")
+        shutil.copy(library("strategy"), repository / name / "batchstrategy.so")
     with ServerProcess(f"--backend-directory={backends}", repositories=[repository]) as process:
         yield process
 
@@ -99,6 +106,28 @@ def test_an_instance_that_crashes_or_hangs_is_replaced(client: InferenceServerCl
             asked(client, model, "X", "Y")
         wait_until(lambda: client.is_model_ready(model))
     assert asked(client, "of_directory", "INPUT0", "OUTPUT0") == [[1.5, -2.0]]
+
+
+@pytest.mark.parametrize("model", ["by_volume", "by_volume_inside"])
+def test_a_batching_strategy_bounds_batches(server: ServerProcess, model: str) -> None:
+    """Two requests of 8 bytes to a batch, whose size is not one that the configuration prefers."""
+    with InferenceServerClient(server.http, concurrency=8) as client:
+        tensor = InferInput("INPUT0", [1, 2], "FP32")
+        tensor.set_data_from_numpy(np.array([[1.5, -2.0]], np.float32))
+        for request in [client.async_infer(model, [tensor]) for _ in range(8)]:
+            assert request.get_result().as_numpy("OUTPUT0").tolist() == [[1.5, -2.0]]
+        (statistics,) = client.get_inference_statistics(model)["model_stats"]
+        sizes = {batch["batch_size"] for batch in statistics["batch_stats"]}
+        assert 2 in sizes
+        assert max(sizes) == 2
+
+
+def test_a_batching_strategy_that_crashes_costs_no_request(server: ServerProcess, client: InferenceServerClient) -> None:
+    tensor = InferInput("INPUT0", [1, 2], "FP32")
+    tensor.set_data_from_numpy(np.array([[1.5, -2.0]], np.float32))
+    assert client.infer("by_volume", [tensor], request_id="bad").as_numpy("OUTPUT0").tolist() == [[1.5, -2.0]]
+    server.wait_log("batches are formed without their strategy: the process of the batching strategy of model 'by_volume'")
+    assert asked(client, "by_volume", "INPUT0", "OUTPUT0") == [[1.5, -2.0]]
 
 
 NVIDIA = peers_folder() / "tritonserver" / "backends"

@@ -25,6 +25,7 @@ def server(example_server: Serve) -> ServerProcess:
 
 @pytest.fixture(scope="module")
 def chunks() -> Any:
+    package_file("pyannote.audio")
     return CLIENT.chunks(CLIENT.conversation())
 
 

@@ -30,6 +30,8 @@ class TritonPythonModel:
         rows = next(iter(arrays.values())).shape[0]
         seen = [f"{name} {array.shape} {array.reshape(-1)[:4].tolist()}" for name, array in sorted(arrays.items())]
         seen.append(str(request.parameters()))
+        if request.parameters() == '{"nothing":"yes"}':
+            return pb_utils.InferenceResponse([])
         total = sum(float(array.sum()) for array in arrays.values() if array.dtype != object)
         return pb_utils.InferenceResponse([
             pb_utils.Tensor("SEEN", np.array([[text.encode() for text in seen]] * rows, dtype=object)),
@@ -110,6 +112,10 @@ def test_a_whole_request(server: ServerProcess, tmp_path: Path) -> None:
     assert (outcome.code, json.loads(outcome.out)["id"]) == (0, "7")
 
 
+def test_an_answer_without_outputs_is_told(server: ServerProcess) -> None:
+    assert infer(server, "echo", "X=[1,2,3,4]", "nothing=yes").out == "(no outputs)\n"
+
+
 def test_one_output_of_one_version(server: ServerProcess) -> None:
     assert infer(server, "--output", "SUM", "echo/versions/1", "X=[1,2,3,4]").out == "SUM FP32[1,1] [[10.]]\n"
 
@@ -121,7 +127,7 @@ def test_one_output_of_one_version(server: ServerProcess) -> None:
         (["echo"], "no input was given; echo takes X FP32[?,4], TEXT BYTES[?,1], PICTURE UINT8[?,3,4,6]"),
         (["echo", "x=[1,2,3,4]"], "'x' is no input, and no parameter"),
         (["echo", "x=1"], "there is no input 'x'; echo takes X FP32[?,4]"),
-        (["echo", "X=[1,2,3]"], "X FP32[?,4]: the value has the shape [3]"),
+        (["echo", "X=[1,2,3]"], "X FP32[?,4]: the value has the shape [3]; expected 4 elements or a multiple of it"),
         (["echo", "X=some"], "X FP32[?,4]: the value is not an array of numbers"),
         (["echo", "/nosuch.png"], "'/nosuch.png' is neither NAME=VALUE nor a file"),
         (["echo", "X=@/nosuch"], "X: no such file: /nosuch"),

@@ -97,7 +97,12 @@ def test_a_python_file_that_says_nothing_of_its_tensors(tmp_path: Path) -> None:
     [
         ("a/b", "m.onnx", [], "'a/b' is no name of a model"),
         ("there", "m.onnx", [], "there is there already; choose another name, or remove it"),
-        ("mine", "m.onnx", [], "the onnxruntime backend cannot read the model: onnx runtime error 7"),
+        (
+            "mine",
+            "m.onnx",
+            [],
+            "m.onnx: the onnxruntime backend cannot read the model: onnx runtime error 7: Load model from model.onnx failed",
+        ),
         (
             "mine",
             "m.safetensors",
@@ -158,6 +163,50 @@ def test_every_way_has_its_action() -> None:
         assert set(convert(json.dumps(document))) & {"error", "missing"}, action
 
 
+FRAME = """
+import numpy as np
+
+class Encoder:
+    categories_ = [np.array(["f", "m"], dtype=object)]
+
+class Columns:
+    feature_names_in_ = np.array(["age", "sex"], dtype=object)
+    transformers_ = [("numbers", "passthrough", ["age"]), ("texts", Encoder(), ["sex"])]
+
+class Pipeline:
+    feature_names_in_ = Columns.feature_names_in_
+    n_features_in_ = 2
+
+    @property
+    def steps(self):
+        return [("columns", Columns())]
+
+    def predict(self, frame):
+        assert set(frame["sex"]) <= {"f", "m"}, frame
+        return np.array([age + (sex == "m") for age, sex in zip(frame["age"], frame["sex"])])
+"""
+
+
+def test_a_pipeline_that_takes_the_columns_of_a_data_frame(tmp_path: Path) -> None:
+    """Each column is an input, and the test request has texts that the model knows. Classes of the same attributes stand in for
+    scikit-learn's, and a dictionary for the data frame."""
+    (tmp_path / "frame.py").write_text(FRAME)
+    (tmp_path / "pandas.py").write_text(
+        "class DataFrame(dict):\n    def __len__(self):\n        return len(next(iter(self.values())))\n"
+    )
+    pickle = "import frame, pickle; pickle.dump(frame.Pipeline(), open('frame.pkl', 'wb'))"
+    subprocess.run([sys.executable, "-c", pickle], cwd=tmp_path, check=True)
+    (tmp_path / "joblib.py").write_text("import pickle\ndef load(path): return pickle.load(open(path, 'rb'))")
+    lines = made(tmp_path, "mine", "--from", str(tmp_path / "frame.pkl"), "--as", "python")
+    assert lines[-1] == "ask:    tpy infer mine 'age=[1.0]' 'sex=f'"
+    for module in ("frame", "pandas", "joblib"):
+        (tmp_path / "models" / "mine" / "1" / f"{module}.py").write_text((tmp_path / f"{module}.py").read_text())
+    with ServerProcess(str(tmp_path / "models")) as server:
+        request = json.loads((tmp_path / "models" / "mine" / "request.json").read_text())
+        assert ask(server, "/v2/models/mine/infer", request)[0] == 200
+        assert json.loads(ask(server, "/v2/models/mine/generate", {"age": 20, "sex": "m"})[1])["label"] == 21
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with models of scikit-learn."""
@@ -184,6 +233,31 @@ def test_scikit_learn(trained: Path, tmp_path: Path, model: str, form: Form) -> 
             assert abs(label) < 0.1
         rows = {"name": "X", "datatype": "FP32", "shape": [40, 4], "data": [1.0] * 160}
         assert ask(server, f"/v2/models/{model}/infer", {"inputs": [rows]})[0] == 200, "batches are larger than 4"
+
+
+DATA_FRAME = """
+import joblib, pandas as pd
+from sklearn.compose import ColumnTransformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+rows = pd.DataFrame({"age": [22.0, 38, 26, 35, 54, 2], "sex": ["m", "f", "f", "f", "m", "m"]})
+columns = ColumnTransformer([("numbers", StandardScaler(), ["age"]), ("texts", OneHotEncoder(), ["sex"])])
+joblib.dump(make_pipeline(columns, LogisticRegression()).fit(rows, [0, 1, 1, 1, 0, 0]), "frame.joblib")
+"""
+
+
+@pytest.mark.parametrize("form", [Form.ONNX, Form.PYTHON])
+def test_scikit_learn_on_data_frames(trained: Path, tmp_path: Path, form: Form) -> None:
+    python = TRAINING / "bin" / "python"
+    if subprocess.run([python, "-c", "import pandas"], check=False, capture_output=True).returncode:
+        pytest.skip(f"no pandas in {TRAINING}")
+    subprocess.run([python, "-c", DATA_FRAME], cwd=trained, check=True)
+    made(tmp_path, "frame", "--from", str(trained / "frame.joblib"), "--env", str(TRAINING), "--as", form.value)
+    with ServerProcess(str(tmp_path / "models")) as server:
+        for sex, label in (("m", 0), ("f", 1)):
+            document = json.loads(ask(server, "/v2/models/frame/generate", {"age": 30, "sex": sex})[1])
+            assert document["label"] == label, document
 
 
 def test_texts_and_what_is_no_model(trained: Path, tmp_path: Path) -> None:

@@ -56,6 +56,30 @@ class TritonPythonModel:
             log.write(f"{text.decode()} cancelled;")
         sender.send(flags=1)
 """
+CALLER_CONFIG = """
+backend: "python"
+input [ { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] }, { name: "stream" data_type: TYPE_BOOL dims: [ 1 ] } ]
+output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]
+model_transaction_policy { decoupled: true }
+parameters { key: "chat_template" value { string_value: "{{ messages[-1].content }}" } }
+parameters { key: "tool_call_parser" value { string_value: "mistral" } }
+"""
+CALLER = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            [text] = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()
+            [stream] = pb_utils.get_input_tensor_by_name(request, "stream").as_numpy()
+            size = 5 if stream else len(text)
+            for start in range(0, len(text), size):
+                piece = np.array([text[start : start + size]], object)
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("text_output", piece)]))
+            sender.send(flags=1)
+"""
 
 
 def port_of(server: ServerProcess) -> str:
@@ -72,6 +96,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, log: Path) -> Iterator[Serv
     repository = tmp_path_factory.mktemp("models")
     ModelFolder(repository, "endless").config(ENDLESS_CONFIG.replace("LOG", str(log))).python(ENDLESS)
     ModelFolder(repository, "plain").identity()
+    ModelFolder(repository, "caller").config(CALLER_CONFIG).python(CALLER)
     with ServerProcess("--allow-openai=true", repositories=[EXAMPLES, repository]) as running:
         yield running
 
@@ -83,7 +108,7 @@ def client(server: ServerProcess) -> Iterator[OpenAI]:
 
 
 def test_the_models_that_take_text(client: OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["embedder", "endless", "writer"]
+    assert [model.id for model in client.models.list()] == ["caller", "embedder", "endless", "writer"]
     assert client.models.retrieve("writer").object == "model"
     for name in ("plain", "nobody"):
         with pytest.raises(NotFoundError, match=f"The model '{name}' does not exist") as caught:
@@ -167,6 +192,34 @@ def test_embeddings(client: OpenAI) -> None:
     assert found.usage.prompt_tokens == 7
     plain = client.embeddings.create(model="embedder", input="A model", encoding_format="float")
     assert plain.data[0].embedding == pytest.approx(vectors[0])
+
+
+def test_calls_of_tools(client: OpenAI) -> None:
+    said = 'Let me see.[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Bern"}}, {"name": "time", "arguments": {}}]'
+    tools = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in ("weather", "time")]
+    ask = {"model": "caller", "messages": [{"role": "user", "content": said}]}
+    found = client.chat.completions.create(**ask, tools=tools).choices[0]  # type: ignore[call-overload]
+    assert (found.finish_reason, found.message.content) == ("tool_calls", "Let me see.")
+    calls = found.message.tool_calls
+    assert [(call.type, call.function.name, json.loads(call.function.arguments)) for call in calls] == [
+        ("function", "weather", {"city": "Bern"}),
+        ("function", "time", {}),
+    ]
+    # The client's own helper puts the chunks of a stream together.
+    with client.chat.completions.stream(**ask, tools=tools) as stream:  # type: ignore[call-overload]
+        whole = stream.get_final_completion().choices[0]
+    assert (whole.finish_reason, whole.message.content) == ("tool_calls", "Let me see.")
+    assert [(call.function.name, call.function.arguments) for call in whole.message.tool_calls] == [
+        (call.function.name, call.function.arguments) for call in calls
+    ]
+    # The answers of the tools go back; without tools, and where they are not to be called, it is text.
+    answers = [{"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in calls]
+    history = [*ask["messages"], found.message.model_dump(exclude_none=True), *answers]
+    final = client.chat.completions.create(model="caller", messages=history, tools=tools)
+    assert (final.choices[0].finish_reason, final.choices[0].message.content) == ("stop", "sunny")
+    for more in ({}, {"tools": tools, "tool_choice": "none"}):
+        text = client.chat.completions.create(**ask, **more).choices[0]  # type: ignore[call-overload]
+        assert (text.finish_reason, text.message.content, text.message.tool_calls) == ("stop", said, None)
 
 
 def test_a_client_that_leaves_cancels(client: OpenAI, log: Path) -> None:

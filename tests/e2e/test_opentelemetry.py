@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
+
+from tpy.errors import InvalidArgument
+from tpy.telemetry.traces.options import OTEL_DEFAULTS, TraceOptions
+from tpy.telemetry.traces.tracer import tracing
 
 from .repositories import ModelFolder
 from .server import ServerProcess
@@ -110,13 +118,13 @@ def server(receiver: Receiver, tmp_path_factory: pytest.TempPathFactory) -> Iter
         *("opentelemetry,resource=service.name=tests", "opentelemetry,bsp_schedule_delay=50"),
     )
     flags = [word for setting in settings for word in ("--trace-config", setting)]
-    with ServerProcess(*flags, repositories=[repository]) as found:
+    with ServerProcess(*flags, "--metrics-config=histogram_latencies=true", repositories=[repository]) as found:
         yield found
 
 
-def ask(server: ServerProcess, model: str, *, headers: dict[str, str] | None = None, grpc: bool = False) -> str:
-    kind = tritonclient.grpc if grpc else tritonclient.http
-    with kind.InferenceServerClient(server.grpc if grpc else server.http) as client:
+def ask(server: ServerProcess, model: str, *, headers: dict[str, str] | None = None, over_grpc: bool = False) -> str:
+    kind = tritonclient.grpc if over_grpc else tritonclient.http
+    with kind.InferenceServerClient(server.grpc if over_grpc else server.http) as client:
         tensor = kind.InferInput("INPUT0", [1], "FP32")
         tensor.set_data_from_numpy(np.zeros(1, np.float32))
         answer = client.infer(model, [tensor], request_id="7", headers=headers)
@@ -128,9 +136,9 @@ def events(span: Any) -> list[str]:
     return [event.name for event in span.events]
 
 
-@pytest.mark.parametrize("grpc", [False, True])
-def test_a_callers_trace_goes_on_in_the_server_and_in_the_model(receiver: Receiver, server: ServerProcess, grpc: bool) -> None:
-    context = json.loads(ask(server, "context", headers={"traceparent": TRACEPARENT}, grpc=grpc))
+@pytest.mark.parametrize("over_grpc", [False, True])
+def test_a_callers_trace_goes_on_in_server_and_model(receiver: Receiver, server: ServerProcess, over_grpc: bool) -> None:
+    context = json.loads(ask(server, "context", headers={"traceparent": TRACEPARENT}, over_grpc=over_grpc))
     spans = receiver.take(4)
     root, model, queue, compute = (spans[name] for name in ("InferRequest", "context", "queue", "compute"))
     assert {span.trace_id.hex() for span in spans.values()} == {TRACE}
@@ -148,7 +156,7 @@ def test_a_callers_trace_goes_on_in_the_server_and_in_the_model(receiver: Receiv
     }
     assert events(compute) == ["COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END"]
     assert events(model) == ["REQUEST_START", "QUEUE_START", "REQUEST_END"]
-    frontend = ("GRPC_WAITREAD", "GRPC_SEND") if grpc else ("HTTP_RECV", "HTTP_SEND")
+    frontend = ("GRPC_WAITREAD", "GRPC_SEND") if over_grpc else ("HTTP_RECV", "HTTP_SEND")
     assert {f"{name}_{end}" for name in frontend for end in ("START", "END")} <= set(events(root))
     assert receiver.resources[-1]["service.name"] == "tests"
 
@@ -172,12 +180,85 @@ def test_at_rate_0_only_those_are_traced_who_ask(receiver: Receiver, server: Ser
         client.update_trace_settings("context", {"trace_rate": "1"})
         assert json.loads(ask(server, "context"))["traceparent"]
         client.update_trace_settings("context", {"trace_rate": None})
-    assert receiver.take(4)["InferRequest"].parent_span_id == b""
+    root = receiver.take(4)["InferRequest"]
+    assert root.parent_span_id == b""
+    page = urllib.request.Request(f"http://{server.metrics}/metrics", headers={"Accept": "application/openmetrics-text"})
+    with urllib.request.urlopen(page) as answer:
+        exemplars = re.findall(r'tpy_inference_request_duration_seconds_bucket.*# {trace_id="(\w+)"}', answer.read().decode())
+    assert root.trace_id.hex() in exemplars, "a trace that began here"
 
 
-def test_a_collector_that_is_away_costs_spans_only(tmp_path: Path) -> None:
+class GrpcReceiver:
+    """The same over gRPC: the requests as they came."""
+
+    def __init__(self) -> None:
+        self.exports: list[Any] = []
+
+        def export(request: Any, context: Any) -> Any:
+            self.exports.append(request)
+            return collector.ExportTraceServiceResponse()
+
+        method = grpc.unary_unary_rpc_method_handler(
+            export, collector.ExportTraceServiceRequest.FromString, lambda response: response.SerializeToString()
+        )
+        service = "opentelemetry.proto.collector.trace.v1.TraceService"
+        self._server = grpc.server(ThreadPoolExecutor(1))
+        self._server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, {"Export": method})])
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server.start()
+
+    @property
+    def spans(self) -> list[list[Any]]:
+        """The spans of each request."""
+        return [
+            [span for group in request.resource_spans for scope in group.scope_spans for span in scope.spans]
+            for request in self.exports
+        ]
+
+    def close(self) -> None:
+        self._server.stop(None).wait()
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_collector_over_grpc(tmp_path: Path, processes: int) -> None:
+    """With the settings of the batch processor and of the resource; with a frontend process as without."""
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc")
+    receiver = GrpcReceiver()
     ModelFolder(tmp_path / "models", "context").python(CONTEXT).config(CONFIG)
-    settings = ("mode=opentelemetry", "level=TIMESTAMPS", "rate=1", "opentelemetry,url=http://127.0.0.1:9/v1/traces")
+    settings = (
+        *("mode=opentelemetry", "level=TIMESTAMPS", "rate=0", f"opentelemetry,url=grpc://127.0.0.1:{receiver.port}"),
+        *("opentelemetry,resource=service.name=a", "opentelemetry,resource=host=b"),
+        *("opentelemetry,bsp_schedule_delay=50", "opentelemetry,bsp_max_export_batch_size=3"),
+    )
+    flags = [f"--frontend-processes={processes}", *(word for setting in settings for word in ("--trace-config", setting))]
+    with ServerProcess(*flags, repositories=[tmp_path / "models"]) as server:
+        for over_grpc in (False, True):
+            assert TRACE in ask(server, "context", headers={"traceparent": TRACEPARENT}, over_grpc=over_grpc)
+        wait_until(lambda: sum(map(len, receiver.spans)) == 8)
+    receiver.close()
+    assert max(map(len, receiver.spans)) <= 3
+    spans = [span for group in receiver.spans for span in group]
+    assert {span.trace_id.hex() for span in spans} == {TRACE}
+    roots = [span for span in spans if span.name == "InferRequest"]
+    assert [root.parent_span_id.hex() for root in roots] == [CALLER, CALLER]
+    assert {"HTTP_RECV_START", "GRPC_SEND_END"} <= {name for root in roots for name in events(root)}
+    (group,) = receiver.exports[0].resource_spans
+    resource = {each.key: each.value.string_value for each in group.resource.attributes}
+    assert (resource["service.name"], resource["host"]) == ("a", "b")
+
+
+@pytest.mark.parametrize("url", ["ftp://collector", "grpc://", "http:///"])
+def test_a_url_that_is_none_is_said(url: str) -> None:
+    options = TraceOptions(mode="opentelemetry", otel={**OTEL_DEFAULTS, "url": url})
+    with pytest.raises(InvalidArgument) as refused, tracing(options):
+        pass
+    assert refused.value.message.endswith(f"expected http://, https://, grpc:// or grpcs:// and a host, got '{url}'")
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/v1/traces", "grpc://127.0.0.1:9"])
+def test_a_collector_that_is_away_costs_spans_only(tmp_path: Path, url: str) -> None:
+    ModelFolder(tmp_path / "models", "context").python(CONTEXT).config(CONFIG)
+    settings = ("mode=opentelemetry", "level=TIMESTAMPS", "rate=1", f"opentelemetry,url={url}")
     flags = [word for setting in settings for word in ("--trace-config", setting)]
     with ServerProcess(*flags, repositories=[tmp_path / "models"]) as server:
         assert ask(server, "context")

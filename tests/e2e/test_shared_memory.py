@@ -45,6 +45,20 @@ class TritonPythonModel:
             sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 
+COPIED = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        arrays = [request.inputs()[0].as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", array)]) for array in arrays]
+"""
+
+
+TOO_SMALL = (
+    "shared memory size specified with the request for output 'OUTPUT0' (8 bytes) should be at least 16 bytes to hold the results"
+)
+
 
 def pair(datatype: str) -> str:
     return f"""
@@ -109,6 +123,8 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     cached.config(f'backend: "identity"\nmax_batch_size: 0\nresponse_cache {{ enable: true }}\n{pair("FP32")}')
     parts = ModelFolder(repository, "parts").python(PARTS)
     parts.config(f'backend: "python"\nmax_batch_size: 0\nmodel_transaction_policy {{ decoupled: true }}\n{pair("FP32")}')
+    copied = ModelFolder(repository, "copied").python(COPIED)
+    copied.config(f'backend: "python"\nmax_batch_size: 0\n{pair("FP32")}')
     gated = GatedModel(repository)
     flags = ("--allow-client-shm=true", f"--frontend-processes={request.param}", "--cache-config=local,size=1048576")
     with ServerProcess(*flags, repositories=[repository]) as server:
@@ -210,6 +226,7 @@ def test_streams_use_regions(served: Served, elements: int) -> None:
 
 
 def test_each_response_of_a_decoupled_model_is_written(served: Served) -> None:
+    """Each at the same place, and each that does not fit is an error, as Triton 2.51 does it."""
     answers: queue.Queue[tuple[Any, Exception | None]] = queue.Queue()
     with served.client("grpc") as client, region(client, "in", 8) as given, region(client, "out", 16) as out:
         shm.set_shared_memory_region(given, [np.array([5, 7], np.float32)])
@@ -220,6 +237,15 @@ def test_each_response_of_a_decoupled_model_is_written(served: Served) -> None:
             result, error = answers.get(timeout=30)
             assert error is None
             assert list(result.get_response().raw_output_contents) == [b""]
+        assert shm.get_contents_as_numpy(out, np.float32, [4]).tolist() == [7, 7, 7, 7]
+        wanted.set_shared_memory("out", 8)
+        client.async_stream_infer("parts", [item], outputs=[wanted], enable_empty_final_response=True)
+        for _ in range(2):
+            result, error = answers.get(timeout=30)
+            assert str(error) == TOO_SMALL
+        result, error = answers.get(timeout=30)
+        assert error is None
+        assert result.get_response().parameters["triton_final_response"].bool_param
         assert shm.get_contents_as_numpy(out, np.float32, [4]).tolist() == [7, 7, 7, 7]
         client.stop_stream()
 
@@ -260,7 +286,8 @@ def test_the_aio_clients_use_regions(served: Served) -> None:
 
 @pytest.mark.parametrize("protocol", MODULES)
 def test_a_request_keeps_regions_that_are_unregistered_meanwhile(served: Served, protocol: str) -> None:
-    """Also when the segment has no name any more, and the region's name is another's."""
+    """Also when the segment has no name any more, and the region's name is another's (CVE-2024-0116: one that was released
+    in use was read out of bounds)."""
     name = f"kept-{protocol}-{served.processes}"
     with served.client(protocol) as client, region(client, "in", 4) as given, ThreadPoolExecutor(1) as threads:
         out = shm.create_shared_memory_region("out", new_key("out"), 4)
@@ -315,6 +342,21 @@ def test_segments_that_shrink_end_no_server(served: Served, protocol: str) -> No
         assert outcomes <= {"", *(SHORTER.format(name=name, key=KEYS[name]) for name in ("in", "out"))}
         client.infer("numbers", [item], outputs=[wanted])
     assert served.pids() == pids
+
+
+@pytest.mark.parametrize("protocol", MODULES)
+def test_errors_of_copies_keep_no_region(served: Served, protocol: str) -> None:
+    """An error of a worker's copy, or of an answer's, refers to no frame that has the region: nobody waits for the garbage
+    collector."""
+    size = 4 * LARGE
+    with served.client(protocol) as client:
+        for short in ("in", "out") * 4:
+            with region(client, "in", size), region(client, "out", size):
+                item, wanted = tensors(protocol, size, [LARGE])
+                os.truncate(f"/dev/shm{KEYS[short]}", 4096)
+                with pytest.raises(InferenceServerException, match=f"region '{short}' is shorter now"):
+                    client.infer("copied", [item], outputs=[wanted])
+    wait_until(lambda: not any(served.open_segments()))
 
 
 SHORTER = "shared memory region '{name}' is shorter now than when it was registered: its segment '{key}' was truncated"

@@ -24,8 +24,8 @@ from .server import ServerProcess, is_alive
 from .test_workers import worker_of
 from .waiting import wait_until
 
-WITHOUT_DELAY_S = 10.0
-"""Far less than the exit timeout of 30 s that would otherwise pass, far more than a busy machine needs."""
+WITHOUT_DELAY_S = 25.0
+"""Less than the exit timeout of 30 s that would otherwise pass, far more than a busy machine needs."""
 
 
 STOPPING = r"^\[503\] .*Server is stopping, scheduler for model has stopped accepting new inference requests"

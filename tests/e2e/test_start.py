@@ -105,6 +105,7 @@ def test_an_empty_repository_is_served(repository: Path) -> None:
     with ServerProcess(repositories=[repository]) as server, InferenceServerClient(server.http) as client:
         assert client.is_server_ready()
         assert client.get_model_repository_index() == []
+        assert f"no models in {repository}; expected folders such as NAME/1/model.onnx" in server.log
 
 
 def test_two_repositories_with_one_name_in_both(tmp_path: Path) -> None:
@@ -312,7 +313,7 @@ def test_a_port_in_use_is_an_error_in_tritons_words(repository: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--nosuch=1"], "unrecognized option '--nosuch'"),
+        (["--nosuch=1"], "unrecognized option '--nosuch'; options: tpy serve --help"),
         (["--http-port=x"], 'Bad option: "--http-port". Invalid option value. Got x (expected an integer)'),
         (["--http-port=70000"], "Got 70000 (expected at most 65535)"),
         (

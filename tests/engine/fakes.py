@@ -72,6 +72,9 @@ class ScriptedBackend:
         self.batches: list[ExecutionBatch] = []
         self.log: list[str] = []
 
+    def folders_of(self, backend: str) -> tuple[Path, ...]:
+        return ()
+
     def for_model(self, config: ModelConfig, folders: Sequence[Path] = ()) -> Backend:
         """This backend is the registry, too."""
         if config.backend != "fake":

@@ -51,11 +51,11 @@ async def test_the_returned_time_is_never_before_the_deadline(autojump_clock: Mo
 
 
 async def test_short_deadlines_are_kept_by_the_kernels_timer() -> None:
-    """epoll's time-out would make a millisecond of 200 us; the smallest of twenty is the timer's, however busy the machine is."""
+    """epoll's time-out would make a millisecond of 200 us; one of a thousand is the timer's, however busy the machine is."""
     clock = SystemClock()
     with closing(Alarm(clock, exact=True)) as alarm:
         late_ns: list[int] = []
-        for _ in range(20):
+        while len(late_ns) < 1000 and min(late_ns, default=NS_PER_S) >= 600_000:
             deadline_ns = clock.now_ns() + 200_000
             alarm.bring_forward(deadline_ns)
             assert await alarm.wait() >= deadline_ns

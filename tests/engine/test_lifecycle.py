@@ -32,7 +32,7 @@ from tpy.config.model_config import (
     SequenceState,
     TransactionPolicy,
 )
-from tpy.errors import Internal, Unavailable
+from tpy.errors import Internal, NotFound, Unavailable
 from tpy.ids import ModelId
 from tpy.messages import DataType, ModelState
 from tpy.testing.loop_guard import LoopGuard
@@ -106,8 +106,10 @@ async def test_a_failed_load_releases_everything_and_is_not_tried_again(autojump
         await trio.sleep(1000)
         assert sorted(made) == ["m_0_0", "m_0_1", "m_0_2"]
         assert (backend.instances, backend.loaded) == ([], [])
-        with pytest.raises(Exception, match="has no available versions"):
+        with pytest.raises(NotFound, match=r"has no available versions; the reason: Internal: no room$"):
             r.submit()
+        with pytest.raises(Unavailable, match=r"is not at ready state; the reason: Internal: no room$"):
+            r.submit(request(model_version=1))
 
 
 async def test_a_backend_that_raises_anything_at_load_is_contained(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:

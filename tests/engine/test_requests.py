@@ -195,7 +195,7 @@ async def test_a_cancelled_request_leaves_its_queue_at_once(autojump_clock: Mock
         await sink.wait()
         assert sink.at_ms == 200
         (statistics,) = r.plane.statistics("m")
-        assert statistics.failures.refused_admission == 1
+        assert (statistics.failures.refused_queue_full, statistics.failures.refused_admission) == (1, 1)
         assert statistics.inference.fail.count == 1
 
 

@@ -194,7 +194,7 @@ class HeldWorker:
     def put(self, job: Job, *, anywhere: bool = False) -> None:
         self.jobs.append(job)
 
-    def tell(self, call: Callable[[], None]) -> None:
+    def run_sync_soon(self, call: Callable[[], None]) -> None:
         raise AssertionError("nothing is told here")
 
     def close(self) -> None:

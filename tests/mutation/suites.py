@@ -72,6 +72,13 @@ AREAS: dict[str, tuple[str, ...]] = {
     "src/tpy/config/": ("tests/unit", "tests/control", "tests/backends"),
     "src/tpy/state/": ("tests/unit", "tests/control", "tests/engine"),
     "src/tpy/telemetry/": ("tests/unit", "tests/e2e/test_start.py"),
+    "src/tpy/recording/": ("tests/recording", "tests/e2e/test_recordings.py"),
+    "src/tpy/replay/": ("tests/recording", "tests/e2e/test_recordings.py"),
+    "src/tpy/cli/init/": ("tests/e2e/test_init.py", "tests/docs/test_reference.py"),
+    "src/tpy/cli/infer.py": ("tests/e2e/test_infer.py", "tests/docs/test_reference.py"),
+    "src/tpy/cli/check.py": ("tests/unit/test_check_report.py", "tests/e2e/test_check.py", "tests/docs/test_reference.py"),
+    "src/tpy/cli/deep_check.py": ("tests/e2e/test_check_deep.py",),
+    "src/tpy/cli/doctor.py": ("tests/unit/test_doctor.py",),
     "src/tpy/cli/": (
         "tests/unit",
         "tests/e2e/test_start.py",

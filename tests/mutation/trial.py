@@ -111,9 +111,7 @@ def _copy_with(mutant: Mutant, folder: Path) -> None:
         places.append(str(folder / name))
     (folder / mutant.path).write_text(mutant.source)
     sys.path[:0] = places
-    sys.dont_write_bytecode = True
     os.environ["PYTHONPATH"] = os.pathsep.join([*places, str(ROOT)])
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
 def _fuzz(name: str) -> None:

@@ -8,9 +8,7 @@ from tpy.config.model_config import (
     DynamicBatching,
     EnsembleScheduling,
     ModelConfig,
-    ModelParameter,
     QueuePolicy,
-    SequenceBatching,
     TimeoutAction,
 )
 from tpy.errors import Unsupported
@@ -32,24 +30,8 @@ def test_dynamic_batching_gets_the_dynamic_core() -> None:
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        (
-            ModelConfig(
-                name="m",
-                sequence_batching=SequenceBatching(),
-                parameters={"TRITON_BATCH_STRATEGY_PATH": ModelParameter(string_value="s.so")},
-            ),
-            "TRITON_BATCH_STRATEGY_PATH",
-        ),
         (ModelConfig(name="m", ensemble_scheduling=EnsembleScheduling()), "ensemble_scheduling"),
         (ModelConfig(name="m", platform="ensemble"), "ensemble_scheduling"),
-        (
-            ModelConfig(
-                name="m",
-                dynamic_batching=DynamicBatching(),
-                parameters={"TRITON_BATCH_STRATEGY_PATH": ModelParameter(string_value="s.so")},
-            ),
-            "TRITON_BATCH_STRATEGY_PATH",
-        ),
         (ModelConfig(name="m", dynamic_batching=DynamicBatching(priority_levels=10**9)), "priority_levels"),
     ],
 )

@@ -7,7 +7,13 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tpy.errors import InvariantViolation
-from tpy.limits import PREFETCHED_BATCHES_MAX, QUICK_BATCHES_MAX, QUICK_BATCHES_NS_MAX, UNREPORTED_NS_MAX
+from tpy.limits import (
+    PREFETCHED_BATCHES_MAX,
+    QUICK_BATCHES_MAX,
+    QUICK_BATCHES_NS_MAX,
+    QUICK_SHARE_NS_MIN,
+    UNREPORTED_NS_MAX,
+)
 from tpy_data.schedulers.core.contract import CoreSnapshot, Dispatch, Outcome, Phase, Refuse, Respond, Retired, Revoke, Ticket
 from tpy_data.schedulers.core.default import DefaultCore
 
@@ -107,18 +113,25 @@ def test_an_instance_that_becomes_slow_gets_what_it_did_in_time() -> None:
     assert play.given() == [(0, 6)]
 
 
-def test_an_instance_gets_no_more_than_its_share() -> None:
+@pytest.mark.parametrize(
+    ("took_ns", "given"),
+    [
+        (QUICK_SHARE_NS_MIN // 2, [2, 2, 4, 3, 2, 1]),
+        (QUICK_SHARE_NS_MIN // 4, [2, 2, 4, 4, 2]),
+        (1, [2, 2, 4, 4, 2]),
+    ],
+)
+def test_an_instance_gets_its_share_or_what_is_quickly_over(took_ns: int, given: list[int]) -> None:
+    """Of 14 that wait, in turn."""
     play = Play(0, 1)
-    play.submit(40)
-    given = {0: 1, 1: 1}
+    play.submit(16)
     play.actions()
-    for step in range(8):
-        waiting = play.core.snapshot().queued - sum(max(0, held - 1) for held in play.held.values())
-        play.all_done(step % 2)
-        for instance, count in play.given():
-            assert count <= -(-waiting // 2)
-            given[instance] += count
-    assert abs(given[0] - given[1]) <= 4
+    seen = []
+    for step in range(len(given)):
+        play.all_done(step % 2, took_ns)
+        ((_, count),) = play.given()
+        seen.append(count)
+    assert seen == given
 
 
 def test_what_is_held_behind_another_batch_counts_as_waiting() -> None:

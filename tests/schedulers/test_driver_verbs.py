@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tpy.messages import QueueActivity
 from tpy.testing.trio_clock import TrioClock
 from tpy_data.schedulers.core.contract import (
     Action,
@@ -46,6 +47,9 @@ class ScriptedCore:
 
     def take_actions(self) -> list[Action]:
         return self.decisions.pop(0) if self.decisions else []
+
+    def explain(self, now_ns: int) -> QueueActivity:
+        return QueueActivity()
 
     def snapshot(self) -> CoreSnapshot:
         return CoreSnapshot(queued=1, executing=2, idle_instances=3)

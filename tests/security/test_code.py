@@ -89,11 +89,11 @@ HOSTILE = ["a", "0", " ", "-", "\\", '"', "/", ".", "%", ",", "1.", "a,", " \t",
 def test_regular_expressions_take_linear_time(name: str) -> None:
     """A pattern that goes back and forth needs hours for one of these texts, not a second."""
     pattern = PATTERNS[name]
-    began = time.monotonic()
+    began = time.thread_time()
     for piece in HOSTILE:
         for end in ("", "\0", "!"):
             text = piece * (20_000 // len(piece)) + end
             subject: str | bytes = text.encode() if isinstance(pattern.pattern, bytes) else text
             pattern.match(subject)  # type: ignore[arg-type]  # text for text, bytes for bytes
             pattern.fullmatch(subject)  # type: ignore[arg-type]  # the same
-    assert time.monotonic() - began < 5.0
+    assert time.thread_time() - began < 2.0

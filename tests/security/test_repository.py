@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from tpy._proto import message_class
 
 from .attacker import Attacker
 
-PROMPT_S = 10.0
+CPU_S_MAX = 10.0
+"""Of the server, for one message: what takes quadratic time takes minutes, on any machine."""
 SERVICE = "/inference.GRPCInferenceService/"
 
 
@@ -172,12 +172,12 @@ def test_names_of_models_over_grpc(attacker: Attacker, untouched: None, name: st
 @pytest.mark.parametrize("text", ["x" * 3_000_000, "9" * 3_000_000, " " * 3_000_000, "-" * 3_000_000])
 def test_versions_of_megabytes(attacker: Attacker, text: str) -> None:
     request = message_class("inference.ModelInferRequest")(model_name="affine", model_version=text)
-    began = time.monotonic()
+    began = attacker.server.cpu_s()
     with grpc.insecure_channel(attacker.server.grpc) as channel, pytest.raises(grpc.RpcError) as caught:
         channel.unary_unary(f"{SERVICE}ModelInfer")(request.SerializeToString(), timeout=20)
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert len(caught.value.details() or "") < 10_000
-    assert time.monotonic() - began < PROMPT_S
+    assert attacker.server.cpu_s() - began < CPU_S_MAX
 
 
 @pytest.mark.parametrize(
@@ -222,11 +222,11 @@ BOMBS: dict[str, str] = {
 
 @pytest.mark.parametrize("kind", BOMBS)
 def test_configurations_that_are_made_to_cost(attacker: Attacker, untouched: None, kind: str) -> None:
-    resident, began = attacker.resident_bytes(), time.monotonic()
+    resident, began = attacker.resident_bytes(), attacker.server.cpu_s()
     answer = attacker.load("bait", {"config": BOMBS[kind]})
     assert answer.status in (400, 500), answer
     assert len(answer.error) < 70_000
-    assert time.monotonic() - began < PROMPT_S
+    assert attacker.server.cpu_s() - began < CPU_S_MAX
     assert attacker.resident_bytes() - resident < 300_000_000
 
 
@@ -248,11 +248,11 @@ def test_files_that_are_made_to_cost(attacker: Attacker, kind: str) -> None:
     (folder / "1").mkdir(parents=True)
     try:
         (folder / "config.pbtxt").write_text(TEXTS[kind], encoding="latin-1")
-        resident, began = attacker.resident_bytes(), time.monotonic()
+        resident, began = attacker.resident_bytes(), attacker.server.cpu_s()
         answer = attacker.load("bomb", {})
         assert answer.status in (400, 500)
         assert len(answer.error) < 70_000
-        assert time.monotonic() - began < PROMPT_S
+        assert attacker.server.cpu_s() - began < CPU_S_MAX
         assert attacker.resident_bytes() - resident < 300_000_000
     finally:
         (folder / "config.pbtxt").unlink()
@@ -269,9 +269,9 @@ def test_links_in_a_circle_end(attacker: Attacker) -> None:
     links[2].symlink_to("/dev/zero")
     try:
         (folder / "config.pbtxt").write_text(AFFINE_CONFIG)
-        began = time.monotonic()
+        began = attacker.server.cpu_s()
         assert attacker.load("circle", {}).status in (400, 500)
-        assert time.monotonic() - began < PROMPT_S
+        assert attacker.server.cpu_s() - began < CPU_S_MAX
     finally:
         for link in links:
             link.unlink()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
 import zlib
 from typing import Any
 
@@ -16,8 +15,8 @@ from tpy._proto import message_class
 
 from .attacker import Attacker, tensor
 
-PROMPT_S = 5.0
-"""Far more than a refusal takes on a busy machine, far less than what the attack is after."""
+CPU_S_MAX = 5.0
+"""Of the server, for one message: what takes quadratic time takes minutes, on any machine."""
 
 INT64_MAX = 2**63 - 1
 
@@ -126,11 +125,11 @@ DOCUMENTS = {
 @pytest.mark.parametrize("kind", DOCUMENTS)
 def test_json_that_is_made_to_cost(attacker: Attacker, kind: str) -> None:
     """Deep nesting, long numbers, many members (CVE-2026-24146: many outputs): refused soon, with little memory."""
-    resident, began = attacker.resident_bytes(), time.monotonic()
+    resident, began = attacker.resident_bytes(), attacker.server.cpu_s()
     answer = attacker.infer(DOCUMENTS[kind].encode())
     assert answer.status == 400
     assert len(answer.error) < 10_000
-    assert time.monotonic() - began < PROMPT_S
+    assert attacker.server.cpu_s() - began < CPU_S_MAX
     assert attacker.resident_bytes() - resident < 200_000_000
 
 
@@ -153,11 +152,11 @@ def test_the_same_output_many_times_costs_one(attacker: Attacker) -> None:
     "document", ["[" * 1_000_000, nested(100_000, '{"a":', "}"), nested(100_000, "[", "]"), '{"a":' + "1" * 1_000_000 + "}"]
 )
 def test_json_of_control_calls(attacker: Attacker, path: str, document: str) -> None:
-    began = time.monotonic()
+    began = attacker.server.cpu_s()
     answer = attacker.ask("POST", path, document.encode())
     assert answer.status in (200, 400), answer  # unknown members are passed over where Triton does so
     assert len(answer.body) < 10_000
-    assert time.monotonic() - began < PROMPT_S
+    assert attacker.server.cpu_s() - began < CPU_S_MAX
 
 
 def deflated(size: int) -> bytes:
@@ -175,10 +174,10 @@ BOMBS = {
 @pytest.mark.parametrize("coding", BOMBS)
 def test_decompression_bombs(attacker: Attacker, coding: str) -> None:
     """500 MiB of zeros in half a megabyte, against a cap of 4 MB."""
-    resident, began = attacker.resident_bytes(), time.monotonic()
+    resident, began = attacker.resident_bytes(), attacker.server.cpu_s()
     answer = attacker.ask("POST", "/v2/models/affine/infer", BOMBS[coding], f"Content-Encoding: {coding}")
     assert answer.status == 400
-    assert time.monotonic() - began < PROMPT_S
+    assert attacker.server.cpu_s() - began < CPU_S_MAX
     assert attacker.resident_bytes() - resident < 40_000_000
 
 

@@ -69,6 +69,9 @@ class SimulatedBackend:
         self._journal = journal
         self._nursery = nursery
 
+    def folders_of(self, backend: str) -> tuple[Path, ...]:
+        return ()
+
     def for_model(self, config: ModelConfig, folders: Sequence[Path] = ()) -> Backend:
         if config.backend != BACKEND:
             raise InvalidArgument(f"unable to find backend library for backend '{config.backend}'")

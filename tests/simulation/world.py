@@ -27,6 +27,7 @@ from tpy.frontends.http import HttpOptions
 from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.serving import create_port
+from tpy.frontends.transport import Ends
 from tpy.messages import LogSettings
 from tpy.regions import RegionRegistry
 from tpy.services import Services
@@ -221,7 +222,7 @@ class World:
 
     async def _serve_http(self, wire: ServerWire) -> None:
         try:
-            await Http1Connection(self._http, wire, client=None, server=None).run()
+            await Http1Connection(self._http, wire, Ends()).run()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.journal.note("gone")
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -10,6 +11,7 @@ ASSERTING = frozenset({"raises", "RaisesGroup", "warns", "fail", "fail_after"})
 """Calls that make a test fail, or bound its time."""
 
 
+@functools.cache
 def sources() -> dict[str, str]:
     files = (file for folder in ("tests", "fuzz") for file in (ROOT / folder).rglob("*.py"))
     return {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8") for file in sorted(files)}

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -106,6 +108,18 @@ _SERVER = """
 """
 
 
+_RUNS: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "alone": (_HANGS, ()),
+    "xdist": (_HANGS, ("-n1",)),
+    **{kind: ({kind: text}, ()) for kind, text in _DEAF.items()},
+    "worker": (_DEAF, ("-n1",)),
+    "stays": ({"it": _STAYS}, ("--exit-limit=3",)),
+}
+"""Files and options. Nearly all of their time is waited, so they run side by side."""
+
+Outcome = Callable[[str], subprocess.CompletedProcess[str]]
+
+
 def _run(folder: Path, texts: dict[str, str], *options: str) -> subprocess.CompletedProcess[str]:
     (folder / "pytest.ini").write_text(_INI, encoding="utf-8")
     (folder / "conftest.py").write_text('pytest_plugins = ["tests.time_limit"]\n', encoding="utf-8")
@@ -116,9 +130,19 @@ def _run(folder: Path, texts: dict[str, str], *options: str) -> subprocess.Compl
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=110, check=False)
 
 
-@pytest.mark.parametrize("options", [[], ["-n1"]], ids=["alone", "xdist"])
-def test_tests_that_hang_fail_and_the_others_run(options: list[str], tmp_path: Path) -> None:
-    outcome = _run(tmp_path, _HANGS, *options)
+@pytest.fixture(scope="module")
+def outcome_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
+    """Waits for one of the runs, which this starts."""
+    with ThreadPoolExecutor(len(_RUNS)) as threads:
+        runs = {
+            name: threads.submit(_run, tmp_path_factory.mktemp(name), texts, *options) for name, (texts, options) in _RUNS.items()
+        }
+        yield lambda name: runs[name].result()
+
+
+@pytest.mark.parametrize("how", ["alone", "xdist"])
+def test_tests_that_hang_fail_and_the_others_run(how: str, outcome_of: Outcome) -> None:
+    outcome = outcome_of(how)
     for kind in _HANGS:
         line = f"TIME LIMIT: test_{kind}.py::test_hangs has run for too long"
         assert line in outcome.stderr, outcome.stderr
@@ -128,22 +152,22 @@ def test_tests_that_hang_fail_and_the_others_run(options: list[str], tmp_path: P
 
 
 @pytest.mark.parametrize("kind", _DEAF)
-def test_a_test_that_nothing_ends_ends_the_run(kind: str, tmp_path: Path) -> None:
-    outcome = _run(tmp_path, {kind: _DEAF[kind]})
+def test_a_test_that_nothing_ends_ends_the_run(kind: str, outcome_of: Outcome) -> None:
+    outcome = outcome_of(kind)
     assert "wait_for_nobody" in outcome.stderr
     assert "test_hangs" in outcome.stderr
     assert outcome.returncode not in (0, 5)
 
 
-def test_a_worker_of_xdist_that_nothing_ends_is_replaced(tmp_path: Path) -> None:
-    outcome = _run(tmp_path, _DEAF, "-n1")
+def test_a_worker_of_xdist_that_nothing_ends_is_replaced(outcome_of: Outcome) -> None:
+    outcome = outcome_of("worker")
     for kind in _DEAF:
         assert f"crashed while running 'test_{kind}.py::test_hangs'" in outcome.stdout
     assert outcome.stdout.splitlines()[-1].startswith("2 failed, 2 passed in"), outcome.stdout
 
 
-def test_a_thread_that_stays_does_not_keep_the_process(tmp_path: Path) -> None:
-    outcome = _run(tmp_path, {"it": _STAYS}, "--exit-limit=3")
+def test_a_thread_that_stays_does_not_keep_the_process(outcome_of: Outcome) -> None:
+    outcome = outcome_of("stays")
     assert "2 passed" in outcome.stdout
     assert "in wait_for_nobody" in outcome.stderr
     assert outcome.returncode == 1

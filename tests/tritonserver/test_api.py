@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import gc
 import json
 import logging
 import queue
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ import tritonserver
 from tests.e2e.repositories import ModelFolder
 from tests.e2e.waiting import wait_until
 from tpy.limits import EMBEDDED_RESPONSES_MAX
+from tpy_data.native import building
 
 TEST = """
 import json
@@ -241,6 +244,26 @@ def test_a_model_is_loaded_with_a_configuration_of_its_own(server: tritonserver.
 _FP32 = {"data_type": "TYPE_FP32", "dims": [1]}
 
 
+def test_repositories_come_and_go(server: tritonserver.Server, tmp_path: Path) -> None:
+    ModelFolder(tmp_path, "folder").identity()
+    with pytest.raises(tritonserver.InvalidArgumentError, match="repository not found"):
+        server.register_model_repository(str(tmp_path / "nothing"))
+    with pytest.raises(TypeError, match="name_mapping: expected names by folders"):
+        server.register_model_repository(str(tmp_path), {"folder": 5})
+    server.register_model_repository(str(tmp_path), {"folder": "called"})
+    with pytest.raises(tritonserver.AlreadyExistsError, match="has already been registered"):
+        server.register_model_repository(str(tmp_path))
+    [response] = server.load("called").infer(inputs={"INPUT0": numpy.array([[5]], numpy.int32)})
+    assert numpy.from_dlpack(response.outputs["OUTPUT0"]).tolist() == [[5]]
+    server.unregister_model_repository(str(tmp_path))
+    assert server.model("called").ready()
+    server.unload("called", wait_until_unloaded=True)
+    with pytest.raises(tritonserver.TritonError, match="failed to load 'called'"):
+        server.load("called")
+    with pytest.raises(tritonserver.InvalidArgumentError, match="repository not found"):
+        server.unregister_model_repository(str(tmp_path))
+
+
 def test_metrics_of_the_program(server: tritonserver.Server) -> None:
     family = tritonserver.MetricFamily(tritonserver.MetricKind.GAUGE, "program_gauge", "of a test")
     metric = tritonserver.Metric(family, {"where": "here"})
@@ -277,8 +300,8 @@ def test_the_life_of_a_server(repository: Path, tmp_path: Path) -> None:
         server.start()
     with pytest.raises(tritonserver.UnsupportedError, match="metrics=False"):
         server.metrics()
-    with pytest.raises(tritonserver.UnsupportedError, match="register_model_repository"):
-        server.register_model_repository("more")
+    with pytest.raises(tritonserver.UnsupportedError, match="registration is not allowed if model control mode is not EXPLICIT"):
+        server.register_model_repository(str(tmp_path))
     with pytest.raises(tritonserver.UnavailableError, match="polling is disabled"):
         server.poll_model_repository()
     model = server.model("other")
@@ -341,6 +364,38 @@ def test_options_are_flags(repository: Path) -> None:
     server.stop()
     with pytest.raises(tritonserver.InvalidArgumentError, match="cache-config: size"):
         tritonserver.Server(model_repository=str(repository), cache_config={"local": {"size": "much"}}).start()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "prefix"),
+    [
+        (tritonserver.DataType, "TYPE_"),
+        (tritonserver.MemoryType, "MEMORY_"),
+        (tritonserver.ModelControlMode, "MODEL_CONTROL_"),
+        (tritonserver.RateLimitMode, "RATE_LIMIT_"),
+        (tritonserver.InstanceGroupKind, "INSTANCEGROUPKIND_"),
+        (tritonserver.LogLevel, "LOG_"),
+        (tritonserver.LogFormat, "LOG_"),
+        (tritonserver.MetricKind, "METRIC_KIND_"),
+        (tritonserver.MetricFormat, "METRIC_"),
+        (tritonserver.ModelBatchFlag, "BATCH_"),
+        (tritonserver.ModelTxnPropertyFlag, "TXN_"),
+    ],
+)
+def test_numbers_are_those_of_the_c_interface(numbers: type[enum.IntEnum], prefix: str) -> None:
+    header = (building.INCLUDE / "triton" / "core" / "tritonserver.h").read_text()
+    for body in re.findall(r"typedef enum \w+ \{(.*?)\}", header, re.DOTALL):
+        found, number = {}, 0
+        for name, given in re.findall(r"TRITONSERVER_(\w+)(?: = (\d+))?", body):
+            number = int(given) if given else number
+            found[name.removeprefix(prefix)] = number
+            number += 1
+        if set(numbers.__members__) <= set(found):
+            assert {name: member.value for name, member in numbers.__members__.items()} == {
+                name: found[name] for name in numbers.__members__
+            }
+            return
+    raise AssertionError(f"the header has no such enumeration as {numbers}")
 
 
 def test_names_that_mean_nothing_here_say_so() -> None:

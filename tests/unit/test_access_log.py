@@ -76,6 +76,15 @@ def test_lines_of_json(tmp_path: Path) -> None:
     assert json.loads(second)["error"] == "no"
 
 
+def test_the_name_of_a_model_cannot_forge_a_line_and_has_a_bound(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    names = ["m/1 OK 5us (queue", 'a "b"', "z" * 100_000]
+    lines = lines_of(path, AccessLogOptions(file=str(path)), *({"model": name, "error": "no"} for name in names))
+    told = [line.partition(" http ")[2].partition(" Invalid")[0] for line in lines]
+    assert told[:2] == ['"m/1 OK 5us (queue"/-', r'"a \"b\""/-']
+    assert len(lines[2]) < 2000
+
+
 @pytest.mark.parametrize("header", ["", "x", "00-0-0-0", f"00-{'0' * 32}-1-01", f"00-{TRACE.upper()}-1-01", "00-\n-1-01"])
 def test_a_trace_that_is_none_is_not_told(tmp_path: Path, header: str) -> None:
     path = tmp_path / "access.log"
@@ -131,7 +140,7 @@ def test_the_file_is_opened_again_at_a_reload(tmp_path: Path) -> None:
         finish(observers, request_id="before")
         path.rename(rotated)
         finish(observers, request_id="between")
-        reload()
+        reload("SIGHUP")
         finish(observers, request_id="after")
     assert [len(file.read_text().splitlines()) for file in (rotated, path)] == [2, 1]
 
@@ -148,6 +157,6 @@ def test_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
         assert log is not None
         observers.add(log)
         finish(observers)
-        reload()
+        reload("SIGHUP")
         finish(observers)
     assert len(capsys.readouterr().out.splitlines()) == 2

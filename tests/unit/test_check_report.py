@@ -61,7 +61,7 @@ def test_what_has_no_effect_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_problems_of_the_validation_are_not_repeated(tmp_path: Path) -> None:
-    parameter = 'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value { string_value: "x" } }\n'
+    parameter = 'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value { string_value: "x" } } sequence_batching { }\n'
     lines, sound = checked(tmp_path, 'backend: "identity"\n' + parameter + TENSORS)
     assert len(lines) == 1
     assert not sound

@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 from tpy.errors import AlreadyExists, InvalidArgument, TpyError, Unavailable, Unsupported
 from tpy.limits import CUSTOM_METRIC_FAMILIES_MAX, CUSTOM_METRIC_TEXT_MAX, CUSTOM_METRICS_MAX, CUSTOM_METRICS_OF_FAMILY_MAX
 from tpy.telemetry.custom_metrics import CustomMetrics
+from tpy.telemetry.exposition import MetricKind, text_page
 from tpy.telemetry.host import SERVER_FAMILIES
-from tpy.telemetry.metrics import MetricKind, render
 
 COUNTER, GAUGE, HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 
 
 def page(metrics: CustomMetrics) -> list[str]:
-    text = render([], custom=metrics.families()).decode()
-    return text.split("tpy_inference_refused_at_admission counter\n", 1)[1].splitlines()
+    return text_page(metrics.families()).decode().splitlines()
 
 
 def test_the_text_of_each_kind() -> None:
@@ -189,7 +188,16 @@ def test_no_text_makes_a_line_of_its_own(description: str, label: str, value: st
         family.metric({label: value}).increment(1)
     except TpyError:
         family.metric({"a": value}).increment(1)
-    lines = render([], custom=metrics.families()).split(b"tpy_inference_refused_at_admission counter\n", 1)[1].split(b"\n")
+    lines = text_page(metrics.families()).split(b"\n")
     assert len(lines) == 3 + bool(description)
     assert lines[-2].startswith(b"x{")
     assert lines[-2].endswith(b"} 1")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["tpy_inference_batch_size_bucket", "nv_inference_request_summary_us_count", "tpy_inference_queue_duration_seconds_sum"],
+)
+def test_lines_of_the_servers_histograms_and_summaries_cannot_be_a_models(name: str) -> None:
+    with pytest.raises(AlreadyExists):
+        CustomMetrics(SERVER_FAMILIES).family(name, "", GAUGE)

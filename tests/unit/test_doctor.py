@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tpy.cli import doctor, main
+from tpy.cli import doctor, doctor_backends, main
 from tpy.cli.doctor import Finding, Verdict, examine, report
+from tpy.units import MIB
 from tpy_data.backends.onnxruntime.packages import installed_packages, package_clash
 from tpy_data.gpus import Gpu, GpuInventory
 
@@ -61,7 +62,7 @@ def test_a_machine_in_order(tmp_path: Path) -> None:
         each.subject for each in findings
     }
     assert "CPUExecutionProvider" in finding(findings, "ONNX Runtime").found
-    assert finding(findings, f"repository {tmp_path}").found == "1 folders"
+    assert finding(findings, f"repository {tmp_path}").found == "1 folder"
 
 
 def test_what_stops_a_server_is_an_error(taken: int, tmp_path: Path) -> None:
@@ -164,3 +165,67 @@ def test_gpus_whose_driver_does_not_work(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(doctor, "visible_gpus", lambda: GpuInventory(trouble="the driver refuses: CUDA error 803"))
     found = finding(examine([], {}), "GPUs")
     assert (found.verdict, found.found) == (Verdict.WARNING, "the driver refuses: CUDA error 803")
+
+
+def entry_point(name: str, value: str) -> metadata.EntryPoint:
+    return metadata.EntryPoint(name, value, "tpy.backends")
+
+
+def test_every_backend_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = {each.subject: each for each in doctor_backends.backends()}
+    assert set(findings) == {f"backend {each.name}" for each in metadata.entry_points(group="tpy.backends")}
+    assert findings["backend identity"].found == "needs nothing more"
+    assert findings["backend onnxruntime"].found.startswith("ONNX Runtime: onnxruntime")
+    monkeypatch.setattr(doctor_backends, "_version", lambda name: "")
+    findings = {each.subject: each for each in doctor_backends.backends()}
+    assert findings["backend litert"] == Finding(
+        "backend litert",
+        Verdict.OK,
+        "LiteRT is not installed",
+        "for its models: tpy's extra `litert`, or `pip install ai-edge-litert`",
+    )
+
+
+def test_a_framework_counts_whichever_distribution_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_backends, "_version", lambda name: "2.20" if name == "tensorflow" else "")
+    assert finding(list(doctor_backends.backends()), "backend tensorflow").found == "TensorFlow: tensorflow 2.20"
+
+
+def test_a_backend_that_cannot_be_imported_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [entry_point("odd", "tests.unit.nosuch:create"), entry_point("theirs", "json:loads")]
+    monkeypatch.setattr(metadata, "entry_points", lambda group: points)
+    odd, theirs = doctor_backends.backends()
+    assert odd.verdict is Verdict.WARNING
+    assert "ModuleNotFoundError" in odd.found
+    assert (theirs.verdict, theirs.found) == (Verdict.OK, "comes from json:loads")
+
+
+def test_compiled_plug_ins_need_a_compiler_or_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_backends, "built_folder", lambda: Path("/there"))
+    assert [each.found for each in doctor_backends.plug_ins()] == ["their library is in /there"]
+    monkeypatch.setattr(doctor_backends, "built_folder", lambda: None)
+    monkeypatch.setenv("CC", "nosuchcompiler")
+    (without,) = doctor_backends.plug_ins()
+    assert "no C compiler" in without.found
+    assert "apt-get install gcc" in without.advice
+    monkeypatch.setenv("CC", "sh")
+    (with_one,) = doctor_backends.plug_ins()
+    assert with_one.found.startswith("their library is built at the first use, with /")
+
+
+def test_a_full_disk_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "not" / "there"))
+    usage = SimpleNamespace(total=10 * MIB, used=9 * MIB, free=MIB)
+    monkeypatch.setattr(doctor_backends.shutil, "disk_usage", lambda path: usage)
+    first = next(doctor_backends.disks())
+    assert (first.verdict, first.found) == (Verdict.WARNING, "1 of 10 MiB free")
+    usage.free = 9000 * MIB
+    assert next(doctor_backends.disks()).verdict is Verdict.OK
+
+
+def test_few_processes_are_a_warning(cgroups: Path) -> None:
+    (cgroups / "pids.max").write_text("100")
+    processes = finding(examine([], {}), "processes")
+    assert (processes.verdict, processes.found) == (Verdict.WARNING, "the server may have 100, with threads")
+    (cgroups / "pids.max").write_text("max")
+    assert "100" not in finding(examine([], {}), "processes").found

@@ -175,7 +175,7 @@ def test_the_package_has_what_is_asked_of_it() -> None:
 class NoModels:
     """As much of a data plane as the page asks."""
 
-    def statistics(self) -> tuple[()]:
+    def statistics(self, *, with_latencies: bool) -> tuple[()]:
         return ()
 
     def cache_statistics(self) -> None:

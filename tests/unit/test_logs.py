@@ -58,6 +58,12 @@ def test_json_format(controller: LogController, stream: io.StringIO) -> None:
     assert (entry["level"], entry["message"], entry["context"]) == ("info", "hello", {"id": "7"})
 
 
+def test_text_from_outside_cannot_forge_a_value(controller: LogController, stream: io.StringIO) -> None:
+    LOG.info("bad", extra={"context": {"id": '7 status=OK "x" \\', "status": "Internal"}})
+    message = json.loads(stream.getvalue().partition("] ")[2])
+    assert message == 'bad id="7 status=OK \\"x\\" \\\\" status=Internal'
+
+
 @pytest.mark.parametrize("log_format", ["default", "ISO8601", "json"])
 def test_text_from_outside_cannot_forge_a_line(controller: LogController, stream: io.StringIO, log_format: str) -> None:
     controller.update(msgspec.structs.replace(controller.settings, log_format=log_format))
@@ -85,7 +91,7 @@ def test_text_from_outside_cannot_forge_a_plain_line(controller: LogController, 
     controller.update(msgspec.structs.replace(controller.settings, log_format="plain"))
     LOG.info("bad", extra={"context": {"name": "x\n00:00:00 ERROR   y\r00:00:00 ERROR z\u202800:00:00\x1b[31m\x9b\ud800"}})
     first, *others = stream.getvalue().splitlines()
-    assert first.endswith("bad name=x")
+    assert first.endswith('bad name="x')
     assert len(others) == 3
     assert all(line.startswith("        | ") and line.isprintable() for line in others)
 

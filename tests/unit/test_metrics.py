@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tpy.messages import Duration, FailureCounts, InferenceStatistics, MemoryUsage, ModelStatistics
 from tpy.telemetry.host import HostSampler
 from tpy.telemetry.metrics import FAMILIES, render
@@ -52,7 +54,8 @@ def test_families_are_announced_without_models() -> None:
 
 def test_counter_latencies_can_be_switched_off() -> None:
     page = render([STATS], counter_latencies=False).decode()
-    assert "nv_inference_request_success" not in page
+    assert not re.search("duration_us|_per_model", page)
+    assert 'nv_inference_request_success{_team="a\\nb",model="m\\"1",version="3"} 4\n' in page
     assert "nv_inference_pending_request_count" in page
 
 

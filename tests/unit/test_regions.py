@@ -13,14 +13,27 @@ import pytest
 import trio
 
 from tpy import limits
+from tpy.devices import DeviceArray, Devices
 from tpy.errors import AlreadyExists, Internal, InvalidArgument, NotFound, TpyError, Unavailable, Unsupported
-from tpy.messages import CudaRegistration, RegionKind, SystemRegistration
-from tpy.regions import DISABLED, CountedRegion, Region, RegionArray, RegionCopies, RegionRegistry, registered, reopen_segment
+from tpy.messages import CudaRegistration, MemoryType, Place, RegionKind, SystemRegistration
+from tpy.regions import (
+    DISABLED,
+    CountedRegion,
+    DeviceRegion,
+    Region,
+    RegionArray,
+    RegionCopies,
+    RegionRegistry,
+    registered,
+    reopen_segment,
+)
 from tpy.regions import copies as copies_module
 from tpy.regions import registry as registry_module
+from tpy.testing import FakeDevice
 
 FOLDER = Path("/dev/shm")
 PAGE = os.sysconf("SC_PAGE_SIZE")
+GPU = Place(MemoryType.GPU, 0)
 
 Make = Callable[..., Path]
 
@@ -70,6 +83,44 @@ async def test_an_array_in_a_region_is_read_to_where_it_is_wanted(make: Make) ->
     target = np.zeros((2, 3), np.float32)
     array.read_into(target.reshape(-1).view(np.uint8))
     assert target.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("takes", "room", "copies"),
+    [((GPU,), 1 << 20, (0, 1)), ((Place(MemoryType.GPU, 1),), 1 << 20, (1, 0)), ((), 1 << 20, (1, 0)), ((GPU,), 0, (1, 0))],
+    ids=["there", "elsewhere", "on the host", "no memory there"],
+)
+async def test_an_array_in_a_gpus_memory_is_copied_to_where_it_is_taken(
+    takes: tuple[Place, ...], room: int, copies: tuple[int, int]
+) -> None:
+    client, server = FakeDevice(0), FakeDevice(0, memory_bytes=room)
+    memory = client.allocate(16)
+    client.copy_in(memory.address, np.arange(4, dtype=np.float32).view(np.uint8))
+    registry = RegionRegistry(Devices([server], cuda_pool_bytes={0: 0}))
+    handle = client.export_ipc(memory.address).handle
+    await registry.register(CudaRegistration(name="r", raw_handle=handle, device_id=0, byte_size=16))
+    array = RegionArray(CountedRegion(registry.regions["r"], 8), (1, 2), np.dtype(np.float32), 8)
+    assert (array.gpu, array.place) == (0, Place(MemoryType.REGION))
+    found: object = array.within_reach(frozenset(takes))
+    client.copy_in(memory.address, np.zeros(16, np.uint8))
+    assert isinstance(found, DeviceArray if copies[1] else np.ndarray)
+    assert (found.to_host() if isinstance(found, DeviceArray) else found).tolist() == [[2, 3]]
+    assert (server.counts["out"] - copies[1], server.counts["within"]) == copies
+
+
+async def test_an_output_of_another_gpu_goes_by_the_host() -> None:
+    client, here, there = FakeDevice(0), FakeDevice(0), FakeDevice(1)
+    memory = client.allocate(8)
+    devices = Devices([here, there])
+    registry = RegionRegistry(devices)
+    handle = client.export_ipc(memory.address).handle
+    await registry.register(CudaRegistration(name="r", raw_handle=handle, device_id=0, byte_size=8))
+    region = registry.regions["r"]
+    assert isinstance(region, DeviceRegion)
+    for device_id, value in ((0, 5), (1, 7)):
+        region.take(4, devices.to_device(np.full(1, value, np.float32), device_id))
+        assert region.read(4, 4).view(np.float32) == [value]
+    assert (here.counts["within"], there.counts["out"]) == (1, 1)
 
 
 async def test_a_copy_does_not_change_with_the_segment(make: Make) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tpy.errors import InvalidArgument
-from tpy.limits import TRACE_TENSOR_BYTES_MAX
+from tpy.limits import TRACE_TENSOR_BYTES_MAX, TRACES_RECENT_MAX
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
 from tpy.messages.records import RequestRecord
 from tpy.observers import RequestObserver, RequestObservers
@@ -68,6 +68,22 @@ def test_a_tensor_is_traced_as_it_was(tmp_path: Path) -> None:
         array[0] = 2  # the buffer is used again
         trace(tracer, Tensor("x", DataType.INT32, array))
     assert data_of(tmp_path / "t.json.0") == ["1", "2"]
+
+
+def test_the_newest_traces_are_kept_in_memory(tmp_path: Path) -> None:
+    with tracing(options(tmp_path / "t.json")) as tracer:
+        for number in range(TRACES_RECENT_MAX + 3):
+            trace(tracer, request_id=str(number))
+        trace(tracer, error="wrong shape")
+        kept = tracer.recent_after(0)
+        assert [each.number for each in kept] == list(range(4, TRACES_RECENT_MAX + 4))
+        (newest,) = tracer.recent_after(TRACES_RECENT_MAX + 2)
+    (part,) = newest.parts
+    assert (part.model_name, part.request_id, part.status, part.parent_id) == ("m", str(TRACES_RECENT_MAX + 2), "OK", 0)
+    moments = {moment.name: moment.ns for moment in part.timestamps}
+    assert moments["QUEUE_START"] == 10
+    assert (moments["COMPUTE_START"], moments["COMPUTE_INPUT_END"], moments["COMPUTE_OUTPUT_START"]) == (20, 21, 23)
+    assert (moments["COMPUTE_END"], moments["HTTP_SEND_END"]) == (26, 40)
 
 
 def test_refused_requests_have_no_trace(tmp_path: Path) -> None:

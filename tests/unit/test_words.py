@@ -25,9 +25,20 @@ def sources() -> list[Path]:
     return [file for file in files if not str(file.relative_to(ROOT)).startswith(GENERATED)]
 
 
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """A tree and its statements, without their expressions, which are most of it and define nothing."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += [
+            each for each in ast.iter_child_nodes(node) if isinstance(each, ast.stmt | ast.ExceptHandler | ast.match_case)
+        ]
+
+
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and text of every docstring, also of those below attributes and constants."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             for statement in node.body:
                 match statement:
@@ -58,7 +69,7 @@ def test_the_check_of_docstrings_can_fail(source: str) -> None:
 def names(file: Path) -> set[str]:
     """The words in the names of a module, its classes and its functions."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    defined = [node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)]
+    defined = [node.name for node in statements(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)]
     return set(re.findall(r"[a-z]+", re.sub(r"([A-Z])", r"_\1", " ".join([file.stem, *defined])).lower()))
 
 

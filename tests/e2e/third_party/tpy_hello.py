@@ -12,7 +12,7 @@ from tpy.clock import Clock
 from tpy.errors import InvalidArgument
 from tpy.flag import PORT_MAX, Value, new_flag, read_values
 from tpy.frontends.table import Frontend
-from tpy.frontends.transport import BoundAddress, Demand, ListenOptions, Port, Wire, serve_port
+from tpy.frontends.transport import BoundAddress, Demand, Ends, ListenOptions, Port, Wire, serve_port
 from tpy.services import Services
 
 
@@ -88,7 +88,7 @@ async def serve(
 ) -> None:
     port = Port(options, clock, name="hello")
 
-    async def connect(wire: Wire, connected: socket.socket) -> None:
+    async def connect(wire: Wire, ends: Ends) -> None:
         connection = HelloConnection(options, services, wire)
         with port.serving(connection):
             await connection.run()

@@ -124,6 +124,10 @@ backend "python"
         ("instance_group { kind: 7 }", "1:24: instance_group[0].kind: '7' is not a value of Kind; expected one of KIND_AUTO, "),
         ("zzz: 1", "1:1: zzz: ModelConfig has no field 'zzz'; expected one of name, platform, backend, "),
         ("[a.b] { }", "1:1: unexpected '['; expected a field name"),
+        (
+            "version_policy { specific { versions: 1, 2 } }",
+            "1:42: version_policy.specific: unexpected '2'; expected a field name; several values need brackets: [ 1, 2 ]",
+        ),
         ("parameters { ky: 1 }", "1:14: parameters[0]: unexpected 'ky' in a map entry; expected key and value"),
         ('parameters { key: "a" key: "b" }', "1:23: parameters[\"a\"]: 'key' is given more than once in a map entry"),
         (

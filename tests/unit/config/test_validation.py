@@ -168,9 +168,19 @@ instance_group {{ kind: KIND_CPU rate_limiter {{ }} }}
         "optimization.cuda",
         "optimization.eager_batching",
         "optimization.gather_kernel_buffer_threshold",
-        "model_metrics",
+        "model_metrics.metric_control[0].metric_identifier.family",
     ]
     assert str(problems[2]) == "config.pbtxt:3:16: warning: optimization.priority: 'priority' has no effect in this server"
+
+
+@pytest.mark.parametrize("buckets", ["1, 1", "2, 1", "1, inf", "nan", ", ".join(map(str, range(257)))])
+def test_buckets_that_are_none(buckets: str) -> None:
+    family = 'metric_identifier { family: "tpy_inference_queue_duration_seconds" }'
+    text = (
+        f'backend: "python" {IO} model_metrics {{ metric_control {{ {family} histogram_options {{ buckets: [ {buckets} ] }} }} }}'
+    )
+    [problem] = check(text)
+    assert (problem.severity, problem.field) == (Severity.ERROR, "model_metrics.metric_control[0].histogram_options.buckets")
 
 
 def test_an_ensemble_step_that_asks_for_version_0() -> None:
@@ -183,11 +193,12 @@ ensemble_scheduling { step { model_name: "a" input_map { key: "IN" value: "X" } 
     assert messages(check(text)) == []
 
 
-def test_native_batching_strategies_are_refused() -> None:
+def test_batching_strategies_of_sequences_are_refused() -> None:
     parameter = 'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value { string_value: "x.so" } }'
-    assert messages(check(f'backend: "python" {IO} {parameter}')) == [
-        "TRITON_BATCH_STRATEGY_PATH names a native batching library for m, which this server cannot load"
+    assert messages(check(f'backend: "python" {IO} {parameter} sequence_batching {{ }}')) == [
+        "TRITON_BATCH_STRATEGY_PATH cannot be specified with sequence batcher, using default batching strategy"
     ]
+    assert messages(check(f'backend: "python" {IO} {parameter} dynamic_batching {{ }}')) == []
 
 
 @pytest.mark.parametrize("key", ["a-b", "ü", "a b", 'x="1",y'])

@@ -1,0 +1,145 @@
+"""--auth-config on the ports of OpenAI's API, SageMaker and Vertex AI: the same keys, roles and rates as on HTTP."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator, Mapping
+from urllib.error import HTTPError
+
+import pytest
+from openai import AuthenticationError, NotFoundError, OpenAI, PermissionDeniedError, RateLimitError
+
+from tests.docs.pages import ROOT
+from tpy.frontends.access.config import digest, key_entry
+
+from .repositories import ModelFolder
+from .server import ServerProcess
+
+EXAMPLES = ROOT / "docs" / "examples" / "openai" / "models"
+BODY = b'{"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1, 1], "data": [7]}]}'
+KEYS = {
+    "writer": (["infer"], ["writer"]),
+    "same": (["infer"], ["same"]),
+    "slow": (["infer"], ["*"]),
+    "admin": (["manage", "observe"], ["*"]),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    home = tmp_path_factory.mktemp("platforms")
+    ModelFolder(home / "models", "same").identity()
+    entries = [key_entry(name, digest(f"key-of-{name}"), roles, models) for name, (roles, models) in KEYS.items()]
+    entries[2] += "\nrequests_per_s = 0.01\nburst = 1\n"
+    (home / "auth.toml").write_text("\n".join(entries))
+    flags = (
+        f"--auth-config={home / 'auth.toml'}",
+        "--auth-required=true",
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        "--allow-openai=true",
+        "--allow-sagemaker=true",
+        "--sagemaker-default-model=same",
+        "--allow-vertex-ai=true",
+        "--vertex-ai-default-model=same",
+        "--vertex-ai-predict-route=/predict",
+        "--vertex-ai-health-route=/health",
+    )
+    with ServerProcess(*flags, repositories=[home / "models", EXAMPLES]) as running:
+        yield running
+        assert "key-of-" not in running.log
+
+
+def client(server: ServerProcess, key: str) -> OpenAI:
+    return OpenAI(base_url=f"http://{server.address('OpenAI HTTPService')}/v1", api_key=f"key-of-{key}", max_retries=0)
+
+
+def call(
+    server: ServerProcess,
+    service: str,
+    path: str,
+    body: bytes | None = None,
+    *,
+    key: str = "",
+    method: str | None = None,
+    to: str = "",
+) -> tuple[int, Mapping[str, str]]:
+    headers = {"X-Vertex-Ai-Triton-Redirect": to} if to else {}
+    if key:
+        headers["X-API-Key"] = f"key-of-{key}"
+    request = urllib.request.Request(f"http://{server.address(f'{service} HTTPService')}{path}", body, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, answer.headers
+    except HTTPError as error:
+        status, text, headers = error.code, error.read().decode(), error.headers
+    assert "key-of-" not in text
+    return status, headers
+
+
+def test_openais_client_with_keys(server: ServerProcess) -> None:
+    with client(server, "writer") as writer:
+        assert writer.completions.create(model="writer", prompt="a", max_tokens=2).choices[0].text
+        chat = writer.chat.completions.create(
+            model="writer", messages=[{"role": "user", "content": "a"}], max_tokens=2, stream=True
+        )
+        assert len(list(chat)) >= 2
+        assert [model.id for model in writer.models.list()] == ["writer"], "those that this key may ask"
+        for refused in (
+            lambda: writer.embeddings.create(model="embedder", input="a"),
+            lambda: writer.completions.create(model="nobody", prompt="a"),
+            lambda: writer.models.retrieve("embedder"),
+        ):
+            with pytest.raises(PermissionDeniedError, match="'writer' has no role"):
+                refused()
+    with client(server, "nobody") as nobody:
+        for unknown in (nobody.models.list, lambda: nobody.completions.create(model="writer", prompt="a")):
+            with pytest.raises(AuthenticationError, match="not known here") as told:
+                unknown()
+            assert told.value.response.headers["www-authenticate"] == 'Bearer realm="tpy"'
+    with client(server, "admin") as admin, pytest.raises(PermissionDeniedError, match="no role 'infer'"):
+        admin.completions.create(model="writer", prompt="a")
+    with client(server, "slow") as slow:
+        slow.embeddings.create(model="embedder", input="a")
+        with pytest.raises(RateLimitError, match="too many requests") as late:
+            slow.embeddings.create(model="embedder", input="a")
+        assert 1 <= int(late.value.response.headers["retry-after"]) <= 100
+        with pytest.raises(NotFoundError):
+            slow.completions.create(model="nobody", prompt="a")
+
+
+def test_openais_port_loads_for_managers_only(server: ServerProcess) -> None:
+    for key, status in (("", 401), ("writer", 403), ("admin", 200)):
+        assert call(server, "OpenAI", "/v1/models/writer/load", b"", key=key)[0] == status
+    assert call(server, "OpenAI", "/health/ready")[0] == 200
+
+
+def test_sagemaker_with_keys(server: ServerProcess) -> None:
+    assert call(server, "Sagemaker", "/ping")[0] == 200
+    for key, status in (("", 401), ("writer", 403), ("admin", 403), ("same", 200)):
+        assert call(server, "Sagemaker", "/invocations", BODY, key=key)[0] == status
+    load = json.dumps({"model_name": "a", "url": "/opt/ml/models/a/model"}).encode()
+    for method, path, body in (("POST", "/models", load), ("GET", "/models/a", None), ("DELETE", "/models/a", None)):
+        for key, status in (("", 401), ("same", 403)):
+            assert call(server, "Sagemaker", path, body, key=key, method=method)[0] == status, (method, key)
+    assert call(server, "Sagemaker", "/models", load, key="admin")[0] == 400, "there is no such folder"
+    assert call(server, "Sagemaker", "/models/a", key="admin", method="DELETE")[0] == 404
+
+
+def test_vertex_ai_with_keys(server: ServerProcess) -> None:
+    assert call(server, "Vertex AI", "/health")[0] == 200
+    for key, status in (("", 401), ("writer", 403), ("same", 200)):
+        assert call(server, "Vertex AI", "/predict", BODY, key=key)[0] == status
+    for target, needed, others in (
+        ("v2/models/same/infer", "same", ("writer", "admin")),
+        ("v2/models/same", "same", ("writer",)),
+        ("v2/models/same/config", "same", ("writer",)),
+        ("v2/models/same/stats", "admin", ("same",)),
+        ("v2/models/stats", "admin", ("same",)),
+        ("v2/repository/index", "admin", ("same",)),
+        ("metrics", "admin", ("same",)),
+    ):
+        body = BODY if target.endswith("infer") else b"{}"
+        for key, status in (("", 401), *((other, 403) for other in others), (needed, 200)):
+            assert call(server, "Vertex AI", "/predict", body, key=key, to=target)[0] == status, (target, key)
