@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import trio
@@ -116,6 +118,19 @@ async def test_a_batch_that_takes_long_is_told_in_the_log(autojump_clock: MockCl
             "still executing after 20 s",
             "still executing after 40 s",
         ]
+
+
+async def test_an_idle_instance_needs_no_timer(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    async with rig(latency_ms=15_000) as r:
+        await r.serve(config())
+        await r.submit().wait()
+        await trio.sleep(60)
+        assert trio.lowlevel.current_statistics().seconds_to_next_deadline == math.inf
+        caplog.clear()
+        sink = r.submit()
+        await trio.sleep(11)
+        assert "still executing after 10 s" in caplog.text
+        await sink.wait()
 
 
 async def test_the_queue_policys_default_timeout(autojump_clock: MockClock, loop_guard: LoopGuard) -> None:

@@ -228,6 +228,8 @@ class SupervisedInstance:
             return
         over, wait_s = slot.over, self._recipe.long_s
         while True:
+            if not slot.held:
+                await _given_work(slot)  # a thousand idle instances need no timers
             with trio.move_on_after(wait_s):
                 await self._worked_again.wait()
             self._worked_again = trio.Event()
@@ -460,6 +462,16 @@ class InstanceSet:
     def counts(self) -> Counter[str]:
         """Instances by group, for logs."""
         return Counter(member.placed.placement.group for member in self._members)
+
+
+async def _given_work(slot: InstanceSlot) -> None:
+    """Until it is given a batch."""
+    given = trio.Event()
+    slot.given = given.set
+    try:
+        await given.wait()
+    finally:
+        slot.given = None
 
 
 def _same_place(one: PlacedInstance, other: PlacedInstance) -> bool:

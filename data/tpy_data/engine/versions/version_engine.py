@@ -39,10 +39,10 @@ class InstanceSlot:
     """A running instance as the request path has it. `number` is the scheduler's, and of this instance alone: one that is started
     again gets another. `failed` is called with the reason when the instance can run nothing any more; `worked` after batches that
     it ran without that. `held` counts the batches that it was given and that are not over, `credit` how many of them it works on
-    at a time, `over` those that are over. It has held a batch since `busy_since_ns`;
-    `recent` are the last ones that it executed, with their rows."""
+    at a time, `over` those that are over. It has held a batch since `busy_since_ns`; `given` is called when it gets one and holds
+    none. `recent` are the last ones that it executed, with their rows."""
 
-    __slots__ = ("busy_since_ns", "channel", "credit", "failed", "held", "name", "number", "over", "recent", "worked")
+    __slots__ = ("busy_since_ns", "channel", "credit", "failed", "given", "held", "name", "number", "over", "recent", "worked")
 
     def __init__(
         self, number: int, name: str, channel: InstanceChannel, *, worked: Callable[[], None], failed: Callable[[str], None]
@@ -56,6 +56,7 @@ class InstanceSlot:
         self.over = 0
         self.credit = 1
         self.busy_since_ns = 0
+        self.given: Callable[[], None] | None = None
         self.recent: deque[tuple[int, Execution]] = deque(maxlen=RECENT_BATCHES_MAX)
 
 
@@ -227,6 +228,8 @@ class VersionEngine:
                         self._open.ignore(ticket)
         if not slot.held:
             slot.busy_since_ns = self._driver.decided_ns
+            if slot.given is not None:
+                slot.given()
         slot.held += len(given)
         self._holders[instance] = slot
         slot.channel.give([Batch(slot.name, tickets) for tickets in given])
