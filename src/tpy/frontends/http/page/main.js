@@ -88,14 +88,12 @@ function askForKey() {
   document.getElementById("credential").value = key ?? "";
   document.getElementById("header-name").value = name ?? "";
   document.getElementById("header-value").value = value ?? "";
-  if (!dialog.open) {
-    dialog.returnValue = "";
-    dialog.showModal();
-  }
+  if (!dialog.open) dialog.showModal();
 }
 
-dialog.addEventListener("close", () => {
-  if (dialog.returnValue !== "save") return;
+const form = dialog.querySelector("form");
+form.addEventListener("submit", ({ submitter }) => {
+  if (submitter?.value !== "save") return;
   const value = (id) => document.getElementById(id).value.trim();
   keep({ key: value("credential"), name: value("header-name"), value: value("header-value") });
   notice("");
@@ -105,7 +103,7 @@ dialog.addEventListener("close", () => {
 dialog.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && event.target.tagName === "INPUT") {
     event.preventDefault();
-    dialog.close("save");
+    form.requestSubmit(form.querySelector("button[value=save]"));
   }
 });
 document.getElementById("key").addEventListener("click", askForKey);

@@ -11,7 +11,11 @@ import { showOutputs } from "./outputs.js";
 
 const PREFILLED_MAX = 4096;
 
+/** What the inputs of the model that was tried last have been filled with: with another key, or when the model is loaded again, its form is made anew. */
+let filled = { model: "", inputs: new Map() };
+
 export function tryIt(metadata, configuration, version, signal) {
+  if (filled.model !== metadata.name) filled = { model: metadata.name, inputs: new Map() };
   const decoupled = configuration.model_transaction_policy?.decoupled === true;
   const labelled = new Set((configuration.output ?? []).filter((each) => each.label_filename).map((each) => each.name));
   const fields = metadata.inputs.map(inputField);
@@ -120,26 +124,34 @@ export function tryIt(metadata, configuration, version, signal) {
     const values = h("textarea", { rows: size(shape) > 16 ? 4 : 2, spellcheck: "false", "aria-label": `Values of ${tensor.name}` });
     const preview = h("div", { class: "preview" });
     let file = null; // {shape, values} that came by a file
+    const key = `${tensor.name} ${tensor.datatype} ${tensor.shape}`;
+    const remember = () => filled.inputs.set(key, { shape: shapeInput.value, values: values.value, file });
     const fillWith = (kind) => {
       drop();
       values.value = sample(kind, tensor.datatype, parseShape(shapeInput.value, tensor.shape));
+      remember();
       showCode();
     };
     const drop = () => {
       file = null;
       preview.replaceChildren();
       values.disabled = false;
+      remember();
+    };
+    const take = (made) => {
+      file = made;
+      shapeInput.value = made.shape.join(", ");
+      values.disabled = true;
+      preview.replaceChildren(...made.preview, " ", h("button", { type: "button", onclick: () => (drop(), showCode()) }, "Remove"));
+      setText(problem, "");
+      remember();
     };
     values.value = size(shape) <= PREFILLED_MAX ? sample(tensor.datatype === "BYTES" ? "ones" : "zeros", tensor.datatype, shape) : "";
     if (!values.value) values.placeholder = `${size(shape)} values, or fill them with the buttons below`;
     const media = acceptFiles(tensor, {
       declared: configuration.parameters?.[`preprocessing.${tensor.name}`]?.string_value,
       taken(made) {
-        file = made;
-        shapeInput.value = made.shape.join(", ");
-        values.disabled = true;
-        preview.replaceChildren(...made.preview, " ", h("button", { type: "button", onclick: () => (drop(), showCode()) }, "Remove"));
-        setText(problem, "");
+        take(made);
         showCode();
       },
       failed: (text) => setText(problem, text),
@@ -147,7 +159,7 @@ export function tryIt(metadata, configuration, version, signal) {
     const fill = (kind) => h("button", { type: "button", onclick: () => fillWith(kind) }, kind);
     const element = h(
       "fieldset",
-      { class: "input" },
+      { class: "input", oninput: remember },
       h("legend", null, tensor.name, h("span", { class: "type" }, ` ${tensor.datatype} [${tensor.shape.join(", ")}]`)),
       h("label", null, "Shape ", shapeInput),
       h("label", null, "Values ", values),
@@ -156,6 +168,12 @@ export function tryIt(metadata, configuration, version, signal) {
       problem,
     );
     media.listen(element);
+    const former = filled.inputs.get(key);
+    if (former) {
+      shapeInput.value = former.shape;
+      values.value = former.values;
+      if (former.file) take(former.file);
+    }
     return {
       element,
       read() {
