@@ -205,7 +205,7 @@ async def refusal(key: str) -> TpyError:
     with pytest.raises(TpyError) as caught:
         await register(registry, key)
     assert not registry.regions
-    assert open_files() == before
+    assert open_files() <= before  # what earlier tests left open may be closed meanwhile
     return caught.value
 
 
