@@ -19,8 +19,9 @@ from tpy.messages import InstanceActivity, MemoryUsage, ModelState
 from tpy.state import DesiredModel, DesiredVersion, ObservedKey
 from tpy_data.engine.caching.caching import forget_cached, with_cache, with_content
 from tpy_data.engine.channels.rate_limiter import InstanceGate
-from tpy_data.engine.instances.instance_set import InstanceRecipe, InstanceSet
+from tpy_data.engine.instances.instance_set import InstanceSet
 from tpy_data.engine.instances.readiness import ReadinessChecks
+from tpy_data.engine.instances.supervised_instance import InstanceRecipe
 from tpy_data.engine.loading.loaded_version import LoadedVersion
 from tpy_data.engine.loading.memory_meter import total
 from tpy_data.engine.loading.placing import PlacedInstance
