@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from itertools import pairwise
 
 import hpack
@@ -15,8 +17,9 @@ from tpy.http2.frames import frame_header, settings_frame
 from tpy.load import Answer, BrokenAnswer, InferCall, Place, encode_grpc, encode_http, error_text, read_grpc, read_http
 from tpy.load.core.http1 import AnswerReader, EventSplitter
 from tpy.load.core.http2 import GrpcConnection, frame_message
-from tpy.load.links import Events, _stream_answer
+from tpy.load.links import Events, Target, _stream_answer, connect
 from tpy.messages import DataType, Tensor
+from tpy.units import KIB, MIB
 
 CUTS = st.lists(st.integers(0, 400), max_size=12)
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n5;x=y\r\ndefgh\r\n0\r\nT: 1\r\n\r\n"
@@ -56,6 +59,55 @@ def test_an_answer_without_length_ends_with_the_connection() -> None:
     assert reader.feed(b"HTTP/1.0 200 OK\r\n\r\nall of") == []
     assert reader.feed(b" it") == []
     assert [answer.body for answer in reader.closed()] == [b"all of it"]
+
+
+LARGE = bytes(range(256)) * (32 * MIB // 256)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"Content-Length: %d\r\n\r\n" % len(LARGE), b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % len(LARGE), b"\r\n"],
+    ids=["length", "chunk", "until the end"],
+)
+def test_a_large_answer_is_put_together_once(head: bytes) -> None:
+    reader = AnswerReader()
+    begun_s = time.process_time()
+    data = b"HTTP/1.1 200 OK\r\n" + head + LARGE + (b"\r\n0\r\n\r\n" if b"chunked" in head else b"")
+    found = [answer for at in range(0, len(data), 16 * KIB) for answer in reader.feed(data[at : at + 16 * KIB])]
+    found += reader.closed()
+    assert [answer.body for answer in found] == [LARGE]
+    assert time.process_time() - begun_s < 5  # 2,048 pieces: each time anew it would be 33 GB
+
+
+def test_a_large_message_of_grpc_is_put_together_once() -> None:
+    connection = GrpcConnection("h:1", "/s/m")
+    connection.call(frame_message(b"?"))
+    framed = frame_message(LARGE)
+    begun_s = time.process_time()
+    found = [
+        answer
+        for at in range(0, len(framed), 16 * KIB)
+        for answer in connection.feed(_frame(0, 0, 1, framed[at : at + 16 * KIB]))
+    ]
+    found += connection.feed(_frame(1, 5, 1, hpack.Encoder().encode([("grpc-status", "0")])))
+    assert [(stream, answer.body) for stream, answer in found] == [(1, LARGE)]
+    assert time.process_time() - begun_s < 5
+
+
+def test_a_large_request_waits_for_its_reader() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        link = connect(Target(host="127.0.0.1", port=listener.getsockname()[1]))
+        peer, _ = listener.accept()
+        with peer:
+            link.begin(0, LARGE)
+            assert not link.flush(), "no socket takes it at once"
+            received = bytearray()
+            while len(received) < len(LARGE):
+                received += peer.recv(MIB)
+                link.flush()
+            assert received == LARGE
+            assert link.flush()
+        link.close()
 
 
 @pytest.mark.parametrize("data", [b"SSH-2.0\r\n\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", b"x" * 70_000])

@@ -125,7 +125,7 @@ class _Socket:
             alpn = ["h2"] if target.protocol.startswith("grpc") else ["http/1.1"]
             self._socket = tls_context(target.tls, alpn).wrap_socket(plain, server_hostname=target.host)
         self._socket.setblocking(False)
-        self._rest = b""
+        self._rest: bytes | memoryview = b""
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
 
     def fileno(self) -> int:
@@ -136,15 +136,14 @@ class _Socket:
 
     def write(self, data: bytes) -> bool:
         """Send `data` after what waits. Returns whether all has been taken."""
-        if self._rest:
-            data = self._rest + data
-        if not data:
+        waiting = (b"".join((self._rest, data)) if data else self._rest) if self._rest else data
+        if not waiting:
             return True
         try:
-            sent = self._socket.send(data)
+            sent = self._socket.send(waiting)
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             sent = 0
-        self._rest = data[sent:] if sent < len(data) else b""
+        self._rest = memoryview(waiting)[sent:] if sent < len(waiting) else b""
         return not self._rest
 
     def read(self) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 
@@ -49,12 +50,21 @@ class AnswerReader:
         self._heads: dict[bytes, Head] = {}
         self._pieces = pieces
         self._kept = b""
+        self._parts: list[bytes] = []
+        self._missing = 0.0
+        """Bytes without which nothing more is complete; infinite in a body that ends with the connection."""
         self._head: Head | None = None
         self._chunks: list[bytes] = []
 
     def feed(self, data: bytes) -> list[Answer]:
         """Take bytes. Returns what is complete with them. Raises BrokenAnswer."""
-        if self._kept:
+        if self._missing:
+            self._parts.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return []
+            data = self._take_parts()
+        elif self._kept:
             data = self._kept + data
             self._kept = b""
         found: list[Answer] = []
@@ -83,16 +93,24 @@ class AnswerReader:
 
     def closed(self) -> list[Answer]:
         """The connection has ended. Returns the answer that ends with it, if there is one."""
-        head, body = self._head, self._kept
+        head = self._head
         if head is None or head.chunked or head.length is not None:
             return []
-        self._head, self._kept = None, b""
-        return [Answer(head.status, body, True, head.headers)]
+        self._head = None
+        return [Answer(head.status, self._take_parts(), True, head.headers)]
 
     @property
     def idle(self) -> bool:
         """True between two answers."""
         return self._head is None and not self._kept
+
+    def _wait(self, data: bytes, missing: float) -> None:
+        """Keep `data` until so many bytes have followed: a large body is put together once, not with each piece of it."""
+        self._parts, self._missing = [data], missing
+
+    def _take_parts(self) -> bytes:
+        parts, self._parts, self._missing = self._parts, [], 0.0
+        return b"".join(parts)
 
     def _read_head(self, text: bytes) -> Head:
         head = Head(text)
@@ -104,8 +122,11 @@ class AnswerReader:
         """Read on in a body. Returns what is behind it, None when it is not complete."""
         if head.chunked:
             return self._read_chunks(head, data, found)
-        if head.length is None or len(data) < head.length:
-            self._kept = data
+        if head.length is None:
+            self._wait(data, math.inf)
+            return None
+        if len(data) < head.length:
+            self._wait(data, head.length - len(data))
             return None
         self._head = None
         found.append(Answer(head.status, data[: head.length], True, head.headers))
@@ -126,7 +147,8 @@ class AnswerReader:
                 self._chunks = []
                 return data[trailers + 4 :]
             if len(data) < end + 4 + size:
-                break
+                self._wait(data, end + 4 + size - len(data))
+                return None
             chunk = data[end + 2 : end + 2 + size]
             if self._pieces and head.status == 200:
                 found.append(Answer(head.status, chunk, False, head.headers))

@@ -35,13 +35,15 @@ def frame_message(message: bytes, *, compressed: bool = False) -> bytes:
 
 
 class _Call:
-    """One call. `unary`: its only message is given with its status."""
+    """One call. `unary`: its only message is given with its status. `missing`: bytes of a message behind its `parts`."""
 
-    __slots__ = ("kept", "message", "room", "taken", "unary")
+    __slots__ = ("kept", "message", "missing", "parts", "room", "taken", "unary")
 
     def __init__(self, room: int, *, unary: bool) -> None:
         self.kept = b""
         self.message = b""
+        self.missing = 0
+        self.parts: list[bytes] = []
         self.room = room
         self.taken = 0
         self.unary = unary
@@ -180,20 +182,28 @@ class GrpcConnection:
         if flags & codes.PADDED:
             end -= data[begin]
             begin += 1
-        payload = call.kept + data[begin:end] if call.kept else data[begin:end]
+        payload = data[begin:end]
+        if call.missing:
+            part, payload = payload[: call.missing], payload[call.missing :]
+            call.parts.append(part)
+            call.missing -= len(part)
+            if not call.missing:  # a large message is put together once, not with each part of it
+                message, call.parts = b"".join(call.parts), []
+                _on_message(stream, call, message, found)
+        elif call.kept:
+            payload = call.kept + payload
         at, length = 0, len(payload)
         while at + _MESSAGE_HEAD_BYTES <= length:
             compressed, message_bytes = _MESSAGE_HEAD.unpack_from(payload, at)
             stop = at + _MESSAGE_HEAD_BYTES + message_bytes
-            if stop > length:
-                break
             if compressed:
                 raise BrokenAnswer("the answer is compressed, which was not asked for")
             message = payload[at + _MESSAGE_HEAD_BYTES : stop]
-            if call.unary:
-                call.message = message
-            else:
-                found.append((stream, Answer(0, message, False)))
+            if stop > length:
+                call.parts, call.missing = [message], stop - length
+                at = length
+                break
+            _on_message(stream, call, message, found)
             at = stop
         call.kept = payload[at:]
         call.taken += size
@@ -269,6 +279,13 @@ class GrpcConnection:
             elif name == codes.HEADER_TABLE_SIZE:
                 self._writer.limit_table(value)
         self._out.append(SETTINGS_ACK)
+
+
+def _on_message(stream: int, call: _Call, message: bytes, found: list[tuple[int, Answer]]) -> None:
+    if call.unary:
+        call.message = message
+    else:
+        found.append((stream, Answer(0, message, False)))
 
 
 def _text_of(headers: Headers) -> Mapping[str, str]:
