@@ -9,9 +9,9 @@ from tpy.units import KIB, MIB
 HTTP_INPUT_BYTES_MAX_DEFAULT: Final = 64 * MIB
 """--http-max-input-size: Triton's default. Bounds the request body, before and after decompression."""
 
-HTTP_RECEIVE_BYTES_MAX: Final = 256 * KIB
-"""Of a large body, what one connection takes from its socket in one turn of the loop: a tenth of a millisecond. A sender that is
-as fast as the loop would otherwise keep it in one call for as long as its body lasts."""
+HTTP_RECEIVE_BYTES_MAX: Final = MIB
+"""Of a large body, what one connection takes from its socket in one turn of the loop: some tenths of a millisecond. A sender as
+fast as the loop would otherwise keep it in one call for as long as its body lasts."""
 
 HTTP_HEADER_BYTES_MAX: Final = 64 * KIB
 """Request line plus headers. Generous for auth tokens, far below what hurts."""
