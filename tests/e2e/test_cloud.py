@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import urllib.request
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from tritonclient.http import InferenceServerClient, InferenceServerException
 
+from tests.backends import onnx_models
 from tests.cloud_servers import KEYS, FaultyProxy, S3Server, refuse
 
 from .clouds import SECRETS, address, affine
@@ -140,6 +142,25 @@ def test_a_server_stops_while_the_cloud_hangs(s3: S3Server, proxy: FaultyProxy, 
         wait_until(lambda: len(proxy.requests) > count)
         assert scaled(client, "m") == 2
         assert server.stop(signal.SIGTERM) == 0
+
+
+def test_an_upload_that_is_broken_off_is_refused_by_its_checksums(s3: S3Server, prefix: str) -> None:
+    affine(s3, prefix, "m", 2)
+    new = {"2/model.onnx": onnx_models.affine(3, 0), "2/more.data": b"more"}
+    digests = " ".join(
+        f'parameters {{ key: "MD5:{path}" value: "{hashlib.md5(content).hexdigest()}" }}' for path, content in new.items()
+    )
+    flags = (f"--model-repository={address(s3.host, prefix)}", "--model-control-mode=explicit", "--load-model=m")
+    with serve(*flags) as server, InferenceServerClient(server.http) as client:
+        agent = f'agents [ {{ name: "checksum" {digests} }} ]'
+        s3.put(f"{prefix}/m/config.pbtxt", f"{AFFINE_CONFIG}model_repository_agents {{ {agent} }}")
+        s3.put(f"{prefix}/m/2/model.onnx", new["2/model.onnx"])  # and no more of it
+        with pytest.raises(InferenceServerException, match=r"2/more\.data"):
+            client.load_model("m")
+        assert scaled(client, "m") == 2
+        s3.put(f"{prefix}/m/2/more.data", new["2/more.data"])
+        client.load_model("m")
+        assert scaled(client, "m") == 3
 
 
 def test_check_reads_a_repository_in_the_cloud(s3: S3Server, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:

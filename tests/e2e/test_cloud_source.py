@@ -1,4 +1,4 @@
-"""The source of repositories in the cloud, on a real server of S3's protocol: copies, faults, uploads, credentials."""
+"""The source of repositories in the cloud, on a real server of S3's protocol: faults, uploads, credentials."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.backends import onnx_models
-from tests.cloud_servers import BUCKET, KEYS, Answer, FaultyProxy, S3Server, refuse
+from tests.cloud_servers import BUCKET, KEYS, Answer, Fault, FaultyProxy, S3Server, refuse
 from tpy import limits
 from tpy.errors import Unavailable
 from tpy.units import NS_PER_MS, NS_PER_S
 from tpy_control.core.scan import ModelLocation
 from tpy_control.sources import CloudEnvironment
-from tpy_control.sources.cloud import copies
 
 from .clouds import SECRETS, address, affine, opened, scan_of
 from .repositories import AFFINE_CONFIG
@@ -243,41 +242,6 @@ async def test_credentials_in_a_file_are_read_again(
     assert not any(secret in caplog.text + error.value.message for secret in ("sEcReT", "tOkEn"))
 
 
-@pytest.mark.parametrize("calls", range(5))
-async def test_a_crash_in_the_middle_leaves_no_copy_that_serves(
-    s3: S3Server, proxy: FaultyProxy, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int
-) -> None:
-    """The process ends after so many renames: the manifest without the files, the files, the manifest with them."""
-    affine(s3, prefix, "m", 2)
-    left = [calls]
-
-    def replace(source: Path, target: Path) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError("the power fails")
-        os.rename(source, target)
-
-    monkeypatch.setattr(copies.os, "replace", replace)
-    async with opened(proxy.host, prefix, tmp_path) as source:
-        scan = await scan_of(source)
-        assert bool(scan.error) == (calls < 4)
-    monkeypatch.undo()
-    proxy.fault = refuse(503, "SlowDown")
-    async with opened(proxy.host, prefix, tmp_path) as source:
-        if calls < 4:
-            with pytest.raises(Unavailable):
-                await source.list_models()
-        else:
-            assert not (await scan_of(source)).error
-    proxy.fault = None
-    del proxy.requests[:]
-    async with opened(proxy.host, prefix, tmp_path) as source:
-        scan = await scan_of(source)
-        assert not scan.error
-        assert (scan.directory / "1/model.onnx").read_bytes() == onnx_models.affine(2, 0)
-    assert len([path for path in proxy.requests if "list-type" not in path]) == (2 if calls < 4 else 0)
-
-
 async def test_throttling_is_waited_out(s3: S3Server, proxy: FaultyProxy, prefix: str, tmp_path: Path) -> None:
     affine(s3, prefix, "m", 2)
     seen: set[str] = set()
@@ -293,41 +257,6 @@ async def test_throttling_is_waited_out(s3: S3Server, proxy: FaultyProxy, prefix
     assert len(seen) >= 3
 
 
-async def test_a_copy_that_was_touched_is_fetched_again_after_a_restart(s3: S3Server, prefix: str, tmp_path: Path) -> None:
-    affine(s3, prefix, "m", 2)
-    async with opened(s3.host, prefix, tmp_path) as source:
-        directory = (await scan_of(source)).directory
-    good = (directory / "1/model.onnx").read_bytes()
-    (directory / "1/model.onnx").write_bytes(bytes(len(good)))
-    (directory / "1/planted.py").write_text("not of the repository")
-    async with opened(s3.host, prefix, tmp_path) as source:
-        await scan_of(source)
-        assert (directory / "1/model.onnx").read_bytes() == good
-        assert not (directory / "1/planted.py").exists()
-
-
-async def test_two_servers_do_not_share_a_directory(s3: S3Server, prefix: str, tmp_path: Path) -> None:
-    affine(s3, prefix, "m", 2)
-    async with opened(s3.host, prefix, tmp_path) as source, opened(s3.host, prefix, tmp_path) as other:
-        await source.list_models()
-        with pytest.raises(Unavailable, match="is used by another server"):
-            await other.list_models()
-
-
-async def test_the_copies_have_no_more_bytes_than_they_may(s3: S3Server, prefix: str, tmp_path: Path) -> None:
-    for name in ("a", "b", "c"):
-        s3.put(f"{prefix}/{name}/1/data", os.urandom(1000))
-    async with opened(s3.host, prefix, tmp_path, bytes_max=2500) as source:
-        scans = {name: await scan_of(source, name) for name in ("a", "b")}
-        source.prepared(scans["a"].directory, is_used=False)
-        source.prepared(scans["b"].directory, is_used=True)
-        assert not (await scan_of(source, "c")).error
-        assert not scans["a"].directory.exists(), "the one that is not used made room"
-        refused = await scan_of(source, "a")
-        assert "do not fit" in refused.error
-        assert "--repository-cache-byte-size" in refused.error
-
-
 async def test_a_key_that_is_no_path_hides_no_other_model(s3: S3Server, prefix: str, tmp_path: Path) -> None:
     affine(s3, prefix, "good", 2)
     s3.put(f"{prefix}/bad/1/../../../evil", "x")
@@ -336,6 +265,80 @@ async def test_a_key_that_is_no_path_hides_no_other_model(s3: S3Server, prefix: 
         await source.list_models()
         location = ModelLocation(address(s3.host, prefix), "good")
         assert (await source.fingerprints([location]))[0] == (await scan_of(source, "good")).fingerprint
+
+
+def answering(content: bytes) -> Fault:
+    """All requests are answered with this, as by a proxy on the way that has a page to show."""
+
+    def fault(path: str, answer: Answer) -> None:
+        answer.status, answer.content = 200, content
+
+    return fault
+
+
+async def test_an_answer_that_is_no_listing_removes_no_model(
+    s3: S3Server, proxy: FaultyProxy, prefix: str, tmp_path: Path
+) -> None:
+    affine(s3, prefix, "m", 2)
+    async with opened(proxy.host, prefix, tmp_path) as source:
+        scan = await scan_of(source)
+        for page in (b"<html>Welcome!</html>", b"", b"{}"):
+            proxy.fault = answering(page)
+            assert await source.list_models() == [scan.location], page
+            assert await source.fingerprints([scan.location]) == [scan.fingerprint], page
+            assert not (await source.scan(scan.location, config_name="")).error, page  # type: ignore[union-attr]
+            proxy.fault = None
+            await source.list_models()
+            proxy.fault = answering(page)  # only now
+            assert await source.fingerprints([scan.location]) == [scan.fingerprint], page
+            proxy.fault = None
+            await source.list_models()
+            proxy.fault = answering(page)
+            assert await source.scan(scan.location, config_name="") is not None, page
+            proxy.fault = None
+        assert await source.list_models() == [scan.location]
+        s3.delete(f"{prefix}/m/")
+        assert await source.list_models() == [], "but it is believed when the objects are gone"
+    proxy.fault = answering(b"{}")
+    async with opened(proxy.host, prefix, tmp_path / "2") as source:
+        with pytest.raises(Unavailable, match="the answer of the endpoint is no listing: check"):
+            await source.list_models()
+
+
+async def test_a_provider_without_etags(s3: S3Server, proxy: FaultyProxy, prefix: str, tmp_path: Path) -> None:
+    affine(s3, prefix, "m", 2)
+
+    def fault(path: str, answer: Answer) -> None:
+        answer.content = re.sub(rb"<ETag>[^<]*</ETag>", b"", answer.content)
+
+    proxy.fault = fault
+    async with opened(proxy.host, prefix, tmp_path) as source:
+        scan = await scan_of(source)
+    assert not scan.error
+    assert (scan.directory / "1/model.onnx").read_bytes() == onnx_models.affine(2, 0)
+
+
+async def test_a_listing_without_an_end(
+    s3: S3Server, proxy: FaultyProxy, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MODEL_FILES_MAX", 1500)
+    affine(s3, prefix, "m", 2)
+    pages: list[str] = []
+
+    def fault(path: str, answer: Answer) -> None:
+        if "list-type" in path and "m%2F" in path:
+            pages.append(path)
+            more = f"<IsTruncated>true</IsTruncated><NextContinuationToken>{len(pages)}</NextContinuationToken>"
+            date = "<LastModified>2026-01-01T00:00:00Z</LastModified>"
+            keys = (f"{prefix}/m/{len(pages)}/{number}" for number in range(1000))
+            objects = "".join(f"<Contents><Key>{key}</Key>{date}<Size>1</Size></Contents>" for key in keys)
+            answer.status = 200
+            answer.content = f"<ListBucketResult>{more}{objects}</ListBucketResult>".encode()
+
+    proxy.fault = fault
+    async with opened(proxy.host, prefix, tmp_path) as source:
+        assert "there are more than 1500 objects" in (await scan_of(source)).error
+    assert len(pages) < 10
 
 
 async def test_tls_with_an_authority_of_ones_own(

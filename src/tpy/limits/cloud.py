@@ -37,6 +37,9 @@ CLOUD_RETRY_S_MAX: Final = 20
 CLOUD_LIST_S_MAX: Final = 60
 """One listing of a repository: 100,000 objects are a hundred requests, of a tenth of a second."""
 
+CLOUD_OBJECTS_MAX: Final = 1_000_000
+"""Objects of a repository, some 400 bytes of memory each while it is listed: a bucket that is not only a repository has more."""
+
 CLOUD_TRIES_MAX: Final = 3
 """Downloads of an object that came shorter than it is, with another checksum, or changed meanwhile."""
 

@@ -20,6 +20,7 @@ from tpy_control.sources.cloud.credentials import Access, KeyPair
 from tpy_control.sources.cloud.errors import CloudError, CloudErrorKind, about, translate
 
 if TYPE_CHECKING:
+    from obstore import GetOptions
     from obstore.store import AzureStore, GCSStore, S3Store
 
 _INSTALL = "repositories in the cloud need the package obstore, which comes with tpy's extra 'cloud': pip install obstore"
@@ -55,17 +56,28 @@ class Bucket:
         self._anonymous: bool | None = None if access.may_be_public else False
         """None: not known yet whether everybody may read."""
 
-    def folders(self) -> list[str]:
-        """The names of the folders in the repository, sorted; hidden ones are left out."""
+    def folders(self, known: str = "") -> list[str]:
+        """The names of the folders in the repository, sorted; hidden ones are left out. An empty listing is believed only if
+        `known`, the path of a file that was there, is gone, too: AWAY otherwise. Whatever answers 200 may be no provider."""
         self._settle_credentials()
         with self._translated():
             found = self._store.list_with_delimiter(self.address.prefix or None)
         names = (path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
-        return sorted(name for name in names if not name.startswith("."))
+        folders = sorted(name for name in names if not name.startswith("."))
+        if not folders:
+            self._require_gone(known)
+        return folders
 
-    def objects(self, folder: str = "", *, check: Callable[[], None] = lambda: None) -> list[CloudObject]:
-        """The objects of a folder of the repository, or of all of it; paths are relative to the repository. `check` is called
-        again and again, and may raise."""
+    def objects(
+        self,
+        folder: str = "",
+        *,
+        known: str = "",
+        objects_max: int = limits.CLOUD_OBJECTS_MAX,
+        check: Callable[[], None] = lambda: None,
+    ) -> list[CloudObject]:
+        """The objects of a folder of the repository, or of all of it; paths are relative to the repository. REFUSED for more than
+        `objects_max`; `known` as in `folders`. `check` is called again and again, and may raise."""
         prefix = self.address.key(folder)
         start = len(self.address.prefix) + 1 if self.address.prefix else 0
         found: list[CloudObject] = []
@@ -82,14 +94,36 @@ class Bucket:
                     )
                     for one in chunk
                 )
+                if len(found) > objects_max:
+                    raise about(self.address, f"there are more than {objects_max} objects", CloudErrorKind.REFUSED, key=prefix)
+        if not found:
+            self._require_gone(known)
         return [one for one in found if not any(is_ignored(part) for part in one.path.split("/"))]
 
+    def _require_gone(self, path: str) -> None:
+        """Raise AWAY unless there is no object of this path any more, or the path is ""."""
+        if not path:
+            return
+        key = self.address.key(path)
+        try:
+            with self._translated(key):
+                self._store.head(key)
+        except CloudError as error:
+            if error.kind is CloudErrorKind.CHANGED:
+                return
+        cause = "the answer is an empty listing, but objects are not gone: check the endpoint, and proxies on the way"
+        raise about(self.address, cause, CloudErrorKind.AWAY, key=key)
+
     def read(self, path: str, etag: str, start: int, end: int) -> bytes:
-        """The bytes from `start` to `end` of an object that has this etag; CHANGED for another etag, BROKEN for fewer bytes."""
+        """The bytes from `start` to `end` of an object that has this etag ("": the provider tells none); CHANGED for another
+        etag, BROKEN for fewer bytes."""
         key = self.address.key(path)
         with self._translated(key):
-            result = self._store.get(key, options={"range": (start, end), "if_match": f'"{etag}"' if etag else None})
-            if _bare(result.meta["e_tag"]) != etag:
+            options: GetOptions = {"range": (start, end)}
+            if etag:
+                options["if_match"] = f'"{etag}"'
+            result = self._store.get(key, options=options)
+            if etag and _bare(result.meta["e_tag"]) != etag:
                 raise about(self.address, "the object has changed meanwhile", CloudErrorKind.CHANGED, key=key)
             content = bytes(result.bytes())
         if len(content) != end - start:

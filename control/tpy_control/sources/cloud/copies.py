@@ -114,6 +114,14 @@ class LocalCopies:
         repository = folder_name(address)
         return sorted(key.name for key, one in self._manifests.items() if key.repository == repository and one.complete)
 
+    def some_file(self, address: CloudAddress, name: str = "") -> str:
+        """The path of a file in the repository, of this model or of any, of which there is a complete copy; "" without one."""
+        repository = folder_name(address)
+        for key, manifest in list(self._manifests.items()):
+            if key.repository == repository and name in ("", key.name) and manifest.complete and manifest.files:
+                return f"{key.name}/{manifest.files[0].path}"
+        return ""
+
     def listing(self, address: CloudAddress, name: str) -> ModelListing | None:
         """The listing that the complete copy of a model is of; None without one. A copy of an earlier run of the server is
         verified."""
@@ -123,15 +131,20 @@ class LocalCopies:
         return manifest.listing if manifest is not None and manifest.complete else None
 
     def have(self, address: CloudAddress, name: str) -> Mapping[str, LocalFile]:
-        """The files of a copy, by path. Those of an earlier run that are not what their digest says any more are left out, and
-        what is not in the manifest is removed."""
+        """The files of a copy, by path, as far as they are there: whoever cleans temporary folders may have removed some. Of
+        an earlier run, files that are not what their digest says are left out, and what is not in the manifest is removed."""
         key = CopyKey(folder_name(address), name)
         manifest = self._manifests.get(key)
-        if manifest is not None and key in self._unverified:
-            manifest = self._verified(key, manifest)
-            self._manifests[key] = manifest
+        if manifest is None:
+            return {}
+        if key in self._unverified:
+            found = self._verified(key, manifest)
             self._unverified.discard(key)
-        return {} if manifest is None else {file.path: file for file in manifest.files}
+        else:
+            found = _remaining(self._folder(key), manifest)
+        if found is not manifest:
+            self._manifests[key] = found
+        return {file.path: file for file in found.files}
 
     def make_room(self, address: CloudAddress, name: str, size_bytes: int, protected: Collection[CopyKey]) -> Sequence[str]:
         """Remove copies that are not `protected`, the longest unused first, until a copy of this size fits; returns their names.
@@ -162,7 +175,11 @@ class LocalCopies:
         with self._mutex:
             self._uses += 1
             folder = self.directory / folder_name(address) / "parts" / f"{self._uses}"
-        folder.mkdir(parents=True)
+        try:
+            folder.mkdir(parents=True)
+        except OSError:
+            self.discard_parts(address, name, folder)
+            raise
         return folder
 
     def commit(
@@ -172,7 +189,8 @@ class LocalCopies:
         `parts`/N."""
         key = CopyKey(folder_name(address), name)
         folder = self.root(address) / name
-        have = self.have(address, name)
+        manifest = self._manifests.get(key)
+        have = {} if manifest is None else {file.path: file for file in manifest.files}
         kept = [have[path] for path in plan.keep]
         self._write(key, Manifest(address=address.text, listing=listing, files=tuple(kept), complete=False))
         folder.mkdir(parents=True, exist_ok=True)
@@ -198,8 +216,11 @@ class LocalCopies:
         """Note that a copy was used just now."""
         key = CopyKey(folder_name(address), name)
         self._touch(key)
-        if self.keep and key in self._manifests:
-            os.utime(self._manifest_file(key))
+        if self.keep and (manifest := self._manifests.get(key)) is not None:
+            try:
+                os.utime(self._manifest_file(key))
+            except FileNotFoundError:
+                self._write(key, manifest)
 
     def give_back(self, used: Collection[CopyKey], gone: Collection[CopyKey]) -> None:
         """Remove the copies that are not used, unless they are kept for another time: of those only the ones whose models are
@@ -223,7 +244,7 @@ class LocalCopies:
         return sum(manifest.size_bytes for manifest in list(self._manifests.values()))
 
     def _verified(self, key: CopyKey, manifest: Manifest) -> Manifest:
-        folder = self.directory / key.repository / "models" / key.name
+        folder = self._folder(key)
         sound = tuple(file for file in manifest.files if _is_sound(folder, file))
         listed = {file.path for file in sound}
         try:
@@ -239,6 +260,9 @@ class LocalCopies:
     def _touch(self, key: CopyKey) -> None:
         self._uses += 1
         self._last_used[key] = self._uses
+
+    def _folder(self, key: CopyKey) -> Path:
+        return self.directory / key.repository / "models" / key.name
 
     def _manifest_file(self, key: CopyKey) -> Path:
         return self.directory / key.repository / f"{key.name}.json"
@@ -258,7 +282,7 @@ class LocalCopies:
         self._last_used.pop(key, None)
         self._unverified.discard(key)
         self._manifest_file(key).unlink(missing_ok=True)
-        shutil.rmtree(self.directory / key.repository / "models" / key.name, ignore_errors=True)
+        shutil.rmtree(self._folder(key), ignore_errors=True)
 
 
 def folder_name(address: CloudAddress) -> str:
@@ -299,6 +323,23 @@ def _is_sound(folder: Path, file: LocalFile) -> bool:
     path = folder / file.path
     try:
         return path.stat().st_size == file.size_bytes and digest_file(path, _DIGEST) == file.digest
+    except OSError:
+        return False
+
+
+def _remaining(folder: Path, manifest: Manifest) -> Manifest:
+    """The manifest without the files that are not there; not complete where something of it is missing."""
+    files = tuple(file for file in manifest.files if _is_there(folder, file))
+    complete = manifest.complete and len(files) == len(manifest.files)
+    complete = complete and all((folder / wanted).is_dir() for wanted in manifest.listing.folders)
+    if complete == manifest.complete and len(files) == len(manifest.files):
+        return manifest
+    return msgspec.structs.replace(manifest, files=files, complete=complete)
+
+
+def _is_there(folder: Path, file: LocalFile) -> bool:
+    try:
+        return (folder / file.path).stat().st_size == file.size_bytes
     except OSError:
         return False
 

@@ -132,6 +132,8 @@ def _connection(address: CloudAddress, text: str, name: str) -> str:
         return f"the name of {host} cannot be resolved: check the endpoint, the region and DNS"
     if "ConnectionRefused" in text:
         return f"{host} refuses the connection: check the endpoint"
+    if "invalid list response" in text:
+        return f"the answer of {host} is no listing: check the endpoint, and proxies on the way"
     if re.search(r"certificate|UnknownIssuer|TLS|tls handshake", text):
         return (
             f"TLS with {host} failed: check that the endpoint is https, and its certificate; "

@@ -20,6 +20,10 @@ class Locks(Generic[_K]):
     def __len__(self) -> int:
         return len(self._locks)
 
+    def __contains__(self, key: _K) -> bool:
+        """Returns True if somebody holds this lock, or waits for it."""
+        return key in self._locks
+
     @asynccontextmanager
     async def held(self, key: _K) -> AsyncIterator[None]:
         """Holds the lock of a key."""

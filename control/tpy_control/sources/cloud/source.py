@@ -6,6 +6,7 @@ loaded. The log says it once when that begins, and once when it is over.
 
 from __future__ import annotations
 
+import enum
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +40,12 @@ _T = TypeVar("_T")
 
 _OF_CREDENTIALS: Final = (400, 401, 403)
 """The statuses of answers that other credentials may change; S3 says 400 of a token that has expired."""
+
+
+class _Awaited(enum.Enum):
+    """Stands for a result that is not there yet."""
+
+    HERE = enum.auto()
 
 
 class CloudOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +101,9 @@ class CloudSource(RepositorySource):
         roots = [self._copies.root(one.address) for one in self._repositories.values()]
         self._disk = DiskRepositories(roots, check=anyio.from_thread.check_cancelled)
         self._locks = Locks[ModelLocation]()
-        self._ahead: dict[ModelLocation, ModelListing | CloudError | None] = {}
-        """The results of `prefetch` that no scan has used yet."""
+        self._ahead: dict[ModelLocation, ModelListing | CloudError | _Awaited | None] = {}
+        """The results of `prefetch` that no scan has used yet, and the locations that it has before it. Each is for one scan: a
+        later one asks the provider."""
         self._being_prepared: set[CopyKey] = set()
         self._used: set[CopyKey] = set()
         self._is_open = False
@@ -140,10 +148,14 @@ class CloudSource(RepositorySource):
         """Download models that are about to be scanned, some at a time."""
         waiting = iter(locations)
         self._being_prepared.update(map(self._key, locations))
+        # What a scan has begun with, it does itself.
+        self._ahead.update({location: _Awaited.HERE for location in locations if location not in self._locks})
 
         async def work() -> None:
             for location in waiting:
                 async with self._locks.held(location):
+                    if self._ahead.get(location) is not _Awaited.HERE:
+                        continue  # a scan came first
                     try:
                         self._ahead[location] = await self._update(location)
                     except CloudError as error:
@@ -158,7 +170,9 @@ class CloudSource(RepositorySource):
         self._being_prepared.add(self._key(location))
         async with self._locks.held(location):
             try:
-                listing = self._ahead.pop(location) if location in self._ahead else await self._update(location)
+                listing = self._ahead.pop(location, _Awaited.HERE)
+                if listing is _Awaited.HERE:
+                    listing = await self._update(location)
                 if isinstance(listing, CloudError):
                     raise listing
             except CloudError as error:
@@ -236,7 +250,8 @@ class CloudSource(RepositorySource):
         before: CloudError | None = None
         while True:
             try:
-                names = await self._ask(repository, repository.bucket.folders, self._seconds_for_listing(repository, deadline_ns))
+                folders = functools.partial(repository.bucket.folders, self._copies.some_file(repository.address))
+                names = await self._ask(repository, folders, self._seconds_for_listing(repository, deadline_ns))
                 break
             except CloudError as error:
                 has_copies = repository.names is not None or self._use_copies(repository, error)
@@ -289,7 +304,8 @@ class CloudSource(RepositorySource):
                 _log.error("python-based backends are not updated: %(reason)s", {"reason": error.text})
 
     async def _list_all(self, repository: _Repository) -> None:
-        objects = functools.partial(repository.bucket.objects, check=anyio.from_thread.check_cancelled)
+        known = self._copies.some_file(repository.address)
+        objects = functools.partial(repository.bucket.objects, known=known, check=anyio.from_thread.check_cancelled)
         try:
             found = await self._ask(repository, objects, limits.CLOUD_LIST_S_MAX)
         except CloudError as error:
@@ -308,7 +324,13 @@ class CloudSource(RepositorySource):
 
     async def _list_one(self, repository: _Repository, name: str) -> ModelListing:
         """The listing of one model; empty if it is gone."""
-        objects = functools.partial(repository.bucket.objects, name, check=anyio.from_thread.check_cancelled)
+        objects = functools.partial(
+            repository.bucket.objects,
+            name,
+            known=self._copies.some_file(repository.address, name),
+            objects_max=limits.MODEL_FILES_MAX,
+            check=anyio.from_thread.check_cancelled,
+        )
         try:
             found = await self._ask(repository, objects, limits.CLOUD_LIST_S_MAX)
         except CloudError as error:
