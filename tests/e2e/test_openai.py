@@ -17,6 +17,7 @@ from tests.docs.pages import ROOT
 
 from .repositories import ModelFolder
 from .server import ServerProcess
+from .test_platforms import call
 from .waiting import wait_until
 
 EXAMPLES = ROOT / "docs" / "examples" / "openai" / "models"
@@ -81,6 +82,20 @@ class TritonPythonModel:
             sender.send(flags=1)
 """
 
+CHATTING_CONFIG = """
+backend: "python"
+input [ { name: "messages" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]
+"""
+CHATTING = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        texts = [pb_utils.get_input_tensor_by_name(each, "messages").as_numpy() for each in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text)]) for text in texts]
+"""
+
 
 def port_of(server: ServerProcess) -> str:
     return f"http://{server.address('OpenAI HTTPService')}"
@@ -97,6 +112,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, log: Path) -> Iterator[Serv
     ModelFolder(repository, "endless").config(ENDLESS_CONFIG.replace("LOG", str(log))).python(ENDLESS)
     ModelFolder(repository, "plain").identity()
     ModelFolder(repository, "caller").config(CALLER_CONFIG).python(CALLER)
+    ModelFolder(repository, "chatting").config(CHATTING_CONFIG).python(CHATTING)
     with ServerProcess("--allow-openai=true", repositories=[EXAMPLES, repository]) as running:
         yield running
 
@@ -108,7 +124,7 @@ def client(server: ServerProcess) -> Iterator[OpenAI]:
 
 
 def test_the_models_that_take_text(client: OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["caller", "embedder", "endless", "writer"]
+    assert [model.id for model in client.models.list()] == ["caller", "chatting", "embedder", "endless", "writer"]
     assert client.models.retrieve("writer").object == "model"
     for name in ("plain", "nobody"):
         with pytest.raises(NotFoundError, match=f"The model '{name}' does not exist") as caught:
@@ -278,12 +294,30 @@ def test_bad_requests(server: ServerProcess, path: str, body: bytes | dict[str, 
     assert error["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize("depth", [100, 300, 950, 100_000])
+def test_documents_that_are_nested_deeply(server: ServerProcess, depth: int) -> None:
+    nested = "[" * depth + "]" * depth
+    user = '{"role": "user", "content": "a"}'
+    assistant = f'{{"role": "assistant", "tool_calls": [{{"function": {{"arguments": {json.dumps(nested)}}}}}]}}'
+    bodies = [("completions", f'{{"model": "writer", "prompt": "a", "max_tokens": 1, "more": {nested}}}')]
+    for name in ("writer", "chatting"):
+        for tools in ("[]", f'[{{"a": {nested}}}]'):
+            body = f'{{"model": "{name}", "max_tokens": 1, "messages": [{user}, {assistant}], "tools": {tools}}}'
+            bodies.append(("chat/completions", body))
+    for path, body in bodies:
+        status, answer, _ = call(server.address("OpenAI HTTPService"), f"/v1/{path}", body.encode())
+        if status != 200:
+            assert (status, depth > 500) == (400, True)
+            assert re.search("nested too deeply|recursion", json.loads(answer)["error"]["message"])
+
+
 def test_unknown_paths_and_methods(server: ServerProcess) -> None:
     for method, path, status in (("GET", "/v1/nothing", 404), ("GET", "/v1/completions", 405), ("GET", "/v2/models/writer", 404)):
         with pytest.raises(HTTPError) as caught:
             urllib.request.urlopen(urllib.request.Request(port_of(server) + path, method=method), timeout=30)
         assert caught.value.code == status
-        assert json.loads(caught.value.read())["error"]["type"] == "invalid_request_error"
+        error = json.loads(caught.value.read())["error"]
+        assert (error["type"], error["code"]) == ("invalid_request_error", None)
 
 
 def test_keys_and_templates_with_frontend_processes(tmp_path: Path) -> None:

@@ -50,6 +50,14 @@ async def ask(path: str, body: object = None, model: ModelDescription = MATRIX) 
     return answer.status, answer.document, given
 
 
+def nested(depth: int) -> list[object]:
+    """A list in a list in a list."""
+    found: list[object] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
 @pytest.mark.parametrize(
     ("model", "body", "shapes", "predictions"),
     [
@@ -91,6 +99,8 @@ async def test_rows(model: ModelDescription, body: object, shapes: list[tuple[in
             PAIR, {"instances": [1, 2]}, "the model has 2 inputs, so a row is an object with the members A, S", id="which?"
         ),
         pytest.param(PAIR, {"inputs": {"A": [1], "S": [{"b64": "?"}]}}, "input 'S': b64", id="not base64"),
+        pytest.param(MATRIX, {"instances": nested(300)}, "the rows are nested too deeply", id="deep"),
+        pytest.param(PAIR, {"inputs": {"S": nested(900), "A": [1]}}, "the rows are nested too deeply", id="deeper"),
         pytest.param(MATRIX, {"instances": [" " * 5_000_000]}, "/v2/models/NAME/infer takes more", id="large"),
     ],
 )

@@ -49,6 +49,7 @@ TRTLLM = describe(
         "stop_words": (DataType.BYTES, (-1, -1)),
         "temperature": (DataType.FP32, (-1, 1)),
         "random_seed": (DataType.UINT64, (-1, 1)),
+        "ignore_eos": (DataType.BOOL, (-1, 1)),
     }
 )
 PLAIN = describe({"text_input": (DataType.BYTES, (1,))})
@@ -96,7 +97,15 @@ def test_settings_as_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "problem"), [({"temperature": "warm"}, "'temperature': warm is not"), ({"seed": -1}, "'random_seed': -1 is not")]
+    ("settings", "problem"),
+    [
+        ({"temperature": "warm"}, "'temperature': warm is not"),
+        ({"temperature": "0.5"}, "'temperature': 0.5 is not"),
+        ({"temperature": [None]}, "'temperature': .*None.* is not"),
+        ({"seed": -1}, "'random_seed': -1 is not"),
+        ({"seed": 1.5}, "'random_seed': 1.5 is not"),
+        ({"ignore_eos": "no"}, "'ignore_eos': no is not"),
+    ],
 )
 def test_settings_that_an_input_does_not_take(settings: dict[str, object], problem: str) -> None:
     with pytest.raises(InvalidArgument, match=problem):

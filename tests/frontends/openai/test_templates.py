@@ -48,6 +48,7 @@ def test_tools_and_their_calls() -> None:
         "{{ ''.__class__.__mro__[1].__subclasses__() }}",
         "{{ messages.append(1) }}",
         "{{ 1 / 0 }}",
+        "{% macro again(n) %}{{ again(n) }}{% endmacro %}{{ again(1) }}",
     ],
 )
 def test_templates_that_refuse_or_try_to_leave(text: str) -> None:

@@ -93,8 +93,11 @@ def _v2_request(body: Body, description: ModelDescription) -> bytes:
     if type(document) is not dict:
         raise InvalidArgument(_BODY)
     columns = _columns(document, description)
-    inputs = [_tensor(described, columns[described.name]) for described in description.inputs if described.name in columns]
-    return orjson.dumps({"inputs": inputs})
+    try:
+        inputs = [_tensor(described, columns[described.name]) for described in description.inputs if described.name in columns]
+        return orjson.dumps({"inputs": inputs})
+    except (RecursionError, orjson.JSONEncodeError):
+        raise InvalidArgument("the rows are nested too deeply") from None
 
 
 def _columns(document: Mapping[str, object], description: ModelDescription) -> dict[str, object]:

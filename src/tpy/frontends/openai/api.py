@@ -101,12 +101,14 @@ class OpenAiApi:
         body, settings = await self._read(request, requests.ChatRequest)
         requests.check(body)
         model = self._resolve(request, body.model, embeddings=False)
-        messages = requests.conversation_of(body.messages)
+        with requests.bounded_depth():
+            messages = requests.conversation_of(body.messages)
         tools = None if body.tool_choice == "none" else body.tools
         form = form_of(model.description.name, self._parameters(model), self._tool_call_parser) if tools else None
         takes_chat = models.MESSAGES in model.description.input_by_name
         if takes_chat:
-            text = orjson.dumps({"messages": messages, "tools": tools} if tools else messages).decode()
+            with requests.bounded_depth():
+                text = msgspec.json.encode({"messages": messages, "tools": tools} if tools else messages).decode()
         else:
             text = await self._prompt(model, messages, tools)
             model = self._resolve(request, body.model, embeddings=False)  # there was time for another copy
@@ -146,7 +148,8 @@ class OpenAiApi:
     ) -> HttpReply | StreamReply:
         chat = isinstance(body, requests.ChatRequest)
         answer = Answer(model=body.model, created=self._endpoint.clock.wall_ms() // 1000, chat=chat)
-        asks = [models.generation(model.description, prompt) for prompt in prompts]
+        with requests.bounded_depth():
+            asks = [models.generation(model.description, prompt) for prompt in prompts]
         with ExitStack() as stack:
             begun = self._begin_all(request, model, asks, stack)
             if not body.stream:

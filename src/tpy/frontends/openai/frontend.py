@@ -15,7 +15,7 @@ from werkzeug.exceptions import HTTPException
 
 from tpy import limits
 from tpy.clock import Clock
-from tpy.errors import NotFound, TpyError
+from tpy.errors import InvalidArgument
 from tpy.flag import Value, read_values
 from tpy.frontends.header_pattern import checked_pattern
 from tpy.frontends.http.app import Routes, bare_app, quart_response
@@ -96,7 +96,7 @@ def create_app(endpoint: InferEndpoint, *, options: Options) -> QuartTrio:
 
     async def refused(error: HTTPException) -> Response:
         status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR
-        reply = error_reply(NotFound(error.name) if status == HTTPStatus.NOT_FOUND else TpyError(error.name))
+        reply = error_reply(InvalidArgument(error.name))
         return quart_response(app, msgspec.structs.replace(reply, status=status))
 
     app.register_error_handler(HTTPException, refused)

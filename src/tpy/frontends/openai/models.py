@@ -104,12 +104,23 @@ def _tensor(described: TensorDescription, value: object) -> Tensor:
                 (each if isinstance(each, str) else json.dumps(each)).encode("utf-8", "surrogatepass") for each in elements
             ]
         else:
+            if not all(_is_value(each, described.datatype) for each in elements):
+                raise ValueError
             array = np.array(elements, described.datatype.numpy)
         return Tensor(described.name, described.datatype, array.reshape(shape))
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgument(
             f"'{described.name}': {echo(str(value))} is not a value of type {described.datatype.value}"
         ) from None
+
+
+def _is_value(value: object, datatype: DataType) -> bool:
+    """Returns False for what NumPy would take and make something else of: half a number, a text, null."""
+    if datatype is DataType.BOOL:
+        return isinstance(value, bool)
+    if isinstance(value, float) and np.issubdtype(datatype.numpy, np.integer):
+        return value.is_integer()
+    return isinstance(value, int | float)
 
 
 class Reader:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -147,6 +149,15 @@ def check(request: CompletionRequest | ChatRequest) -> None:
 def settings_of(document: dict[str, Any]) -> dict[str, Any]:
     """The members for the model: those of OpenAI's API and any others."""
     return {name: value for name, value in document.items() if name not in _NO_SETTINGS and value is not None}
+
+
+@contextmanager
+def bounded_depth() -> Iterator[None]:
+    """Raises InvalidArgument for documents that are nested too deeply to be handled within the block."""
+    try:
+        yield
+    except RecursionError:
+        raise InvalidArgument("the body is nested too deeply") from None
 
 
 def conversation_of(messages: list[Message]) -> list[dict[str, Any]]:

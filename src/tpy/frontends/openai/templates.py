@@ -17,6 +17,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tpy import limits
 from tpy.errors import InvalidArgument, TpyError, Unsupported
 
+_REFUSALS = (jinja2.TemplateError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RuntimeError)
+"""The exceptions of a template that runs; RuntimeError is of recursion without an end."""
+
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
@@ -35,7 +38,7 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
             raise Unsupported(f"the chat template is not Jinja: {error.message} (line {error.lineno})") from None
         try:
             return template.render(messages=messages, tools=tools, documents=None, add_generation_prompt=True, **self.tokens)
-        except (jinja2.TemplateError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError) as error:
+        except _REFUSALS as error:
             raise InvalidArgument(f"the chat template refuses the messages: {error}") from None
 
 
