@@ -199,7 +199,7 @@ leaks: $(SETUP) ## 200,000 requests and what is left of them
 
 INTEROP := aiperf client model-analyzer tritony
 INTEROP_SETUP := $(patsubst %,.interop/%/.setup,$(INTEROP))
-.interop/client/.setup: INTEROP_PACKAGES := 'tritonclient[all]' pillow
+.interop/client/.setup: INTEROP_PACKAGES := 'tritonclient[all]' pillow attrdict
 .interop/model-analyzer/.setup: INTEROP_PACKAGES := triton-model-analyzer
 .interop/%/.setup: INTEROP_PACKAGES = $*
 
