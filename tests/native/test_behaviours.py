@@ -183,6 +183,15 @@ def test_a_second_release_is_refused(make: Make, isolation: str) -> None:
     assert not model.logged("accepted")
 
 
+def test_an_output_of_a_response_that_is_gone_is_refused(make: Make, isolation: str) -> None:
+    model = make("keeps-an-output", isolation=isolation)
+    (result,) = model.instance().execute(model.request(2.0))
+    assert result.outputs[0].array.tolist() == [[2.0, 2.0]]
+    for function in ("TRITONBACKEND_OutputBuffer", "TRITONBACKEND_OutputBufferAttributes"):
+        assert model.logged(f"{function}: ")
+    assert not model.logged("accepted")
+
+
 def test_a_second_answer_is_refused_and_the_first_one_counts(make: Make, isolation: str) -> None:
     model = make("answers-twice", isolation=isolation)
     (result,) = model.instance().execute(model.request(2.0))

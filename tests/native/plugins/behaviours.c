@@ -29,6 +29,11 @@ static TRITONSERVER_Error* failure(const char* where) {
     return TRITONSERVER_ErrorNew(TRITONSERVER_ERROR_INVALID_ARG, text);
 }
 
+static void log_refusal(TRITONSERVER_Error* error) {
+    TRITONSERVER_LogMessage(TRITONSERVER_LOG_INFO, __FILE__, __LINE__, error == NULL ? "accepted" : TRITONSERVER_ErrorMessage(error));
+    TRITONSERVER_ErrorDelete(error);
+}
+
 static bool is(const State* state, const char* behaviour) { return strcmp(state->behaviour, behaviour) == 0; }
 
 static TRITONSERVER_Error* read_behaviour(TRITONBACKEND_Model* model, State* state) {
@@ -244,6 +249,20 @@ static void describe(TRITONBACKEND_Request* request, TRITONBACKEND_ModelInstance
     TRITONSERVER_ErrorDelete(TRITONBACKEND_ResponseSend(response, TRITONSERVER_RESPONSE_COMPLETE_FINAL, NULL));
 }
 
+static void use_output_of_deleted_response(TRITONBACKEND_Request* request) {
+    TRITONBACKEND_Response* response;
+    TRITONBACKEND_Output* output;
+    TRITONSERVER_BufferAttributes* attributes;
+    int64_t shape[] = {1, 2}, memory_id = 0;
+    TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
+    void* target;
+    TRITONBACKEND_ResponseNew(&response, request);
+    TRITONBACKEND_ResponseOutput(response, &output, "Y", TRITONSERVER_TYPE_FP32, shape, 2);
+    TRITONBACKEND_ResponseDelete(response);
+    log_refusal(TRITONBACKEND_OutputBuffer(output, &target, 8, &memory, &memory_id));
+    log_refusal(TRITONBACKEND_OutputBufferAttributes(output, &attributes));
+}
+
 static void execute_one(State* state, TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request) {
     if (is(state, "answers-late")) {
         in_thread(answer_late, request);
@@ -263,9 +282,11 @@ static void execute_one(State* state, TRITONBACKEND_ModelInstance* instance, TRI
     } else if (is(state, "releases-twice")) {
         answer(request, 0);
         release(request);
-        TRITONSERVER_Error* error = TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL);
-        TRITONSERVER_LogMessage(TRITONSERVER_LOG_INFO, __FILE__, __LINE__, error == NULL ? "accepted" : TRITONSERVER_ErrorMessage(error));
-        TRITONSERVER_ErrorDelete(error);
+        log_refusal(TRITONBACKEND_RequestRelease(request, TRITONSERVER_REQUEST_RELEASE_ALL));
+    } else if (is(state, "keeps-an-output")) {
+        use_output_of_deleted_response(request);
+        answer(request, 0);
+        release(request);
     } else if (is(state, "never-releases")) {
         answer(request, 0);
     } else if (is(state, "answers-twice")) {

@@ -24,6 +24,7 @@ enum {
     LIVE_REQUEST,
     RELEASED_REQUEST,
     LIVE_RESPONSE,
+    LIVE_OUTPUT,
     LIVE_FACTORY,
     LIVE_STATE,
     LIVE_STATISTICS,
@@ -179,6 +180,7 @@ typedef struct {
 } Memory;
 
 typedef struct Output {
+    uint32_t live;
     struct Output* next;
     TRITONBACKEND_Response* response;
     DataType datatype;

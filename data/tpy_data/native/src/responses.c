@@ -27,6 +27,7 @@ void tpy_memory_let_go(Memory* memory) {
 Output* tpy_output_new(const char* name, DataType datatype, const int64_t* shape, uint32_t dims) {
     size_t length = strlen(name) + 1;
     Output* output = calloc(1, sizeof *output + dims * sizeof *shape + length);
+    output->live = LIVE_OUTPUT;
     output->datatype = datatype;
     output->dims = dims;
     memcpy(output->shape, shape, dims * sizeof *shape);
@@ -36,6 +37,7 @@ Output* tpy_output_new(const char* name, DataType datatype, const int64_t* shape
 
 void tpy_output_delete(Output* output) {
     tpy_memory_let_go(output->memory);
+    output->live = 0;
     free(output);
 }
 
@@ -149,10 +151,14 @@ Error* TRITONBACKEND_ResponseOutput(
 
 Error* TRITONBACKEND_OutputBuffer(
     TRITONBACKEND_Output* output, void** buffer, uint64_t size, TRITONSERVER_MemoryType* memory, int64_t* memory_id) {
+    *buffer = NULL;
+    REQUIRE((Output*)output, LIVE_OUTPUT);
     return buffer_of(&output->output, buffer, size, memory, memory_id);
 }
 
 Error* TRITONBACKEND_OutputBufferAttributes(TRITONBACKEND_Output* output, TRITONSERVER_BufferAttributes** attributes) {
+    *attributes = NULL;
+    REQUIRE((Output*)output, LIVE_OUTPUT);
     *attributes = &output->output.attributes;
     return NULL;
 }
