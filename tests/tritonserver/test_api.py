@@ -10,6 +10,7 @@ import logging
 import queue
 import re
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -331,6 +332,28 @@ def test_requests_leave_nothing_for_the_collector(repository: Path, tmp_path: Pa
         wait_until(lambda: len([each for each in gc.get_objects() if type(each).__name__ == "Call"]) <= 1)
     finally:
         gc.enable()
+        server.stop()
+
+
+def test_memory_does_not_grow_with_requests(repository: Path, tmp_path: Path) -> None:
+    """With the verbose log, whose lines no port of such a server shows, and whatever Python keeps for later."""
+    server = tritonserver.Server(model_repository=str(repository), log_file=str(tmp_path / "log"), log_verbose=6).start()
+    model = server.model("test")
+
+    def ask(times: int) -> int:
+        for _ in range(times):
+            inputs = {"fp16_input": numpy.ones((50, 1), numpy.float16), "text_input": ["a", "b"]}
+            for response in model.infer(inputs=inputs):
+                assert numpy.from_dlpack(response.outputs["fp16_output"]).shape == (50, 1)
+        return tracemalloc.get_traced_memory()[0]
+
+    ask(100)
+    tracemalloc.start()
+    try:
+        before = ask(300)  # what has a bound is full by then
+        assert ask(600) - before < 600 * 32
+    finally:
+        tracemalloc.stop()
         server.stop()
 
 

@@ -23,6 +23,7 @@ from json.encoder import encode_basestring
 from typing import TextIO
 
 from tpy.errors import InvalidArgument, Unavailable, Unsupported
+from tpy.limits import LOG_TAIL_LINES_MAX
 from tpy.messages import LogSettings
 from tpy.messages.server import LOG_FORMATS
 from tpy.telemetry.log_tail import KeepingFormatter, LogTail
@@ -185,10 +186,11 @@ def open_handler(file: str, stream: TextIO) -> logging.Handler:
 
 
 class LogController:
-    """Owns the handler of our loggers. One per process; `install` and `remove` are its lifetime. `tail` has the newest lines."""
+    """Owns the handler of our loggers. One per process; `install` and `remove` are its lifetime. `tail` has the newest lines, as
+    many as `kept_lines_max`."""
 
-    def __init__(self, settings: LogSettings, *, stream: TextIO | None = None) -> None:
-        self.tail = LogTail()
+    def __init__(self, settings: LogSettings, *, stream: TextIO | None = None, kept_lines_max: int = LOG_TAIL_LINES_MAX) -> None:
+        self.tail = LogTail(lines_max=kept_lines_max)
         self._filter = _Filter()
         self._settings = settings
         self._stream = stream

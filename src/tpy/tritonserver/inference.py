@@ -63,7 +63,7 @@ class InferenceRequest:
             model_name=self.model.name,
             model_version=None if self.model.version < 0 else self.model.version,
             id=self.request_id or "",
-            inputs=tuple(_input(name, value) for name, value in self.inputs.items()),
+            inputs=tuple([_input(name, value) for name, value in self.inputs.items()]),
             parameters=dict(self.parameters),
             sequence=SequencePosition(
                 correlation_id=self.correlation_id,

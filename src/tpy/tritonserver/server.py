@@ -81,7 +81,8 @@ class Server:
         repositories, flags, settings = repositories_of(self.options), flags_of(self.options), log_settings(self.options)
         if not repositories:
             raise InvalidArgumentError("Model repository must be specified.")
-        logs = None if settings is None else LogController(settings)
+        # No port of this server shows lines of the log.
+        logs = None if settings is None else LogController(settings, kept_lines_max=0)
         if logs is not None:
             logs.install()
         try:

@@ -132,7 +132,7 @@ class Tensor:
         if copy:
             raise BufferError("a tensor is given out without a copy")
         dtype = np.dtype(TO_MESSAGES[self.data_type].numpy)
-        return dlpack.capsule(self.data_ptr, tuple(map(int, self.shape)), dtype, (int(device[0]), device[1]), self)
+        return dlpack.capsule(self.data_ptr, _shape_of(self), dtype, (int(device[0]), device[1]), self)
 
     def __dlpack_device__(self) -> tuple[DLDeviceType, int]:
         """The device of the memory, in DLPack's numbers."""
@@ -222,11 +222,16 @@ def _as_bytes(array: Array) -> Array:
     return object_array(elements, array.shape)
 
 
+def _shape_of(tensor: Tensor) -> tuple[int, ...]:
+    # By way of a list: a tuple made of an iterator is cut to its size, and Python keeps the memory of 2,000 that were.
+    return tuple([int(extent) for extent in tensor.shape])
+
+
 def array_of(tensor: Tensor) -> Array:
     """The elements of a tensor in host memory, without a copy but for strings."""
     if tensor.memory_type is MemoryType.GPU:
         raise UnsupportedError(f"Conversion from {tensor.memory_type!r} to numpy array not supported.")
-    shape = tuple(map(int, tensor.shape))
+    shape = _shape_of(tensor)
     memory: Any = (ctypes.c_uint8 * tensor.size).from_address(tensor.data_ptr) if tensor.size else bytearray()
     if tensor.size:
         memory.owner = tensor.memory_buffer.owner

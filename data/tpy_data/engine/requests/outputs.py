@@ -37,11 +37,8 @@ class OutputSelection:
         if self._only is not None and len(outputs) == 1 and outputs[0].name == self._only:
             return tuple(outputs)  # the usual case: one output, and a caller who names outputs names this one
         made = {tensor.name: tensor for tensor in outputs}
-        return tuple(
-            self._to_caller(tensor)
-            for name in self._names
-            if (not requested or name in requested) and (tensor := made.get(name)) is not None
-        )
+        found = [made[name] for name in self._names if name in made and (not requested or name in requested)]
+        return tuple([self._to_caller(tensor) for tensor in found] if self._reshapes else found)
 
     def _to_caller(self, tensor: Tensor) -> Tensor:
         reshape = self._reshapes.get(tensor.name)
