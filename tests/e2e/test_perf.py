@@ -121,10 +121,12 @@ def test_requests_of_every_protocol_are_counted(measured: Measured, protocol: Se
     assert result["server_resident_bytes"] > 1_000_000
 
 
-def test_a_run_that_ends_while_it_warms_up_is_shown(measured: Measured) -> None:
-    result = measured("-m", "same", "--request-count", "30", "--warmup", "1")
-    assert result["requests"] > 0
-    assert result["errors"] == {}
+@pytest.mark.parametrize("warmup", [("--warmup-request-count", "7"), ("--warmup", "0.1")])
+@pytest.mark.parametrize("level", [("--concurrency", "3"), ("--rate", "500")])
+def test_a_warm_up_is_not_counted(measured: Measured, warmup: Sequence[str], level: Sequence[str]) -> None:
+    result = measured("-m", "same", "--request-count", "30", *warmup, *level)
+    assert (result["requests"], result["errors"]) == (30, {})
+    assert result["server_statistics"]["success"]["count"] == 30
 
 
 def test_a_rate_is_kept_and_the_files_are_written(server: ServerProcess, tmp_path: Path) -> None:
@@ -197,6 +199,12 @@ def test_responses_of_a_decoupled_model(measured: Measured, server: ServerProces
     assert (result["requests"], result["responses"]) == (20, 100)
     assert 0 < result["first_response_us"]["p50"] <= result["latency_us"]["p50"]
     assert result["between_responses_us"]["p50"] < result["latency_us"]["p50"]
+    data.write_text('{"data": [{"COUNT": [5]}], "validation_data": [{"AT": [4]}]}')  # the last response but the empty one
+    result = measured(*arguments, "--streaming", grpc=True)
+    assert (result["requests"], result["errors"]) == (20, {})
+    data.write_text('{"data": [{"COUNT": [5]}], "validation_data": [{"AT": [0]}]}')
+    result = measured(*arguments, "--streaming", grpc=True, code=3)
+    assert result["errors"] == {"wrong answer to entry 0: output AT has 4 at 0, expected 0": 20}
     pieces = tmp_path / "payload.json"
     pieces.write_text('{"data": [{"payload": [{"COUNT": 4}]}]}')
     arguments = (
@@ -334,6 +342,27 @@ def test_shared_memory_of_a_gpu_needs_one(server: ServerProcess) -> None:
     assert "--shared-memory cuda needs a GPU on this machine: there is no usable CUDA driver" in said
 
 
+def test_a_full_disk_takes_nothing_from_the_other_files(server: ServerProcess, tmp_path: Path) -> None:
+    arguments = ("perf", "-m", "same", "-u", server.http, "--request-count", "5", "-f", "/dev/full")
+    outcome = run_tpy(*arguments, "--json", str(tmp_path / "result.json"))
+    assert (outcome.code, outcome.err.splitlines()[-1]) == (1, "tpy: error: cannot write /dev/full: No space left on device")
+    assert "same at" in outcome.out
+    [result] = json.loads((tmp_path / "result.json").read_text())["results"]
+    assert result["requests"] == 5
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "tpy", *arguments[:-2]]
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines()[-1] == "tpy: error: cannot write: No space left on device"
+
+
+def test_a_port_of_another_protocol_is_named(server: ServerProcess) -> None:
+    said = refused("-m", "same", "-u", server.grpc)
+    assert said.startswith(f"no server at {server.grpc}: what is there does not speak HTTP/1.1: its answer begins with '")
+    assert said.isprintable()
+    assert refused("-m", "same", "-i", "grpc", "-u", server.http).startswith(f"no gRPC server at {server.http}: ")
+
+
 def start(server: ServerProcess, tmp_path: Path) -> subprocess.Popen[str]:
     """A long measurement, in its second window."""
     command = [sys.executable, "-m", "tpy", "perf", "-m", "same", "-u", server.http, "-p", "300", "-r", "1000", "-s", "0"]
@@ -371,5 +400,6 @@ def test_a_server_that_dies_leaves_what_was_measured(tmp_path: Path) -> None:
         (result,) = json.loads((tmp_path / "result.json").read_text())["results"]
         assert result["requests"] > 0
         assert result["server_lost"]
+        assert result["server_cpu_s"] is None or result["server_cpu_s"] >= 0
         assert "concurrency 1: the server was lost" in out
         server.wait_end()

@@ -272,6 +272,17 @@ def test_a_thousand_models() -> None:
     assert lines[-1].startswith("991 to 1000 of 1000  by rate  q quit")
 
 
+@pytest.mark.parametrize(("height", "above", "models"), [(24, 3, 18), (9, 3, 3), (7, 1, 3), (5, 1, 1), (4, 0, 1)])
+def test_a_low_screen_has_rows_before_other_lines(height: int, above: int, models: int) -> None:
+    keys = [(f"model_{number:04}", "1") for number in range(100)]
+    rows = rows_between(None, Snapshot(at_s=1.0, counters=dict.fromkeys(keys, FIRST), states=dict.fromkeys(keys, ("READY", ""))))
+    lines = frame("title", ["a", "b", "c"], rows, View(), width=100, height=height)
+    assert len(lines) == height
+    assert sum(text in ("a", "b", "c") for text in lines) == above
+    assert page_of(["a", "b", "c"], height) == sum(text.startswith("model_") for text in lines) == models
+    assert lines[-1].startswith(f"1 to {models} of 100")
+
+
 class Servers:
     """A source whose server answers with these snapshots, one after the other; a ClientError is raised."""
 

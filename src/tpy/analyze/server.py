@@ -111,7 +111,8 @@ class OwnServer:
             self.stop()
             raise
         local = self.local()
-        self.empty_bytes = 0 if local is None else local.usage().resident_bytes
+        used = None if local is None else local.usage()
+        self.empty_bytes = 0 if used is None else used.resident_bytes
 
     def _wait(self, begin: int) -> None:
         deadline_s = time.monotonic() + _START_S

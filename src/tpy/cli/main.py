@@ -6,6 +6,7 @@ second Ctrl-C ended the server at once.
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import sys
@@ -398,6 +399,10 @@ def _guarded(run: Callable[[], object]) -> int:
         _fail(error.format_message())
     except (UsageError, TpyError) as error:
         _fail(str(error))
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        _fail(f"cannot write: {error.strerror}")  # standard output into a file on a full disk
     return result if isinstance(result, int) else 0
 
 

@@ -73,7 +73,10 @@ def run(wanted: Wanted) -> int:
         reasons = "".join(f"; {count} {reason}" for reason, count in report.left_out.items())
         problem = f"; {report.file_problem}" if report.file_problem else ""
         raise UsageError(f"{wanted.file}: there is no request that can be sent{reasons}{problem}")
-    _print(report, wanted.report)
+    try:
+        _print(report, wanted.report)
+    except OSError as error:
+        raise UsageError(f"cannot write the report: {error.strerror}") from None
     if report.problem:
         return FAILED
     return DIFFERENT if report.different else EQUAL
@@ -84,9 +87,9 @@ def _print(report: Report, place: str) -> None:
     if place == _STANDARD_OUTPUT:
         click.echo(document.decode())
         return
+    click.echo(render(report))
     if place:
         Path(place).write_bytes(document + b"\n")
-    click.echo(render(report))
 
 
 def _progress() -> Callable[[int, int], None]:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 from tpy.load.core.answers import Answer
 
+_SHOWN = 24
+
 
 class NoReply(Exception):
     """Nobody answered. `str()` says why."""
@@ -35,6 +37,10 @@ def ask(
         connection.request(method, path, body, dict(headers or {}))
         response = connection.getresponse()
         content = response.read(bytes_max)
+    except http.client.BadStatusLine as error:
+        if isinstance(error, http.client.RemoteDisconnected):
+            raise NoReply(str(error)) from error
+        raise NoReply(f"what is there does not speak HTTP/1.1: its answer begins with {str(error)[:_SHOWN]!r}") from error
     except (OSError, http.client.HTTPException) as error:
         raise NoReply(str(error) or type(error).__name__) from error
     finally:

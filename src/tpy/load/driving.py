@@ -31,9 +31,10 @@ class ServerLost(Exception):
 
 class Slot:
     """A place for one request at a time. `call` is the number that `Calls.take` gave the request, `due_ns` the time from which
-    its latency counts, `last_ns` the time of its latest response, `responses` their number."""
+    its latency counts, `last_ns` the time of its latest response, `responses` their number. `latest` is for the
+    observer, None when a request begins."""
 
-    __slots__ = ("begun_ns", "busy", "call", "due_ns", "last_ns", "link", "number", "on_link", "responses")
+    __slots__ = ("begun_ns", "busy", "call", "due_ns", "last_ns", "latest", "link", "number", "on_link", "responses")
 
     def __init__(self, number: int, link: Link, on_link: int) -> None:
         self.number = number
@@ -43,6 +44,7 @@ class Slot:
         self.call = 0
         self.due_ns = self.begun_ns = self.last_ns = 0
         self.responses = 0
+        self.latest: Answer | None = None
 
 
 class Calls(Protocol):
@@ -181,6 +183,7 @@ class Driver:
             slot = free.popleft()
             slot.call, payload = self._calls.take(slot.number)
             slot.due_ns, slot.begun_ns, slot.last_ns, slot.responses, slot.busy = due, begun, due, 0, True
+            slot.latest = None
             self._busy += 1
             slot.link.begin(slot.on_link, payload)
             dirty[slot.link] = None

@@ -48,8 +48,10 @@ class LocalServer:
         pids = sorted(pid for pid in _pids() if sockets & _sockets_of(pid))
         return cls(pids[0]) if pids else None
 
-    def usage(self) -> Usage:
-        """The resources that its processes have used so far."""
+    def usage(self) -> Usage | None:
+        """The resources that its processes have used so far, None: the server has ended."""
+        if not (_PROC / str(self.pid)).exists():
+            return None
         parents = {pid: parent for pid in _pids() if (parent := _stat(pid)[0])}
         family = _family(self.pid, parents)
         return Usage(cpu_s=sum(_stat(pid)[1] for pid in family), resident_bytes=sum(_private_bytes(pid) for pid in family))

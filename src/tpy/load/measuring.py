@@ -171,11 +171,26 @@ class Meter:
         """Measure at one level. What was measured is returned even when the server is lost (`lost`) or the user interrupts."""
         return measure_together([self], level)[0]
 
-    def _settings(self, level: Level) -> list[Settings]:
+    def _warm_up_first(self, level: Level) -> None:
+        """The warm-up before a number of requests: workers of its own, all of whose requests are answered when it ends, so that
+        none of them is counted, here or by the server."""
+        rules = self._rules
+        if rules.requests is None or not (rules.warmup_requests or rules.warmup_s):
+            return
+        with Workers(self._settings(level, None if rules.warmup_s else rules.warmup_requests)) as workers:
+            answered = 0
+            workers.wait(rules.warmup_s)
+            while not workers.done:
+                answered += sum(each.requests + sum(each.errors.values()) for each in workers.snapshots())
+                if rules.warmup_s and answered >= rules.warmup_requests:
+                    workers.stop()
+                workers.wait(0.005 if rules.warmup_s else _END_S)
+
+    def _settings(self, level: Level, requests: int | None) -> list[Settings]:
+        """The settings of the workers, for so many requests; None: until they are stopped."""
         rules, load = self._rules, self._load
         count = min(rules.workers, level.concurrency) if level.concurrency else rules.workers
         begin_ns = time.monotonic_ns() + round(_START_S * _NS_PER_S)
-        requests = None if rules.requests is None else rules.requests + rules.warmup_requests
         found = []
         for number in range(count):
             concurrency = _share(level.concurrency, number, count)
@@ -204,9 +219,9 @@ class Meter:
 
     def _warm_up(self, workers: Workers) -> None:
         """Wait until the workers have begun, and for the warm-up; what was measured until then does not count, unless it
-        was the end of a worker."""
+        was the end of a worker. A number of requests that is measured is warmed up for before (`_warm_up_first`)."""
         rules = self._rules
-        if rules.requests is None or rules.warmup_requests or rules.warmup_s:
+        if rules.requests is None:
             answered = 0
             workers.wait(rules.warmup_s)
             while answered < max(1, rules.warmup_requests) and not workers.done:
@@ -294,7 +309,15 @@ def measure_together(meters: Sequence[Meter], level: Level) -> list[Result]:
     """Measure several loads at the same time, in the same windows, each at this level. All are measured until all are stable."""
     windows_max = max(meter._rules.windows_max for meter in meters)
     with ExitStack() as stack:
-        courses = [_Course(meter, level, stack.enter_context(Workers(meter._settings(level)))) for meter in meters]
+        try:
+            for meter in meters:
+                meter._warm_up_first(level)
+        except KeyboardInterrupt:
+            return [Result(level=level, batch=meter._load.batch, interrupted=True) for meter in meters]
+        settings = [meter._settings(level, meter._rules.requests) for meter in meters]
+        courses = [
+            _Course(meter, level, stack.enter_context(Workers(each))) for meter, each in zip(meters, settings, strict=True)
+        ]
         first, *others = courses
         try:
             for course in courses:

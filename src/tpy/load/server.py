@@ -245,8 +245,10 @@ def _unary(target: Target, path: str, message: bytes) -> Answer:
             for _, answer in link.receive():
                 return answer
         raise ServerError(f"no answer of {target.authority} in {LOAD_ANSWER_S_MAX:.0f} s")
-    except (OSError, BrokenAnswer) as error:
+    except OSError as error:
         raise ServerError(f"no server at {target.authority}: {error}") from error
+    except BrokenAnswer as error:
+        raise ServerError(f"no gRPC server at {target.authority}: {error}") from error
     finally:
         if link is not None:
             link.close()

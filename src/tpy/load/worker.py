@@ -75,6 +75,8 @@ class Recorder:
 
     def responded(self, slot: Slot, answer: Answer, now_ns: int) -> None:
         self._responses += 1
+        if self._checker is not None:
+            slot.latest = answer
         (self._between if slot.responses else self._first).values.append(now_ns - slot.last_ns)
         if self._records is not None:
             self._records.responded(slot, answer, now_ns)
@@ -83,10 +85,12 @@ class Recorder:
         if answer.status not in SUCCESS:
             self._fail(slot, f"status {answer.status}: {error_text(answer)}" if answer.status >= 0 else error_text(answer))
             return
-        problem = self._checker.problem(slot.call, answer) if self._checker is not None else None
-        if problem is not None:
-            self._fail(slot, problem)
-            return
+        if self._checker is not None:
+            with_outputs = answer if answer.body or slot.latest is None else slot.latest  # the end of a stream may be empty
+            problem = self._checker.problem(slot.call, with_outputs)
+            if problem is not None:
+                self._fail(slot, problem)
+                return
         latencies = self._latencies
         latencies.values.append(now_ns - slot.due_ns)
         if slot.begun_ns != slot.due_ns:

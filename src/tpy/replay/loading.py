@@ -30,18 +30,22 @@ class RecordingError(Exception):
     """The file cannot be read (any more). `str()` is one sentence."""
 
 
-def scan(path: Path, reader: RecordingReader, arrivals: Arrivals) -> None:
-    """Read the file once: `arrivals` learns the places of the requests, `reader` how the file ended. Raises RecordingError."""
+def scan(path: Path, reader: RecordingReader, arrivals: Arrivals) -> set[str]:
+    """Read the file once: `arrivals` learns the places of the requests, `reader` how the file ended. Returns the models that were
+    asked. Raises RecordingError."""
+    models: set[str] = set()
     try:
         with path.open("rb") as file:
             while (block := file.read(_BLOCK_BYTES)) and not reader.problem:
                 for at, size, request in reader.feed_placed(block):
                     arrivals.add(Place(request.arrived_ns, at, size))
+                    models.add(request.model)
         reader.finish()
     except OSError as error:
         raise RecordingError(f"{error.strerror or error}") from None
     except (UnreadableRecording, OverflowError) as error:
         raise RecordingError(str(error)) from None
+    return models
 
 
 class Loaded(NamedTuple):

@@ -32,7 +32,7 @@ from tpy.replay.arrivals import Arrivals
 from tpy.replay.core.comparison import Answered, Difference, Tolerances, compare, has_all_contents
 from tpy.replay.core.plan import ReplaySchedule
 from tpy.replay.core.report import Outcome, Report, Results
-from tpy.replay.loading import Loaded, Loader, scan
+from tpy.replay.loading import Loaded, Loader, RecordingError, scan
 from tpy.replay.requests import GRPC_STREAM, HTTP, Calls
 from tpy.units import NS_PER_MS
 
@@ -61,13 +61,15 @@ class ReplayOptions(NamedTuple):
 
 def replay(path: Path, options: ReplayOptions) -> Report:
     """Send the requests of a file, and compare. What goes wrong then is in the report. Raises RecordingError for a file that is
-    no recording, before anything is sent."""
+    no recording, or has no requests to a model of `model_as`, before anything is sent."""
     reader = RecordingReader()
     calls = Calls(options.target.protocol, options.model_as)
     results = Results(options.differences_kept)
     problem = ""
     with Arrivals() as arrivals:
-        scan(path, reader, arrivals)
+        models = scan(path, reader, arrivals)
+        if unknown := sorted(set(options.model_as) - models):
+            raise RecordingError(f"there is no request to {', '.join(unknown)}; there are some to {', '.join(sorted(models))}")
         begun_s = time.monotonic()
         with Loader(path, arrivals, calls, in_flight_max=options.concurrency) as loader:
             first = loader.wait_first()

@@ -53,8 +53,10 @@ def run(options: PerfOptions) -> int:
         verbose=options.verbose_csv,
         gpus=gpus,
     )
+    problems = _write(found, options, model)
     click.echo(render_table(found))
-    _write(found, options, model)
+    if problems:
+        raise UsageError("; ".join(problems))
     return _status(results)
 
 
@@ -177,19 +179,21 @@ def _require_writable(path: Path) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _write(found: Run, options: PerfOptions, model: ModelFacts | None) -> None:
+def _write(found: Run, options: PerfOptions, model: ModelFacts | None) -> list[str]:
+    """Write the files that were asked for. Returns what could not be written."""
     files = ((options.csv_file, render_csv), (options.json_file, render_json), (options.html_file, render_html))
-    for path, render in files:
-        if path is not None:
-            _write_file(path, render(found))
+    problems = [_write_file(path, render(found)) for path, render in files if path is not None]
     if options.profile_file is not None:
-        _write_file(options.profile_file, render_profile(found, inputs_of(options, model)))
+        problems.append(_write_file(options.profile_file, render_profile(found, inputs_of(options, model))))
         if missing := left_out(found):
             _progress(f"{options.profile_file}: {missing} requests are not in it: there were too many")
+    return [problem for problem in problems if problem]
 
 
-def _write_file(path: Path, text: str) -> None:
+def _write_file(path: Path, text: str) -> str:
+    """Write a file. Returns why it could not be written, "" if it was."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+        return f"cannot write {path}: {error.strerror}"
+    return ""

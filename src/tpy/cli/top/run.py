@@ -10,7 +10,7 @@ from typing import Final
 from tpy.cli.client import ClientError
 from tpy.cli.top.core.rows import Row, Snapshot, in_order, latencies_of, rows_between
 from tpy.cli.top.core.table import header, line, summary
-from tpy.cli.top.core.view import View, frame, moved, page_of, pressed, shown
+from tpy.cli.top.core.view import View, frame, lines_above, moved, page_of, pressed, shown
 from tpy.cli.top.screen import Screen
 from tpy.cli.top.source import ServerSource
 
@@ -109,7 +109,7 @@ class _Live:
         width, height = self._screen.size
         title = f"tpy top  {self._url}  {time.strftime('%H:%M:%S')}  every {self._interval_s:g} s"
         lines = frame(title, self._above, self._rows, view, width=width, height=height)
-        self._screen.draw(lines, bold=1 + len(self._above))
+        self._screen.draw(lines, bold=1 + len(lines_above(self._above, height)))
 
 
 def _text(source: ServerSource, before: Snapshot, after: Snapshot, sort: str) -> list[str]:

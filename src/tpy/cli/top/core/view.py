@@ -12,6 +12,10 @@ from tpy.cli.top.core.table import header, line
 
 _UP, _DOWN, _PAGE_UP, _PAGE_DOWN, _BEGIN, _END = "\x1b[A", "\x1b[B", "\x1b[5~", "\x1b[6~", "\x1b[H", "\x1b[F"
 
+_OTHER_LINES: Final = 3
+"""Title, header, and the line of keys."""
+
+_ROWS_MIN: Final = 3
 KEYS_HELP: Final = "q quit  s sort  r reverse  arrows and page keys scroll"
 
 
@@ -49,6 +53,7 @@ def shown(view: View, rows: Sequence[Row], page: int) -> Sequence[Row]:
 def frame(title: str, above: Sequence[str], rows: Sequence[Row], view: View, *, width: int, height: int) -> list[str]:
     """The lines of a screen, none wider than it; `rows` are all, in order."""
     page = page_of(above, height)
+    above = lines_above(above, height)
     last = min(len(rows), view.offset + page)
     place = f"{view.offset + 1} to {last} of {len(rows)}  " if len(rows) > page else ""
     lines = [title, *above, header(width, view.sort), *(line(row, width) for row in shown(view, rows, page))]
@@ -59,4 +64,9 @@ def frame(title: str, above: Sequence[str], rows: Sequence[Row], view: View, *, 
 
 def page_of(above: Sequence[str], height: int) -> int:
     """The number of rows that fit below a title, these lines and the header, and above the line of keys."""
-    return max(1, height - len(above) - 3)
+    return max(1, height - len(lines_above(above, height)) - _OTHER_LINES)
+
+
+def lines_above(above: Sequence[str], height: int) -> Sequence[str]:
+    """Those of the lines above the table that leave room for some rows of it."""
+    return above[: max(int(height > _OTHER_LINES + 1), height - _OTHER_LINES - _ROWS_MIN)]
