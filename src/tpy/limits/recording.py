@@ -24,6 +24,12 @@ RECORDING_SECONDS_DEFAULT: Final = 3600
 RECORDING_SECONDS_MAX: Final = 7 * 24 * 3600
 """As long at most."""
 
+RECORDING_FILES_SHOWN_MAX: Final = 100
+"""Files of the directory that a status lists, the newest."""
+
+RECORDING_FILES_LOOKED_AT_MAX: Final = 10_000
+"""Entries of the directory that are looked at for it: some 30 ms, in a thread."""
+
 RECORDING_ENTRY_BYTES_MAX: Final = 64 * MIB
 """One request with its answers, which the loop copies, some 10 ms at this size; a larger one is left out and counted. A file that
 names a larger one is damaged."""

@@ -33,7 +33,7 @@ from tpy.messages.inference import (
 )
 from tpy.messages.models import ModelDescription, TensorDescription
 from tpy.messages.places import HOST, MemoryType, Place
-from tpy.messages.recordings import Contents, RecordingOptions, RecordingState, RecordingStatus
+from tpy.messages.recordings import Contents, RecordedFile, RecordingOptions, RecordingState, RecordingStatus
 from tpy.messages.repository import ConfigCheck, ConfigProblem, IndexEntry, LoadRequest, ModelState
 from tpy.messages.server import LogLine, LogSettings, ServerMetadata
 from tpy.messages.shared_memory import CudaRegistration, RegionFacts, RegionKind, Registration, SystemRegistration
@@ -100,6 +100,7 @@ __all__ = [
     "QueueActivity",
     "RecentActivity",
     "RecentLatency",
+    "RecordedFile",
     "RecordingOptions",
     "RecordingState",
     "RecordingStatus",

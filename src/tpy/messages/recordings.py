@@ -39,10 +39,18 @@ class RecordingOptions(msgspec.Struct, frozen=True, kw_only=True):
     outputs: Contents = Contents.FULL
 
 
+class RecordedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A recording in the directory for them. `modified_ms` is wall-clock time, in milliseconds since 1970."""
+
+    name: str
+    byte_size: int
+    modified_ms: int
+
+
 class RecordingStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The present recording, or the last one. `directory` "": this server records nothing. `requests` and `bytes_written` are in
     the file, `dropped` did not fit into memory or were too large, `unfinished` were under way at its end. `reason` is why it has
-    stopped."""
+    stopped. `files` are the newest recordings in the directory, the newest first."""
 
     state: RecordingState = RecordingState.OFF
     directory: str = ""
@@ -54,3 +62,4 @@ class RecordingStatus(msgspec.Struct, frozen=True, kw_only=True):
     unfinished: int = 0
     seconds: float = 0.0
     reason: str = ""
+    files: tuple[RecordedFile, ...] = ()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import logging
 import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from fnmatch import translate
 from pathlib import Path
@@ -17,10 +18,13 @@ import trio
 
 from tpy import __version__
 from tpy.clock import Clock
+from tpy.echo import echo
 from tpy.errors import AlreadyExists, ErrorCode, Internal, InvalidArgument, Unsupported
 from tpy.limits import (
     RECORDING_CLOSE_S_MAX,
     RECORDING_ENTRY_BYTES_MAX,
+    RECORDING_FILES_LOOKED_AT_MAX,
+    RECORDING_FILES_SHOWN_MAX,
     RECORDING_HELD_BYTES_MAX,
     RECORDING_HELD_REQUESTS_MAX,
     RECORDING_SEQUENCES_MAX,
@@ -29,6 +33,7 @@ from tpy.messages import (
     Contents,
     InferenceRequest,
     InferenceResponse,
+    RecordedFile,
     RecordingOptions,
     RecordingState,
     RecordingStatus,
@@ -45,6 +50,7 @@ from tpy.units import NS_PER_MS, NS_PER_S
 
 _log = logging.getLogger(__name__)
 
+_SUFFIX = ".tpyrec"
 _STREAM_BYTES = 8
 _STREAMS = "grpc-stream"
 _STOPPED = "it was stopped"
@@ -162,10 +168,13 @@ class Recorder(RequestObserver):
 
     async def status(self) -> RecordingStatus:
         """The recording as it is now."""
-        directory = "" if self._directory is None else str(self._directory)
+        if self._directory is None:
+            return RecordingStatus()
+        directory = str(self._directory)
+        files = await trio.to_thread.run_sync(_files_in, directory)
         recording = self._recording
         if recording is None:
-            return RecordingStatus(directory=directory)
+            return RecordingStatus(directory=directory, files=files)
         file = recording.file
         is_open = file.open
         until_ns = file.ended_ns or self._clock.now_ns()
@@ -180,6 +189,7 @@ class Recorder(RequestObserver):
             unfinished=recording.under_way + (0 if is_open else file.waiting_count),
             seconds=(until_ns - file.began_ns) / NS_PER_S,
             reason=file.reason,
+            files=files,
         )
 
     def close(self) -> None:
@@ -206,7 +216,7 @@ class Recorder(RequestObserver):
         )
         self._number += 1
         moment = datetime.fromtimestamp(wall_ns // NS_PER_S, UTC).strftime("%Y%m%dT%H%M%SZ")
-        path = self._directory / f"recording-{moment}-{os.getpid()}-{self._number}.tpyrec"
+        path = self._directory / f"recording-{moment}-{os.getpid()}-{self._number}{_SUFFIX}"
         try:
             file = await trio.to_thread.run_sync(RecordingFile, path, beginning, options, self._clock)
         except OSError as error:
@@ -312,7 +322,7 @@ def _without_tensors(request: InferenceRequest) -> InferenceRequest:
     )
 
 
-@contextmanager
+@contextlib.contextmanager
 def recording(directory: str, clock: Clock, server: str) -> Iterator[Recorder]:
     """The recorder for the length of the block; its end ends a recording. Raises InvalidArgument for a directory, "" for none,
     that cannot be written."""
@@ -321,6 +331,20 @@ def recording(directory: str, clock: Clock, server: str) -> Iterator[Recorder]:
         yield recorder
     finally:
         recorder.close()
+
+
+def _files_in(directory: str) -> tuple[RecordedFile, ...]:
+    """The newest recordings there. None when the directory cannot be read."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:
+        for entry in itertools.islice(entries, RECORDING_FILES_LOOKED_AT_MAX):
+            if entry.name.endswith(_SUFFIX) and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(OSError):  # removed meanwhile
+                    status = entry.stat(follow_symlinks=False)
+                    modified_ms = status.st_mtime_ns // NS_PER_MS
+                    found.append(RecordedFile(name=echo(entry.name), byte_size=status.st_size, modified_ms=modified_ms))
+    found.sort(key=lambda file: (-file.modified_ms, file.name))
+    return tuple(found[:RECORDING_FILES_SHOWN_MAX])
 
 
 def _writable(directory: str) -> Path:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import trio
 
 from tpy.clock import SystemClock
 from tpy.recording.recorder import recording
@@ -18,6 +19,7 @@ OFF = {
     "state": "off",
     **dict.fromkeys(("directory", "file", "reason"), ""),
     **dict.fromkeys(("requests", "bytes", "dropped", "unfinished", "seconds"), 0),
+    "files": [],
 }
 UNKNOWN_MEMBER = "Object contains unknown field `file`"
 WRONG_SAMPLE = "recording: Expected `int`, got `str` - at `$.sample`"
@@ -50,7 +52,10 @@ async def test_a_recording_is_started_looked_at_and_stopped(tmp_path: Path) -> N
             started = json.loads((await client.ask(post("/v2/recording", json.dumps(document)))).body)
             assert started.pop("bytes") > 0
             assert started.pop("seconds") >= 0
-            assert Path(started.pop("file")).parent == tmp_path
+            file = Path(started.pop("file"))
+            assert file.parent == tmp_path
+            (listed,) = started.pop("files")
+            assert (listed["name"], listed["bytes"]) == (file.name, (await trio.Path(file).stat()).st_size)
             assert started == {
                 "state": "recording",
                 "directory": str(tmp_path),

@@ -213,6 +213,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             **dict.fromkeys(("directory", "file", "reason"), _TEXT),
             **dict.fromkeys(("requests", "bytes", "dropped", "unfinished"), _COUNT),
             "seconds": {"type": "number", "minimum": 0},
+            "files": _array(_object({"name": _TEXT, "bytes": _COUNT, "modified_ms": _COUNT})),
         },
         _RECORDING_OPTIONS,
     ),

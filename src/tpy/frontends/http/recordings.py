@@ -76,6 +76,7 @@ def _shown(status: RecordingStatus) -> HttpReply:
         "unfinished": status.unfinished,
         "seconds": round(status.seconds, 3),
         "reason": status.reason,
+        "files": [{"name": file.name, "bytes": file.byte_size, "modified_ms": file.modified_ms} for file in status.files],
     }
     if (options := status.options) is not None:
         document |= {

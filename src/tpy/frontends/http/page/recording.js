@@ -1,17 +1,31 @@
 // The recording of requests: start, stop, how far it is.
 
 import { ask } from "./api.js";
-import { h } from "./dom.js";
-import { bytes, number, time } from "./format.js";
+import { copyButton, h, setText } from "./dom.js";
+import { ago, bytes, number, time } from "./format.js";
 import { act, result } from "./parts.js";
 
 const PAUSE_MS = 2000;
+
+/** A word of a shell's command. */
+function quoted(text) {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}
+
 const KEPT = { full: "all elements", hash: "a hash of the elements", none: "no elements" };
 
 export function recordingView() {
   const stopped = new AbortController();
   const outcome = result();
   const status = h("p", { class: "totals", role: "status" });
+  const files = h("tbody");
+  const list = h(
+    "section",
+    { hidden: true, "aria-label": "Files" },
+    h("h2", null, "Files"),
+    h("p", { class: "note" }, "On the machine of the server. The command sends one to another server and compares the answers."),
+    h("table", null, h("thead", null, h("tr", null, ["Written", "Size", "Replay"].map((heading) => h("th", { scope: "col" }, heading)))), files),
+  );
   const models = h("input", { name: "models", value: "*", spellcheck: "false" });
   const sample = h("input", { name: "sample", type: "number", min: 1, value: 1 });
   const kept = (name) => h("select", { name }, Object.entries(KEPT).map(([value, words]) => h("option", { value }, words)));
@@ -41,7 +55,26 @@ export function recordingView() {
     const file = found.file ? `${found.file}: ${number(found.requests)} requests, ${bytes(found.bytes)}, ${time(found.seconds * 1000)}` : "";
     const lost = found.dropped ? `, ${number(found.dropped)} dropped` : "";
     const where = found.directory ? `Files are in ${found.directory}.` : "The server was started without --recording-directory: nothing can be recorded.";
+    drawFiles(found);
     status.textContent = [`State: ${found.state}.`, file + lost, found.reason, where].filter(Boolean).join(" ");
+  }
+
+  /** A row for each file; those that are there stay, so that their buttons can be pressed while others come. */
+  function drawFiles({ directory, files: found }) {
+    list.hidden = found.length === 0;
+    const rows = new Map([...files.children].map((row) => [row.dataset.name, row]));
+    const wanted = found.map((file) => {
+      const row = rows.get(file.name) ?? fileRow(file.name, directory);
+      setText(row.children[0], ago(file.modified_ms));
+      setText(row.children[1], bytes(file.bytes));
+      return row;
+    });
+    if (wanted.length !== files.children.length || wanted.some((row, at) => row !== files.children[at])) files.replaceChildren(...wanted);
+  }
+
+  function fileRow(name, directory) {
+    const command = `tpy replay ${quoted(`${directory}/${name}`)} --url localhost:8000`;
+    return h("tr", { "data-name": name }, h("td"), h("td", { class: "number" }), h("td", null, h("pre", { class: "wrapped" }, command), copyButton(() => command)));
   }
 
   async function change(button, document, words) {
@@ -67,7 +100,7 @@ export function recordingView() {
   look(true);
   return {
     title: "Recording",
-    element: h("div", null, h("h1", null, "Recording"), h("p", { class: "note" }, "Requests and answers, kept in a file for tpy replay."), status, form, outcome.element),
+    element: h("div", null, h("h1", null, "Recording"), h("p", { class: "note" }, "Requests and answers, kept in a file for tpy replay."), status, form, outcome.element, list),
     close: () => stopped.abort(),
   };
 }

@@ -11,7 +11,7 @@ import { showOutputs } from "./outputs.js";
 
 const PREFILLED_MAX = 4096;
 
-/** What the inputs of the model that was tried last have been filled with: with another key, or when the model is loaded again, its form is made anew. */
+/** What the inputs of the model that was tried last have been filled with: its form is made anew for another key or version, and when it is loaded again. */
 let filled = { model: "", inputs: new Map() };
 
 export function tryIt(metadata, configuration, version, signal) {
