@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
@@ -15,6 +16,8 @@ from tpy.frontends.access.config import digest, key_entry
 
 from .repositories import ModelFolder
 from .server import ServerProcess
+from .test_origin import refused
+from .waiting import wait_until
 
 EXAMPLES = ROOT / "docs" / "examples" / "openai" / "models"
 BODY = b'{"inputs": [{"name": "INPUT0", "datatype": "INT32", "shape": [1, 1], "data": [7]}]}'
@@ -27,8 +30,12 @@ KEYS = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    home = tmp_path_factory.mktemp("platforms")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("platforms")
+
+
+@pytest.fixture(scope="module")
+def server(home: Path) -> Iterator[ServerProcess]:
     ModelFolder(home / "models", "same").identity()
     entries = [key_entry(name, digest(f"key-of-{name}"), roles, models) for name, (roles, models) in KEYS.items()]
     entries[2] += "\nrequests_per_s = 0.01\nburst = 1\n"
@@ -36,6 +43,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     flags = (
         f"--auth-config={home / 'auth.toml'}",
         "--auth-required=true",
+        f"--access-log={home / 'access.log'}",
+        "--access-log-format=json",
         "--model-control-mode=explicit",
         "--load-model=*",
         "--allow-openai=true",
@@ -143,3 +152,28 @@ def test_vertex_ai_with_keys(server: ServerProcess) -> None:
         body = BODY if target.endswith("infer") else b"{}"
         for key, status in (("", 401), *((other, 403) for other in others), (needed, 200)):
             assert call(server, "Vertex AI", "/predict", body, key=key, to=target)[0] == status, (target, key)
+
+
+@pytest.mark.parametrize(
+    ("service", "path", "to", "protocol"),
+    [
+        ("OpenAI", "/v1/completions", "", "openai"),
+        ("Sagemaker", "/invocations", "", "sagemaker"),
+        ("Sagemaker", "/models/a/invoke", "", "sagemaker"),
+        ("Vertex AI", "/predict", "", "vertex-ai"),
+        ("Vertex AI", "/predict", "v2/models/same/versions/1/infer", "vertex-ai"),
+    ],
+)
+def test_refused_inference_is_counted_and_logged(
+    server: ServerProcess, home: Path, service: str, path: str, to: str, protocol: str
+) -> None:
+    def lines() -> list[dict[str, object]]:
+        return [json.loads(line) for line in (home / "access.log").read_text().splitlines()]
+
+    counted, logged = refused(server, "UNAUTHENTICATED", "key-of-admin"), len(lines())
+    assert call(server, "Vertex AI", "/predict", b"{}", key="nobody", to="v2/models/stats")[0] == 401, "this is no inference"
+    assert call(server, service, path, BODY, key="nobody", to=to)[0] == 401
+    wait_until(lambda: len(lines()) > logged)
+    [line] = lines()[logged:]
+    assert (line["protocol"], line["status"]) == (protocol, "Unauthenticated")
+    assert refused(server, "UNAUTHENTICATED", "key-of-admin") == counted + 1

@@ -122,8 +122,9 @@ def test_what_no_model_had_is_in_the_metrics(logged: Logged) -> None:
     wait_until(lambda: refused(logged.server, "NOT_FOUND") == before + 1)
 
 
-def refused(server: ServerProcess, reason: str) -> int:
-    with urllib.request.urlopen(f"http://{server.metrics}/metrics", timeout=30) as page:
+def refused(server: ServerProcess, reason: str, key: str = "") -> int:
+    request = urllib.request.Request(f"http://{server.metrics}/metrics", headers={"X-API-Key": key})
+    with urllib.request.urlopen(request, timeout=30) as page:
         found = re.search(rf'^tpy_requests_refused_total{{reason="{reason}"}} (\d+)$', page.read().decode(), re.MULTILINE)
     assert found
     return int(found[1])

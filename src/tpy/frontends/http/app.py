@@ -205,23 +205,35 @@ class Routes:
         self._refuse = refuse
 
     def add(
-        self, category: str, rule: str, *, access: str | None = None, infers: bool | None = None, **handlers: Handler
+        self,
+        category: str,
+        rule: str,
+        *,
+        access: str | None = None,
+        infers: Callable[[HttpRequest], bool] | None = None,
+        **handlers: Handler,
     ) -> None:
         """Serve `rule`; the other keywords are methods. `category` is the restricted API that it belongs to, "" for none;
-        `access` the one that says which roles it needs, if that is another: "" where the handler itself asks for them. `infers`:
-        it is for inference, whatever its category."""
+        `access` the one that says which roles it needs, if that is another: "" where the handler itself asks for them. `infers`
+        tells which requests are for inference, if the category does not."""
         roles_of = category if access is None else access
-        inference = category == "inference" if infers is None else infers
+        is_inference = (lambda _: category == "inference") if infers is None else infers
 
         async def view(**values: str) -> Response:
-            return await self._serve(category, roles_of, rule, handlers, values, inference)
+            return await self._serve(category, roles_of, rule, handlers, values, is_inference)
 
         self._app.add_url_rule(
             rule, endpoint=f"{rule} {category}", view_func=view, methods=list(handlers), provide_automatic_options=False
         )
 
     async def _serve(
-        self, category: str, roles_of: str, rule: str, handlers: dict[str, Handler], values: dict[str, str], inference: bool
+        self,
+        category: str,
+        roles_of: str,
+        rule: str,
+        handlers: dict[str, Handler],
+        values: dict[str, str],
+        is_inference: Callable[[HttpRequest], bool],
     ) -> Response:
         message = _message()
         try:
@@ -239,6 +251,7 @@ class Routes:
         except Exception as raised:
             error = raised if isinstance(raised, TpyError) else unexpected_error(request.path)
             reply = self._refuse(error)
+            inference = is_inference(message)
             if inference:
                 self._endpoint.count_refusal(message, error)
             if message.record is not None:

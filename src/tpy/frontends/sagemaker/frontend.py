@@ -15,6 +15,7 @@ from tpy.errors import InvalidArgument
 from tpy.flag import Value, read_values
 from tpy.frontends.http.app import Routes, bare_app
 from tpy.frontends.http.infer import InferEndpoint
+from tpy.frontends.http.message import HttpRequest
 from tpy.frontends.http.options import HttpOptions, PortValues, parse_restricted_apis, read_port
 from tpy.frontends.http.serving import serve_application
 from tpy.frontends.sagemaker.api import SageMakerApi, sagemaker_error
@@ -87,13 +88,18 @@ def create_app(endpoint: InferEndpoint, *, options: Options) -> QuartTrio:
     routes = Routes(app, endpoint, protocol="sagemaker", refuse=sagemaker_error)
     api = SageMakerApi(endpoint, model=options.model, form=options.form, ping_mode=options.ping_mode)
     routes.add("health", "/ping", GET=api.ping)
-    routes.add("", "/invocations", infers=True, POST=api.invocations)
+    routes.add("", "/invocations", infers=_always, POST=api.invocations)
     for rule in ("/models", "/models/"):
         routes.add("model-repository", rule, GET=api.list_models, POST=api.load)
     # SageMaker's name of a model is not ours: the handlers ask for the role.
     routes.add("", "/models/<name>", GET=api.get_model, DELETE=api.unload)
-    routes.add("", "/models/<name>/invoke", infers=True, POST=api.invoke)
+    routes.add("", "/models/<name>/invoke", infers=_always, POST=api.invoke)
     return app
+
+
+def _always(request: HttpRequest) -> bool:
+    """For routes of inference only."""
+    return True
 
 
 async def serve(

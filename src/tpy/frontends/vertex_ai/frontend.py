@@ -75,6 +75,15 @@ def read_options(values: Mapping[str, Value]) -> Options | None:
     )
 
 
+def is_inference(request: HttpRequest) -> bool:
+    """Returns True unless a request to the route of predictions is redirected to something else."""
+    target = request.fields.get(_REDIRECT)
+    if target is None:
+        return True
+    found = _MODEL.fullmatch(target.decode("latin-1"))
+    return found is not None and found[3] == "infer"
+
+
 class VertexApi:
     """The handlers of both routes."""
 
@@ -156,7 +165,7 @@ def create_app(endpoint: InferEndpoint, *, options: Options, model: str) -> Quar
     routes = Routes(app, endpoint, protocol="vertex-ai")
     api = VertexApi(endpoint, model)
     routes.add("health", options.health_route, GET=api.health)
-    routes.add("", options.predict_route, POST=api.predict)
+    routes.add("", options.predict_route, infers=is_inference, POST=api.predict)
     return app
 
 
