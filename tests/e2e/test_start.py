@@ -301,6 +301,7 @@ def test_a_verbose_log_has_a_line_for_each_request(repository: Path) -> None:
 
 def test_a_port_in_use_is_an_error_in_tritons_words(repository: Path, tmp_path: Path) -> None:
     file = tmp_path / "log"
+    ModelFolder(repository, "m").identity()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         flags = (f"--http-port={port}", "--http-address=127.0.0.1", "--grpc-port=0", "--metrics-port=0", f"--log-file={file}")
@@ -308,6 +309,43 @@ def test_a_port_in_use_is_an_error_in_tritons_words(repository: Path, tmp_path: 
     assert outcome.code == 1
     assert outcome.err == f"tpy: error: Socket '127.0.0.1:{port}' already in use\n"
     assert f"Socket '127.0.0.1:{port}' already in use" in file.read_text()
+    assert "loading: m:1" not in file.read_text(), "it is said before models are loaded"
+
+
+@pytest.mark.parametrize("frontend_processes", [0, 1])
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("nowhere/socket", "failed to listen on address 'unix:{}': No such file or directory"),
+        ("x" * 200, "failed to listen on address 'unix:{}': AF_UNIX path too long"),
+        ("file", "Socket 'unix:{}' already in use"),
+        ("taken", "Socket 'unix:{}' already in use"),
+    ],
+)
+def test_a_unix_socket_that_cannot_be(repository: Path, tmp_path: Path, frontend_processes: int, where: str, why: str) -> None:
+    ModelFolder(repository, "m").identity()
+    place = tmp_path / where
+    (tmp_path / "file").write_text("not a socket")
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind(str(tmp_path / "taken"))
+        taken.listen()
+        addresses = (f"--http-address=unix:{place}", "--metrics-address=127.0.0.1", "--metrics-port=0", "--grpc-port=0")
+        processes = f"--frontend-processes={frontend_processes}"
+        outcome = run_tpy("serve", f"--model-repository={repository}", *addresses, processes)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(tmp_path / "taken"))
+    assert outcome.code == 1
+    assert outcome.err.endswith(f"tpy: error: {why.format(place)}\n")
+    assert "loading: m:1" not in outcome.err
+    assert (tmp_path / "file").read_text() == "not a socket"
+
+
+def test_a_unix_socket_that_a_dead_server_left(repository: Path, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "left"))
+    flags = (f"--http-address=unix:{tmp_path / 'left'}", "--metrics-address=127.0.0.1")
+    with ServerProcess(*flags, repositories=[repository]) as server:
+        assert server.address("HTTPService") == f"unix:{tmp_path / 'left'}"
 
 
 @pytest.mark.parametrize(

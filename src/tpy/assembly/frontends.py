@@ -24,7 +24,7 @@ from tpy.assembly.options import ServerOptions
 from tpy.clock import Clock
 from tpy.frontend_process import FrontendOptions, PortOptions
 from tpy.frontends.table import frontends
-from tpy.frontends.transport import BoundAddress, ListenOptions, address_of, close, listen
+from tpy.frontends.transport import BoundAddress, ListenOptions, address_of, check, close, listen
 from tpy.limits import ANSWERS_STOP_S
 from tpy.remote import FrontendCommand, run_frontend_processes
 from tpy.services import Services
@@ -38,6 +38,12 @@ class Ports(NamedTuple):
 
     addresses: dict[str, BoundAddress]
     publish: Callable[[], Awaitable[None]]
+
+
+async def check_ports(options: ServerOptions) -> None:
+    """Raise Unavailable for a port that cannot be bound: at once, and not when all models have been loaded."""
+    for port in options.frontends.values():
+        await check(port.address, port.port, reuse_port=port.reuse_port)
 
 
 @asynccontextmanager

@@ -26,7 +26,7 @@ import trio
 
 from tpy.assembly.announcement import failures, log_tables, started
 from tpy.assembly.diagnostics import Diagnostics
-from tpy.assembly.frontends import Ports, open_ports
+from tpy.assembly.frontends import Ports, check_ports, open_ports
 from tpy.assembly.metrics_page import MetricsPage
 from tpy.assembly.options import BackendOptions, ServerOptions
 from tpy.assembly.readiness import ReadinessSignal
@@ -111,6 +111,7 @@ async def run_server(
     groups) when a repository cannot be read or a port not be bound. `loop` is the run that this is in, for those who share it;
     `custom_metrics` has those of a program beside those of models.
     """
+    await check_ports(options)
     clock = clock or SystemClock()
     readiness = ReadinessSignal()
     store = ModelStateStore(clock)

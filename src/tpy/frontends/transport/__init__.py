@@ -7,7 +7,7 @@ below them listening.py (addresses), accepting.py (the accept loop), tls.py and 
 A protocol has a `Port`, and a coroutine that serves one wire of it.
 """
 
-from tpy.frontends.transport.listening import UNIX, BoundAddress, address_of, close, listen
+from tpy.frontends.transport.listening import UNIX, BoundAddress, address_of, check, close, listen
 from tpy.frontends.transport.poller import Poller
 from tpy.frontends.transport.receiver import Demand, Receiver
 from tpy.frontends.transport.serving import Connection, Ends, ListenOptions, Port, serve_port
@@ -35,6 +35,7 @@ __all__ = [
     "TlsOptions",
     "Wire",
     "address_of",
+    "check",
     "close",
     "listen",
     "read_tls",

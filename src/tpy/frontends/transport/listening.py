@@ -41,30 +41,49 @@ async def listen(address: str, port: int, *, reuse_port: bool) -> list[socket.so
     """
     sockets: list[socket.socket] = []
     try:
-        if address.startswith(UNIX):
-            sockets.append(_listen_unix(address.removeprefix(UNIX)))
-            return sockets
-        found = await trio.socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        number = port
-        for family, kind, protocol, _, where in found:
-            listening = socket.socket(family, kind, protocol)
-            sockets.append(listening)
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if reuse_port:
-                listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            if family == socket.AF_INET6:
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listening.bind((where[0], number, *where[2:]))
-            listening.listen(_BACKLOG)
-            number = listening.getsockname()[1]
+        await _bind(sockets, address, port, reuse_port=reuse_port)
+        for bound in sockets:
+            bound.listen(_BACKLOG)
     except OSError as error:
-        for listening in sockets:
-            listening.close()
-        shown = address if address.startswith(UNIX) else f"{address}:{port}"
-        if error.errno == errno.EADDRINUSE:
-            raise Unavailable(f"Socket '{shown}' already in use") from error  # Triton's words
-        raise Unavailable(f"failed to listen on address '{shown}': {error.strerror or error}") from error
+        close(sockets, None)
+        raise _unavailable(address, port, error) from error
     return sockets
+
+
+async def check(address: str, port: int, *, reuse_port: bool) -> None:
+    """Raise what `listen` would raise, as far as that can be known without listening: nobody can connect meanwhile."""
+    sockets: list[socket.socket] = []
+    try:
+        await _bind(sockets, address, port, reuse_port=reuse_port)
+    except OSError as error:
+        close(sockets, None)
+        raise _unavailable(address, port, error) from error
+    close(sockets, address_of(sockets[0]))
+
+
+async def _bind(sockets: list[socket.socket], address: str, port: int, *, reuse_port: bool) -> None:
+    """Add bound sockets. Raises OSError."""
+    if address.startswith(UNIX):
+        _bind_unix(sockets, address.removeprefix(UNIX))
+        return
+    found = await trio.socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    for family, kind, protocol, _, where in found:
+        bound = socket.socket(family, kind, protocol)
+        sockets.append(bound)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind((where[0], port, *where[2:]))
+        port = bound.getsockname()[1]
+
+
+def _unavailable(address: str, port: int, error: OSError) -> Unavailable:
+    shown = address if address.startswith(UNIX) else f"{address}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return Unavailable(f"Socket '{shown}' already in use")  # Triton's words
+    return Unavailable(f"failed to listen on address '{shown}': {error.strerror or error}")
 
 
 def address_of(listening: socket.socket) -> BoundAddress:
@@ -83,18 +102,22 @@ def close(sockets: Iterable[socket.socket], address: BoundAddress | None) -> Non
         _remove_socket_file(address.path)
 
 
-def _listen_unix(path: str) -> socket.socket:
+def _bind_unix(sockets: list[socket.socket], path: str) -> None:
     if not path:
         raise OSError("a Unix socket needs a path behind 'unix:'")
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sockets.append(bound)
+    if _is_served(path):
+        raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
     _remove_socket_file(path)
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.bind(path)
-        listening.listen(_BACKLOG)
-    except OSError:
-        listening.close()
-        raise
-    return listening
+    bound.bind(path)
+
+
+def _is_served(path: str) -> bool:
+    """Returns True if a server listens on a Unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(path) in (0, errno.EAGAIN)
 
 
 def _remove_socket_file(path: str) -> None:
