@@ -40,6 +40,8 @@ class Response(Mapping[str, np.ndarray[Any, Any]]):
     """The outputs of one response by name, in the order of the model's configuration. Arrays may be read-only, and share the
     memory that the model wrote them to; strings are arrays of `bytes`. `id` and `parameters` are those of the response."""
 
+    __slots__ = ("_arrays", "id", "model_name", "model_version", "parameters")
+
     def __init__(self, response: InferenceResponse) -> None:
         self.model_name = response.model_name
         self.model_version = response.model_version

@@ -174,7 +174,9 @@ class ThreadChannel:
         """On the Trio thread: report what is over."""
         self._is_reporting = False  # before looking: what is over after that has another report
         failure, self._failure = self._failure, None
-        batches = [self._finished.popleft() for _ in range(len(self._finished))]
+        batches = []
+        while self._finished:
+            batches.append(self._finished.popleft())
         if batches or failure is not None:
             self._report(batches, failure)
 

@@ -51,15 +51,15 @@ class CreditPolicy:
     def add(self, instance: int, *, prefetch: bool) -> None:
         """A new instance; `prefetch`: it may hold batches of a slow model."""
         self._length[instance] = self._least[instance] = 1
+        self._rounds[instance] = _Round()
         if prefetch:
             self._able.add(instance)
 
     def forget(self, instance: int) -> None:
         """The instance leaves."""
-        del self._length[instance], self._least[instance]
+        del self._length[instance], self._least[instance], self._rounds[instance]
         self._able.discard(instance)
         self._slow.discard(instance)
-        self._rounds.pop(instance, None)
 
     @property
     def has_slow(self) -> bool:
@@ -82,7 +82,8 @@ class CreditPolicy:
     def given(self, instance: int, now_ns: int, *, held: int, count: int, members: int) -> None:
         """The instance, which held `held` batches, got `count` more."""
         if held == 0:
-            self._rounds[instance] = _Round()
+            this = self._rounds[instance]
+            this.batches = this.busy_ns = 0
         self._watch(instance, now_ns, held=held + count, members=members)
 
     def done(self, instance: int, now_ns: int, times_ns: Sequence[int], *, held: int, members: int) -> None:

@@ -219,14 +219,15 @@ class DefaultCore(PoolCore):
         count = credit.room(instance, held=held, waiting=len(waiting), members=members)
         if not count:
             return
-        tickets = [waiting.popitem(last=False)[0] for _ in range(count)]
-        for ticket in tickets:
+        batches = []
+        for _ in range(count):
+            ticket = waiting.popitem(last=False)[0]
             ticket.phase = Phase.EXECUTING
+            batches.append((ticket,))
         self._executing += count
-        batches = tuple([(ticket,) for ticket in tickets])
         pool.give(instance, batches)
         credit.given(instance, now_ns, held=held, count=count, members=members)
-        self._actions.append(Dispatch(instance, batches))
+        self._actions.append(Dispatch(instance, tuple(batches)))
 
     def _revoke_prefetched(self) -> None:
         """Has an only instance give back the batches that it has not started: another one comes, it goes, or the core stops."""
