@@ -6,11 +6,13 @@ import errno
 import hashlib
 import logging
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+import trio
 
 from tpy.errors import AlreadyExists, Internal, InvalidArgument, NotFound, TpyError, Unsupported
 from tpy.messages import (
@@ -271,19 +273,39 @@ async def test_memory_is_bounded_while_requests_are_under_way(hall: Hall, monkey
     assert len(read(file)[0]) == 2
 
 
+async def test_requests_that_wait_are_written_together(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = await hall.start()
+    write, begun, go_on, writes = os.write, threading.Event(), threading.Event(), []
+
+    def slow(descriptor: int, data: memoryview) -> int:
+        writes.append(len(data))
+        begun.set()
+        assert go_on.wait(60)
+        return write(descriptor, data)
+
+    monkeypatch.setattr(recording_file.os, "write", slow)
+    hall.ask("m", floats("f", 1))
+    assert await trio.to_thread.run_sync(begun.wait, 60)
+    for _ in range(100):
+        hall.ask("m", floats("f", 1))
+    go_on.set()
+    await hall.stop()
+    assert len(read(file)[0]) == 101
+    assert len(writes) == 3, "the first request, all others, and the last entry"
+
+
 async def test_a_full_disk_ends_the_recording_and_leaves_whole_entries(
     hall: Hall, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = await hall.start()
     hall.ask("m", floats("f", 1))
-    write, room = os.write, [700]
+    write = os.write
 
     def limited(descriptor: int, data: memoryview) -> int:
-        if room[0] <= 0:
+        room = 1500 - os.fstat(descriptor).st_size
+        if room <= 0:
             raise OSError(errno.ENOSPC, "No space left on device")
-        count = write(descriptor, data[: room[0]])
-        room[0] -= count
-        return count
+        return write(descriptor, data[:room])
 
     monkeypatch.setattr(recording_file.os, "write", limited)
     with caplog.at_level(logging.ERROR):

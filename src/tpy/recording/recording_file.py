@@ -13,7 +13,7 @@ from tpy.messages import RecordingOptions
 from tpy.recording.core.entries import Beginning, End
 from tpy.recording.core.file_format import EntryTooLarge, write_entry, write_preface
 from tpy.recording.taking import Finished
-from tpy.units import NS_PER_S
+from tpy.units import KIB, NS_PER_S
 
 _log = logging.getLogger(__name__)
 
@@ -21,6 +21,7 @@ _PRIVATE = 0o600
 _END_BYTES = 512
 """Kept free for the last entry."""
 
+_LOT_BYTES = 256 * KIB
 _PAUSE_S = 0.02
 """The thread that writes takes what has come in lots: woken for each request it would contend with the loop for the GIL."""
 
@@ -49,10 +50,13 @@ class RecordingFile:
         self.left_out = 0
         self._done = 0
         self._unfinished = self._dropped = 0
+        self._lot: list[bytes] = []
+        """Entries that go to the disk together: each write gives up the GIL, and takes it from the loop again."""
+        self._lot_bytes = 0
         self._queue: queue.SimpleQueue[Finished | str] = queue.SimpleQueue()
         self._stopping = threading.Event()
         preface = write_preface(beginning)
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _PRIVATE)
         self.size = 0
         try:
             self._write(preface)
@@ -116,6 +120,8 @@ class RecordingFile:
                 reason = "max_seconds is reached"
                 break
             reason = work if isinstance(work, str) else self._take(work)
+            if reason or self._queue.empty() or self._lot_bytes >= _LOT_BYTES:
+                self._write_lot()
             if not reason and self._queue.empty():
                 self._stopping.wait(_PAUSE_S)
         self.reason = reason  # nothing more is put
@@ -125,20 +131,35 @@ class RecordingFile:
         return reason
 
     def _take(self, finished: Finished) -> str:
-        """Write one request. Returns why it was the last one, "" if it was not."""
+        """Put one request into the lot. Returns why it was the last one, "" if it was not."""
+        self.given_back += finished.held_bytes
         try:
             data = write_entry(finished.entry(self._options.inputs, self._options.outputs))
-            if self.size + len(data) + _END_BYTES > self._options.bytes_max:
-                return "max_bytes is reached"
-            self._write(data)
         except EntryTooLarge:
             self.left_out += 1
-            return ""
-        finally:
             self._done += 1
-            self.given_back += finished.held_bytes
-        self.requests += 1
-        return "max_requests is reached" if self.requests >= self._options.requests_max else ""
+            return ""
+        if self.size + self._lot_bytes + len(data) + _END_BYTES > self._options.bytes_max:
+            self._done += 1
+            return "max_bytes is reached"
+        self._lot.append(data)
+        self._lot_bytes += len(data)
+        return "max_requests is reached" if self.requests + len(self._lot) >= self._options.requests_max else ""
+
+    def _write_lot(self) -> None:
+        """Write the requests of the lot together; where the disk has no room for all, as many as it has."""
+        lot, self._lot, self._lot_bytes = self._lot, [], 0
+        try:
+            self._write(b"".join(lot))
+            self._count(len(lot))
+        except OSError:
+            for data in lot:
+                self._write(data)
+                self._count(1)
+
+    def _count(self, written: int) -> None:
+        self.requests += written
+        self._done += written
 
     def _write(self, data: bytes) -> None:
         """All of it, or nothing: what a full disk took of it is cut off again."""
