@@ -267,6 +267,39 @@ async def test_a_key_that_is_no_path_hides_no_other_model(s3: S3Server, prefix: 
         assert (await source.fingerprints([location]))[0] == (await scan_of(source, "good")).fingerprint
 
 
+@pytest.mark.parametrize("key", ["/evil/1/x", "../evil/1/x", "a\nb/1/x"])
+async def test_a_name_of_a_model_that_is_no_path(
+    s3: S3Server, proxy: FaultyProxy, prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str
+) -> None:
+    affine(s3, prefix, "m", 2)
+    name = key.partition("/1/")[0] if not key.startswith("/") else ""
+    folder = f"<CommonPrefixes><Prefix>{prefix}/{name}/</Prefix></CommonPrefixes>"
+    date = "<LastModified>2026-01-01T00:00:00Z</LastModified>"
+    found = f"<Contents><Key>{prefix}/{key}</Key>{date}<Size>1</Size></Contents>"
+
+    def fault(path: str, answer: Answer) -> None:
+        if "list-type" in path and "m%2F" not in path:
+            more = folder if "delimiter" in path else found
+            answer.content = answer.content.replace(b"</ListBucketResult>", f"{more}</ListBucketResult>".encode())
+
+    async with opened(proxy.host, prefix, tmp_path) as source:
+        scan = await scan_of(source)
+        proxy.fault = fault
+        for _ in range(2):
+            assert await source.list_models() == [scan.location]
+            assert await source.fingerprints([scan.location]) == [scan.fingerprint]
+        affine(s3, prefix, "m", 3)
+        assert await source.fingerprints(await source.list_models()) != [scan.fingerprint], "what is known is followed"
+        assert not (await scan_of(source)).error
+        s3.delete(f"{prefix}/m/")
+        assert await source.fingerprints(await source.list_models()) == [None]
+    assert caplog.text.count("new models are not seen") == 1
+    assert "is no path of a file" in caplog.text
+    async with opened(proxy.host, prefix, tmp_path / "2") as source:
+        with pytest.raises(Unavailable, match="is no path of a file"):
+            await source.list_models()
+
+
 def answering(content: bytes) -> Fault:
     """All requests are answered with this, as by a proxy on the way that has a page to show."""
 

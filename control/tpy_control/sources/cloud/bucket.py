@@ -17,7 +17,7 @@ from tpy_control.address import CloudAddress, Provider
 from tpy_control.core.objects import CloudObject
 from tpy_control.core.scan import is_ignored
 from tpy_control.sources.cloud.credentials import Access, KeyPair
-from tpy_control.sources.cloud.errors import CloudError, CloudErrorKind, about, translate
+from tpy_control.sources.cloud.errors import KEYS, CloudError, CloudErrorKind, about, translate
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -219,7 +219,8 @@ def _open(
             common["credential_provider"] = _Keys(access.keys)
         return S3Store(config=settings, **common)  # type: ignore[arg-type]  # keys are those of S3Config
     except Exception as error:  # the library has no one class for settings that it cannot use
-        cause = f"the client cannot be set up ({type(error).__name__}): check the address, the endpoint and {access.source}"
+        wanted = f"{KEYS[address.provider]} (from {access.source})"
+        cause = f"the client cannot be set up ({type(error).__name__}): check the address, the endpoint and {wanted}"
         raise about(address, cause, CloudErrorKind.REFUSED) from None
 
 

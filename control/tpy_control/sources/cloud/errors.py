@@ -42,7 +42,7 @@ ENVIRONMENT: Final = "the environment"
 
 _CLOCK: Final = "the clock of this machine is wrong: set it"
 _S3_KEYS: Final = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-_KEYS: Final = {
+KEYS: Final = {
     Provider.S3: _S3_KEYS,
     Provider.GCS: "GOOGLE_APPLICATION_CREDENTIALS",
     Provider.AZURE: "AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY",
@@ -111,7 +111,7 @@ def translate(
         if anonymous and status in (401, 403):
             remedy = "the repository is not public, and there are no credentials: set {keys}"
         renew = "which are read again" if source not in ("", ENVIRONMENT) else "and restart the server"
-        cause = f"{_named(status, code)}: {remedy.format(keys=_KEYS[address.provider], renew=renew)}"
+        cause = f"{_named(status, code)}: {remedy.format(keys=KEYS[address.provider], renew=renew)}"
         if source and not anonymous:
             cause += f"; credentials are from {source}"
         return about(address, cause, CloudErrorKind.REFUSED, key=key, status=status)
@@ -144,7 +144,7 @@ def _connection(address: CloudAddress, text: str, name: str) -> str:
     if re.search(r"TimedOut|timed out|deadline", text, re.IGNORECASE):
         return f"{host} does not answer in time: check the endpoint and the network"
     if "169.254.169.254" in text or "metadata" in text:
-        return f"there are no credentials, and no instance role: set {_KEYS[address.provider]}"
+        return f"there are no credentials, and no instance role: set {KEYS[address.provider]}"
     if re.search(r"body|decod|IncompleteMessage|ConnectionReset|closed", text):
         return f"{host} ended the connection in the middle of its answer"
     return f"{host} cannot be reached ({name})"

@@ -80,6 +80,8 @@ class _Repository:
         """The newest listing of each model that is known."""
         self.away = ""
         """The reason why the provider cannot be asked now, "" if it can."""
+        self.unlistable = ""
+        """The reason why its folders cannot be listed, such as a key that is no path; those that were known are followed."""
 
 
 class CloudSource(RepositorySource):
@@ -252,8 +254,13 @@ class CloudSource(RepositorySource):
             try:
                 folders = functools.partial(repository.bucket.folders, self._copies.some_file(repository.address))
                 names = await self._ask(repository, folders, self._seconds_for_listing(repository, deadline_ns))
+                repository.unlistable = ""
                 break
             except CloudError as error:
+                if error.kind is CloudErrorKind.BROKEN and repository.names is not None:
+                    names = list(repository.names)
+                    self._warn_unlistable(repository, error)
+                    break
                 has_copies = repository.names is not None or self._use_copies(repository, error)
                 if has_copies:
                     self._left(repository, error)
@@ -459,6 +466,12 @@ class CloudSource(RepositorySource):
             return None if listing is None or not (listing.files or listing.folders or listing.error) else listing.fingerprint
         known = repository.known.get(location.name)
         return DirectoryFingerprint(error=repository.away) if known is None else known.fingerprint
+
+    def _warn_unlistable(self, repository: _Repository, error: CloudError) -> None:
+        """Folders cannot be listed; said once."""
+        if not repository.unlistable:
+            _log.warning("new models are not seen, those that are known are followed: %(reason)s", {"reason": error.text})
+        repository.unlistable = error.text
 
     def _left(self, repository: _Repository, error: CloudError) -> None:
         """The provider cannot be asked; said once."""
