@@ -120,7 +120,7 @@ def translate(
 
 
 def _named(status: int, code: str) -> str:
-    return f"{status} {code}" if code else str(status)
+    return f"{status} {code}" if code not in ("", str(status)) else str(status)
 
 
 def _connection(address: CloudAddress, text: str, name: str) -> str:
