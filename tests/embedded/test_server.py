@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -401,6 +403,32 @@ def test_a_program_may_end_without_a_stop() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[3.]\n", "")
+
+
+def test_a_server_that_is_dropped_serves_until_the_program_ends() -> None:
+    program = (
+        "import gc, os, tempfile, tpy\n"
+        "server = tpy.Server(http_address='127.0.0.1', http_port=0, allow_metrics=False)\n"
+        "server.add_model('f', lambda X: X, inputs=[('X', 'FP32', [1])], outputs=[('Y', 'FP32', [1])])\n"
+        "server.start()\n"
+        "model, url = server.model('f'), server.addresses['HTTP']\n"
+        "del server\n"
+        "gc.collect()\n"
+        "import urllib.request\n"
+        "urllib.request.urlopen(f'http://{url}/v2/repository/models/f/load', data=b'{}').read()\n"
+        "print(model.infer({'X': [3]})['Y'], len(os.listdir(tempfile.gettempdir())))\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, "TMPDIR": folder},
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "[3.] 1\n", "")
+        assert not os.listdir(folder)
 
 
 def test_workers_of_models_live_until_a_program_has_ended(tmp_path: Path) -> None:

@@ -69,13 +69,16 @@ class Server:
         server that has started does not start again."""
         if self._engine is not None or self._is_given_up:
             raise Unavailable("the server was started already: make another one")
-        repositories = (*self._given["model_repository"], str(self._own_repository()))
+        own = self._own_repository()
+        repositories = (*self._given["model_repository"], str(own))
         try:
             values, warnings = collect({**self._given, "model_repository": repositories}, {})
             options = server_options(values, warnings, os.environ)
         except UsageError as error:
             raise InvalidArgument(str(error)) from None
         engine = self._open_engine(options)
+        self._removal.detach()
+        weakref.finalize(engine, _remove, own, self._process)  # it needs the folder, also when the program drops this object
         with self._lock:
             self._engine = engine
             is_wanted = not self._is_given_up
@@ -214,7 +217,7 @@ class Server:
         """The folder of the models that are functions."""
         if self._own is None:
             self._own = Path(tempfile.mkdtemp(prefix="tpy-models-"))
-            weakref.finalize(self, _remove, self._own, self._process)
+            self._removal = weakref.finalize(self, _remove, self._own, self._process)
         return self._own
 
     def _key(self, number: int) -> str:
