@@ -283,3 +283,11 @@ def test_the_texts_of_servers_are_not_repeated() -> None:
     assert "SignatureDoesNotMatch" in error.text
     assert "key 'x/m'" in error.text
     assert error.kind is CloudErrorKind.REFUSED
+
+
+@pytest.mark.parametrize("before", ["", "user:s3cret@", "s3cret@"])
+def test_the_password_of_an_endpoint_is_not_printed(before: str) -> None:
+    text = f"Error performing GET http://{before}proxy.example:1/bucket?list-type=2: ConnectionRefused"
+    error = translate(cloud("s3://bucket/x"), RuntimeError(text))
+    assert "http://proxy.example:1 refuses the connection" in error.text
+    assert "s3cret" not in error.text

@@ -125,7 +125,8 @@ def _named(status: int, code: str) -> str:
 
 def _connection(address: CloudAddress, text: str, name: str) -> str:
     """The cause of a request that got no answer."""
-    host = found[1] if (found := re.search(r"(?:GET|HEAD|POST|PUT) (https?://[^/\s?]+)", text)) else "the endpoint"
+    found = re.search(r"(?:GET|HEAD|POST|PUT) (https?://)(?:[^/\s?]*@)?([^/\s?@]+)", text)  # a password may be before the host
+    host = f"{found[1]}{found[2]}" if found else "the endpoint"
     if "redirect" in text:
         return f"{host} redirects: the bucket is in another region: set AWS_DEFAULT_REGION"
     if "dns error" in text:
