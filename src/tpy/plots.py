@@ -86,7 +86,8 @@ def line_plot(title: str, series: Sequence[Series], *, across: str, up: str, log
     """Lines over numbers, or over the logarithms of numbers above 0."""
     points = [point for each in series for point in each.points]
     low = min(x for x, _ in points) if logarithmic else 0.0
-    frame = _Frame(low, max(x for x, _ in points), max(y for _, y in points))
+    high = max(x for x, _ in points)
+    frame = _Frame(low, high if logarithmic else nice_ceiling(high), max(y for _, y in points))
     parts = [frame.axes(across, up)]
     for number, each in enumerate(series):
         colour = _COLOURS[number % len(_COLOURS)]

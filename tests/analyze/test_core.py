@@ -232,3 +232,10 @@ def test_a_checkpoint_of_something_else_is_refused(content: bytes, text: str) ->
     with pytest.raises(CheckpointError) as caught:
         read_checkpoint(content, MEASURED)
     assert text in str(caught.value)
+
+
+def test_another_load_is_said_by_what_differs() -> None:
+    had = header_line({"load": '[{"protocol":"http","window_s":1.0},{"window_s":1.0}]'})
+    with pytest.raises(CheckpointError) as refused:
+        read_checkpoint(had, {"load": '[{"protocol":"http","window_s":0.1},{"window_s":1.0}]'})
+    assert str(refused.value) == "its rows were measured with another load: window_s 1.0, now 0.1"

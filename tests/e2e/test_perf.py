@@ -191,6 +191,32 @@ def test_a_refusal_is_one_line() -> None:
     assert outcome.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("perf", "-m", "same", "--warmup", "inf"),
+        ("perf", "-m", "same", "-s", "nan"),
+        ("analyze", "same", "--latency-ms", "nan"),
+        ("analyze", "same", "--latency-ms", "-1"),
+        ("analyze", "same", "--memory-mb", "0"),
+    ],
+)
+def test_what_is_no_bound_is_refused(arguments: Sequence[str]) -> None:
+    outcome = run_tpy(*arguments)
+    assert outcome.code == 1
+    assert outcome.err.startswith("tpy: error: Invalid value for ")
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_worker_that_is_killed_is_one_line(server: ServerProcess, tmp_path: Path) -> None:
+    process = start(server, tmp_path)
+    [worker] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(worker), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err.splitlines()[-1] == "tpy: error: a worker ended without a report"
+
+
 def test_responses_of_a_decoupled_model(measured: Measured, server: ServerProcess, tmp_path: Path) -> None:
     data = tmp_path / "data.json"
     data.write_text('{"data": [{"COUNT": [5]}]}')

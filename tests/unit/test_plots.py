@@ -27,6 +27,11 @@ def test_a_line_goes_through_its_points() -> None:
     assert [str(tip.text) for tip in svg.iter("title")] == ["a & b: 0, 0.0", "a & b: 5, 50.0", "a & b: 10, 100.0"]
 
 
+def test_numbers_across_are_round() -> None:
+    svg = drawn(line_plot("t", [Series(name="a", points=[(3522.4, 1), (6556.1, 2)])], across="x", up="y"))
+    assert {"2,000", "4,000", "6,000", "8,000"} <= {text.text for text in svg.iter("text")}
+
+
 def test_logarithmic_distances_are_ratios() -> None:
     svg = drawn(line_plot("t", [Series(name="a", points=[(1, 1), (10, 1), (100, 1)])], across="x", up="y", logarithmic=True))
     xs = [float(circle.get("cx", "")) for circle in svg.findall("circle")]

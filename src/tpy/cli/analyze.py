@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from tpy.cli.parsing import FiniteRange
+
 
 @click.command()
 @click.argument("model", nargs=-1)
@@ -32,7 +34,7 @@ import click
     metavar="NAME[:WEIGHT],...",
     help="throughput, latency, memory, or Model Analyzer's metrics.",
 )
-@click.option("--latency-ms", type=float, metavar="MS", help="Bound of the latency.")
+@click.option("--latency-ms", type=FiniteRange(min=0, min_open=True), metavar="MS", help="Bound of the latency.")
 @click.option(
     "--percentile",
     type=click.Choice(["50", "90", "95", "99"]),
@@ -40,8 +42,8 @@ import click
     show_default=True,
     help="The one that --latency-ms bounds.",
 )
-@click.option("--memory-mb", type=float, metavar="MB", help="Bound of the model's memory.")
-@click.option("--min-throughput", type=float, metavar="N", help="Inferences per second that there must be.")
+@click.option("--memory-mb", type=FiniteRange(min=0, min_open=True), metavar="MB", help="Bound of the model's memory.")
+@click.option("--min-throughput", type=FiniteRange(min=0), metavar="N", help="Inferences per second that there must be.")
 @click.option(
     "--search",
     type=click.Choice(["quick", "brute", "optuna"]),
@@ -138,7 +140,7 @@ import click
 @click.option(
     "-s",
     "--stability-percentage",
-    type=float,
+    type=FiniteRange(0),
     default=10,
     show_default=True,
     metavar="PERCENT",

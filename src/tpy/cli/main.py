@@ -22,7 +22,7 @@ from tpy.cli.analyze import analyze
 from tpy.cli.commands_of_recordings import record, replay
 from tpy.cli.connecting import TlsOptions, context_of, tls_options
 from tpy.cli.flags import FLAG_BY_NAME
-from tpy.cli.parsing import ServeCommand, UsageError, collect, serve_options
+from tpy.cli.parsing import FiniteRange, ServeCommand, UsageError, collect, serve_options
 from tpy.cli.perf.command import perf
 from tpy.cli.top import SORT_NAMES
 
@@ -300,7 +300,7 @@ def explain(model: str, url: str, header: tuple[str, ...], request_id: str | Non
 @click.option("--metrics-url", metavar="URL", help="The metrics port of the server; that host's port 8002 unless it is given.")
 @click.option("--sort", default="rate", show_default=True, type=click.Choice(SORT_NAMES), help="What the rows are sorted by.")
 @click.option("--model", "pattern", default="*", metavar="PATTERN", help="Only models whose names match, as in a shell.")
-@click.option("--interval", default=2.0, show_default=True, type=click.FloatRange(min=0.1), metavar="SECONDS")
+@click.option("--interval", default=2.0, show_default=True, type=FiniteRange(min=0.1), metavar="SECONDS")
 @click.option("--once", is_flag=True, help="Print the table of one interval, and end.")
 def top(
     url: str,

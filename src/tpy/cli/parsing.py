@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import click
 
@@ -23,6 +25,17 @@ _DIGITS_MAX = 40
 
 class UsageError(Exception):
     """A flag is unknown, or its value is wrong. `str()` is one line for the user."""
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers that has neither infinity nor NaN, which is in every range of click's."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number. Raises click.BadParameter."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number.", param, ctx)
+        return number
 
 
 def parse_value(flag: Flag, text: str) -> Value:

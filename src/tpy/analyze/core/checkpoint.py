@@ -50,7 +50,7 @@ def read_checkpoint(content: bytes, measured: Mapping[str, str]) -> tuple[dict[P
     for name in sorted({*measured, *header.measured}):
         had, has = header.measured.get(name), measured.get(name)
         if had != has:
-            raise CheckpointError(f"its rows were measured with another {name}: {had}, now {has}")
+            raise CheckpointError(f"its rows were measured with another {name}: {_difference(had, has)}")
     rows: dict[Point, Row] = {}
     for number, line in enumerate(lines[1:], 2):
         try:
@@ -59,3 +59,20 @@ def read_checkpoint(content: bytes, measured: Mapping[str, str]) -> tuple[dict[P
             raise CheckpointError(f"line {number}: {error}") from None
         rows[row.point] = row
     return rows, end
+
+
+def _difference(had: str | None, has: str | None) -> str:
+    """Both, without what is the same in lists of JSON objects."""
+    try:
+        before, now = (msgspec.json.decode(text or "", type=list[dict[str, object]]) for text in (had, has))
+    except msgspec.MsgspecError:
+        return f"{had}, now {has}"
+    if len(before) != len(now):
+        return f"{had}, now {has}"
+    pairs = [
+        f"{name} {old.get(name)!r}, now {new.get(name)!r}"
+        for old, new in zip(before, now, strict=True)
+        for name in {**old, **new}
+        if old.get(name) != new.get(name)
+    ]
+    return "; ".join(pairs)

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from tpy.cli.parsing import FiniteRange
 from tpy.cli.perf.flags import refuse
 
 _FILE = click.Path(path_type=Path)
@@ -108,7 +109,7 @@ class _PerfCommand(click.Command):
     "--warmup",
     "warmup_s",
     default=0.0,
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     metavar="SECONDS",
     help="Time that does not count, before each level.",
 )
@@ -117,7 +118,7 @@ class _PerfCommand(click.Command):
     "--stability-percentage",
     default=10.0,
     show_default=True,
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     metavar="PERCENT",
     help="Three windows that differ by no more than this, in throughput and latency, are the result.",
 )
@@ -214,7 +215,7 @@ class _PerfCommand(click.Command):
     "--sequence-length-variation",
     default=20.0,
     show_default=True,
-    type=click.FloatRange(0, 100),
+    type=FiniteRange(0, 100),
     metavar="PERCENT",
     help="More or less of them.",
 )

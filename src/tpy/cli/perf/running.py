@@ -21,6 +21,7 @@ from tpy.load.data import DataError
 from tpy.load.gpus import GpuUse, GpuWatch, MetricsError, MetricsPage, use_of
 from tpy.load.local import LocalServer
 from tpy.load.shared_memory import CudaMemory, NoMemory, SharedTensors, SystemMemory
+from tpy.load.workers import WorkerFailed
 
 DONE, UNSTABLE, FAILED, INTERRUPTED = 0, 2, 3, 130
 _METRICS_PORT = 8002
@@ -38,7 +39,7 @@ def run(options: PerfOptions) -> int:
         with ExitStack() as regions:
             meter, model = _meter(options, target, regions)
             results, gpus = _measure(meter, levels, options, page)
-    except (ServerError, DataError, NoMemory) as error:
+    except (ServerError, DataError, NoMemory, WorkerFailed) as error:
         raise UsageError(str(error)) from error
     found = Run(
         model=options.model,
