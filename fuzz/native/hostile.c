@@ -15,6 +15,7 @@ static struct {
     TRITONSERVER_MetricFamily* families[HANDLES];
     TRITONSERVER_Metric* metrics[HANDLES];
     TRITONBACKEND_Output* outputs[HANDLES];
+    TRITONBACKEND_State* states[HANDLES];
     void* buffers[HANDLES];
     uint64_t sizes[HANDLES];
 } had;
@@ -30,6 +31,7 @@ static void call(TRITONBACKEND_ModelInstance* instance, unsigned function, unsig
     TRITONSERVER_MemoryType memory = (TRITONSERVER_MemoryType)(value % 5);
     TRITONSERVER_Error *error = NULL, *own = NULL;
     TRITONBACKEND_Input* input = NULL;
+    TRITONSERVER_BufferAttributes* attributes;
     TRITONBACKEND_Model* model;
     const char* text;
     const void* data;
@@ -37,7 +39,7 @@ static void call(TRITONBACKEND_ModelInstance* instance, unsigned function, unsig
     uint64_t size;
     int64_t memory_id = (int64_t)value;
     bool truth;
-    switch (function % 28) {
+    switch (function % 33) {
         case 0: error = TRITONBACKEND_RequestRelease(request, value); break;
         case 1: error = TRITONBACKEND_ResponseNew(&had.responses[value % HANDLES], request); break;
         case 2: error = TRITONBACKEND_ResponseSend(response, value & 1, NULL); break;
@@ -90,6 +92,17 @@ static void call(TRITONBACKEND_ModelInstance* instance, unsigned function, unsig
         case 25: error = TRITONSERVER_MetricFamilyDelete(had.families[at]); break;
         case 26: error = TRITONSERVER_MetricNew(&had.metrics[at], had.families[value % HANDLES], NULL, 0); break;
         case 27: error = TRITONSERVER_MetricSet(had.metrics[at], value); break;
+        case 28:
+            error = TRITONBACKEND_StateNew(
+                &had.states[value % HANDLES], request, name, (TRITONSERVER_DataType)(value % 20), shapes[value % 4], 2);
+            break;
+        case 29:
+            error = TRITONBACKEND_StateBuffer(had.states[at], &had.buffers[at], value, &memory, &memory_id);
+            had.sizes[at] = error == NULL ? value : 0;
+            break;
+        case 30: error = TRITONBACKEND_StateUpdate(had.states[at]); break;
+        case 31: error = TRITONBACKEND_OutputBufferAttributes(had.outputs[at], &attributes); break;
+        case 32: error = TRITONBACKEND_ResponseFactoryIsCancelled(had.factories[at], &truth); break;
     }
     TRITONSERVER_ErrorDelete(error);
 }

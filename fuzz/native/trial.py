@@ -30,7 +30,7 @@ INVARIANT = (
 )
 RULES = ("script", "error", "crash", "sound")
 
-_FUNCTIONS = 28
+_FUNCTIONS = 33
 SOUND = bytes([255, 0, 0])
 _PHRASES = (
     ((1, 0, 0), (9, 0, 4), (10, 4, 16), (12, 4, 0), (2, 0, 1), (0, 0, 1)),  # a sound answer: 16 bytes of UINT32
@@ -39,6 +39,7 @@ _PHRASES = (
     ((0, 0, 1), (0, 0, 1)),  # a second release
     ((5, 0, 1), (7, 1, 2), (2, 2, 0), (8, 1, 1), (6, 1, 0), (6, 1, 0)),  # a factory, deleted twice
     ((2, 0, 1), (2, 0, 1), (4, 0, 0)),  # a response that is sent, sent and deleted
+    ((28, 0, 4), (29, 4, 16), (12, 4, 0), (30, 4, 0), (30, 4, 0)),  # a state that is updated twice
 )
 _PLACEMENT = InstancePlacement(name="m_0", kind=InstanceKind.KIND_CPU)
 _DESCRIPTORS_MAX = 16

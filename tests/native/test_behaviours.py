@@ -207,8 +207,9 @@ def test_requests_that_are_never_released_are_counted_at_the_end(make: Make) -> 
     assert model.logged("instance 'm_0' ended with 3 requests that its backend never released")
 
 
-def test_writing_beyond_a_buffer_costs_the_instance(make: Make, isolation: str) -> None:
-    model = make("writes-too-far", isolation=isolation)
+@pytest.mark.parametrize("behaviour", ["writes-too-far", "writes-beyond-a-state", "writes-beyond-what-is-not-sent"])
+def test_writing_beyond_a_buffer_costs_the_instance(make: Make, isolation: str, behaviour: str) -> None:
+    model = make(behaviour, isolation=isolation)
     with pytest.raises(InstanceFailure, match="written beyond the buffer of an output"):
         model.instance().execute(model.request())
 

@@ -263,6 +263,23 @@ static void use_output_of_deleted_response(TRITONBACKEND_Request* request) {
     log_refusal(TRITONBACKEND_OutputBufferAttributes(output, &attributes));
 }
 
+static void write_beyond_a_state(TRITONBACKEND_Request* request) {
+    TRITONBACKEND_State* made;
+    int64_t shape[] = {1, 2}, memory_id = 0;
+    TRITONSERVER_MemoryType memory = TRITONSERVER_MEMORY_CPU;
+    void* target;
+    TRITONBACKEND_StateNew(&made, request, "S", TRITONSERVER_TYPE_FP32, shape, 2);
+    TRITONBACKEND_StateBuffer(made, &target, 8, &memory, &memory_id);
+    memset(target, 1, 16);
+}
+
+static void write_beyond_an_output_that_is_not_sent(TRITONBACKEND_Request* request) {
+    TRITONBACKEND_Response* response;
+    TRITONBACKEND_ResponseNew(&response, request);
+    copy(request, response, 8);
+    TRITONBACKEND_ResponseDelete(response);
+}
+
 static void execute_one(State* state, TRITONBACKEND_ModelInstance* instance, TRITONBACKEND_Request* request) {
     if (is(state, "answers-late")) {
         in_thread(answer_late, request);
@@ -278,6 +295,14 @@ static void execute_one(State* state, TRITONBACKEND_ModelInstance* instance, TRI
         release(request);
     } else if (is(state, "writes-too-far")) {
         answer(request, 8);
+        release(request);
+    } else if (is(state, "writes-beyond-a-state")) {
+        write_beyond_a_state(request);
+        answer(request, 0);
+        release(request);
+    } else if (is(state, "writes-beyond-what-is-not-sent")) {
+        write_beyond_an_output_that_is_not_sent(request);
+        answer(request, 0);
         release(request);
     } else if (is(state, "releases-twice")) {
         answer(request, 0);

@@ -254,7 +254,7 @@ void tpy_request_drop(TRITONBACKEND_Request* request) {
     request->answer = NULL;
     for (TRITONBACKEND_State *state = request->states, *next; state != NULL; state = next) {
         next = state->next;
-        tpy_output_delete(state->output);
+        tpy_output_delete(state->output, batch->instance);
         state->live = 0;
         free(state);
     }

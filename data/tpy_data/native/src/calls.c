@@ -182,7 +182,7 @@ static void free_parts(CallInput* input) {
 
 static void free_input(CallInput* input) {
     free_parts(input);
-    tpy_output_delete(input->tensor);
+    tpy_output_delete(input->tensor, NULL);
     free(input);
 }
 

@@ -290,7 +290,7 @@ void tpy_request_drop(TRITONBACKEND_Request* request);   /* with it */
 
 /* responses.c */
 Output* tpy_output_new(const char* name, DataType datatype, const int64_t* shape, uint32_t dims);
-void tpy_output_delete(Output* output);
+void tpy_output_delete(Output* output, TRITONBACKEND_ModelInstance* instance); /* damaged, if it was written beyond; or NULL */
 void tpy_response_delete(TRITONBACKEND_Response* response);
 bool tpy_memory_is_whole(const Memory* memory);
 Memory* tpy_memory_new(size_t size);

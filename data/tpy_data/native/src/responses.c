@@ -35,7 +35,8 @@ Output* tpy_output_new(const char* name, DataType datatype, const int64_t* shape
     return output;
 }
 
-void tpy_output_delete(Output* output) {
+void tpy_output_delete(Output* output, TRITONBACKEND_ModelInstance* instance) {
+    if (instance != NULL && output->memory != NULL && !tpy_memory_is_whole(output->memory)) atomic_store(&instance->damaged, true);
     tpy_memory_let_go(output->memory);
     output->live = 0;
     free(output);
@@ -79,7 +80,7 @@ static TRITONBACKEND_Response* response_new(TRITONBACKEND_Request* request) {
 void tpy_response_delete(TRITONBACKEND_Response* response) {
     for (Output *output = response->outputs, *next; output != NULL; output = next) {
         next = output->next;
-        tpy_output_delete(output);
+        tpy_output_delete(output, response->request->batch->instance);
     }
     tpy_parameters_delete(response->parameters);
     TRITONSERVER_ErrorDelete(response->error);
