@@ -97,8 +97,3 @@ def test_what_cannot_be_served_is_refused(attacker: Attacker, odd: str) -> None:
     (see the fixture)."""
     said = attacker.farewell(PREFACE + frame(_SETTINGS, 0, 0) + ODD[odd], attacker.server.grpc)
     assert frames(said) & {_HEADERS, _RESET, _GOAWAY}
-
-
-def test_a_client_that_does_not_acknowledge_settings_is_shown_out(attacker: Attacker) -> None:
-    said = attacker.flood(PREFACE + frame(_SETTINGS, 0, 0), attacker.server.grpc)
-    assert _GOAWAY in frames(said)
