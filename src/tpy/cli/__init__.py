@@ -5,12 +5,10 @@
 
 import sys
 
-from tpy.cli.importing import uncollected
 from tpy.errors import TpyError
 
 try:
-    with uncollected():
-        from tpy.cli.main import main, tritonserver
+    from tpy.cli.main import main, tritonserver
 except TpyError as error:  # the flags of an installed frontend cannot be read
     sys.exit(f"tpy: error: {error}")
 

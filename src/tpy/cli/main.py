@@ -22,7 +22,6 @@ from tpy.cli.analyze import analyze
 from tpy.cli.commands_of_recordings import record, replay
 from tpy.cli.connecting import TlsOptions, context_of, tls_options
 from tpy.cli.flags import FLAG_BY_NAME
-from tpy.cli.importing import uncollected
 from tpy.cli.parsing import FiniteRange, ServeCommand, UsageError, collect, serve_options
 from tpy.cli.perf.command import perf
 from tpy.cli.top import SORT_NAMES
@@ -73,11 +72,10 @@ def dev(directory: tuple[str, ...], **given: tuple[str, ...]) -> None:
 
 
 def _serve(directories: Sequence[str], given: Mapping[str, tuple[str, ...]], *, development: bool = False) -> int:
-    with uncollected():
-        from tpy.cli.serve import serve as run
-        from tpy.cli.serve_options import server_options
-        from tpy.cli.serve_target import serve_target
-        from tpy_data.backends.onnxruntime.packages import package_clash
+    from tpy.cli.serve import serve as run
+    from tpy.cli.serve_options import server_options
+    from tpy.cli.serve_target import serve_target
+    from tpy_data.backends.onnxruntime.packages import package_clash
 
     with ExitStack() as targets:
         given = dict(given)
