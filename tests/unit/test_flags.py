@@ -191,7 +191,7 @@ def test_every_flag_that_is_not_honoured_is_listed_as_a_difference() -> None:
 
 def test_the_command_is_installed_under_tritons_name() -> None:
     scripts = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["scripts"]
-    assert scripts == {"tpy": "tpy.cli:main", "tritonserver": "tpy.cli:tritonserver"}
+    assert scripts == {"tpy": "tpy.__main__:main", "tritonserver": "tpy.__main__:tritonserver"}
 
 
 def test_a_flag_without_effect_warns() -> None:

@@ -100,7 +100,7 @@ def _requirements() -> tuple[list[str], dict[str, list[str]]]:
 def _distribution() -> metadata.Distribution:
     """The distribution that tpy was installed from, told by its command: another project has a distribution of that name."""
     for command in metadata.entry_points(group="console_scripts", name="tpy"):
-        if command.value == "tpy.cli:main" and command.dist is not None:
+        if command.value == "tpy.__main__:main" and command.dist is not None:
             return command.dist
     raise metadata.PackageNotFoundError("tpy")
 

@@ -22,6 +22,7 @@ from tpy.cli.analyze import analyze
 from tpy.cli.commands_of_recordings import record, replay
 from tpy.cli.connecting import TlsOptions, context_of, tls_options
 from tpy.cli.flags import FLAG_BY_NAME
+from tpy.cli.garbage import collect_garbage
 from tpy.cli.parsing import FiniteRange, ServeCommand, UsageError, collect, serve_options
 from tpy.cli.perf.command import perf
 from tpy.cli.top import SORT_NAMES
@@ -46,8 +47,11 @@ class _Commands(click.Group):
 
 @click.group(cls=_Commands, context_settings=_SETTINGS)
 @click.version_option(__version__, prog_name="tpy")
-def cli() -> None:
+@click.pass_context
+def cli(ctx: click.Context) -> None:
     """A Triton-compatible inference server. Start with: tpy serve DIRECTORY"""
+    if ctx.invoked_subcommand not in {"serve", "dev"}:  # these import more first
+        collect_garbage()
 
 
 @cli.command(cls=ServeCommand, context_settings=_SETTINGS)

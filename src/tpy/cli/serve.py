@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import os
 import resource
@@ -14,6 +13,7 @@ import trio
 
 from tpy import limits
 from tpy.assembly import ServerOptions, Stop, run_server
+from tpy.cli.garbage import collect_garbage
 from tpy.cli.signals import notify, watch_signals
 from tpy.devices import Devices
 from tpy.devices.cuda import CudaDevice
@@ -36,9 +36,7 @@ waiting for that long at a time. CPU time per request over HTTP, 16 connections,
 def serve(options: ServerOptions) -> int:
     """Serve until a signal; returns the exit code. The second signal ends the process at once."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    # The modules stay: the garbage collector, which stops the process while it walks, is to leave them alone. Not the models that
-    # are loaded later: what is frozen is freed by reference counts only, and model code may leave cycles.
-    gc.freeze()
+    collect_garbage()
     raise_open_files_limit()
     remove_abandoned()  # what servers that were killed have left: models that were decrypted, perhaps
     try:
