@@ -95,7 +95,7 @@ def test_workers_that_are_killed_come_back(repository: Path) -> None:
         for model, given in rows.items():
             assert ask(server, f"/v2/models/{model}/generate", given)[0] == 200
             os.kill(worker_of(server, f"{model}_0"), signal.SIGKILL)
-            wait_until(lambda model=model: not client.is_model_ready(model))
             assert client.is_model_ready("trees")
+            wait_until(lambda model=model: f"instance '{model}_0' was started again" in server.log, within_s=50)
             wait_until(lambda model=model: client.is_model_ready(model))
             assert ask(server, f"/v2/models/{model}/generate", given)[0] == 200
