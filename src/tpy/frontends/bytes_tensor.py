@@ -10,6 +10,7 @@ import numpy as np
 
 from tpy.echo import echo
 from tpy.limits import BYTES_ELEMENTS_MAX
+from tpy.units import MIB
 
 _LENGTH = Struct("<I")
 _LENGTH_BYTES = _LENGTH.size
@@ -21,6 +22,8 @@ _SAME_LENGTH_COUNT_MIN = 64
 """Fewer elements are split sooner than it is known that they have one length."""
 _SHORT_BYTES_MAX = 1024
 """Up to this length on average, elements are split from a copy of all of them, whose slices cost half of a view's."""
+_COPY_BYTES_MAX = 4 * MIB
+"""The largest such copy: some milliseconds, during which no other thread runs."""
 
 _ELEMENTS_TOGETHER = 65_536
 """Elements that are made in one step, during which no other thread runs: some milliseconds."""
@@ -88,7 +91,7 @@ def _split_same_length(data: bytes | bytearray | memoryview, count: int) -> list
 def _split_short(data: bytes | bytearray | memoryview, count: int) -> list[bytes] | None:
     """None when they are long, or not `count` whole elements."""
     size = len(data)
-    if not _LENGTH_BYTES * count <= size <= (_LENGTH_BYTES + _SHORT_BYTES_MAX) * count:
+    if not _LENGTH_BYTES * count <= size <= min((_LENGTH_BYTES + _SHORT_BYTES_MAX) * count, _COPY_BYTES_MAX):
         return None
     copy = bytes(data)
     unpack = _LENGTH.unpack_from
@@ -144,6 +147,11 @@ def object_array(elements: list[bytes], shape: tuple[int, ...]) -> np.ndarray[An
 def join_elements(array: np.ndarray[Any, Any]) -> bytes:
     """All elements of a BYTES array (dtype object, holding `bytes`) with their lengths, row-major."""
     elements: list[bytes] = array.reshape(-1).tolist()
+    steps = range(0, len(elements), _ELEMENTS_TOGETHER)
+    return b"".join([_join_some(elements[at : at + _ELEMENTS_TOGETHER]) for at in steps])
+
+
+def _join_some(elements: list[bytes]) -> bytes:
     parts = [b""] * (2 * len(elements))
     parts[::2] = map(_LENGTH.pack, map(len, elements))
     parts[1::2] = elements
