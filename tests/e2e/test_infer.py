@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tpy.frontends.access.config import digest, key_entry
+
+from .repositories import AFFINE_CONFIG, ModelFolder
 from .server import RunOutcome, ServerProcess, run_tpy
 
 ECHO = """import numpy as np
@@ -139,6 +145,55 @@ def test_what_does_not_fit_is_reported(server: ServerProcess, values: list[str],
     assert (outcome.code, outcome.out) == (1, "")
     assert told in outcome.err
     assert len(outcome.err.splitlines()) == 1
+
+
+def test_files_that_cannot_be_read_are_reported(server: ServerProcess, tmp_path: Path) -> None:
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object), allow_pickle=True)
+    (tmp_path / "cut.npy").write_bytes(b"\x93NUMPY")
+    (tmp_path / "cut.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    for value, told in {
+        f"X=@{tmp_path / 'objects.npy'}": "objects.npy: expected an array that numpy.save wrote, without Python objects: ",
+        f"X=@{tmp_path / 'cut.npy'}": "cut.npy: expected an array that numpy.save wrote",
+        f"PICTURE=@{tmp_path / 'cut.png'}": "cut.png: expected a picture that Pillow can read: ",
+        "no input " * 500: "is neither NAME=VALUE nor a file",
+        "more=" + os.fsdecode(b"\xff"): "'more' is a parameter, and those are texts in UTF-8",
+    }.items():
+        outcome = infer(server, "echo", value)
+        assert (outcome.code, outcome.out, len(outcome.err.splitlines())) == (1, "", 1), outcome.err
+        assert told in outcome.err
+    assert seen(server, "TEXT=" + os.fsdecode(b"\xff"))[0] == r"TEXT (1, 1) [b'\xff']"
+
+
+def test_a_service_of_another_kind_is_reported() -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b'{"models": 3}'
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        outcome = run_tpy("infer", "--port", str(other.server_port), "m", "X=1")
+        other.shutdown()
+        thread.join()
+    assert outcome.code == 1
+    assert outcome.err.startswith("tpy: error: 127.0.0.1 answers, but not as a server of models: ")
+
+
+def test_a_key_goes_with_the_request(tmp_path: Path) -> None:
+    ModelFolder(tmp_path / "models", "affine").config(AFFINE_CONFIG).affine(1, 2)
+    (tmp_path / "auth.toml").write_text(key_entry("me", digest("the-key-of-mine"), ["infer", "observe"], ["*"]))
+    flags = (f"--auth-config={tmp_path / 'auth.toml'}", "--auth-required=true")
+    with ServerProcess(*flags, repositories=[tmp_path / "models"]) as secured:
+        assert "401" in infer(secured, "affine", "INPUT=[1,2,3]").err
+        outcome = infer(secured, "-H", "Authorization: Bearer the-key-of-mine", "affine", "INPUT=[1,2,3]")
+        assert (outcome.code, outcome.err) == (0, "")
 
 
 def test_no_server() -> None:

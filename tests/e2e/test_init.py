@@ -267,3 +267,10 @@ def test_texts_and_what_is_no_model(trained: Path, tmp_path: Path) -> None:
     made(tmp_path, "text", "--from", str(trained / "text.joblib"), "--env", str(TRAINING), "--as", "python")
     with ServerProcess(str(tmp_path / "models")) as server:
         assert json.loads(ask(server, "/v2/models/text/generate", {"TEXT": "a good film"})[1])["label"] == 1
+
+
+def test_a_file_in_the_place_of_the_repository(tmp_path: Path) -> None:
+    (tmp_path / "models").write_text("")
+    (tmp_path / "model.py").write_text("class TritonPythonModel:\n    def execute(self, requests):\n        return []\n")
+    outcome = run_tpy("init", "m", "--from", str(tmp_path / "model.py"), "--repository", str(tmp_path / "models"))
+    assert (outcome.code, outcome.err) == (1, f"tpy: error: {tmp_path / 'models'}: File exists\n")

@@ -7,6 +7,8 @@ import shutil
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,38 @@ def test_a_reload_opens_the_log_again_and_reads_certificates(repository: Path, t
         assert "not reloaded, what was there stays in use" in log.read_text()
         assert presented(server) == second
         assert is_live(server)
+
+
+_TERMINAL = """
+import os, pty, signal, sys
+pid, terminal = pty.fork()
+if not pid:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv[1] == "nohup" else signal.SIG_DFL)
+    os.execv(sys.argv[2], sys.argv[2:])
+print(pid, flush=True)
+sys.stdin.readline()
+os.close(terminal)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+"""A server in a terminal that closes when there is a line of input, and its exit code."""
+
+
+@pytest.mark.parametrize("how", ["plain", "nohup"])
+def test_a_terminal_that_closes_ends_the_server_but_for_nohup(repository: Path, tmp_path: Path, how: str) -> None:
+    log = tmp_path / "server.log"
+    serve = (sys.executable, "-m", "tpy", "serve", str(repository), "--http-port=0", "--allow-grpc=0", "--allow-metrics=0")
+    command = [sys.executable, "-c", _TERMINAL, how, *serve, f"--log-file={log}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as terminal:
+        assert terminal.stdin is not None
+        assert terminal.stdout is not None
+        server = int(terminal.stdout.readline())
+        wait_until(lambda: log.exists() and "Started HTTPService" in log.read_text())
+        terminal.stdin.write("close\n")
+        if how == "nohup":
+            wait_until(lambda: "reloaded at SIGHUP" in log.read_text())
+            os.kill(server, signal.SIGTERM)
+        assert terminal.stdout.readline() == "0\n"
+        assert f"stopping ({'SIGTERM' if how == 'nohup' else 'SIGHUP'})" in log.read_text()
 
 
 def test_a_service_manager_is_told(repository: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,21 @@ def test_a_repository_is_served_as_it_is(tmp_path: Path) -> None:
     write(tmp_path / "notes.onnx")  # beside models it is no model
     with serve_target(tmp_path) as target:
         assert (target.repository, target.taken) == (tmp_path, "")
+
+
+def test_a_folder_that_cannot_be_read_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lost+found").mkdir()
+    write(tmp_path / "m" / "config.pbtxt")
+    exists = Path.exists
+
+    def without_permission(path: Path) -> bool:
+        if path.parent.name == "lost+found":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", without_permission)
+    with serve_target(tmp_path) as target:
+        assert target.repository == tmp_path
 
 
 def test_an_empty_folder_is_an_empty_repository(tmp_path: Path) -> None:

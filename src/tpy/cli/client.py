@@ -121,6 +121,7 @@ def client_of(
     port: int = HTTP_PORT,
     tls: ssl.SSLContext | None = None,
     timeout_s: float = _TIMEOUT_S,
+    start: str = "tpy serve DIRECTORY",
 ) -> Client:
     """A client of the server at `url`: `http://HOST:PORT`, `https://...`, or `HOST`, on `port` where it names none. `headers` are
     `NAME: VALUE`; with `tls` connections are encrypted whatever the URL says. Raises ClientError for what is no URL or no header.
@@ -142,6 +143,7 @@ def client_of(
         tls=tls or (ssl.create_default_context() if parts.scheme == "https" else None),
         headers={name.strip(): value.strip() for name, _, value in pairs},
         timeout_s=timeout_s,
+        start=start,
     )
 
 

@@ -26,8 +26,8 @@ class Guess(msgspec.Struct, frozen=True):
 class DemoClient:
     """Asks the models of the demo. Raises ClientError."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._client = Client(host, port, start="make serve")
+    def __init__(self, client: Client) -> None:
+        self._client = client
 
     def features(self, model: str, input_name: str, output_name: str, content: bytes) -> Tensor:
         """The tensor that a preprocessing model makes of a file."""

@@ -99,7 +99,7 @@ class _Request:
         name, equals, text = value.partition("=")
         if name in self._inputs and equals:
             self._set(name, text)
-        elif Path(value).is_file():
+        elif _is_file(Path(value)):
             return self._file(Path(value))
         elif equals:
             self._parameter(name, text)
@@ -119,7 +119,7 @@ class _Request:
         described = self._inputs[name]
         if text.startswith("@"):
             path = Path(text[1:])
-            if not path.is_file():
+            if not _is_file(path):
                 raise UsageError(f"{name}: no such file: {path}")
             self._read(described, path)
             return
@@ -129,6 +129,8 @@ class _Request:
         value = _json_value(text)
         if not isinstance(value, str | int | float | bool):
             raise UsageError(f"'{name}' is no input, and no parameter: those are texts, numbers, true or false; {self._takes()}")
+        if isinstance(value, str) and not _is_unicode(value):
+            raise UsageError(f"'{name}' is a parameter, and those are texts in UTF-8; {self._takes()}")
         if _close_to(name, self._inputs):
             raise UsageError(f"there is no input '{name}'; {self._takes()}")
         self.parameters[name] = value
@@ -157,7 +159,7 @@ class _Request:
 
     def _read(self, described: _Described, path: Path) -> None:
         if path.suffix == ".npy":
-            self._put(described, np.load(path, allow_pickle=False))
+            self._put(described, _saved_array(path))
         elif described.kind is DataType.BYTES:
             self._put(described, path.read_bytes())
         elif path.suffix.lower() in _PICTURES:
@@ -175,12 +177,38 @@ class _Request:
 def _metadata(client: Client, model: str) -> _Metadata:
     try:
         return msgspec.convert(client.get(model_path(model)), _Metadata)
+    except msgspec.ValidationError as error:
+        raise ClientError(f"{client.host} answers, but not as a server of models: {error}") from None
     except ClientError as error:
         if not error.status:
             raise
         entries = client.post("/v2/repository/index", b"")
         names = sorted(entry["name"] for entry in entries if entry.get("state") == "READY") if isinstance(entries, list) else []
         raise ClientError(f"{error}; models that are ready: {', '.join(names) or 'none'}", error.status) from error
+
+
+def _is_file(path: Path) -> bool:
+    """False also for what cannot be the name of a file."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _saved_array(path: Path) -> np.ndarray[Any, Any]:
+    try:
+        array: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise UsageError(f"{path}: expected an array that numpy.save wrote, without Python objects: {error}") from None
+    return array
 
 
 def _json_value(text: str) -> object:
@@ -224,7 +252,7 @@ def _objects(value: object) -> np.ndarray[Any, Any]:
     flat: list[object] = []
     _flatten(value, flat.append)
     array = np.empty(len(flat), dtype=object)
-    array[:] = [each if isinstance(each, bytes) else str(each).encode() for each in flat]
+    array[:] = [each if isinstance(each, bytes) else str(each).encode(errors="surrogateescape") for each in flat]
     return array.reshape(shape if math.prod(shape) == len(flat) else (-1,))
 
 
@@ -267,8 +295,13 @@ def picture_of(described: str, shape: tuple[int, ...], datatype: DataType, path:
         raise UsageError(f"{path}: {described} has no shape of a picture; give an array as .npy")
     first = sizes[0] == _COLOURS
     height, width = sizes[1:] if first else sizes[:2]
-    with Image.open(path) as opened:
-        picture = opened.convert("RGB")
+    try:
+        with Image.open(path) as opened:
+            picture = opened.convert("RGB")
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        if isinstance(error, OSError) and error.filename is not None:
+            raise
+        raise UsageError(f"{path}: expected a picture that Pillow can read: {error}") from None
     picture = picture.resize((width if width > 0 else picture.width, height if height > 0 else picture.height))
     array = np.asarray(picture)
     whole = datatype.numpy.kind in "iu"

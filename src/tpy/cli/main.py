@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -26,13 +26,38 @@ from tpy.cli.garbage import collect_garbage
 from tpy.cli.parsing import FiniteRange, ServeCommand, UsageError, collect, serve_options
 from tpy.cli.perf.command import perf
 from tpy.cli.top import SORT_NAMES
+from tpy.flag import PORT_MAX
+
+if TYPE_CHECKING:
+    from tpy.cli.client import Client
 
 _FAILURE = 1
+_ERRORS_OF_FILES = frozenset(
+    {
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENAMETOOLONG, errno.ELOOP),
+    }
+)
+"""Mistakes of whoever named the file, or of the machine's owner."""
+
 _KEY_CHARACTERS_MIN = 32
 """The hash of a key is a fast one: it hides only what nobody can guess."""
 
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+
+
+_URL = click.option(
+    "--url", default="http://127.0.0.1:8000", show_default=True, metavar="URL", help="The HTTP port of the server."
+)
+_HEADER = click.option("-H", "--header", multiple=True, metavar="'NAME: VALUE'", help="Goes with every request; repeatable.")
+_HOST = click.option("--host", default="127.0.0.1", show_default=True, help="Where the server is.")
+_PORT = click.option("--port", default=8000, show_default=True, type=click.IntRange(1, PORT_MAX), help="Its HTTP port.")
+
+
+def _port_of_serve(name: str, default: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    kind = click.IntRange(0, PORT_MAX)
+    return click.option(name, default=default, show_default=True, type=kind, metavar="N", help="As for tpy serve.")
 
 
 class _Commands(click.Group):
@@ -148,9 +173,9 @@ def check(
 @click.option("--json", "as_json", is_flag=True, help="Write the findings as one JSON document.")
 @click.option("--http-address", default="0.0.0.0", show_default=True, metavar="ADDRESS", help="As for tpy serve.")
 @click.option("--grpc-address", default="0.0.0.0", show_default=True, metavar="ADDRESS", help="As for tpy serve.")
-@click.option("--http-port", default=8000, show_default=True, metavar="N", help="As for tpy serve.")
-@click.option("--grpc-port", default=8001, show_default=True, metavar="N", help="As for tpy serve.")
-@click.option("--metrics-port", default=8002, show_default=True, metavar="N", help="As for tpy serve.")
+@_port_of_serve("--http-port", 8000)
+@_port_of_serve("--grpc-port", 8001)
+@_port_of_serve("--metrics-port", 8002)
 def doctor(
     repository: tuple[Path, ...],
     as_json: bool,
@@ -176,15 +201,17 @@ def doctor(
 
 @cli.command()
 @click.argument("file", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where the server is.")
-@click.option("--port", default=8000, show_default=True, help="Its HTTP port.")
-def demo(file: tuple[Path, ...], host: str, port: int) -> None:
+@_HOST
+@_PORT
+@_HEADER
+@tls_options
+def demo(file: tuple[Path, ...], host: str, port: int, header: tuple[str, ...], **tls: Any) -> None:
     """Ask a running demo server (make serve) what a file is, and what is on it if it is a picture."""
     from tpy.cli.client import ClientError
     from tpy.cli.demo import DemoClient, describe_file
 
-    client = DemoClient(host, port)
     try:
+        client = DemoClient(_client(host, port, header, tls, start="make serve"))
         for path in file:
             click.echo("\n".join(describe_file(client, path)))
     except ClientError as error:
@@ -243,29 +270,34 @@ def init(name: str, source: Path, repository: Path, form: str | None, environmen
 @click.argument("value", nargs=-1)
 @click.option("--output", multiple=True, metavar="NAME", help="Ask for this output only. Repeat it for several.")
 @click.option("--json", "as_json", is_flag=True, help="Write the outputs as one JSON object.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where the server is.")
-@click.option("--port", default=8000, show_default=True, help="Its HTTP port.")
-def infer(model: str, value: tuple[str, ...], output: tuple[str, ...], as_json: bool, host: str, port: int) -> None:
+@_HOST
+@_PORT
+@_HEADER
+@tls_options
+def infer(
+    model: str,
+    value: tuple[str, ...],
+    output: tuple[str, ...],
+    as_json: bool,
+    host: str,
+    port: int,
+    header: tuple[str, ...],
+    **tls: Any,
+) -> None:
     """Ask a running server once. MODEL is NAME or NAME/versions/N. A VALUE is NAME=VALUE (JSON or text), NAME=@FILE, or a file:
     a request in JSON, an array (.npy), a picture, or bytes. Values are fitted to the model's inputs; names that it does not have
     are parameters."""
-    from tpy.cli.client import Client, ClientError
+    from tpy.cli.client import ClientError
     from tpy.cli.infer import infer as ask
     from tpy.cli.infer import render
 
     try:
-        answer = ask(Client(host, port), model, value, outputs=output)
+        answer = ask(_client(host, port, header, tls), model, value, outputs=output)
     except ClientError as error:
         _fail(str(error))
     for note in answer.notes:
         click.echo(note, err=True)
     click.echo(render(answer, as_json=as_json))
-
-
-_URL = click.option(
-    "--url", default="http://127.0.0.1:8000", show_default=True, metavar="URL", help="The HTTP port of the server."
-)
-_HEADER = click.option("-H", "--header", multiple=True, metavar="'NAME: VALUE'", help="Goes with every request; repeatable.")
 
 
 @cli.command()
@@ -404,10 +436,21 @@ def _guarded(run: Callable[[], object]) -> int:
     except (UsageError, TpyError) as error:
         _fail(str(error))
     except OSError as error:
-        if error.errno != errno.ENOSPC or error.filename is not None:
+        if error.errno == errno.ENOSPC and error.filename is None:
+            _fail(f"cannot write: {error.strerror}")  # standard output into a file on a full disk
+        if error.errno not in _ERRORS_OF_FILES or error.filename is None:
             raise
-        _fail(f"cannot write: {error.strerror}")  # standard output into a file on a full disk
+        _fail(f"{error.filename2 or error.filename}: {error.strerror}")
     return result if isinstance(result, int) else 0
+
+
+def _client(
+    host: str, port: int, headers: Sequence[str], tls: Mapping[str, Any], *, start: str = "tpy serve DIRECTORY"
+) -> Client:
+    from tpy.cli.client import client_of
+
+    name = f"[{host}]" if ":" in host else host
+    return client_of(name, headers=headers, port=port, tls=context_of("", TlsOptions(**tls)), start=start)
 
 
 def _fail(message: str) -> NoReturn:

@@ -71,10 +71,14 @@ def serve_target(path: Path) -> Iterator[ServeTarget]:
 
 
 def is_model(folder: Path) -> bool:
-    """Returns True if a folder is a model: it has a configuration, or a version folder that is none itself."""
-    if (folder / _CONFIG).exists() or (folder / _CONFIGS).is_dir():
-        return True
-    versions = _versions(folder)
+    """Returns True if a folder is a model: it has a configuration, or a version folder that is none itself. One that cannot be
+    read, such as lost+found, is none."""
+    try:
+        if (folder / _CONFIG).exists() or (folder / _CONFIGS).is_dir():
+            return True
+        versions = _versions(folder)
+    except PermissionError:
+        return False
     return bool(versions) and not any(is_model(version) for version in versions)
 
 
@@ -106,9 +110,16 @@ def _require_models(folder: Path) -> None:
     unserved = unserved_files([entry.name for entry in entries if entry.is_file()])
     if not folders and unserved:
         raise UsageError(f"{folder}: {advice_for_file(unserved[0], folder=str(folder))}")
-    below = [entry for entry in folders if any(child.is_dir() and is_model(child) for child in entry.iterdir())]
+    below = [entry for entry in folders if _holds_models(entry)]
     if below and not any(is_model(entry) for entry in folders):
         raise UsageError(f"{folder} holds no model, but {below[0]} does; did you mean: tpy serve {below[0]}")
+
+
+def _holds_models(folder: Path) -> bool:
+    try:
+        return any(child.is_dir() and is_model(child) for child in folder.iterdir())
+    except PermissionError:
+        return False
 
 
 def _file(path: Path) -> _Single:

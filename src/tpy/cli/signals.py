@@ -2,8 +2,8 @@
 
 SIGTERM, SIGINT, SIGQUIT   stop in order; the second one ends the process at once
 SIGPWR, SIGXCPU            stop in order
-SIGHUP                     read certificates again, open the log file again, look at the repositories now in modes that follow
-                           them; stop in order when the terminal was closed
+SIGHUP                     read certificates and keys again, open the log file again, look at the repositories now in modes that
+                           follow them; stop in order when the terminal was closed, unless by nohup
 SIGUSR1                    the same as SIGHUP
 others, such as SIGUSR2    a line in the log
 """
@@ -36,7 +36,7 @@ _NOTED: Final = frozenset(
 
 async def watch_signals(stop: Stop, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
     """Do what signals ask for, until cancelled."""
-    had_terminal = _has_terminal()
+    had_terminal = _has_terminal() and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN  # ignored: nohup
     with trio.open_signal_receiver(*_STOPS, *_RELOADS, *_NOTED) as received:
         task_status.started()
         async for number in received:
