@@ -7,16 +7,16 @@ from tpy.frontends.table import Frontend
 from tpy.frontends.tls_flags import tls_flags
 
 _FLAGS = (
-    new_flag("Metrics", "allow-metrics", True, "Serve Prometheus metrics."),
+    new_flag("Metrics port", "allow-metrics", True, "Serve Prometheus metrics."),
     new_flag(
-        "Metrics",
+        "Metrics port",
         "metrics-address",
         "",
         "Address to listen on; empty means that of HTTP; unix:PATH for a Unix socket.",
         metavar="ADDRESS",
     ),
-    new_flag("Metrics", "metrics-port", 8002, "Port to listen on; 0 takes a free one.", minimum=0, maximum=PORT_MAX),
-    *tls_flags("Metrics", "metrics"),
+    new_flag("Metrics port", "metrics-port", 8002, "Port to listen on; 0 takes a free one.", minimum=0, maximum=PORT_MAX),
+    *tls_flags("Metrics port", "metrics"),
 )
 
 FRONTEND = Frontend(
