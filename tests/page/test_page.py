@@ -179,6 +179,37 @@ def test_a_recording(tab: Tab, server: ServerProcess) -> None:
     expect(file.get_by_role("button", name="Copy")).to_be_visible()
 
 
+def test_what_is_typed_while_the_page_waits_stays(tab: Tab, server: ServerProcess) -> None:
+    page = opened(tab, server, "#/models/affine")
+    held: list[Any] = []
+    page.route("**/v2/models/affine/config", lambda route: held.append(route))
+    page.get_by_text("Change the configuration").click()
+    text = page.get_by_role("textbox", name="Configuration")
+    text.fill("typed")
+    expect(text).to_have_value("typed")
+    with page.expect_response("**/v2/models/affine/config"):
+        held[0].continue_()
+    page.get_by_role("button", name="Validate").click()
+    expect(page.get_by_label("Problems").get_by_role("listitem").first).to_be_visible()
+    expect(text).to_have_value("typed")
+
+
+def test_links_to_versions_keep_the_focus(tab: Tab, server: ServerProcess) -> None:
+    page = opened(tab, server, "#/models/affine")
+    link = page.locator(".versions a", has_text="version 1")
+    link.focus()
+    before = page.locator(".totals").inner_text()
+    ask(server, "affine", 0.5)
+    expect(page.locator(".totals")).not_to_have_text(before)
+    expect(link).to_be_focused()
+
+
+def test_an_address_that_was_typed_wrong(tab: Tab, server: ServerProcess) -> None:
+    tab.expected.append("status of 400")
+    page = opened(tab, server, "#/models/100%")
+    expect(page.get_by_text("There is no model of this name.")).to_be_visible()
+
+
 def test_the_pictures_of_the_documentation(tab: Tab, server: ServerProcess, tmp_path: Path) -> None:
     """Made anew where TPY_PAGE_PICTURES names a folder, as docs/how-to."""
     page = opened(tab, server, "#/models/affine")

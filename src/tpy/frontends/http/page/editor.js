@@ -108,12 +108,12 @@ export function configurationEditor(name, signal) {
       { class: "editor" },
       h("p", { class: "note" }, "JSON, or the form of a config.pbtxt. It holds until the model is loaded without it; the file in the repository stays as it is."),
       text,
-      h("p", { class: "actions" }, button("Validate", validate), button("Load with it", loadWithIt, "primary"), button("As in force", fromServer), button("As in the repository", fromFile)),
+      h("p", { class: "actions" }, button("Validate", validate), button("Load with it", loadWithIt, "primary"), button("As in force", () => fromServer()), button("As in the repository", () => fromFile())),
       outcome.element,
       found,
     ),
   );
-  element.addEventListener("toggle", () => element.open && !text.value && fromServer().catch((error) => outcome.say(error.message, "bad")));
+  element.addEventListener("toggle", () => element.open && !text.value && fromServer({ first: true }).catch((error) => outcome.say(error.message, "bad")));
 
   function mark(line) {
     const lines = text.value.split("\n");
@@ -156,19 +156,24 @@ export function configurationEditor(name, signal) {
     return "Loaded with it.";
   }
 
-  async function fromServer() {
+  /** `first`: the text is only filled in, and what somebody has typed meanwhile stays. */
+  async function fromServer({ first = false } = {}) {
+    let inForce;
     try {
-      text.value = JSON.stringify(await ask("GET", `${modelPath(name)}/config`, undefined, { signal }), null, 2);
+      inForce = JSON.stringify(await ask("GET", `${modelPath(name)}/config`, undefined, { signal }), null, 2);
     } catch (error) {
       if (error.status !== 400 && error.status !== 404 && error.status !== 503) throw error;
-      return fromFile(); // it is not loaded
+      return fromFile({ first }); // it is not loaded
     }
+    if (first && text.value) return "";
+    text.value = inForce;
     show([]);
     return "The configuration in force.";
   }
 
-  async function fromFile() {
+  async function fromFile({ first = false } = {}) {
     const { text: written, problems, file } = await check(name, undefined, signal);
+    if (first && text.value) return "";
     text.value = written;
     show(problems);
     return file ? `As ${file} says.` : "The repository has none: it follows from the model's files.";

@@ -50,7 +50,7 @@ export function logView() {
       if (error.name === "AbortError") return;
       reading.say(`The lines cannot be shown: ${error.message}`, "bad");
       if (error.status === 0) after = 0; // another server counts anew
-      else if (error.status < 500) return;
+      else if (error.status < 500 || error.status === 501) return;
     }
     setTimeout(read, PAUSE_MS);
   }

@@ -23,9 +23,17 @@ function notice(text) {
   element.hidden = !text;
 }
 
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part; // typed by hand
+  }
+}
+
 function show() {
   view?.close?.();
-  const [, kind, name, version] = location.hash.slice(1).split("/").map(decodeURIComponent);
+  const [, kind, name, version] = location.hash.slice(1).split("/").map(decoded);
   const parts = { store };
   if (kind === "models" && name) view = modelView(parts, name, version);
   else if (kind === "log") view = logView();

@@ -63,14 +63,22 @@ export function acceptFiles(tensor, { declared, taken, failed }) {
   const rate = h("input", { type: "number", value: given.rate ?? 16000, min: 1000, max: 192000, "aria-label": "Samples a second" });
   const chooser = h("input", { type: "file", "aria-label": `File for ${tensor.name}`, accept: pixels ? "image/*" : sound ? "audio/*" : null, onchange: () => chooser.files[0] && take(chooser.files[0]) });
 
+  let newest = null;
+
+  /** Read a file; of several, the one that came last is taken, whichever is read sooner. */
   async function take(file) {
+    newest = file;
     try {
-      if (pixels) taken(await picture(file, tensor, place, { scale: SCALES[scale.value], resize: resize.value, reversed: colours.value === "BGR" }));
-      else if (sound) taken(await samples(file, tensor, Number(rate.value)));
-      else taken(await content(file, tensor));
+      const made = await read(file);
+      if (file === newest) taken(made);
     } catch (error) {
-      failed(`${file.name}: ${error.message || "it cannot be read"}`);
+      if (file === newest) failed(`${file.name}: ${error.message || "it cannot be read"}`);
     }
+  }
+
+  function read(file) {
+    if (pixels) return picture(file, tensor, place, { scale: SCALES[scale.value], resize: resize.value, reversed: colours.value === "BGR" });
+    return sound ? samples(file, tensor, Number(rate.value)) : content(file, tensor);
   }
 
   return {

@@ -50,6 +50,7 @@ export function modelView({ store }, name, wanted) {
     configurationEditor(name, stopped.signal),
   );
   let described = "";
+  let shownVersions = "";
   const latencies = []; // percentiles of the last ten seconds, as the server explains them
 
   /** The versions of this model, and the one that is shown: the newest that is ready unless the address says another. */
@@ -88,7 +89,9 @@ export function modelView({ store }, name, wanted) {
       if (described !== key) return;
       sections.replaceChildren(tryIt(metadata, configuration, row.version, stopped.signal), tensors(metadata, configuration, path), configurationView(configuration));
     } catch (error) {
-      if (described === key) sections.replaceChildren(h("p", { class: "result bad" }, `It cannot be described: ${error.message}`));
+      if (described !== key) return;
+      if (!error.status || error.status >= 500) described = ""; // the next look at the models asks again
+      sections.replaceChildren(h("p", { class: "result bad" }, `It cannot be described: ${error.message}`));
     }
   }
 
@@ -142,6 +145,24 @@ export function modelView({ store }, name, wanted) {
     }
   }
 
+  /** Links to the versions; as they are while nothing changes, so that they can be pressed and keep the focus. */
+  function drawVersions(all, one) {
+    const shown = JSON.stringify([one.row.version, ...all.map(({ row }) => [row.version, row.state, row.reason])]);
+    if (shown === shownVersions) return;
+    shownVersions = shown;
+    versions.replaceChildren(
+      ...all.map((m) =>
+        h(
+          "a",
+          { href: modelHash(name, m.row.version), "aria-current": m === one ? "true" : null },
+          m.row.version ? `version ${m.row.version}: ` : "",
+          stateCell(m.row),
+          group(m.row) === "failed" ? h("span", { class: "reason" }, m.row.reason) : "",
+        ),
+      ),
+    );
+  }
+
   look();
   return {
     title: name,
@@ -154,21 +175,12 @@ export function modelView({ store }, name, wanted) {
         state.replaceChildren();
         setText(totals, "There is no model of this name.");
         for (const each of [charts, sections, versions]) each.replaceChildren();
+        shownVersions = "";
         folders.update([]);
         return;
       }
       state.replaceChildren(stateCell(one.row));
-      versions.replaceChildren(
-        ...all.map((m) =>
-          h(
-            "a",
-            { href: modelHash(name, m.row.version), "aria-current": m === one ? "true" : null },
-            m.row.version ? `version ${m.row.version}: ` : "",
-            stateCell(m.row),
-            group(m.row) === "failed" ? h("span", { class: "reason" }, m.row.reason) : "",
-          ),
-        ),
-      );
+      drawVersions(all, one);
       folders.update(all.map((m) => m.row));
       if ("requests" in one.row) {
         const { row } = one;
