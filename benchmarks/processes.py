@@ -118,13 +118,3 @@ def reset_peak(pid: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def pin(pid: int, cores: Iterable[int]) -> None:
-    """Keep every thread of `pid`, and those that it starts later, on `cores`."""
-    chosen = set(cores)
-    for task in (_PROC / str(pid) / "task").iterdir():
-        try:
-            os.sched_setaffinity(int(task.name), chosen)
-        except ProcessLookupError:
-            continue  # the thread ended meanwhile

@@ -176,7 +176,7 @@ def test_every_backend_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(findings) == {f"backend {each.name}" for each in metadata.entry_points(group="tpy.backends")}
     assert findings["backend identity"].found == "needs nothing more"
     assert findings["backend onnxruntime"].found.startswith("ONNX Runtime: onnxruntime")
-    monkeypatch.setattr(doctor_backends, "_version", lambda name: "")
+    monkeypatch.setattr(doctor_backends, "version_of", lambda name: "")
     findings = {each.subject: each for each in doctor_backends.backends()}
     assert findings["backend litert"] == Finding(
         "backend litert",
@@ -187,7 +187,7 @@ def test_every_backend_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_framework_counts_whichever_distribution_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor_backends, "_version", lambda name: "2.20" if name == "tensorflow" else "")
+    monkeypatch.setattr(doctor_backends, "version_of", lambda name: "2.20" if name == "tensorflow" else "")
     assert finding(list(doctor_backends.backends()), "backend tensorflow").found == "TensorFlow: tensorflow 2.20"
 
 

@@ -16,7 +16,7 @@ import msgspec
 import orjson
 
 from tpy import __version__
-from tpy.cli.doctor_backends import backends, disks, plug_ins
+from tpy.cli.doctor_backends import backends, disks, plug_ins, version_of
 from tpy.cli.finding import Finding, Verdict
 from tpy.cli.serve import visible_gpus
 from tpy.limits import (
@@ -75,13 +75,13 @@ def _python() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     required, extras = _requirements()
-    missing = [name for name in required if not _version(name)]
+    missing = [name for name in required if not version_of(name)]
     if missing:
         yield Finding("packages", Verdict.ERROR, f"missing: {', '.join(missing)}", f"pip install {' '.join(missing)}")
     else:
         yield Finding("packages", Verdict.OK, f"tpy {__version__} and all {len(required)} that it needs")
     for extra in ("redis", "demo", "cloud", "otel", "jwt"):
-        absent = [name for name in extras.get(extra, ()) if not _version(name)]
+        absent = [name for name in extras.get(extra, ()) if not version_of(name)]
         advice = f"pip install {' '.join(absent)}" if absent else ""
         yield Finding(f"extra {extra}", Verdict.OK, "not installed" if absent else "installed", advice)
 
@@ -103,13 +103,6 @@ def _distribution() -> metadata.Distribution:
         if command.value == "tpy.__main__:main" and command.dist is not None:
             return command.dist
     raise metadata.PackageNotFoundError("tpy")
-
-
-def _version(name: str) -> str:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _onnx_runtime() -> Iterator[Finding]:

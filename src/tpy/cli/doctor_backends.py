@@ -35,7 +35,7 @@ def _backend(entry_point: metadata.EntryPoint) -> Finding:
     if not isinstance(needs, Needs):
         own = entry_point.value.startswith("tpy_data.")
         return Finding(subject, Verdict.OK, "needs nothing more" if own else f"comes from {_origin(entry_point)}")
-    found = [f"{name} {version}" for name in needs.distributions if (version := _version(name))]
+    found = [f"{name} {version}" for name in needs.distributions if (version := version_of(name))]
     if found:
         return Finding(subject, Verdict.OK, f"{needs.framework}: {', '.join(found)}")
     return Finding(subject, Verdict.OK, f"{needs.framework} is not installed", f"for its models: {needs.install}")
@@ -45,7 +45,8 @@ def _origin(entry_point: metadata.EntryPoint) -> str:
     return entry_point.value if entry_point.dist is None else f"{entry_point.dist.name} {entry_point.dist.version}"
 
 
-def _version(name: str) -> str:
+def version_of(name: str) -> str:
+    """The version of an installed distribution, "" for one that is not."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
