@@ -301,7 +301,7 @@ def picture_of(described: str, shape: tuple[int, ...], datatype: DataType, path:
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         if isinstance(error, OSError) and error.filename is not None:
             raise
-        raise UsageError(f"{path}: expected a picture that Pillow can read: {error}") from None
+        raise UsageError(f"{path}: not a picture: {error}") from None
     picture = picture.resize((width if width > 0 else picture.width, height if height > 0 else picture.height))
     array = np.asarray(picture)
     whole = datatype.numpy.kind in "iu"
