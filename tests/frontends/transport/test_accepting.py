@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -52,7 +53,7 @@ async def test_connections_wait_until_there_is_a_file_descriptor_for_them(
         client.connect(listening.getsockname())
         listening.failures = 100
         listening.reason = reason
-        listener = ConnectionListener(listening, partial(SocketWire, poller=poller), port=port)
+        listener = ConnectionListener(listening, partial(SocketWire, poller=poller), port=port, at_once=4)
         began_s = trio.current_time()
         wire = await listener.accept()
         assert 5 < trio.current_time() - began_s < 20
@@ -77,7 +78,7 @@ async def test_a_connection_that_is_gone_before_it_is_set_up_is_passed_over(poll
         listening.listen()
         one.connect(listening.getsockname())
         other.connect(listening.getsockname())
-        listener = ConnectionListener(listening, connected, port="HTTP")
+        listener = ConnectionListener(listening, connected, port="HTTP", at_once=4)
         wire = await listener.accept()
         assert wire.raw.getpeername() == other.getsockname()
         assert made[0].fileno() < 0
@@ -93,8 +94,41 @@ async def test_the_error_of_a_connection_that_is_gone_ends_nothing(poller: Polle
         client.connect(listening.getsockname())
         listening.failures = 3
         listening.reason = reason
-        listener = ConnectionListener(listening, partial(SocketWire, poller=poller), port="HTTP")
+        listener = ConnectionListener(listening, partial(SocketWire, poller=poller), port="HTTP", at_once=4)
         wire = await listener.accept()
         assert wire.raw.getpeername() == client.getsockname()
         await wire.aclose()
         await listener.aclose()
+
+
+async def test_connections_that_come_together_are_accepted_in_one_turn_of_the_loop_a_bounded_number(poller: Poller) -> None:
+    with contextlib.ExitStack() as clients, socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        names = []
+        for _ in range(4):
+            client = clients.enter_context(socket.socket())
+            client.connect(listening.getsockname())
+            names.append(client.getsockname())
+        listener = ConnectionListener(listening, partial(SocketWire, poller=poller), port="HTTP", at_once=3)
+        wires = [await listener.accept()]
+        with trio.testing.assert_no_checkpoints():
+            wires += [await listener.accept(), await listener.accept()]
+        with trio.testing.assert_checkpoints():
+            wires.append(await listener.accept())
+        assert [wire.raw.getpeername() for wire in wires] == names
+        for wire in wires:
+            await wire.aclose()
+        await listener.aclose()
+
+
+async def test_accepted_connections_that_nobody_took_are_closed_with_the_listener(poller: Poller) -> None:
+    with socket.socket() as listening, socket.socket() as one, socket.socket() as other:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        one.connect(listening.getsockname())
+        other.connect(listening.getsockname())
+        listener = ConnectionListener(listening, partial(SocketWire, poller=poller), port="HTTP", at_once=2)
+        await (await listener.accept()).aclose()
+        await listener.aclose()
+        assert other.recv(1) == b""

@@ -6,6 +6,7 @@ import errno
 import logging
 import math
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -19,36 +20,53 @@ _Connection = TypeVar("_Connection", bound=trio.abc.AsyncResource)
 
 
 class ConnectionListener(trio.abc.Listener[_Connection], Generic[_Connection]):
-    """Accepts connections, each as what `connected` makes of its socket. `port` names the port in the log. Owns the listening
-    socket."""
+    """Accepts connections, up to `at_once` of them in one turn of the loop, each as what `connected` makes of its socket. `port`
+    names the port in the log. Owns the listening socket."""
 
-    def __init__(self, listening: socket.socket, connected: Callable[[socket.socket], _Connection], *, port: str) -> None:
+    def __init__(
+        self, listening: socket.socket, connected: Callable[[socket.socket], _Connection], *, port: str, at_once: int
+    ) -> None:
         listening.setblocking(False)
         self._listening = listening
         self._connected = connected
         self._port = port
+        self._at_once = at_once
+        self._accepted: deque[socket.socket] = deque()
         self._warned_s = -math.inf
 
     async def accept(self) -> _Connection:
-        """The next connection. While the system has no file descriptor or memory for one, new connections wait in the backlog."""
+        """The next connection. While the system has no file descriptor or memory for one, new connections wait in the backlog.
+
+        Does not wait for those that were accepted with the last one: with one in each turn, the last of a hundred that come
+        together would wait for a hundred turns of a busy server."""
         while True:
+            while self._accepted:
+                raw = self._accepted.popleft()
+                try:
+                    return self._connected(raw)
+                except OSError:  # gone already
+                    raw.close()
             await trio.lowlevel.wait_readable(self._listening)
+            error = self._accept_waiting()
+            if error is not None and not self._accepted:
+                self._warn(error)
+                await trio.sleep(ACCEPT_PAUSE_S)
+
+    def _accept_waiting(self) -> OSError | None:
+        """Accept those that have arrived, a bounded number. Returns the error if the system has no room for more."""
+        for _ in range(self._at_once):
             try:
                 raw, _ = self._listening.accept()
             except BlockingIOError:
-                continue
+                break
             except OSError as error:
                 if error.errno in _GONE_BEFORE_ACCEPT:
                     continue
-                if error.errno not in _EXHAUSTED:
-                    raise
-                self._warn(error)
-                await trio.sleep(ACCEPT_PAUSE_S)
-                continue
-            try:
-                return self._connected(raw)
-            except OSError:  # gone already
-                raw.close()
+                if error.errno in _EXHAUSTED:
+                    return error
+                raise
+            self._accepted.append(raw)
+        return None
 
     def _warn(self, error: OSError) -> None:
         now_s = trio.current_time()
@@ -60,6 +78,8 @@ class ConnectionListener(trio.abc.Listener[_Connection], Generic[_Connection]):
     async def aclose(self) -> None:
         trio.lowlevel.notify_closing(self._listening)
         self._listening.close()
+        while self._accepted:
+            self._accepted.popleft().close()
         await trio.lowlevel.checkpoint()
 
 

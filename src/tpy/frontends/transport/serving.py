@@ -29,7 +29,7 @@ from tpy.frontends.transport.poller import Poller
 from tpy.frontends.transport.tls import ServerTls, TlsOptions
 from tpy.frontends.transport.turns import LoopTurns
 from tpy.frontends.transport.wire import SocketWire, TlsWire, Wire
-from tpy.limits import TLS_HANDSHAKE_S_MAX, TLS_HANDSHAKE_STOP_S_MAX
+from tpy.limits import ACCEPTED_CONNECTIONS_MAX, TLS_HANDSHAKE_S_MAX, TLS_HANDSHAKE_STOP_S_MAX
 from tpy.reloading import reloaded
 from tpy.sending import GONE
 
@@ -124,6 +124,7 @@ async def serve_port(
     address = address_of(sockets[0])
     poller = Poller(port.turns)
     connected = partial(SocketWire, poller=poller)
+    at_once = 1 if inherited else ACCEPTED_CONNECTIONS_MAX  # sockets that processes share: each is to get its part
     try:
         async with port.turns.watched(), poller.polling(), trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
@@ -131,7 +132,7 @@ async def serve_port(
                     partial(
                         trio.serve_listeners,
                         partial(_serve_connection, port, serve, tls),
-                        [ConnectionListener(listening, connected, port=port.name) for listening in sockets],
+                        [ConnectionListener(listening, connected, port=port.name, at_once=at_once) for listening in sockets],
                         handler_nursery=connections,
                     )
                 )
