@@ -48,11 +48,15 @@ class SendingSocket:
             if sent := self.send_nowait(pieces):
                 return sent
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Close at once. Idempotent."""
         if self.raw.fileno() >= 0:
             trio.lowlevel.notify_closing(self.raw)
             self.raw.close()
+
+    async def aclose(self) -> None:
+        """Close at once. Idempotent."""
+        self.close()
         await trio.lowlevel.checkpoint()
 
 

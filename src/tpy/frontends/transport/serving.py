@@ -5,7 +5,7 @@ The nursery tree of a port:
     serve_port
     +-- turns, poller       a task each, while there are connections
         +-- connections     one task per connection (its own tasks are in its own nursery)
-            +-- accepting   Trio's serve_listeners, one task per listening socket; one that looks at the files of TLS
+            +-- accepting   a task per listening socket; one that looks at the files of TLS
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 import trio
@@ -128,14 +128,10 @@ async def serve_port(
     try:
         async with port.turns.watched(), poller.polling(), trio.open_nursery() as connections:
             async with trio.open_nursery() as accepting:
-                accepting.start_soon(
-                    partial(
-                        trio.serve_listeners,
-                        partial(_serve_connection, port, serve, tls),
-                        [ConnectionListener(listening, connected, port=port.name, at_once=at_once) for listening in sockets],
-                        handler_nursery=connections,
-                    )
-                )
+                handle = partial(_serve_connection, port, serve, tls)
+                for listening in sockets:
+                    listener = ConnectionListener(listening, connected, port=port.name, at_once=at_once)
+                    accepting.start_soon(_accept_connections, listener, connections, handle)
                 if tls is not None:
                     accepting.start_soon(tls.follow_files)
                 task_status.started(address)
@@ -147,6 +143,15 @@ async def serve_port(
     finally:
         poller.close()
         close(sockets, None if inherited else address)
+
+
+async def _accept_connections(
+    listener: ConnectionListener[SocketWire], connections: trio.Nursery, handle: Callable[[SocketWire], Awaitable[None]]
+) -> NoReturn:
+    """The accept loop of one listening socket. Closes it when it is cancelled."""
+    async with listener:
+        while True:
+            connections.start_soon(handle, await listener.accept())
 
 
 async def _serve_connection(port: Port, serve: Serve, tls: ServerTls | None, wire: SocketWire) -> None:
@@ -171,8 +176,7 @@ async def _serve_connection(port: Port, serve: Serve, tls: ServerTls | None, wir
     except Exception:
         _log.exception("%s connection failed unexpectedly", port.name)
     finally:
-        with trio.CancelScope(shield=True):  # closing a socket does not wait
-            await wire.aclose()
+        wire.close()
 
 
 def _address(family: int, name: Any) -> BoundAddress:

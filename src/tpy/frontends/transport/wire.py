@@ -127,10 +127,10 @@ class SocketWire(SendingSocket, trio.abc.AsyncResource):
     def is_broken(self) -> bool:
         return _is_broken(self.raw)
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         if self.raw.fileno() >= 0:
             self._poller.discard(self)
-        await super().aclose()
+        super().close()
 
 
 class PulledWire(abc.ABC):
