@@ -10,8 +10,11 @@ from fuzz.target import Violation
 from fuzz.tensors import spoiled
 from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.cutting import load_in_pieces
+from tpy.frontends.http.codec.json_data import read_json_data
 from tpy.frontends.http.codec.json_text import parse_json
+from tpy.frontends.http.codec.numbers import read_numbers
 from tpy.frontends.http.codec.pieces import LongArray, LongString, Sizes
+from tpy.messages import DataType
 
 INVARIANT = (
     "a document that is read in pieces has the elements, strings and members that it has as a whole; no mistake hides where it"
@@ -39,6 +42,8 @@ _SCALARS: tuple[object, ...] = (
     "x" * 60,
 )
 
+_NUMBERS = (0, 1, -7, 0.25, 1e300, 3.4028235e38, 3.5e38, -0.0, 1e-320, 2**31, 2**53 + 1, 2**63, 2**64, [1, [2.5]])
+
 
 def _array(chance: Chance, depth: int) -> list[Any]:
     nested = depth and chance.random() < 0.4
@@ -61,7 +66,7 @@ def _flat(value: object) -> list[Any]:
 def _resolved(value: object) -> object:
     """With arrays as flat lists."""
     if isinstance(value, LongArray):
-        return [scalar for piece in value.pieces() for scalar in _flat(piece)]
+        return [scalar for piece in value.pieces() for scalar in _flat(piece.parse())]
     if isinstance(value, LongString):
         return value.decode()
     if isinstance(value, list):
@@ -80,6 +85,21 @@ def _read(text: bytes) -> tuple[str, object]:
         return error.message, None
 
 
+def _compare_numbers(text: bytes) -> None:
+    """What is read as an array of numbers is what lists say it is."""
+    for datatype in (DataType.FP32, DataType.INT32, DataType.UINT64):
+        found = read_numbers(text, datatype)
+        if found is None or not found.size:
+            continue
+        try:
+            elements = parse_json(text)
+            expected = read_json_data(elements, datatype, found.size, tensor="X") if isinstance(elements, list) else None
+        except InvalidArgument:
+            expected = None
+        if expected is None or found.tobytes() != expected.tobytes():
+            raise Violation(f"{text!r}\n  read as {found}\n  is {expected}")
+
+
 def run(chance: Chance) -> int:
     """One document, sound and then spoiled."""
     document = _document(chance, 3)
@@ -87,8 +107,11 @@ def run(chance: Chance) -> int:
     problem, found = _read(text)
     if problem or found != _resolved(document):
         raise Violation(f"{text!r}\n  read as {found} {problem}")
+    numbers = [chance.choice(_NUMBERS) for _ in chance.rounds((1, 3, 9))]
+    _compare_numbers(bytes(spoiled(chance, json.dumps(numbers).encode())))
     for _ in chance.rounds((2, 4)):
         wrong = bytes(spoiled(chance, text))
+        _compare_numbers(wrong)
         problem, found = _read(wrong)
         try:
             whole = _resolved(parse_json(wrong))
@@ -104,4 +127,5 @@ def run(chance: Chance) -> int:
 def attack(data: bytes) -> int:
     """Any bytes: read, or refused in words."""
     _read(data)
+    _compare_numbers(data)
     return 1

@@ -31,7 +31,7 @@ def flat(value: object) -> list[Any]:
 def resolved(value: object) -> object:
     """With lists flat, and long arrays and strings as lists and strings."""
     if isinstance(value, LongArray):
-        return [scalar for piece in value.pieces() for scalar in flat(piece)]
+        return [scalar for piece in value.pieces() for scalar in flat(piece.parse())]
     if isinstance(value, LongString):
         return value.decode()
     if isinstance(value, list):
@@ -90,6 +90,13 @@ class TestTinyPieces:
     def test_cuts_hide_no_mistake(self, text: str) -> None:
         with pytest.raises(InvalidArgument, match="failed to parse the request JSON buffer"):
             resolved(load_in_pieces(text.encode(), TINY))
+
+    def test_what_a_later_member_hides_is_refused(self) -> None:
+        with pytest.raises(InvalidArgument, match="failed to parse the request JSON buffer"):
+            load_in_pieces(b'{"a":[1,2,3,4,5,6,7,,8,9],"a":1}', TINY)
+        with pytest.raises(InvalidArgument, match="failed to parse the request JSON buffer"):
+            load_in_pieces(b'{"a":"aaaaaaaaaaaaaaaaa\\x","a":1}', TINY)
+        assert load_in_pieces(b'{"a":[1,2,3,4,5,6,7,8,9],"a":1}', TINY) == {"a": 1}
 
     def test_offsets_are_those_of_the_document(self) -> None:
         text = b'{"data":[1,2,3,4,5,6,7,8,9],"more":"aaaaaaaaaaaaaaaaaaaaaaaaaa","x":?}'

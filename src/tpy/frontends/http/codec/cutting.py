@@ -38,10 +38,11 @@ def load_with_outline(text: bytes | bytearray | memoryview, sizes: Sizes = SIZES
 
 
 def _put_back(document: object, found: dict[str, LongArray | LongString]) -> object:
-    """The document with what was cut out where its name stands."""
+    """The document with what was cut out where its name stands. What stands nowhere, because a later member has the same name,
+    is looked at like everything else: raises InvalidArgument when it is broken."""
     if isinstance(document, str):
         return found.get(document, document)
-    pending, missing = [document], len(found)
+    pending, missing = [document], dict(found)
     while pending and missing:
         container = pending.pop()
         if type(container) is dict:
@@ -54,11 +55,14 @@ def _put_back(document: object, found: dict[str, LongArray | LongString]) -> obj
             continue
         for key, value in places:
             if type(value) is str:
-                if value in found:
-                    container[key] = found[value]
-                    missing -= 1
+                if value in missing:
+                    container[key] = missing.pop(value)
             elif type(value) is dict or type(value) is list:
                 pending.append(value)
+    for what in missing.values():
+        for piece in what.pieces():
+            if not isinstance(piece, str):
+                piece.parse()
     return document
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import codecs
 import json
-from typing import Any, NoReturn
+from typing import NoReturn
+
+import numpy as np
 
 from tpy.echo import echo, echo_list
 from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.cutting import load_in_pieces, load_with_outline
 from tpy.frontends.http.codec.json_text import INT64_MAX, INT64_MIN, UINT64_MAX, parse_json
-from tpy.frontends.http.codec.pieces import LongArray, LongString
+from tpy.frontends.http.codec.pieces import JsonArray, LongArray, LongString
 from tpy.limits import (
     HTTP_INLINE_JSON_BYTES_MAX,
     HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX,
@@ -34,6 +36,9 @@ NON_NUMBER = "attempt to access JSON non-number as double"
 NON_ARRAY = "attempt to access JSON non-array as array"
 
 
+_COMMA, _OPEN = b",["
+
+
 def is_heavy(text: bytes | bytearray | memoryview) -> bool:
     """Returns True if reading the document could hold up the loop: it is long, or has many values."""
     size = len(text)
@@ -41,8 +46,9 @@ def is_heavy(text: bytes | bytearray | memoryview) -> bool:
         return True
     if size <= HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX:
         return False
-    plain = bytes(text)
-    return plain.count(b",") + plain.count(b"[") > HTTP_INLINE_JSON_VALUES_MAX
+    characters = np.frombuffer(text, np.uint8)
+    values = np.count_nonzero(characters == _COMMA) + np.count_nonzero(characters == _OPEN)
+    return bool(values > HTTP_INLINE_JSON_VALUES_MAX)
 
 
 def load_document(text: bytes | bytearray | memoryview) -> object:
@@ -136,15 +142,17 @@ def array_member(item: object, member: str) -> list[object]:
         if type(value) is list:
             return value
     value = data_member(item, member)
-    return value.head() if isinstance(value, LongArray) else value
+    if isinstance(value, LongArray):
+        return value.head()
+    return value if isinstance(value, list) else value.tolist()
 
 
-def data_member(item: object, member: str) -> list[Any] | LongArray:
+def data_member(item: object, member: str) -> JsonArray:
     """The array `member` of the object `item`. Raises InvalidArgument."""
     if type(item) is not dict or member not in item:
         missing(member, item)
     value: object = item[member]
-    if type(value) is LongArray:
+    if type(value) is LongArray or type(value) is np.ndarray:
         return value
     if type(value) is not list:
         refuse_type(member, NON_ARRAY, value)

@@ -27,7 +27,8 @@ from tpy.frontends.http.codec.document import (
     expected_text,
     refuse,
 )
-from tpy.frontends.http.codec.pieces import LongArray
+from tpy.frontends.http.codec.numbers import read_numbers
+from tpy.frontends.http.codec.pieces import JsonArray, LongArray
 from tpy.limits import BYTES_ELEMENTS_MAX, JSON_DEPTH_MAX
 from tpy.messages import DataType
 from tpy.messages.allowed import with_hint
@@ -60,11 +61,11 @@ _FEW = 256
 """Up to so many, looking at each number costs less than having numpy look out for overflows."""
 
 
-def read_json_data(data: list[Any] | LongArray, datatype: DataType, count: int, *, tensor: str) -> np.ndarray[Any, Any]:
+def read_json_data(data: JsonArray, datatype: DataType, count: int, *, tensor: str) -> np.ndarray[Any, Any]:
     """The `count` (at least 1) elements in `data` as a one-dimensional array of `datatype`. BYTES elements come as UTF-8.
 
-    Raises InvalidArgument for elements of another type, integers and FP32 values out of the type's range,
-    another number of elements, nesting deeper than JSON_DEPTH_MAX; BrokenElements for another number of BYTES ones.
+    An array is of `datatype` already. Raises InvalidArgument for elements of another type, integers and FP32 values out of the
+    type's range, another number of elements, nesting deeper than JSON_DEPTH_MAX; BrokenElements for another number of BYTES ones.
     Nothing is allocated for `count`.
     """
     if datatype in (DataType.FP16, DataType.BF16):
@@ -72,6 +73,9 @@ def read_json_data(data: list[Any] | LongArray, datatype: DataType, count: int, 
             f"receiving {datatype.value} data via JSON is not supported. Please use the binary data format for input "
             f"{echo(tensor)}"
         )
+    if isinstance(data, np.ndarray):
+        _check_count(data.size, count, datatype, tensor)
+        return data
     if isinstance(data, LongArray):
         return _read_pieces(data, datatype, count, tensor)
     flat = _flatten(data)
@@ -84,7 +88,7 @@ def read_json_data(data: list[Any] | LongArray, datatype: DataType, count: int, 
 
 def count_elements(data: LongArray) -> int:
     """Returns the number of elements. Raises InvalidArgument as `read_json_data`."""
-    return sum(len(_flat(piece, DataType.INVALID)) for piece in data.pieces())
+    return sum(len(_flat(piece.parse(), DataType.INVALID)) for piece in data.pieces())
 
 
 def _read_pieces(data: LongArray, datatype: DataType, count: int, tensor: str) -> np.ndarray[Any, Any]:
@@ -94,14 +98,19 @@ def _read_pieces(data: LongArray, datatype: DataType, count: int, tensor: str) -
     arrays: list[np.ndarray[Any, Any]] = []
     found = 0
     for piece in data.pieces():
-        flat = _flat(piece, datatype)
-        fitting = flat[: count - found] if found + len(flat) > count else flat
-        if fitting:
-            array = _convert(fitting, datatype)
-            if array is None:
-                _refuse_elements(fitting, datatype, tensor, found)
+        array = None if piece.holds_long_string else read_numbers(piece.text, datatype)
+        if array is not None:
             arrays.append(array)
-        found += len(flat)
+            found += array.size
+        else:
+            flat = _flat(piece.parse(), datatype)
+            fitting = flat[: count - found] if found + len(flat) > count else flat
+            if fitting:
+                array = _convert(fitting, datatype)
+                if array is None:
+                    _refuse_elements(fitting, datatype, tensor, found)
+                arrays.append(array)
+            found += len(flat)
         if found > count:
             if datatype is not DataType.BYTES:
                 refuse("data", _MORE, _counts(tensor, count, "more"))

@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tpy import limits
 from tpy.errors import InvalidArgument
 from tpy.frontends.http.codec.json_text import broken_text, parse_json
@@ -98,6 +100,29 @@ class Piece(NamedTuple):
     long_string: LongString | None = None
 
 
+class ArrayPiece(NamedTuple):
+    """A piece of an array with the brackets that are open before and behind it: a document of its own."""
+
+    text: bytes
+    """Without its long string."""
+    piece: Piece
+
+    @property
+    def holds_long_string(self) -> bool:
+        """True if its only element is a string that is not in `text`."""
+        return self.piece.long_string is not None
+
+    def parse(self) -> list[Any]:
+        """The elements in lists, each as deeply nested as in the array. Raises InvalidArgument for a piece that is broken."""
+        piece = self.piece
+        elements = parse_json(self.text, _shift(piece.start - piece.depth))
+        if type(elements) is not list:
+            raise broken_text("Invalid value.", piece.start)
+        if piece.long_string is not None:
+            _replace_innermost(elements, piece.long_string.decode())
+        return elements
+
+
 class LongArray:
     """An array of numbers, literals and strings, nested or not."""
 
@@ -107,8 +132,8 @@ class LongArray:
         self._text = text
         self._pieces = pieces
 
-    def pieces(self) -> Iterator[list[Any]]:
-        """The elements in lists, each as deeply nested as in the array. Raises InvalidArgument at the piece that is broken."""
+    def pieces(self) -> Iterator[ArrayPiece]:
+        """Its pieces. Raises InvalidArgument at one that is cut wrongly."""
         last = len(self._pieces) - 1
         for index, piece in enumerate(self._pieces):
             text = self._piece_text(piece)
@@ -116,16 +141,11 @@ class LongArray:
                 raise broken_text("Invalid value.", piece.start)
             if index < last and (not text or text[-1] == _OPEN):
                 raise broken_text("Invalid value.", piece.end)
-            elements = parse_json(b"[" * piece.depth + text + b"]" * piece.depth_after, _shift(piece.start - piece.depth))
-            if type(elements) is not list:
-                raise broken_text("Invalid value.", piece.start)
-            if piece.long_string is not None:
-                _replace_innermost(elements, piece.long_string.decode())
-            yield elements
+            yield ArrayPiece(b"[" * piece.depth + text + b"]" * piece.depth_after, piece)
 
     def head(self) -> list[Any]:
         """The first elements: enough for those who refuse a long array in this place anyway."""
-        return next(self.pieces())
+        return next(self.pieces()).parse()
 
     def _piece_text(self, piece: Piece) -> bytes:
         if piece.depth > limits.JSON_DEPTH_MAX or piece.depth_after > limits.JSON_DEPTH_MAX:
@@ -136,6 +156,10 @@ class LongArray:
             return bytes(self._text[piece.start : piece.end]).strip(_SPACE)
         before, behind = self._text[piece.start : string.start], self._text[string.end : piece.end]
         return bytes(before).lstrip(_SPACE) + bytes(behind).rstrip(_SPACE)
+
+
+JsonArray = list[Any] | LongArray | np.ndarray[Any, Any]
+"""The elements of a tensor: as lists, as text that is parsed in pieces, or as an array that is flat and has the tensor's type."""
 
 
 def _shift(offset: int) -> Any:

@@ -19,12 +19,14 @@ from tpy.frontends.http.codec.document import (
     string_member,
 )
 from tpy.frontends.http.codec.inputs import InputReader
+from tpy.frontends.http.codec.numbers import holds_numbers, load_with_numbers
 from tpy.frontends.http.codec.parameters import NONE, read_parameters
 from tpy.frontends.http.codec.pieces import LongString
 from tpy.frontends.http.codec.plan import BINARY, BINARY_PLAN, JSON, JSON_PLAN, OutputChoice, OutputPlan
 from tpy.frontends.http.codec.raw import read_raw_input
 from tpy.frontends.http.codec.regions import region_of
 from tpy.frontends.shared_memory import NO_REGIONS, RegionRange, TensorResolver, residency_of
+from tpy.limits import JSON_LISTS_BYTES_MAX, JSON_WHOLE_BYTES_MAX
 from tpy.messages import InferenceRequest, ModelDescription, ParameterValue
 
 _INT32_MAX = 2**31 - 1
@@ -89,7 +91,29 @@ def parse_infer(
             received_ns=received_ns,
         )
         return request, BINARY_PLAN
-    document = load_document(body if header_length == len(body) else memoryview(body)[:header_length])
+    text = body if header_length == len(body) else memoryview(body)[:header_length]
+    if JSON_LISTS_BYTES_MAX < len(text) <= JSON_WHOLE_BYTES_MAX and any(
+        holds_numbers(each.datatype) for each in description.inputs
+    ):
+        document = load_with_numbers(text)
+        if document is not None:
+            try:
+                return _read(document, body, header_length, description, version, received_ns, forwarded, tensors)
+            except InvalidArgument:  # what is said of it is to be that which is said of lists
+                pass
+    return _read(load_document(text), body, header_length, description, version, received_ns, forwarded, tensors)
+
+
+def _read(
+    document: object,
+    body: bytes | bytearray | memoryview,
+    blobs_at: int,
+    description: ModelDescription,
+    version: int | None,
+    received_ns: int,
+    forwarded: Mapping[str, ParameterValue] | None,
+    tensors: TensorResolver,
+) -> tuple[InferenceRequest, OutputPlan]:
     members: dict[str, object] = document if type(document) is dict else {}
     request_id = members.get("id", "")
     if type(request_id) is LongString:
@@ -97,7 +121,7 @@ def parse_infer(
     if type(request_id) is not str:
         refuse_type("id", NON_STRING, request_id)
     parameters = read_parameters(members["parameters"]) if "parameters" in members else NONE
-    reader = InputReader(body, blobs_at=header_length, description=description, request_id=request_id, tensors=tensors)
+    reader = InputReader(body, blobs_at=blobs_at, description=description, request_id=request_id, tensors=tensors)
     if "inputs" not in members:
         missing("inputs", document, _NO_INPUTS)
     inputs = reader.read(array_member(members, "inputs"))

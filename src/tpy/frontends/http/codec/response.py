@@ -17,6 +17,7 @@ from tpy.frontends.classification import classify
 from tpy.frontends.http.codec.plan import OutputPlan
 from tpy.frontends.missing_outputs import missing_outputs
 from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor
+from tpy.units import KIB
 
 JSON_TYPE = "application/json"
 BINARY_TYPE = "application/octet-stream"
@@ -25,6 +26,9 @@ _PIECE_ELEMENTS_MAX = 16_384
 
 _AS_LIST_ELEMENTS_MAX = 64
 """Arrays up to this size are written faster as lists."""
+
+_SEARCHED_BYTES_MAX = 2 * KIB
+"""A text up to this size is searched faster than its numbers are looked at."""
 
 _NOT_AS_NUMBERS = (DataType.BYTES, DataType.FP16, DataType.BF16)
 
@@ -185,8 +189,10 @@ def _dump(document: object) -> bytes:
     """The document as JSON. NaN and infinities are written as the literals NaN, Infinity and -Infinity, as Triton does."""
     try:
         text = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
-        # The fast writer turns NaN and infinities into null, and nothing else here is ever null.
-        if b"null" not in text or not _holds_literals(document):
+        # The fast writer turns NaN and infinities into null, and nothing else here is ever null. Of a long text the numbers are
+        # looked at sooner than the letters.
+        short = len(text) <= _SEARCHED_BYTES_MAX
+        if (short and b"null" not in text) or not _holds_literals(document):
             return text
     except TypeError:  # half a surrogate pair, or an integer of more than 64 bits: only model code makes them
         pass
