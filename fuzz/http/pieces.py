@@ -86,7 +86,7 @@ def _read(text: bytes) -> tuple[str, object]:
 
 
 def _compare_numbers(text: bytes) -> None:
-    """What is read as an array of numbers is what lists say it is."""
+    """Raise Violation where an array of numbers is not that which lists are."""
     for datatype in (DataType.FP32, DataType.INT32, DataType.UINT64):
         found = read_numbers(text, datatype)
         if found is None or not found.size:

@@ -28,7 +28,7 @@ _KINDS: dict[DataType, tuple[Literal["d", "i", "u"], type[np.generic]]] = {
     DataType.UINT32: ("u", np.uint64),
     DataType.UINT64: ("u", np.uint64),
 }
-"""What an element of a type is read as: by the parser, and by NumPy."""
+"""The types that elements are read as: by the parser, and by NumPy."""
 
 _OPEN, _CLOSE = b"[]"
 
@@ -80,7 +80,7 @@ def load_with_numbers(text: bytes | bytearray | memoryview) -> dict[str, object]
 
 
 _REFUSED = (ValueError, TypeError, RuntimeError, KeyError, OverflowError, FloatingPointError)
-"""What the parser raises, for what it does not take (MemoryError aside), and what the functions below do."""
+"""The errors of the parser about what it does not take, and of the functions below."""
 
 
 def _input(item: object) -> dict[str, object]:
