@@ -52,8 +52,9 @@ HTTP_INLINE_JSON_VALUES_MAX: Final = 8192
 HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX: Final = 16 * KIB
 """JSON up to this size cannot have more, and is not counted through."""
 
-JSON_LISTS_BYTES_MAX: Final = 2 * KIB
-"""Of JSON up to this size numbers become lists before they become arrays: a second parser would cost more than it saves."""
+JSON_LISTS_BYTES_MAX: Final = 512
+"""Of JSON up to this size for each input, and one more, numbers become lists before they become arrays: a second parser would
+cost more than it saves."""
 
 JSON_WHOLE_BYTES_MAX: Final = 256 * KIB
 """JSON up to this size is parsed as a whole, in a millisecond; of larger documents the arrays and strings are, in pieces."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tpy.echo import echo, request_prefix
 from tpy.errors import InvalidArgument
@@ -27,7 +27,7 @@ from tpy.frontends.http.codec.raw import read_raw_input
 from tpy.frontends.http.codec.regions import region_of
 from tpy.frontends.shared_memory import NO_REGIONS, RegionRange, TensorResolver, residency_of
 from tpy.limits import JSON_LISTS_BYTES_MAX, JSON_WHOLE_BYTES_MAX
-from tpy.messages import InferenceRequest, ModelDescription, ParameterValue
+from tpy.messages import InferenceRequest, ModelDescription, ParameterValue, TensorDescription
 
 _INT32_MAX = 2**31 - 1
 _NO_INPUTS = (
@@ -92,9 +92,7 @@ def parse_infer(
         )
         return request, BINARY_PLAN
     text = body if header_length == len(body) else memoryview(body)[:header_length]
-    if JSON_LISTS_BYTES_MAX < len(text) <= JSON_WHOLE_BYTES_MAX and any(
-        holds_numbers(each.datatype) for each in description.inputs
-    ):
+    if _is_mostly_numbers(len(text), description.inputs):
         document = load_with_numbers(text)
         if document is not None:
             try:
@@ -102,6 +100,13 @@ def parse_infer(
             except InvalidArgument:  # what is said of it is to be that which is said of lists
                 pass
     return _read(load_document(text), body, header_length, description, version, received_ns, forwarded, tensors)
+
+
+def _is_mostly_numbers(size: int, inputs: Sequence[TensorDescription]) -> bool:
+    """Returns True if JSON of `size` bytes may be long arrays of numbers for the most part."""
+    return JSON_LISTS_BYTES_MAX * (len(inputs) + 1) < size <= JSON_WHOLE_BYTES_MAX and any(
+        holds_numbers(each.datatype) for each in inputs
+    )
 
 
 def _read(
