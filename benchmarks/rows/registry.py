@@ -44,6 +44,8 @@ class Row(msgspec.Struct, frozen=True):
 ROWS: tuple[Row, ...] = (
     Row("json", "tiny identity model, HTTP JSON, by wrk", tiny.measure_json, quick=True),
     Row("binary", "tiny identity model, HTTP binary, by wrk", tiny.measure_binary),
+    Row("connections", "the same, with a connection for each request", tiny.measure_connections),
+    Row("numbers", "identity model and 1,000 to 150,000 floats, HTTP JSON, by wrk", tiny.measure_numbers),
     Row("perf_analyzer", "tiny identity model, HTTP binary, by perf_analyzer", tiny.measure_perf_analyzer, quick=True),
     Row(
         "models",

@@ -73,6 +73,23 @@ def measure_binary(bench: Bench) -> None:
     _measure_wrk(bench, "HTTP binary, 16 floats", binary_request, binary=True)
 
 
+def measure_connections(bench: Bench) -> None:
+    """HTTP with JSON tensors, a new connection for each request, wrk."""
+
+    def build(model: str, name: str, values: FloatArray) -> HttpRequest:
+        request = json_request(model, name, values)
+        return msgspec.structs.replace(request, headers={**request.headers, "Connection": "close"})
+
+    _measure_wrk(bench, "HTTP JSON, 16 floats, a connection for each request", build, binary=False)
+
+
+def measure_numbers(bench: Bench) -> None:
+    """HTTP with JSON tensors of other sizes, wrk."""
+    for count in (1_000, 10_000, 150_000):
+        values = np.arange(count, dtype=np.float32) * np.float32(0.25) + np.float32(0.125)
+        _measure_wrk(bench, f"HTTP JSON, {count:,} floats", json_request, binary=False, values=values, cases=(1, 8))
+
+
 def measure_perf_analyzer(bench: Bench) -> None:
     """HTTP with binary tensors, perf_analyzer."""
     with fleet(bench) as contenders:
@@ -160,16 +177,24 @@ def _measure_perf_analyzer(
     measure_rounds(bench, row, contenders, cases, drive, whole_run=False, megabytes=megabytes)
 
 
-def _measure_wrk(bench: Bench, row: str, build: Callable[[str, str, FloatArray], HttpRequest], *, binary: bool) -> None:
+def _measure_wrk(
+    bench: Bench,
+    row: str,
+    build: Callable[[str, str, FloatArray], HttpRequest],
+    *,
+    binary: bool,
+    values: FloatArray = VALUES,
+    cases: Sequence[int] = CASES,
+) -> None:
     program = bench.peers.wrk
     if program is None:
         bench.say(f"wrk is missing: row '{row}' is left out")
         return
     with fleet(bench) as contenders:
         able = [contender for contender in contenders if contender.binary or not binary]
-        requests = {contender.name: build(contender.model, IDENTITY_INPUT, VALUES) for contender in able}
+        requests = {contender.name: build(contender.model, IDENTITY_INPUT, values) for contender in able}
         for contender in able:
-            check_identity(contender.server.ports.http, requests[contender.name], VALUES)
+            check_identity(contender.server.ports.http, requests[contender.name], values)
 
         def drive(contender: Contender, connections: int, seconds: int) -> Load:
             port = contender.server.ports.http
@@ -177,7 +202,7 @@ def _measure_wrk(bench: Bench, row: str, build: Callable[[str, str, FloatArray],
 
         for contender in able:
             drive(contender, 16, WARM_UP_S)
-        measure_rounds(bench, row, able, bench.effort.cases(CASES, QUICK_CASES), drive, whole_run=True)
+        measure_rounds(bench, row, able, bench.effort.cases(cases, QUICK_CASES), drive, whole_run=True)
 
 
 def measure_rounds(
