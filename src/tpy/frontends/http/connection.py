@@ -86,8 +86,9 @@ class Http1Connection:
 
     async def run(self) -> None:
         """Serve until the connection ends. Cancelled: everything in flight is cancelled and the connection closed."""
+        self._port.opened(self)
         try:
-            with self._port.serving(self), self._scope:
+            with self._scope:
                 async with self._tasks:
                     try:
                         await self._serve()
@@ -95,10 +96,10 @@ class Http1Connection:
                         self._replies.cancel_all()
                         self._scope.cancel()
         finally:
+            self._port.closed(self)
             self._parser.drop()
             self._end_alone()
-            with trio.CancelScope(shield=True):  # bounded: a close of TLS takes TLS_CLOSE_S_MAX at most
-                await self._wire.aclose()
+            await self._wire.aclose()
 
     def begin_drain(self) -> None:
         """The server stops: close with the last answer, or when none is owed and the peer sends nothing for a moment."""
@@ -186,7 +187,7 @@ class Http1Connection:
 
     def _demand(self) -> Demand:
         if self._replies.closing:
-            self._timer.cancel()
+            self._wire.stop_reading()
             return Demand.PAUSE
         if self._parser.ended or self._parser.fatal is not None or not self._must_wait():
             return Demand.READ
@@ -359,7 +360,7 @@ class Http1Connection:
         self._take_up()
         if self._replies.closing:
             if not self._replies.blocked:
-                self._timer.cancel()
+                self._wire.stop_reading()
             return
         self._pay_continue()
         if self._parser.phase is Phase.IDLE:

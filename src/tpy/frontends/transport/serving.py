@@ -74,16 +74,24 @@ class Port:
         self.connections: set[Connection] = set()
         self.is_draining = False
 
+    def opened(self, connection: Connection) -> None:
+        """Count a connection as open until `closed`: it drains with the port."""
+        self.connections.add(connection)
+        if self.is_draining:
+            connection.begin_drain()
+
+    def closed(self, connection: Connection) -> None:
+        """The counterpart of `opened`."""
+        self.connections.discard(connection)
+
     @contextmanager
     def serving(self, connection: Connection) -> Iterator[None]:
-        """Count a connection as open within the block, so that it drains with the port."""
-        self.connections.add(connection)
+        """Count a connection as open within the block."""
+        self.opened(connection)
         try:
-            if self.is_draining:
-                connection.begin_drain()
             yield
         finally:
-            self.connections.discard(connection)
+            self.closed(connection)
 
     def begin_drain(self) -> None:
         """Ask all connections, and those that are still being set up, to end when what is in flight has been answered."""

@@ -31,6 +31,10 @@ class Wire(Protocol):
         """Read on after `Demand.PAUSE`."""
         ...
 
+    def stop_reading(self) -> None:
+        """Have the present `read` return."""
+        ...
+
     def send_nowait(self, pieces: Pieces) -> int:
         """Send as much as fits at once; returns the number of bytes (0: the connection is full)."""
         ...
@@ -48,7 +52,7 @@ class Wire(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close at once."""
+        """Close at once, also when it is cancelled; TLS within TLS_CLOSE_S_MAX."""
         ...
 
 
@@ -80,6 +84,9 @@ class SocketWire(SendingSocket, trio.abc.AsyncResource):
     def resume(self) -> None:
         if self._receiver is not None and not self._over.is_set():
             self._poller.add(self)
+
+    def stop_reading(self) -> None:
+        self._over.set()
 
     # Polled
 
@@ -132,18 +139,26 @@ class SocketWire(SendingSocket, trio.abc.AsyncResource):
             self._poller.discard(self)
         super().close()
 
+    async def aclose(self) -> None:
+        self.close()
+
 
 class PulledWire(abc.ABC):
     """The reading half of a wire whose bytes are awaited one piece after the other."""
 
     def __init__(self) -> None:
         self._resumed = trio.Event()
+        self._reading = trio.CancelScope()
 
     @abc.abstractmethod
     async def receive(self, size_max: int) -> bytes:
         """Some bytes, b"" when the peer has finished sending."""
 
     async def read(self, receiver: Receiver) -> None:
+        with trio.CancelScope() as self._reading:
+            await self._read(receiver)
+
+    async def _read(self, receiver: Receiver) -> None:
         while True:
             self._resumed = trio.Event()
             buffer = receiver.get_buffer()
@@ -164,6 +179,9 @@ class PulledWire(abc.ABC):
     def resume(self) -> None:
         self._resumed.set()
 
+    def stop_reading(self) -> None:
+        self._reading.cancel()
+
 
 class StreamWire(SendingStream, PulledWire):
     """Any Trio stream: the in-memory pairs of tests."""
@@ -181,6 +199,10 @@ class StreamWire(SendingStream, PulledWire):
 
     def is_broken(self) -> bool:
         return False
+
+    async def aclose(self) -> None:
+        with trio.CancelScope(shield=True):
+            await super().aclose()
 
 
 class TlsWire(StreamWire):
@@ -202,7 +224,7 @@ class TlsWire(StreamWire):
         return _is_broken(self._raw)
 
     async def aclose(self) -> None:
-        with trio.move_on_after(TLS_CLOSE_S_MAX):
+        with trio.move_on_after(TLS_CLOSE_S_MAX, shield=True):
             await self._stream.aclose()
         await super().aclose()
 

@@ -71,8 +71,7 @@ async def run_connection(port: GrpcPort, wire: Wire, peer: str) -> None:
                 connection.end()
                 tasks.cancel_scope.cancel()
     finally:
-        with trio.CancelScope(shield=True):  # bounded: a close of TLS takes TLS_CLOSE_S_MAX at most
-            await wire.aclose()
+        await wire.aclose()
 
 
 class Connection:
