@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tpy.config import ModelConfig
 from tpy.deliveries import Deliveries
@@ -38,6 +38,8 @@ from tpy.messages import (
 from tpy.observers import RequestObservers
 from tpy.refusals import Refusals
 from tpy.regions import Region
+
+T = TypeVar("T")
 
 TraceTexts = Mapping[str, Sequence[str]]
 """Trace settings as texts, by name, in Triton's order."""
@@ -312,7 +314,7 @@ class MetricsService(Protocol):
 class LogService(Protocol):
     """The newest lines of the log."""
 
-    def lines_after(self, number: int) -> Sequence[LogLine]:
+    async def lines_after(self, number: int) -> Sequence[LogLine]:
         """The lines that are kept and have a higher number, the oldest first."""
         ...
 
@@ -320,15 +322,15 @@ class LogService(Protocol):
 class TraceService(Protocol):
     """The newest traces."""
 
-    def recent_after(self, number: int) -> Sequence[TracedRequest]:
+    async def recent_after(self, number: int) -> Sequence[TracedRequest]:
         """The traces that are kept and have a higher number, the oldest first."""
         ...
 
 
 class Services:
     """The services together, as a frontend receives them. Without `readiness` a frontend that reports changes has to poll.
-    `deliveries` says which responses come together; without, each stands alone. Only the engine's own process has `log`,
-    `metrics`, `registration`, `checks` and `traces`. `observers` are those of this process."""
+    `deliveries` says which responses come together; without, each stands alone. Only the engine's own process has `metrics` and
+    `registration`. `observers` are those of this process."""
 
     __slots__ = (
         "checks",
@@ -379,3 +381,10 @@ class Services:
         self.refusals = refusals or Refusals()
         self.traces = traces
         self.checks = checks
+
+
+def offered(service: T | None) -> T:
+    """The service. Raises Unsupported where the server has none."""
+    if service is None:
+        raise Unsupported("this server does not offer that")
+    return service

@@ -88,10 +88,15 @@ def _command(pid: int) -> str:
 
 @pytest.fixture(scope="module")
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    repository = tmp_path_factory.mktemp("frontends") / "models"
+    folder = tmp_path_factory.mktemp("frontends")
+    repository = folder / "models"
     gated = build(repository)
     with ServerProcess(
-        f"--frontend-processes={COUNT}", "--model-control-mode=explicit", "--load-model=*", repositories=[repository]
+        f"--frontend-processes={COUNT}",
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        f"--trace-config=triton,file={folder / 'trace.json'}",
+        repositories=[repository],
     ) as server:
         yield Rig(server, gated)
 
@@ -162,6 +167,33 @@ def test_what_is_loaded_by_one_process_is_served_by_all(rig: Rig) -> None:
         with tritonclient.http.InferenceServerClient(rig.server.http) as one:
             assert one.is_model_ready("floats")
             assert one.get_model_metadata("floats")["versions"] == ["1"]
+
+
+def _ask(rig: Rig, method: str, path: str, document: object = None) -> Any:
+    connection = http.client.HTTPConnection(rig.server.http, timeout=30)
+    try:
+        connection.request(method, path, None if document is None else json.dumps(document))
+        answer = connection.getresponse()
+        body = answer.read()
+        assert answer.status == 200, body
+        return json.loads(body)
+    finally:
+        connection.close()
+
+
+def test_checks_traces_and_the_log_are_answered_by_all(rig: Rig) -> None:
+    found = _ask(rig, "POST", "/v2/repository/models/floats/check", {"parameters": {"config": '{"max_batch_sizes": 8}'}})
+    assert "max_batch_sizes" in json.dumps(found["problems"])
+    lines = _ask(rig, "GET", "/v2/logging/tail?after=0")["lines"]
+    assert any("floats" in line["text"] for line in lines)
+    assert _ask(rig, "GET", f"/v2/logging/tail?after={lines[-1]['number']}")["lines"] != lines
+    _ask(rig, "POST", "/v2/models/texts/trace/setting", {"trace_level": ["TIMESTAMPS"], "trace_rate": "1"})
+    with tritonclient.http.InferenceServerClient(rig.server.http) as connected:
+        _infer((tritonclient.http, connected), "texts", np.array([[b"a"]], object), "BYTES")
+    _ask(rig, "POST", "/v2/models/texts/trace/setting", {"trace_level": None, "trace_rate": None})
+    wait_until(lambda: _ask(rig, "GET", "/v2/trace/recent")["traces"])
+    ((part, *_), *_) = [trace["parts"] for trace in _ask(rig, "GET", "/v2/trace/recent")["traces"]]
+    assert (part["model_name"], part["protocol"], part["status"]) == ("texts", "http", "OK")
 
 
 def test_the_table_of_options_names_the_processes(rig: Rig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,11 +12,11 @@ import pytest
 import trio
 import trio.testing
 
-from tests.frontends.http.fakes import FakeServices, describe
+from tests.frontends.http.fakes import FakeChecks, FakeServices, FakeTraces, describe
 from tests.frontends.observing import Finished
 from tests.submitting import submit_to
 from tpy.devices import Devices
-from tpy.errors import Internal, InvalidArgument, NotFound, TpyError, Unavailable
+from tpy.errors import Internal, InvalidArgument, NotFound, TpyError, Unavailable, Unsupported
 from tpy.limits import REMOTE_INLINE_BYTES_MAX, REMOTE_WINDOW_RESPONSES
 from tpy.messages import (
     CudaRegistration,
@@ -31,6 +32,7 @@ from tpy.regions import RegionRegistry
 from tpy.remote import engine_side
 from tpy.remote.core import messages as m
 from tpy.services import Services
+from tpy.telemetry.log_tail import LogTail
 from tpy.testing import FakeDevice
 from tpy.units import MIB
 
@@ -52,6 +54,29 @@ async def test_what_is_served_is_answered_as_by_the_engine(name: str, version: i
     async with both_sides() as sides:
         for question, arguments in (("resolve", (name, version)), ("config", (name, version)), ("ready_versions", (name,))):
             assert said(sides.services, question, *arguments) == said(sides.fakes, question, *arguments)
+
+
+async def test_log_traces_and_checks_are_those_of_the_engine() -> None:
+    fakes = FakeServices()
+    async with both_sides(fakes) as sides:
+        assert sides.services.log is not None
+        assert sides.services.traces is not None
+        assert sides.services.checks is not None
+        for nothing in (
+            partial(sides.services.log.lines_after, 0),
+            partial(sides.services.traces.recent_after, 0),
+            partial(sides.services.checks.check_config, "m"),
+        ):
+            with pytest.raises(Unsupported):
+                await nothing()
+        fakes.log, fakes.traces, fakes.checks = tail, traces, checks = LogTail(), FakeTraces(), FakeChecks()
+        for number in range(3):
+            tail.append(f"line {number}")
+        assert await sides.services.log.lines_after(1) == await tail.lines_after(1) != []
+        assert await sides.services.traces.recent_after(1) == await traces.recent_after(1) != []
+        here = await sides.services.checks.check_config("m", "{}")
+        assert here == await checks.check_config("m", "{}")
+        assert checks.asked == [("m", "{}")] * 2
 
 
 async def test_the_other_services_answer_as_those_of_the_engine() -> None:

@@ -11,23 +11,24 @@ from tpy.telemetry.log_tail import LogTail
 from tpy.telemetry.logs import LogController
 
 
-def test_the_newest_lines_are_kept() -> None:
+async def test_the_newest_lines_are_kept() -> None:
     tail = LogTail(lines_max=3)
-    assert tail.lines_after(0) == []
+    assert await tail.lines_after(0) == []
     for number in range(1, 6):
         tail.append(f"line {number}")
-    assert [line.text for line in tail.lines_after(0)] == ["line 3", "line 4", "line 5"]
-    assert [line.number for line in tail.lines_after(4)] == [5]
-    assert tail.lines_after(5) == tail.lines_after(10**17) == []
+    assert [line.text for line in await tail.lines_after(0)] == ["line 3", "line 4", "line 5"]
+    assert [line.number for line in await tail.lines_after(4)] == [5]
+    assert await tail.lines_after(5) == await tail.lines_after(10**17) == []
 
 
-def test_a_long_line_is_cut() -> None:
+async def test_a_long_line_is_cut() -> None:
     tail = LogTail()
     tail.append("x" * 100_000)
-    assert len(tail.lines_after(0)[0].text) < limits.LOG_TAIL_LINE_CHARACTERS_MAX + 10
+    (line,) = await tail.lines_after(0)
+    assert len(line.text) < limits.LOG_TAIL_LINE_CHARACTERS_MAX + 10
 
 
-def test_what_is_written_is_kept_and_nothing_else() -> None:
+async def test_what_is_written_is_kept_and_nothing_else() -> None:
     stream = io.StringIO()
     controller = LogController(LogSettings(log_info=False, log_format="json"), stream=stream)
     controller.install()
@@ -39,4 +40,4 @@ def test_what_is_written_is_kept_and_nothing_else() -> None:
         log.warning("shown, too")
     finally:
         controller.remove()
-    assert [f"{line.text}\n" for line in controller.tail.lines_after(0)] == stream.getvalue().splitlines(keepends=True)
+    assert [f"{line.text}\n" for line in await controller.tail.lines_after(0)] == stream.getvalue().splitlines(keepends=True)

@@ -70,14 +70,14 @@ def test_a_tensor_is_traced_as_it_was(tmp_path: Path) -> None:
     assert data_of(tmp_path / "t.json.0") == ["1", "2"]
 
 
-def test_the_newest_traces_are_kept_in_memory(tmp_path: Path) -> None:
+async def test_the_newest_traces_are_kept_in_memory(tmp_path: Path) -> None:
     with tracing(options(tmp_path / "t.json")) as tracer:
         for number in range(TRACES_RECENT_MAX + 3):
             trace(tracer, request_id=str(number))
         trace(tracer, error="wrong shape")
-        kept = tracer.recent_after(0)
+        kept = await tracer.recent_after(0)
         assert [each.number for each in kept] == list(range(4, TRACES_RECENT_MAX + 4))
-        (newest,) = tracer.recent_after(TRACES_RECENT_MAX + 2)
+        (newest,) = await tracer.recent_after(TRACES_RECENT_MAX + 2)
     (part,) = newest.parts
     assert (part.model_name, part.request_id, part.status, part.parent_id) == ("m", str(TRACES_RECENT_MAX + 2), "OK", 0)
     moments = {moment.name: moment.ns for moment in part.timestamps}

@@ -32,7 +32,7 @@ from tpy.remote.memory import OwnMemory, PeerMemory
 from tpy.remote.published_copies import HeldCopies
 from tpy.remote.publisher import Publisher, Subscription
 from tpy.sending import GONE
-from tpy.services import ResolvedModel, Services
+from tpy.services import ResolvedModel, Services, offered
 
 _log = logging.getLogger(__name__)
 
@@ -250,6 +250,12 @@ class FrontendSession:
                 status = await services.recordings.change(options)
                 await publisher.publish()
                 return status
+            case m.LogLines(after=after):
+                return await offered(services.log).lines_after(after)
+            case m.RecentTraces(after=after):
+                return await offered(services.traces).recent_after(after)
+            case m.CheckConfig(model_name=name, config=config):
+                return await offered(services.checks).check_config(name, config)
             case m.UpdateLog(settings=settings):
                 await services.diagnostics.update_log_settings(settings)
                 await publisher.publish()

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from tpy.config import ModelConfig
 from tpy.messages import (
+    ConfigCheck,
     IndexEntry,
     LoadRequest,
+    LogLine,
     LogSettings,
     ModelCounters,
     ModelExplanation,
@@ -18,6 +20,7 @@ from tpy.messages import (
     Registration,
     ServerMetadata,
     SystemRegistration,
+    TracedRequest,
 )
 from tpy.refusals import Refusals
 from tpy.regions import Region
@@ -36,7 +39,10 @@ def remote_services(engine: EngineLink) -> Services:
         readiness=engine,
         observers=engine.observers,
         recordings=RemoteRecordings(engine),
+        log=RemoteLog(engine),
         refusals=Refusals(engine.send_refused),
+        traces=RemoteTraces(engine),
+        checks=RemoteChecks(engine),
     )
 
 
@@ -138,6 +144,39 @@ class RemoteRecordings:
     async def change(self, options: RecordingOptions | None) -> RecordingStatus:
         """See RecordingService."""
         return await self._engine.ask(m.ChangeRecording(options), RecordingStatus)
+
+
+class RemoteLog:
+    """Implements tpy.services.LogService."""
+
+    def __init__(self, engine: EngineLink) -> None:
+        self._engine = engine
+
+    async def lines_after(self, number: int) -> Sequence[LogLine]:
+        """See LogService."""
+        return await self._engine.ask(m.LogLines(number), list[LogLine])
+
+
+class RemoteTraces:
+    """Implements tpy.services.TraceService."""
+
+    def __init__(self, engine: EngineLink) -> None:
+        self._engine = engine
+
+    async def recent_after(self, number: int) -> Sequence[TracedRequest]:
+        """See TraceService."""
+        return await self._engine.ask(m.RecentTraces(number), list[TracedRequest])
+
+
+class RemoteChecks:
+    """Implements tpy.services.ConfigCheckService."""
+
+    def __init__(self, engine: EngineLink) -> None:
+        self._engine = engine
+
+    async def check_config(self, model_name: str, config: str | None = None) -> ConfigCheck:
+        """See ConfigCheckService."""
+        return await self._engine.ask(m.CheckConfig(model_name, config), ConfigCheck)
 
 
 class RemoteSharedMemory:

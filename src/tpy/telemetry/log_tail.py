@@ -24,7 +24,7 @@ class LogTail:
         self._count += 1
         self._lines.append(LogLine(number=self._count, text=text))
 
-    def lines_after(self, number: int) -> list[LogLine]:
+    async def lines_after(self, number: int) -> list[LogLine]:
         """See LogService."""
         kept = self._lines.copy()  # in one step: another thread may append meanwhile
         if not kept:

@@ -11,6 +11,8 @@ import trio
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument, NotFound, TpyError
 from tpy.messages import (
+    ConfigCheck,
+    ConfigProblem,
     DataType,
     ExecutedBatch,
     IndexEntry,
@@ -25,9 +27,12 @@ from tpy.messages import (
     ModelExplanation,
     ModelState,
     ModelStatistics,
+    Moment,
     ServerMetadata,
     Tensor,
     TensorDescription,
+    TracedPart,
+    TracedRequest,
 )
 from tpy.messages.statistics import BatchStatistics, Duration, InferenceStatistics, MemoryUsage
 from tpy.regions import RegionRegistry
@@ -267,6 +272,36 @@ class FakeServices(Services):
             diagnostics=FakeDiagnostics(),
             shared_memory=RegionRegistry(enabled=shared_memory),
         )
+
+
+class FakeChecks:
+    """Finds one problem in each configuration, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str | None]] = []
+
+    async def check_config(self, model_name: str, config: str | None = None) -> ConfigCheck:
+        self.asked.append((model_name, config))
+        problem = ConfigProblem(severity="error", message="too few", field="input[0].dims", line=3, column=4)
+        return ConfigCheck(problems=(problem,), text="{}", config_json='{"name": "m"}', versions=(1, 2), selected=(2,))
+
+
+class FakeTraces:
+    """Two traces."""
+
+    async def recent_after(self, number: int) -> Sequence[TracedRequest]:
+        part = TracedPart(
+            id=1,
+            parent_id=0,
+            model_name="m",
+            model_version=1,
+            request_id="7",
+            protocol="http",
+            status="OK",
+            error="",
+            timestamps=(Moment("QUEUE_START", 10),),
+        )
+        return [TracedRequest(number=each, parts=(part,)) for each in (1, 2) if each > number]
 
 
 def floats(count: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:

@@ -3,41 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
-from tpy.messages import ConfigCheck, ConfigProblem, Moment, TracedPart, TracedRequest
-
-from .fakes import FakeServices
+from .fakes import FakeChecks, FakeServices, FakeTraces
 from .harness import get, post, running
 
 CHECK = "/v2/repository/models/m/check"
-
-
-class Checks:
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, str | None]] = []
-
-    async def check_config(self, model_name: str, config: str | None = None) -> ConfigCheck:
-        self.asked.append((model_name, config))
-        problem = ConfigProblem(severity="error", message="too few", field="input[0].dims", line=3, column=4)
-        return ConfigCheck(problems=(problem,), text="{}", config_json='{"name": "m"}', versions=(1, 2), selected=(2,))
-
-
-class Traces:
-    def recent_after(self, number: int) -> Sequence[TracedRequest]:
-        part = TracedPart(
-            id=1,
-            parent_id=0,
-            model_name="m",
-            model_version=1,
-            request_id="7",
-            protocol="http",
-            status="OK",
-            error="",
-            timestamps=(Moment("QUEUE_START", 10),),
-        )
-        return [TracedRequest(number=each, parts=(part,)) for each in (1, 2) if each > number]
 
 
 async def test_a_configuration_is_checked() -> None:
@@ -45,7 +16,7 @@ async def test_a_configuration_is_checked() -> None:
     async with running(services) as server:
         client = await server.connect()
         assert (await client.ask(post(CHECK, json.dumps({})))).status == 501
-        services.checks = checks = Checks()
+        services.checks = checks = FakeChecks()
         answer: Any = (await client.ask(post(CHECK, json.dumps({"parameters": {"config": "{}"}})))).document
         assert answer["problems"] == [
             {"severity": "error", "message": "too few", "field": "input[0].dims", "line": 3, "column": 4, "expected": ""}
@@ -74,7 +45,7 @@ async def test_the_newest_traces() -> None:
     async with running(services) as server:
         client = await server.connect()
         assert (await client.ask(get("/v2/trace/recent"))).status == 501
-        services.traces = Traces()
+        services.traces = FakeTraces()
         found: Any = (await client.ask(get("/v2/trace/recent?after=1"))).document
         ((trace),) = found["traces"]
         assert (trace["number"], trace["parts"][0]["timestamps"]) == (2, [{"name": "QUEUE_START", "ns": 10}])

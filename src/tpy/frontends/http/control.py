@@ -33,7 +33,7 @@ from tpy.frontends.http.message import Body, HttpReply, HttpRequest, json_reply
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import IndexEntry, LoadRequest, LogSettings, ModelStatistics, TensorDescription
 from tpy.messages.statistics import Duration
-from tpy.services import Services, TraceUpdates
+from tpy.services import Services, TraceUpdates, offered
 
 Json = dict[str, object]
 
@@ -124,9 +124,7 @@ class ControlApi:
     async def check(self, request: HttpRequest, *, model: str, repository: str = "") -> HttpReply:
         """Checks the configuration of a load call, or without one that of the repository."""
         _refuse_repository(repository)
-        checks = self._services.checks
-        if checks is None:
-            raise Unsupported("configurations are checked by the server's own process: see --management-address")
+        checks = offered(self._services.checks)
         document = await self._document(request.body)
         given: str | None = None
         if (config := _parameters(document).get("config", _NOT_GIVEN)) is not _NOT_GIVEN:
@@ -167,11 +165,8 @@ class ControlApi:
 
     async def log_tail(self, request: HttpRequest) -> HttpReply:
         """The log's newest lines, those after the number `after` of the query."""
-        log = self._services.log
-        if log is None:
-            raise Unsupported("the newest lines of the log are kept by the server's own process: see --management-address")
-        after = _number(request.target, "after")
-        lines = [{"number": line.number, "text": line.text} for line in log.lines_after(after)]
+        found = await offered(self._services.log).lines_after(_number(request.target, "after"))
+        lines = [{"number": line.number, "text": line.text} for line in found]
         return json_reply(orjson.dumps({"lines": lines}), headers=(("Cache-Control", "no-store"),))
 
     async def trace_settings(self, request: HttpRequest, *, model: str = "") -> HttpReply:
@@ -179,10 +174,7 @@ class ControlApi:
 
     async def recent_traces(self, request: HttpRequest) -> HttpReply:
         """The newest traced requests, those after the number `after` of the query."""
-        traces = self._services.traces
-        if traces is None:
-            raise Unsupported("the newest traces are kept by the server's own process: see --management-address")
-        found = traces.recent_after(_number(request.target, "after"))
+        found = await offered(self._services.traces).recent_after(_number(request.target, "after"))
         return json_reply(msgspec.json.encode({"traces": found}), headers=(("Cache-Control", "no-store"),))
 
     async def labels(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:

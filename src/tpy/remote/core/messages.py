@@ -278,6 +278,25 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, tag=16):
     """DiagnosticsService.counters; answered with a list."""
 
 
+class LogLines(msgspec.Struct, frozen=True, array_like=True, tag=17):
+    """LogService.lines_after; answered with a list."""
+
+    after: int
+
+
+class RecentTraces(msgspec.Struct, frozen=True, array_like=True, tag=18):
+    """TraceService.recent_after; answered with a list."""
+
+    after: int
+
+
+class CheckConfig(msgspec.Struct, frozen=True, array_like=True, tag=19):
+    """ConfigCheckService.check_config; answered with the check."""
+
+    model_name: str
+    config: str | None
+
+
 Question = (
     ModelReady
     | Index
@@ -295,6 +314,9 @@ Question = (
     | WriteRegion
     | RecordingState
     | ChangeRecording
+    | LogLines
+    | RecentTraces
+    | CheckConfig
 )
 
 

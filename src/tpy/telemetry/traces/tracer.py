@@ -151,7 +151,7 @@ class Tracer(RequestObserver):
 
     # Recent traces
 
-    def recent_after(self, number: int) -> Sequence[TracedRequest]:
+    async def recent_after(self, number: int) -> Sequence[TracedRequest]:
         """See TraceService."""
         return [trace for trace in self._recent if trace.number > number]
 
