@@ -120,13 +120,24 @@ def test_all_in_order_and_equal_or_not(tmp_path: Path, capsys: pytest.CaptureFix
         assert server.ids == ["0", "1", "2"]
         assert "all 3 answers are equal" in capsys.readouterr().out
         report = tmp_path / "report.json"
-        cut = recording(tmp_path / "r", 1, 2, 1, cut=True)
-        assert run(wanted(cut, server.port, report=str(report))) == DIFFERENT
+        assert run(wanted(recording(tmp_path / "r", 1, 2, 1), server.port, report=str(report))) == DIFFERENT
     out = capsys.readouterr().out
     assert "request 1 (id 1) of m, output OUT: element at [0]: recorded 2.0, replayed 1.0" in out
-    assert "the recording: it is cut off at byte" in out
     document = json.loads(report.read_text())
     assert (document["sent"], document["different"], document["differences"][0]["deviation"]) == (3, 1, 1.0)
+
+
+def test_a_recording_that_is_cut_off_is_replayed_and_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = tmp_path / "report.json"
+    with small_server(6) as server:
+        assert run(wanted(recording(tmp_path / "r", 1, 1, 1, cut=True), server.port, report=str(report))) == FAILED
+        assert run(wanted(recording(tmp_path / "r", 1, 2, 1, cut=True), server.port)) == FAILED
+    equal, different = capsys.readouterr().out.split("the recording: it is cut off at byte")[1:]
+    assert "the recording is not whole; of 3 answers 0 are different" in equal
+    assert "the recording is not whole; of 3 answers 1 are different" in different
+    document = json.loads(report.read_text())
+    assert (document["sent"], document["equal"], document["problem"]) == (3, 3, "")
+    assert document["file_problem"].startswith("it is cut off at byte")
 
 
 def test_a_report_that_the_disk_has_no_room_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,6 +162,7 @@ def test_a_server_that_dies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ({"tolerances": ("OUT",)}, "--tolerance: expected OUTPUT=NUMBER or NUMBER, got 'OUT'"),
         ({"tolerances": ("OUT=-1",)}, "--tolerance: expected OUTPUT=NUMBER or NUMBER, got 'OUT=-1'"),
         ({"model_as": ("m",)}, "--model-as: expected OLD=NEW, got 'm'"),
+        ({"tolerances": ("OTHER=1", "OUT=1", "2")}, "RECORDING: --tolerance: no answer has an output OTHER; there are OUT"),
         ({"model_as": ("n=m",)}, "RECORDING: there is no request to n; there are some to m"),
         ({"headers": ("secret",)}, "--header: expected NAME:VALUE, got 'secret'"),
         ({"report": "/nowhere/report.json"}, "--json: cannot write '/nowhere/report.json': No such file or directory"),

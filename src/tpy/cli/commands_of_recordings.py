@@ -144,7 +144,7 @@ def replay(
 ) -> None:
     """Send the requests of a recording to a server, at the pace at which they came, and compare the answers with the recorded
     ones. Sequences and streams keep their order. Exit status 0 when all are equal, 1 when some differ, 2 when it could not be
-    done, or not to its end."""
+    done, or not to its end, or the recording is cut off."""
     from tpy.cli.replay import Wanted, run
 
     try:

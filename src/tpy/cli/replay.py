@@ -77,7 +77,7 @@ def run(wanted: Wanted) -> int:
         _print(report, wanted.report)
     except OSError as error:
         raise UsageError(f"cannot write the report: {error.strerror}") from None
-    if report.problem:
+    if report.problem or report.file_problem:
         return FAILED
     return DIFFERENT if report.different else EQUAL
 

@@ -30,22 +30,29 @@ class RecordingError(Exception):
     """The file cannot be read (any more). `str()` is one sentence."""
 
 
-def scan(path: Path, reader: RecordingReader, arrivals: Arrivals) -> set[str]:
-    """Read the file once: `arrivals` learns the places of the requests, `reader` how the file ended. Returns the models that were
-    asked. Raises RecordingError."""
-    models: set[str] = set()
+class Names(NamedTuple):
+    """The models that were asked, and the outputs of their answers."""
+
+    models: set[str]
+    outputs: set[str]
+
+
+def scan(path: Path, reader: RecordingReader, arrivals: Arrivals) -> Names:
+    """Read the file once: `arrivals` learns the places of the requests, `reader` how the file ended. Raises RecordingError."""
+    names = Names(set(), set())
     try:
         with path.open("rb") as file:
             while (block := file.read(_BLOCK_BYTES)) and not reader.problem:
                 for at, size, request in reader.feed_placed(block):
                     arrivals.add(Place(request.arrived_ns, at, size))
-                    models.add(request.model)
+                    names.models.add(request.model)
+                    names.outputs.update(tensor.name for response in request.responses for tensor in response.outputs)
         reader.finish()
     except OSError as error:
         raise RecordingError(f"{error.strerror or error}") from None
     except (UnreadableRecording, OverflowError) as error:
         raise RecordingError(str(error)) from None
-    return models
+    return names
 
 
 class Loaded(NamedTuple):

@@ -61,15 +61,19 @@ class ReplayOptions(NamedTuple):
 
 def replay(path: Path, options: ReplayOptions) -> Report:
     """Send the requests of a file, and compare. What goes wrong then is in the report. Raises RecordingError for a file that is
-    no recording, or has no requests to a model of `model_as`, before anything is sent."""
+    no recording, or has nothing of a name in `model_as` or `tolerances`, before anything is sent."""
     reader = RecordingReader()
     calls = Calls(options.target.protocol, options.model_as)
     results = Results(options.differences_kept)
     problem = ""
     with Arrivals() as arrivals:
-        models = scan(path, reader, arrivals)
-        if unknown := sorted(set(options.model_as) - models):
-            raise RecordingError(f"there is no request to {', '.join(unknown)}; there are some to {', '.join(sorted(models))}")
+        names = scan(path, reader, arrivals)
+        if unknown := sorted(set(options.model_as) - names.models):
+            known = ", ".join(sorted(names.models))
+            raise RecordingError(f"there is no request to {', '.join(unknown)}; there are some to {known}")
+        if unknown := sorted(set(options.tolerances) - names.outputs - {""}):
+            known = ", ".join(sorted(names.outputs)) or "none"
+            raise RecordingError(f"--tolerance: no answer has an output {', '.join(unknown)}; there are {known}")
         begun_s = time.monotonic()
         with Loader(path, arrivals, calls, in_flight_max=options.concurrency) as loader:
             first = loader.wait_first()

@@ -38,8 +38,8 @@ class ModelReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A replay. `left_out` counts requests that were not sent, by the reason; `problem` is why a replay ended early, or why the
-    file is not whole."""
+    """A replay. `left_out` counts requests that were not sent, by the reason; `problem` is why a replay ended early,
+    `file_problem` why the file is not whole."""
 
     file: str
     url: str
@@ -176,6 +176,8 @@ def render(report: Report) -> str:
 def _verdict(report: Report) -> str:
     if report.problem:
         return f"ended early, {report.answered} answered, {report.different} of them different: {report.problem}"
+    if report.file_problem:
+        return f"the recording is not whole; of {report.answered} answers {report.different} are different"
     if report.different:
         return f"{report.different} of {report.answered} answers are different"
     return f"all {report.answered} answers are equal"
