@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import re
+import socket
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +99,9 @@ class TritonPythonModel:
 """
 
 
+SIZE_MAX = 1_000_000
+
+
 def port_of(server: ServerProcess) -> str:
     return f"http://{server.address('OpenAI HTTPService')}"
 
@@ -113,7 +118,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, log: Path) -> Iterator[Serv
     ModelFolder(repository, "plain").identity()
     ModelFolder(repository, "caller").config(CALLER_CONFIG).python(CALLER)
     ModelFolder(repository, "chatting").config(CHATTING_CONFIG).python(CHATTING)
-    with ServerProcess("--allow-openai=true", repositories=[EXAMPLES, repository]) as running:
+    with ServerProcess(
+        "--allow-openai=true", f"--http-max-input-size={SIZE_MAX}", repositories=[EXAMPLES, repository]
+    ) as running:
         yield running
 
 
@@ -309,6 +316,29 @@ def test_documents_that_are_nested_deeply(server: ServerProcess, depth: int) -> 
         if status != 200:
             assert (status, depth > 500) == (400, True)
             assert re.search("nested too deeply|recursion", json.loads(answer)["error"]["message"])
+
+
+def test_what_http_refuses_has_their_form(server: ServerProcess) -> None:
+    large = json.dumps({"model": "writer", "prompt": "a" * (SIZE_MAX + 1)}).encode()
+    cases = [
+        (
+            b"Content-Length: %d\r\n\r\n%s" % (len(large), large),
+            400,
+            f"exceeds the maximum allowed input size of {SIZE_MAX} bytes",
+        ),
+        (b"X: " + b"a" * 70_000 + b"\r\n\r\n", 431, "request line and headers exceed"),
+        (b"Transfer-Encoding: gzip\r\n\r\n", 501, "Transfer-Encoding 'gzip' is not supported"),
+    ]
+    host, _, port = server.address("OpenAI HTTPService").rpartition(":")
+    for more, status, text in cases:
+        with socket.create_connection((host, int(port)), timeout=30) as connection:
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: t\r\n" + more)
+            answer = http.client.HTTPResponse(connection)
+            answer.begin()
+            error = json.loads(answer.read())["error"]
+        assert answer.status == status
+        assert text in error["message"]
+        assert error["type"] == ("server_error" if status >= 500 else "invalid_request_error")
 
 
 def test_unknown_paths_and_methods(server: ServerProcess) -> None:

@@ -26,7 +26,7 @@ from hypercorn.trio.task_group import TaskGroup
 from tpy import limits
 from tpy.errors import Unavailable
 from tpy.frontends.http.infer import InferCall, InferEndpoint, match_infer, open_record
-from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply, refusal_reply
+from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply
 from tpy.frontends.http.parser import Phase, RequestParser
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.http.quart_bridge import QuartExchange
@@ -58,7 +58,7 @@ class Http1Connection:
         """The time at which the request began that has not arrived completely; 0: there is none."""
         self._tasks = TaskGroup()
         self._scope = trio.CancelScope()
-        self._parser = RequestParser(max_input_size=port.options.max_input_size, bodies=port.bodies)
+        self._parser = RequestParser(max_input_size=port.options.max_input_size, bodies=port.bodies, refuse=port.refuse)
         self._replies = ReplyQueue(
             wire,
             write_timeout_s=port.options.write_timeout_s,
@@ -225,7 +225,7 @@ class Http1Connection:
         """The answer to a request that did not arrive in its time."""
         if self._port.is_draining:
             return error_reply(Unavailable("Server exiting"))
-        return refusal_reply(HTTPStatus.REQUEST_TIMEOUT, f"time-out {self._parser.phase.value} of the request")
+        return self._port.refuse(HTTPStatus.REQUEST_TIMEOUT, f"time-out {self._parser.phase.value} of the request")
 
     def _set_deadline(self) -> None:
         parser, options = self._parser, self._options

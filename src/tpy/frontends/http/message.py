@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from urllib.parse import unquote
 
@@ -105,6 +105,10 @@ def headers_of(error: TpyError) -> tuple[tuple[str, str], ...]:
             return (("Retry-After", str(error.wait_s)),)
         case _:
             return ()
+
+
+Refuse = Callable[[int, str], HttpReply]
+"""Makes the answer to a request that HTTP itself does not allow, of a status and a text, in the form of the port's API."""
 
 
 def refusal_reply(status: int, text: str) -> HttpReply:

@@ -21,9 +21,9 @@ import numpy as np
 
 from tpy import limits
 from tpy.echo import echo
-from tpy.errors import Unavailable
+from tpy.errors import ErrorCode
 from tpy.frontends.core.budget import ByteBudget
-from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply, fields_of, refusal_reply, split_target
+from tpy.frontends.http.message import HttpReply, HttpRequest, Refuse, fields_of, refusal_reply, split_target
 from tpy.frontends.http.repeated_head import RepeatedHead
 from tpy.refusals import TOO_LARGE
 
@@ -59,9 +59,10 @@ class _Stop(Exception):
 
 
 class RequestParser:
-    """One connection's requests. Their large bodies count in `bodies`; one that has no room there is thrown away and refused."""
+    """One connection's requests. Their large bodies count in `bodies`; one that has no room there is thrown away and refused.
+    `refuse` makes the refusals."""
 
-    def __init__(self, *, max_input_size: int, bodies: ByteBudget | None = None) -> None:
+    def __init__(self, *, max_input_size: int, bodies: ByteBudget | None = None, refuse: Refuse = refusal_reply) -> None:
         self.complete: deque[HttpRequest] = deque()
         self.phase = Phase.IDLE
         self.begun = 0
@@ -75,6 +76,7 @@ class RequestParser:
         self.ended = False
         """The last request asked for the connection to be closed; what follows it is ignored."""
         self._max_input_size = max_input_size
+        self._refuse = refuse
         self._bodies = bodies or ByteBudget(max(limits.REQUEST_BODIES_BYTES_MAX, max_input_size))
         self._llhttp = httptools.HttpRequestParser(self)
         self._replaying = False
@@ -162,7 +164,7 @@ class RequestParser:
         self._buffer = memoryview(b"")
         self._growing = bytearray()
         if self._request is not None:
-            self._request.refusal = bodies_full_reply()
+            self._request.refusal = _bodies_full(self._refuse)
         return False
 
     def _explain(self, error: httptools.HttpParserError) -> None:
@@ -170,10 +172,10 @@ class RequestParser:
             return
         if isinstance(error, httptools.HttpParserCallbackError):
             raise error  # a bug of ours
-        self.fatal = refusal_reply(HTTPStatus.BAD_REQUEST, f"malformed HTTP request: {error}")
+        self.fatal = self._refuse(HTTPStatus.BAD_REQUEST, f"malformed HTTP request: {error}")
 
     def _fail(self, status: HTTPStatus, text: str) -> None:
-        self.fatal = refusal_reply(status, text)
+        self.fatal = self._refuse(status, text)
         raise _Stop
 
     def _count_raw(self, count: int) -> None:
@@ -182,17 +184,17 @@ class RequestParser:
             return
         self._raw_bytes += count
         if self.phase is Phase.HEAD and self._raw_bytes > limits.HTTP_HEADER_BYTES_MAX:
-            self.fatal = _headtoo_large_reply()
+            self.fatal = _head_too_large(self._refuse)
         elif self.phase is Phase.BODY and self._chunks is not None:
             allowed = limits.HTTP_HEADER_BYTES_MAX + limits.HTTP_CHUNK_OVERHEAD_BYTES_MAX * self._chunks
             if self._raw_bytes - self.body_received > allowed:
-                self.fatal = refusal_reply(HTTPStatus.BAD_REQUEST, "malformed HTTP request: chunk headers are too long")
+                self.fatal = self._refuse(HTTPStatus.BAD_REQUEST, "malformed HTTP request: chunk headers are too long")
 
     def _count_empty_lines(self, count: int) -> None:
         """Bound what llhttp passes over before a request."""
         self._empty_line_bytes += count
         if self._empty_line_bytes > limits.HTTP_HEADER_BYTES_MAX:
-            self.fatal = _headtoo_large_reply()
+            self.fatal = _head_too_large(self._refuse)
 
     def _continue_after_upgrade(self) -> None:
         """llhttp leaves the body of a request with an Upgrade header to the new protocol: start it again at the body."""
@@ -230,7 +232,7 @@ class RequestParser:
     def _count_head(self, count: int) -> None:
         self._head_bytes += count
         if self._head_bytes > limits.HTTP_HEADER_BYTES_MAX:
-            self.fatal = _headtoo_large_reply()
+            self.fatal = _head_too_large(self._refuse)
             raise _Stop
 
     def on_headers_complete(self) -> None:
@@ -258,7 +260,7 @@ class RequestParser:
             request.keep_alive = False
         self._choose_framing(request)
         if version == "1.1" and (b"host" not in fields or sum(name.lower() == b"host" for name, _ in self._headers) > 1):
-            request.refusal = refusal_reply(HTTPStatus.BAD_REQUEST, "malformed HTTP request: exactly one Host header is required")
+            request.refusal = self._refuse(HTTPStatus.BAD_REQUEST, "malformed HTTP request: exactly one Host header is required")
         if b"expect" in fields and version == "1.1":
             self._expect(request, fields[b"expect"])
             if request.refusal is not None:
@@ -287,7 +289,7 @@ class RequestParser:
             self._collect = _Collect.BUFFER
 
     def _oversized(self, request: HttpRequest, size: int) -> None:
-        refusal = too_large_reply(size, self._max_input_size, request.fields)
+        refusal = _too_large(self._refuse, size, self._max_input_size, request.fields)
         if size > limits.HTTP_DISCARDED_BODY_BYTES_MAX or b"expect" in request.fields:
             self.fatal = refusal
             raise _Stop
@@ -299,7 +301,7 @@ class RequestParser:
             self.expects_continue = True
         else:
             text = f"expectation '{echo(expectation.decode('latin-1'))}' is not supported"
-            request.refusal = refusal_reply(HTTPStatus.EXPECTATION_FAILED, text)
+            request.refusal = self._refuse(HTTPStatus.EXPECTATION_FAILED, text)
 
     def on_chunk_header(self) -> None:
         if self._chunks is not None:
@@ -322,7 +324,7 @@ class RequestParser:
                 self._growing += piece
                 if self.body_received > self._max_input_size:
                     fields = self._request.fields if self._request is not None else {}
-                    self.fatal = too_large_reply(self.body_received, self._max_input_size, fields)
+                    self.fatal = _too_large(self._refuse, self.body_received, self._max_input_size, fields)
                     raise _Stop
             case _:
                 pass
@@ -360,22 +362,22 @@ def _aligned_buffer(length: int, header_length: bytes) -> memoryview:
     return buffer.data[start : start + length]
 
 
-def _headtoo_large_reply() -> HttpReply:
+def _head_too_large(refuse: Refuse) -> HttpReply:
     text = f"request line and headers exceed {limits.HTTP_HEADER_BYTES_MAX} bytes"
-    return refusal_reply(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
+    return refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
 
 
-def bodies_full_reply() -> HttpReply:
+def _bodies_full(refuse: Refuse) -> HttpReply:
     """The refusal of a body for which there is no room beside those of others."""
-    error = Unavailable("the server holds as many bytes of request bodies as it may at the same time, try again later")
-    return msgspec.structs.replace(error_reply(error), counted_as=error.code.name)
+    text = "the server holds as many bytes of request bodies as it may at the same time, try again later"
+    return msgspec.structs.replace(refuse(HTTPStatus.SERVICE_UNAVAILABLE, text), counted_as=ErrorCode.UNAVAILABLE.name)
 
 
-def too_large_reply(size: int, limit: int, fields: Mapping[bytes, bytes]) -> HttpReply:
+def _too_large(refuse: Refuse, size: int, limit: int, fields: Mapping[bytes, bytes]) -> HttpReply:
     """The refusal of a body of `size` bytes that came with these header fields: of a raw one in other words, as in Triton."""
     raw = fields.get(b"inference-header-content-length") == b"0"
     what, bound = ("binary", "value") if raw else ("JSON", "input size")
-    reply = refusal_reply(
+    reply = refuse(
         HTTPStatus.BAD_REQUEST,
         f"request {what} size of {size} bytes exceeds the maximum allowed {bound} of {limit} bytes. "
         "Use --http-max-input-size to increase the limit.",

@@ -12,6 +12,7 @@ from hypercorn.typing import AppWrapper
 from tpy.clock import Clock
 from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http.infer import InferEndpoint
+from tpy.frontends.http.message import Refuse, refusal_reply
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.transport import Port
 from tpy.limits import HTTP_STOP_IDLE_S
@@ -20,7 +21,7 @@ from tpy.limits import HTTP_STOP_IDLE_S
 class HttpPort(Port):
     """One port: its application and how to serve it. `endpoint` answers inference past the application; None leaves every route
     to the application. `bodies` is the budget of request bodies, by default the endpoint's. `stop_idle_s`: how long a connection
-    may be idle once the server stops. `stopping` is set then."""
+    may be idle once the server stops. `stopping` is set then. `refuse` makes answers to what HTTP itself does not allow."""
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class HttpPort(Port):
         name: str = "HTTP",
         stop_idle_s: float = HTTP_STOP_IDLE_S,
         stopping: trio.Event | None = None,
+        refuse: Refuse = refusal_reply,
     ) -> None:
         super().__init__(options, clock, name=name, alpn=("http/1.1",))
         self.options = options
@@ -42,6 +44,7 @@ class HttpPort(Port):
         self.stop_idle_s = stop_idle_s
         self.stopping = trio.Event() if stopping is None else stopping
         self.endpoint = endpoint
+        self.refuse = refuse
         self.bodies = bodies or (ByteBudget(options.max_input_size) if endpoint is None else endpoint.bodies)
 
 

@@ -24,6 +24,7 @@ from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.app import create_app
 from tpy.frontends.http.connection import Http1Connection
 from tpy.frontends.http.infer import InferEndpoint
+from tpy.frontends.http.message import Refuse, refusal_reply
 from tpy.frontends.http.options import HttpOptions
 from tpy.frontends.http.port import HttpPort
 from tpy.frontends.transport import BoundAddress, Ends, Wire, serve_port
@@ -81,11 +82,13 @@ async def serve_application(
     clock: Clock,
     *,
     name: str,
+    refuse: Refuse = refusal_reply,
     stop: trio.Event,
     inherited: Sequence[socket.socket] = (),
     task_status: trio.TaskStatus[BoundAddress] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve the application that `create` makes around an endpoint, inference too; as `serve_http` otherwise."""
+    """Serve the application that `create` makes around an endpoint, inference too; as `serve_http` otherwise. `refuse` as for
+    HttpPort."""
     endpoint = create_endpoint(options, services, clock)
     port = HttpPort(
         options=options,
@@ -94,6 +97,7 @@ async def serve_application(
         bodies=endpoint.bodies,
         clock=clock,
         name=name,
+        refuse=refuse,
     )
     await serve_http_port(port, stop=stop, inherited=inherited, task_status=task_status)
 

@@ -39,6 +39,11 @@ def error_reply(error: TpyError) -> HttpReply:
     return json_reply(orjson.dumps(error_document(error, status)), status=status, headers=headers_of(error))
 
 
+def refusal_reply(status: int, text: str) -> HttpReply:
+    """The answer to a request that HTTP itself does not allow, or that no route takes."""
+    return json_reply(orjson.dumps(error_document(TpyError(text), status)), status=status)
+
+
 def error_event(error: TpyError) -> bytes:
     """The event that ends a stream with an error."""
     return event(error_document(error, _STATUS[error.code]))

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 
-import msgspec
 import trio
 from quart import Response
 from quart_trio import QuartTrio
@@ -15,7 +14,6 @@ from werkzeug.exceptions import HTTPException
 
 from tpy import limits
 from tpy.clock import Clock
-from tpy.errors import InvalidArgument
 from tpy.flag import Value, read_values
 from tpy.frontends.header_pattern import checked_pattern
 from tpy.frontends.http.app import Routes, bare_app, quart_response
@@ -23,7 +21,7 @@ from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.options import HttpOptions, PortValues, parse_restricted_apis, read_port
 from tpy.frontends.http.serving import serve_application
-from tpy.frontends.openai.answers import error_reply
+from tpy.frontends.openai.answers import error_reply, refusal_reply
 from tpy.frontends.openai.api import OpenAiApi
 from tpy.frontends.openai.templates import ChatTemplate, read_template, read_tokenizer
 from tpy.frontends.restrictions import parse_restricted
@@ -96,8 +94,7 @@ def create_app(endpoint: InferEndpoint, *, options: Options) -> QuartTrio:
 
     async def refused(error: HTTPException) -> Response:
         status = error.code or HTTPStatus.INTERNAL_SERVER_ERROR
-        reply = error_reply(InvalidArgument(error.name))
-        return quart_response(app, msgspec.structs.replace(reply, status=status))
+        return quart_response(app, refusal_reply(status, error.name))
 
     app.register_error_handler(HTTPException, refused)
     return app
@@ -115,5 +112,13 @@ async def serve(
     """See `tpy.frontends.table.Implementation`."""
     create = partial(create_app, options=options)
     await serve_application(
-        options, create, services, clock, name="OpenAI", stop=stop, inherited=inherited, task_status=task_status
+        options,
+        create,
+        services,
+        clock,
+        name="OpenAI",
+        refuse=refusal_reply,
+        stop=stop,
+        inherited=inherited,
+        task_status=task_status,
     )
