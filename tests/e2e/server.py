@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from .fork_server import fork_server
 from .waiting import wait_until
 
 _START_S_MAX = 120.0
@@ -34,6 +35,10 @@ _PRESET = (
     "--sagemaker-port=0",
     "--vertex-ai-port=0",
 )
+
+_VARIABLES = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+
+_SERVE = ("-m", "tpy", "serve")
 
 _MODEL_FAILURE = re.compile(
     r"""(?:(?:\]|"message":) "|^\d\d:\d\d:\d\d ERROR   )"""
@@ -73,19 +78,20 @@ class ServerProcess:
         expect_exit: int = 0,
         environment: Mapping[str, str] | None = None,
         launcher: Sequence[str] = (),
-        program: Sequence[str] = ("-m", "tpy", "serve"),
+        program: Sequence[str] = _SERVE,
     ) -> None:
         self._program = program
         self._launcher = launcher
         self._flags = [*(f"--model-repository={path}" for path in repositories), *flags]
         self._expect_exit = expect_exit
-        self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", **(environment or {})}
+        self._environment = {**os.environ, **_VARIABLES, **(environment or {})}
         self._log = _LogFile()
         self._addresses: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ServerProcess:
-        self.start()
+        if self._launcher or self._program != _SERVE or not self._fork():
+            self.start()
         try:
             wait_until(self._has_started_or_ended, within_s=_START_S_MAX)
         except TimeoutError:
@@ -103,7 +109,7 @@ class ServerProcess:
             assert not tracebacks(self.log), self.log
 
     def start(self) -> None:
-        """Start the process; do not wait."""
+        """Start a fresh process; do not wait."""
         with warnings.catch_warnings():
             # Python warns of forks beside threads from 3.12 on; the child does one system call, whose function is loaded.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -116,6 +122,14 @@ class ServerProcess:
                 preexec_fn=_end_with_parent if threading.current_thread() is threading.main_thread() else None,
             )
         running_servers.add(self)
+
+    def _fork(self) -> bool:
+        with open(os.devnull, "r+b", buffering=0) as null:
+            descriptors = null.fileno(), null.fileno(), self._log.descriptor
+            self._process = fork_server.start(["serve", *_PRESET, *self._flags], self._environment, *descriptors)
+        if self._process is not None:
+            running_servers.add(self)
+        return self._process is not None
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -275,11 +289,19 @@ def is_alive(pid: int) -> bool:
 
 def run_tpy(*arguments: str, timeout_s: float = _START_S_MAX, environment: Mapping[str, str] | None = None) -> RunOutcome:
     """Run `tpy` with these arguments to its end."""
-    command = [sys.executable, "-m", "tpy", *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **(environment or {})}, check=False
-    )
-    return RunOutcome(done.returncode, done.stdout, done.stderr)
+    given = {**os.environ, **_VARIABLES, **(environment or {})}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, open(os.devnull, "rb") as null:
+        process = fork_server.start(arguments, given, null.fileno(), out.fileno(), err.fileno())
+        if process is None:
+            command = [sys.executable, "-m", "tpy", *arguments]
+            process = subprocess.Popen(command, env=given, stdin=null, stdout=out, stderr=err)
+        try:
+            code = process.wait(timeout_s)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        return RunOutcome(code, *(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode() for file in (out, err)))
 
 
 class RunOutcome:
