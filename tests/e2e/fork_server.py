@@ -26,6 +26,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 _FIXED = ("PYTHON", "LD_", "OMP_", "OPENBLAS_", "MALLOC_")
 """Begin the names of variables that a process reads before it runs code of ours."""
 
+_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+"""The one of them that can still be changed."""
+
 _IMPORTED = (
     "tpy.cli.serve",
     "tpy.cli.serve_options",
@@ -39,7 +42,7 @@ _IMPORTED = (
     "tpy.frontends.vertex_ai.frontend",
     "tpy_data.backends.onnxruntime",
 )
-"""What a server imports until it serves."""
+"""The modules that a server imports until it serves, and with them all others."""
 
 _REQUEST_BYTES_MAX = 1 << 20
 _ROOT = Path(__file__).parents[2]
@@ -110,7 +113,7 @@ class _Adopted(subprocess.Popen[bytes]):
 
 
 def _fixed(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_FIXED)}
+    return {name: value for name, value in environment.items() if name.startswith(_FIXED) and name != _BYTECODE}
 
 
 fork_server = ForkServer()
@@ -156,6 +159,7 @@ def _become(arguments: list[str], environment: dict[str, str], cwd: str) -> None
     os.setsid()
     os.environ.clear()
     os.environ.update(environment)
+    sys.dont_write_bytecode = bool(environment.get(_BYTECODE))
     os.chdir(cwd)
     sys.path[0] = cwd
     sys.argv[1:] = arguments

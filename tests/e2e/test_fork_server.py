@@ -32,7 +32,7 @@ def _is_forked(server: ServerProcess) -> bool:
 
 
 def _facts(server: ServerProcess) -> dict[str, object]:
-    """What a process has from the one that started it."""
+    """The things that a process has from the one that started it."""
     folder = Path(f"/proc/{server.process.pid}")
     status = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines())
     return {
