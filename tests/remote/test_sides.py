@@ -210,6 +210,19 @@ async def test_a_request_that_has_no_form_is_refused_at_once() -> None:
         assert sides.engine.pending_requests == sides.engine.shared_bytes == 0
 
 
+async def test_a_response_parameter_that_no_protocol_carries_is_named() -> None:
+    async with both_sides() as sides:
+        sides.fakes.inference.immediate = False
+        sink = Sink()
+        submit_to(sides.services.inference, request(np.zeros((1, 1), np.float32)), sink)
+        await trio.testing.wait_all_tasks_blocked()
+        submitted = sides.fakes.inference.submitted[0]
+        submitted.sink.deliver(InferenceResponse(model_name="m", model_version=1, parameters={"a": 1, "n": 2**64}))
+        await trio.testing.wait_all_tasks_blocked()
+        assert isinstance(sink.got[0].error, Internal)
+        assert sink.got[0].error.message == "response parameter 'n' is an integer of more than 64 bits"
+
+
 async def test_cancel_reaches_the_engine() -> None:
     async with both_sides() as sides:
         sides.fakes.inference.immediate = False

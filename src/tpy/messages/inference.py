@@ -17,6 +17,18 @@ ParameterValue = bool | int | float | str
 NO_PARAMETERS: Mapping[str, ParameterValue] = {}
 
 
+def parameter_problem(key: str, value: ParameterValue) -> str:
+    """Returns the reason for which no protocol carries a response parameter, "" for one that they do."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return f"response parameter '{key}' is text that UTF-8 cannot carry"
+    elif isinstance(value, int) and not -(2**63) <= value < 2**64:
+        return f"response parameter '{key}' is an integer of more than 64 bits"
+    return ""
+
+
 class SequencePosition(msgspec.Struct, frozen=True, kw_only=True):
     """The position of a request in its sequence (sequence extension). An id of 0 or "" means no sequence."""
 

@@ -21,6 +21,7 @@ import trio
 from tpy.errors import Internal, InvalidArgument, InvariantViolation, NotFound, TpyError, Unavailable
 from tpy.limits import REMOTE_ARENA_BYTES, REMOTE_CALLS_MAX
 from tpy.messages import IndexEntry, InferenceResponse
+from tpy.messages.inference import parameter_problem
 from tpy.regions import CountedRegion, DeviceRegion, RegionArray
 from tpy.remote.core import messages as m
 from tpy.remote.core.answerer import Answerer
@@ -178,7 +179,8 @@ class FrontendSession:
             self._own.sent()
         except ValueError as error:
             self._own.not_sent()
-            failed = _failed(number, response, f"the response cannot be sent: {error}")
+            problems = [found for key, value in response.parameters.items() if (found := parameter_problem(key, value))]
+            failed = _failed(number, response, problems[0] if problems else f"the response cannot be sent: {error}")
             self._link.send(msgspec.structs.replace(failed, observed=observed))
 
     # Calls

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tpy.errors import ErrorCode, InvalidArgument, Unavailable, Unknown
+from tpy.errors import ErrorCode, Internal, InvalidArgument, Unavailable, Unknown
 from tpy.frontends.http.codec import (
     BINARY_PLAN,
     HTTP_STATUS,
@@ -16,6 +16,7 @@ from tpy.frontends.http.codec import (
     OutputChoice,
     OutputPlan,
     encode_error,
+    encode_generate,
     encode_infer,
 )
 from tpy.messages import DataType, InferenceResponse, Tensor
@@ -100,8 +101,13 @@ def test_what_json_cannot_carry_is_refused() -> None:
         as_json(response(np.zeros(1, np.float16)))
 
 
-def test_parameters_beyond_json_writers_are_still_written() -> None:
-    assert as_json(response(parameters={"big": 2**70, "half": "\ud800"}))["parameters"] == {"big": 2**70, "half": "\ud800"}
+def test_parameters_that_grpc_cannot_carry_are_refused_here_too() -> None:
+    extremes = {"big": 2**64 - 1, "small": -(2**63)}
+    assert as_json(response(parameters=extremes))["parameters"] == extremes
+    for parameters in ({"big": 2**64}, {"big": -(2**63) - 1}, {"half": "\ud800"}):
+        for encode in (as_json, encode_generate):
+            with pytest.raises(Internal, match=r"^response parameter '(big|half)' is"):
+                encode(response(parameters=parameters))
 
 
 def test_only_the_chosen_output_is_classified() -> None:

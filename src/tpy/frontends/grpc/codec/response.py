@@ -24,6 +24,7 @@ from tpy.limits import (
     REGION_INLINE_BYTES_MAX,
 )
 from tpy.messages import DataType, InferenceResponse, ModelDescription, ParameterValue, Tensor
+from tpy.messages.inference import parameter_problem
 
 Pieces = list[bytes | memoryview]
 
@@ -144,7 +145,7 @@ def _set_parameter(parameter: Any, key: str, value: ParameterValue) -> None:
         try:
             parameter.string_param = value
         except ValueError:  # half a surrogate pair: only model code makes them
-            raise Internal(f"response parameter '{key}' is text that UTF-8 cannot carry") from None
+            raise Internal(parameter_problem(key, value)) from None
     elif isinstance(value, float):
         parameter.double_param = value
     elif _INT64_MIN <= value <= _INT64_MAX:
@@ -152,7 +153,7 @@ def _set_parameter(parameter: Any, key: str, value: ParameterValue) -> None:
     elif 0 <= value <= _UINT64_MAX:
         parameter.uint64_param = value
     else:
-        raise Internal(f"response parameter '{key}' is an integer of more than 64 bits")
+        raise Internal(parameter_problem(key, value))
 
 
 def _serialised(message: Any) -> bytes:

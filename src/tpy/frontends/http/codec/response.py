@@ -17,6 +17,7 @@ from tpy.frontends.classification import classify
 from tpy.frontends.http.codec.plan import OutputPlan
 from tpy.frontends.missing_outputs import missing_outputs
 from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor
+from tpy.messages.inference import parameter_problem
 from tpy.units import KIB
 
 JSON_TYPE = "application/json"
@@ -85,6 +86,7 @@ def encode_infer(response: InferenceResponse, plan: OutputPlan, description: Mod
     document["model_name"] = response.model_name
     document["model_version"] = str(response.model_version)
     if response.parameters:
+        _require_parameters(response)
         document["parameters"] = response.parameters
     document["outputs"] = outputs
     head: list[bytes | memoryview] = _dump_in_pieces(document) if in_pieces else [_dump(document)]
@@ -105,6 +107,7 @@ def generate_document(response: InferenceResponse) -> bytes:
     document: dict[str, object] = {"model_name": response.model_name, "model_version": str(response.model_version)}
     if response.id:
         document["id"] = response.id
+    _require_parameters(response)
     document.update(response.parameters)
     in_pieces = False
     for tensor in response.outputs:
@@ -118,6 +121,13 @@ def generate_document(response: InferenceResponse) -> bytes:
 def encode_error(error: TpyError) -> bytes:
     """`{"error": "<message>"}`."""
     return _dump({"error": error.message})
+
+
+def _require_parameters(response: InferenceResponse) -> None:
+    """Raise Internal for a parameter that gRPC, or a frontend process, could not carry either."""
+    for key, value in response.parameters.items():
+        if problem := parameter_problem(key, value):
+            raise Internal(problem)
 
 
 def _classified(tensor: Tensor, class_count: int, description: ModelDescription) -> Tensor:
@@ -194,7 +204,7 @@ def _dump(document: object) -> bytes:
         short = len(text) <= _SEARCHED_BYTES_MAX
         if (short and b"null" not in text) or not _holds_literals(document):
             return text
-    except TypeError:  # half a surrogate pair, or an integer of more than 64 bits: only model code makes them
+    except TypeError:  # half a surrogate pair: only model code makes it
         pass
     try:
         return json.dumps(document, default=_as_list, separators=(",", ":")).encode()
