@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,7 @@ import tritonclient.http
 import tritonclient.http.aio
 
 from .repositories import AFFINE_CONFIG, ModelFolder
-from .server import ServerProcess
+from .server import ServerProcess, run_tpy
 
 CERTIFICATES = Path(__file__).parents[1] / "frontends" / "grpc" / "transport" / "certificates"
 SERVER = ("server-cert", "server.pem"), ("server-key", "server.key")
@@ -105,10 +103,9 @@ def test_clients_without_the_right_certificate_or_version_get_nothing(secured: S
 
 def test_wrong_files_are_said_before_any_port_opens(tmp_path: Path) -> None:
     flags = ["--metrics-use-ssl=true", f"--metrics-server-cert={CERTIFICATES}/server.pem", "--metrics-server-key=/none/key.pem"]
-    command = [sys.executable, "-m", "tpy", "serve", f"--model-repository={tmp_path}", "--http-port=0", *flags]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert ended.returncode == 1
-    assert ended.stderr == (
+    ended = run_tpy("serve", f"--model-repository={tmp_path}", "--http-port=0", *flags)
+    assert ended.code == 1
+    assert ended.err == (
         "tpy: error: --metrics-server-key: cannot read '/none/key.pem': No such file or directory; "
         "expected a private key in PEM\n"
     )

@@ -19,7 +19,7 @@ from contextlib import closing
 import pytest
 
 from .repositories import ModelFolder
-from .server import ServerProcess
+from .server import RunOutcome, ServerProcess, run_tpy
 
 WAIT_S = 30
 DELAY = "dynamic_batching { max_queue_delay_microseconds: 50000000 }"
@@ -37,8 +37,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield process
 
 
-def tpy(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "tpy", *arguments], capture_output=True, text=True, timeout=WAIT_S)
+def tpy(*arguments: str) -> RunOutcome:
+    return run_tpy(*arguments, timeout_s=WAIT_S)
 
 
 def post(server: ServerProcess, model: str) -> http.client.HTTPConnection:
@@ -49,39 +49,39 @@ def post(server: ServerProcess, model: str) -> http.client.HTTPConnection:
 
 def test_a_table_for_scripts(server: ServerProcess) -> None:
     ran = tpy("top", "--once", "--interval", "0.2", "--url", server.http, "--metrics-url", server.metrics, "--sort", "name")
-    assert ran.returncode == 0, ran.stderr
-    assert re.search(r"^quick +1 +READY +0 ", ran.stdout, re.M), ran.stdout
-    assert "p50 and p99 of the interval, from histograms" in ran.stdout
-    assert "\x1b" not in ran.stdout
+    assert ran.code == 0, ran.err
+    assert re.search(r"^quick +1 +READY +0 ", ran.out, re.M), ran.out
+    assert "p50 and p99 of the interval, from histograms" in ran.out
+    assert "\x1b" not in ran.out
     without = tpy("top", "--once", "--interval", "0.2", "--url", server.http, "--metrics-url", "127.0.0.1:9", "--model", "qu*")
-    assert "no metrics page" in without.stdout
-    assert "slow" not in without.stdout
+    assert "no metrics page" in without.out
+    assert "slow" not in without.out
 
 
 def test_a_request_that_waits_for_company_is_explained(server: ServerProcess) -> None:
     with closing(post(server, "slow")):
         until_s = time.monotonic() + WAIT_S
-        while "waits for" not in (ran := tpy("explain", "slow", "--url", server.http)).stdout:
-            assert time.monotonic() < until_s, ran.stdout + ran.stderr
-    assert "1 waiting" in ran.stdout
-    assert re.search(r"waits for   other requests, to form a batch, for \d+(\.\d)? s more at most", ran.stdout), ran.stdout
-    assert re.search(r"limit       batch delay", ran.stdout)
+        while "waits for" not in (ran := tpy("explain", "slow", "--url", server.http)).out:
+            assert time.monotonic() < until_s, ran.out + ran.err
+    assert "1 waiting" in ran.out
+    assert re.search(r"waits for   other requests, to form a batch, for \d+(\.\d)? s more at most", ran.out), ran.out
+    assert re.search(r"limit       batch delay", ran.out)
 
 
 def test_a_traced_request_is_explained(server: ServerProcess) -> None:
     with closing(post(server, "quick")) as connection:
         assert connection.getresponse().status == 200
     until_s = time.monotonic() + WAIT_S
-    while (ran := tpy("explain", "quick", "--request", "x", "--url", server.http)).returncode:
-        assert time.monotonic() < until_s, ran.stderr
-    assert re.search(r"^  in the queue +[\d.]+ (ns|us|ms|s)\b", ran.stdout, re.M), ran.stdout
-    assert "most of it" in ran.stdout
+    while (ran := tpy("explain", "quick", "--request", "x", "--url", server.http)).code:
+        assert time.monotonic() < until_s, ran.err
+    assert re.search(r"^  in the queue +[\d.]+ (ns|us|ms|s)\b", ran.out, re.M), ran.out
+    assert "most of it" in ran.out
 
 
 def test_what_cannot_be_explained(server: ServerProcess) -> None:
     ran = tpy("explain", "nosuch", "--url", server.http)
-    assert (ran.returncode, ran.stderr) == (1, "tpy: error: HTTP 400: requested model 'nosuch' is not available\n")
-    assert tpy("top", "--once", "--url", "127.0.0.1:9").returncode == 1
+    assert (ran.code, ran.err) == (1, "tpy: error: HTTP 400: requested model 'nosuch' is not available\n")
+    assert tpy("top", "--once", "--url", "127.0.0.1:9").code == 1
 
 
 @pytest.mark.parametrize("key", [b"q", b"\x03"], ids=["q", "Ctrl-C"])

@@ -32,6 +32,9 @@ WHOLE = config(
     output=outputs(("sum", DataType.FP32, (2,)), ("RESULT[rest][0]", DataType.FP32, (2,))),
 )
 
+_QUICKLY = {"aot_inductor.precompile_headers": False, "cpp.simdlen": 1, "aot_inductor.compile_wrapper_opt_level": "O0"}
+"""Settings of the compiler for one small package: no headers for the next ones, no vectors, no optimization."""
+
 
 class Masked(torch.nn.Module):
     """A dict with a tensor and a tuple of two."""
@@ -49,7 +52,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(path.parent / "cache"))
         shapes = {"x": {0: batch}, "mask": {0: batch}}
         program = torch.export.export(Masked(), samples[:1], {"mask": samples[1]}, dynamic_shapes=shapes)
-        torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+        torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=_QUICKLY)
     return path
 
 
