@@ -65,6 +65,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Nor what the tests of a file leave: modules of frameworks, reports of tests. Each check for leaks would look through it."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.fixture
 def mock_clock() -> trio.testing.MockClock:
     """Virtual time that jumps to the next deadline whenever everybody sleeps."""
