@@ -85,6 +85,24 @@ def test_the_code_that_is_shown_runs(tab: Tab, server: ServerProcess) -> None:
     assert "OUTPUT [[3. 6. 9.]]" in ran.stdout, ran.stderr
 
 
+def test_code_stays_as_it_was_opened_and_selected(tab: Tab, server: ServerProcess) -> None:
+    page = opened(tab, server, "#/models/affine")
+    page.locator(".codes summary", has_text="curl").click()
+    page.evaluate("getSelection().selectAllChildren(document.querySelectorAll('.codes pre')[1])")
+    page.get_by_role("checkbox", name="stream of answers").evaluate("(box) => box.click()")
+    expect(page.locator(".codes pre").last).to_contain_text("generate_stream")
+    page.get_by_role("checkbox", name="stream of answers").evaluate("(box) => box.click()")
+    expect(page.locator(".codes pre").last).to_contain_text("tritonclient")
+    expect(page.locator(".codes pre").first).to_be_hidden()
+    assert page.evaluate("document.querySelectorAll('.codes pre')[1].contains(getSelection().anchorNode)")
+    values = page.get_by_role("textbox", name="Values of INPUT")
+    values.fill("none")
+    expect(page.locator(".codes .note")).to_contain_text("when the inputs are complete")
+    expect(page.locator(".codes pre").last).to_be_hidden()
+    values.fill("1, 2, 3")
+    expect(page.locator(".codes pre").last).to_be_visible()
+
+
 def test_a_stream_of_answers(tab: Tab, server: ServerProcess) -> None:
     page = opened(tab, server, "#/models/words")
     page.get_by_role("textbox", name="Values of TEXT").fill("one two three")
@@ -145,6 +163,7 @@ def test_the_log_and_its_settings(tab: Tab, server: ServerProcess) -> None:
     page.get_by_label("verbose").fill("1")
     page.get_by_role("button", name="Apply").click()
     expect(page.locator(".result").first).to_have_text("Applied.")
+    expect(page.get_by_role("button", name="Apply")).to_be_focused()
     page.get_by_label("verbose").fill("0")
     page.get_by_role("button", name="Apply").click()
     page.get_by_role("searchbox").fill("no such line")
@@ -158,6 +177,7 @@ def test_the_trace_settings(tab: Tab, server: ServerProcess) -> None:
     rate.fill("7")
     page.get_by_role("button", name="Apply").click()
     expect(page.locator(".result").first).to_have_text("Applied.")
+    expect(page.get_by_role("button", name="Apply")).to_be_focused()
     page.reload()
     expect(rate).to_have_value("7")
 
@@ -176,6 +196,7 @@ def test_a_recording(tab: Tab, server: ServerProcess) -> None:
     file = page.locator("tbody tr")
     expect(file).to_have_count(1)
     expect(file).to_contain_text("tpy replay /")
+    expect(file).to_contain_text(f" --url {server.address('Management HTTPService')}")
     expect(file.get_by_role("button", name="Copy")).to_be_visible()
 
 

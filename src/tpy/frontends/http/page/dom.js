@@ -28,6 +28,15 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Give the fields of a form these values, by name. */
+export function setFields(form, values) {
+  for (const [name, value] of Object.entries(values)) {
+    const field = form.elements[name];
+    if (field?.type === "checkbox") field.checked = value;
+    else if (field) field.value = value;
+  }
+}
+
 /** A button that copies the text that `make` returns. */
 export function copyButton(make) {
   const button = h("button", { type: "button", class: "copy", onclick: copy }, "Copy");

@@ -1,7 +1,7 @@
 // The versions of a model, and its configuration to change: checked by the server, and loaded with.
 
 import { ask, modelPath } from "./api.js";
-import { h } from "./dom.js";
+import { h, setText } from "./dom.js";
 import { act, result, stateCell } from "./parts.js";
 
 const repository = (name, action) => `v2/repository/models/${encodeURIComponent(name)}/${action}`;
@@ -28,7 +28,7 @@ export function versionList(name, signal) {
   );
   let folders = [];
   let rows = [];
-  let drawn = "";
+  const made = new Map(); // what a version has on the page, which stays while its state changes
 
   const state = (version) => rows.find((row) => row.version === version);
   const served = () => rows.filter((row) => row.state === "READY").map((row) => row.version);
@@ -42,36 +42,52 @@ export function versionList(name, signal) {
     return load(name, { ...config, version_policy: { specific: { versions: versions.map(Number).sort((a, b) => a - b) } } });
   }
 
-  function button(label, version, versions) {
-    const said = `${label}: version ${version}.`;
-    return h("button", { type: "button", "aria-label": `${label} version ${version}`, onclick: (event) => act(event.currentTarget, outcome, async () => (await serve(versions()), said)) }, label);
+  function button(version, label, versions) {
+    return h("button", {
+      type: "button",
+      onclick(event) {
+        const said = `${label()}: version ${version}.`;
+        act(event.currentTarget, outcome, async () => (await serve(versions()), said));
+      },
+    });
+  }
+
+  function setLabel(element, text, version) {
+    setText(element, text);
+    element.setAttribute("aria-label", `${text} version ${version}`);
+  }
+
+  function make(version) {
+    const label = () => (state(version)?.state === "READY" ? "Stop" : "Serve");
+    const others = () => served().filter((each) => each !== version);
+    const change = button(version, label, () => (label() === "Stop" ? others() : [...others(), version]));
+    const only = button(version, () => "Serve only", () => [version]);
+    const cell = h("td");
+    setLabel(only, "Serve only", version);
+    let shown = "";
+    return {
+      element: h("tr", null, h("td", null, version), cell, h("td", { class: "actions" }, change, only)),
+      update() {
+        const row = state(version) ?? {};
+        const key = JSON.stringify([row.state, row.reason]);
+        if (key !== shown) cell.replaceChildren(stateCell(row));
+        shown = key;
+        setLabel(change, label(), version);
+        only.hidden = label() === "Stop" && rows.length < 2;
+      },
+    };
   }
 
   function draw() {
     const all = [...new Set([...folders, ...rows.map((row) => row.version).filter(Boolean)])].sort((a, b) => b - a);
-    const key = JSON.stringify([all, rows.map((row) => [row.version, row.state, row.reason])]);
-    if (key === drawn) return;
-    drawn = key;
     element.hidden = !all.length;
-    body.replaceChildren(
-      ...all.map((version) => {
-        const row = state(version) ?? {};
-        const ready = row.state === "READY";
-        const others = () => served().filter((each) => each !== version);
-        return h(
-          "tr",
-          null,
-          h("td", null, version),
-          h("td", null, stateCell(row)),
-          h(
-            "td",
-            { class: "actions" },
-            ready ? button("Stop", version, others) : button("Serve", version, () => [...others(), version]),
-            ready && rows.length < 2 ? "" : button("Serve only", version, () => [version]),
-          ),
-        );
-      }),
-    );
+    for (const version of made.keys()) if (!all.includes(version)) made.delete(version);
+    const wanted = all.map((version) => {
+      if (!made.has(version)) made.set(version, make(version));
+      return made.get(version).element;
+    });
+    if (wanted.length !== body.children.length || wanted.some((each, at) => each !== body.children[at])) body.replaceChildren(...wanted);
+    for (const each of made.values()) each.update();
   }
 
   async function read() {

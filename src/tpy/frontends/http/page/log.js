@@ -1,7 +1,7 @@
 // The log's newest lines and its settings.
 
 import { ask } from "./api.js";
-import { h } from "./dom.js";
+import { h, setFields } from "./dom.js";
 import { act, result } from "./parts.js";
 
 const LINES_MAX = 2000;
@@ -56,6 +56,7 @@ export function logView() {
   }
 
   function draw(found) {
+    if (settings.childElementCount) return setFields(settings, found);
     const box = (name, label) => h("label", { class: "inline" }, h("input", { type: "checkbox", name, checked: found[name] }), ` ${label}`);
     settings.replaceChildren(
       box("log_info", "informational"),

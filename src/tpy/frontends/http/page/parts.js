@@ -29,8 +29,9 @@ export function result() {
   };
 }
 
-/** Run an action of a button: it is disabled meanwhile, and an error is said. */
+/** Run an action of a button: it is disabled meanwhile, which takes the focus, and gets it back; an error is said. */
 export async function act(button, outcome, action) {
+  const focused = document.activeElement === button;
   button.disabled = true;
   outcome.say("…");
   try {
@@ -39,5 +40,6 @@ export async function act(button, outcome, action) {
     outcome.say(error.message, "bad");
   } finally {
     button.disabled = false;
+    if (focused && document.activeElement === document.body) button.focus({ preventScroll: true });
   }
 }

@@ -1,6 +1,6 @@
 // The recording of requests: start, stop, how far it is.
 
-import { ask } from "./api.js";
+import { ask, root } from "./api.js";
 import { copyButton, h, setText } from "./dom.js";
 import { ago, bytes, number, time } from "./format.js";
 import { act, result } from "./parts.js";
@@ -10,6 +10,12 @@ const PAUSE_MS = 2000;
 /** A word of a shell's command. */
 function quoted(text) {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}
+
+/** The address of this server, as tpy takes one. */
+function address() {
+  const port = root.port || (root.protocol === "https:" ? 443 : 80);
+  return `${root.protocol === "https:" ? "https://" : ""}${root.hostname}:${port}`;
 }
 
 const KEPT = { full: "all elements", hash: "a hash of the elements", none: "no elements" };
@@ -23,7 +29,7 @@ export function recordingView() {
     "section",
     { hidden: true, "aria-label": "Files" },
     h("h2", null, "Files"),
-    h("p", { class: "note" }, "On the machine of the server. The command sends one to another server and compares the answers."),
+    h("p", { class: "note" }, "On the machine of the server. The command sends one to this server again, or with another address to that one, and compares the answers."),
     h("table", null, h("thead", null, h("tr", null, ["Written", "Size", "Replay"].map((heading) => h("th", { scope: "col" }, heading)))), files),
   );
   const models = h("input", { name: "models", value: "*", spellcheck: "false" });
@@ -73,7 +79,7 @@ export function recordingView() {
   }
 
   function fileRow(name, directory) {
-    const command = `tpy replay ${quoted(`${directory}/${name}`)} --url localhost:8000`;
+    const command = `tpy replay ${quoted(`${directory}/${name}`)} --url ${quoted(address())}`;
     return h("tr", { "data-name": name }, h("td"), h("td", { class: "number" }), h("td", null, h("pre", { class: "wrapped" }, command), copyButton(() => command)));
   }
 

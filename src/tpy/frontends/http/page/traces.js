@@ -1,7 +1,7 @@
 // Trace settings of the server, and the newest traces as waterfalls.
 
 import { ask } from "./api.js";
-import { h, setText } from "./dom.js";
+import { h, setFields, setText } from "./dom.js";
 import { time } from "./format.js";
 import { act, modelHash, result } from "./parts.js";
 import { phases, span, waterfall } from "./waterfall.js";
@@ -12,6 +12,7 @@ const WORDS = {
   log_frequency: "traces in one file; 0: all in one, written at the end",
   trace_file: "where they go; it cannot be changed here",
 };
+const LEVELS = ["TIMESTAMPS", "TENSORS"];
 const LOOK_MS = 2000;
 const SHOWN_MAX = 64;
 
@@ -33,15 +34,20 @@ export function tracesView() {
   let traces = [];
   let after = 0;
 
-  function draw(found) {
-    const level = (name) => h("label", { class: "inline" }, h("input", { type: "checkbox", name, checked: (found.trace_level ?? []).includes(name) }), ` ${name}`);
-    form.replaceChildren(
-      h("fieldset", null, h("legend", null, "What is traced"), level("TIMESTAMPS"), level("TENSORS")),
+  function fields(found, levels) {
+    return [
+      h("fieldset", null, h("legend", null, "What is traced"), LEVELS.map((name) => h("label", { class: "inline" }, h("input", { type: "checkbox", name, checked: levels[name] }), ` ${name}`))),
       ...Object.keys(WORDS)
         .filter((name) => name in found)
         .map((name) => h("label", null, h("code", null, name), " ", h("input", { name, value: found[name], readonly: name === "trace_file", spellcheck: "false" }), h("span", { class: "words" }, ` ${WORDS[name]}`))),
       h("button", { type: "submit" }, "Apply"),
-    );
+    ];
+  }
+
+  function draw(found) {
+    const levels = Object.fromEntries(LEVELS.map((name) => [name, (found.trace_level ?? []).includes(name)]));
+    if (form.childElementCount) setFields(form, { ...found, ...levels });
+    else form.append(...fields(found, levels));
     const off = found.trace_level?.[0] === "OFF";
     const hint = found.trace_file === "" ? "The server was started without a trace file, and traces nothing: start it with --trace-config triton,file=trace.json." : off ? "Nothing is traced: switch TIMESTAMPS on above." : "Requests that are traced come here when they are over.";
     setText(empty, hint);
@@ -51,7 +57,7 @@ export function tracesView() {
     event.preventDefault();
     await act(event.submitter, outcome, async () => {
       const { elements } = form;
-      const levels = ["TIMESTAMPS", "TENSORS"].filter((name) => elements[name].checked);
+      const levels = LEVELS.filter((name) => elements[name].checked);
       const values = { trace_level: levels.length ? levels : ["OFF"] };
       for (const name of ["trace_rate", "trace_count", "log_frequency"]) if (elements[name]) values[name] = elements[name].value;
       draw(await ask("POST", "v2/trace/setting", values));

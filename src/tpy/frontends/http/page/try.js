@@ -24,7 +24,12 @@ export function tryIt(metadata, configuration, version, signal) {
   const classes = h("input", { type: "number", min: 0, max: 100, value: 0, "aria-label": "Classes" });
   const stream = h("input", { type: "checkbox", checked: decoupled, disabled: decoupled });
   const stop = h("button", { type: "button", hidden: true }, "Stop");
-  const codes = h("div", { class: "codes" });
+  const incomplete = h("p", { class: "note", hidden: true });
+  const blocks = ["curl", "Python"].map((title) => {
+    const code = h("pre");
+    return h("details", { class: "code", open: true }, h("summary", null, title), code, copyButton(() => code.textContent));
+  });
+  const codes = h("div", { class: "codes" }, incomplete, blocks);
   const run = h("button", { type: "submit", class: "primary" }, "Run");
   const form = h(
     "form",
@@ -58,11 +63,14 @@ export function tryIt(metadata, configuration, version, signal) {
       const url = new URL(path, root);
       const secured = Boolean(credentials().key);
       const about = { url: url.href, host: url.host + root.pathname.replace(/\/$/, ""), secure: url.protocol === "https:", model: metadata.name, version, inputs, outputs, stream: stream.checked, secured };
-      const block = (title, code) => h("details", { class: "code", open: true }, h("summary", null, title), h("pre", null, code), copyButton(() => code));
-      codes.replaceChildren(block("curl", curl(about)), block("Python", python(about)));
+      setText(blocks[0].querySelector("pre"), curl(about));
+      setText(blocks[1].querySelector("pre"), python(about));
+      setText(incomplete, "");
     } catch (error) {
-      codes.replaceChildren(h("p", { class: "note" }, `The call as code is shown when the inputs are complete: ${error.message}.`));
+      setText(incomplete, `The call as code is shown when the inputs are complete: ${error.message}.`);
     }
+    incomplete.hidden = !incomplete.textContent;
+    for (const block of blocks) block.hidden = !incomplete.hidden;
   }
 
   async function submit(event) {
