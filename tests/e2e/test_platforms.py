@@ -164,7 +164,7 @@ def test_many_models_on_sagemaker(archives: Path, repository: Path) -> None:
             status, answer, _ = load(hash_, url, "red.tar.gz")
             assert (status, "loaded already" in json.loads(answer)["error"]) == (409, True)
             status, answer, _ = load("other", url, "red.tar.gz")
-            assert (status, "has already been registered" in json.loads(answer)["error"]) == (409, True)
+            assert (status, "is served already" in json.loads(answer)["error"]) == (409, True)
             document = {"modelName": hash_, "modelUrl": str(archives)}
             assert json.loads(call(address, "/models")[1]) == {"models": [document]}
             assert json.loads(call(address, f"/models/{hash_}")[1]) == document
@@ -189,6 +189,19 @@ def test_many_models_on_sagemaker(archives: Path, repository: Path) -> None:
             status, answer, _ = load("x", where, "x")
             assert (status, re.search("Invalid .url.|not found", json.loads(answer)["error"]) is not None) == (400, True)
         assert call(address, "/models", b"{}")[0] == 400
+
+
+def test_a_model_on_sagemaker_takes_no_other_ones_place(archives: Path, repository: Path) -> None:
+    ModelFolder(archives, "model").config(f'backend: "python"\nmax_batch_size: 8\n{IDENTITY_PAIR}').python(FAILING)
+    flags = ("--allow-sagemaker=true", "--model-control-mode=explicit", "--load-model=same", "--sagemaker-default-model=same")
+    with ServerProcess(*flags, "--sagemaker-safe-port-range=1-65535", repositories=[repository]) as server:
+        address = server.address("Sagemaker HTTPService")
+        body = json.dumps({"model_name": "x", "url": f"{archives}/model"}).encode()
+        status, answer, _ = call(address, "/models", body, {"X-Amzn-SageMaker-Target-Model": "same"})
+        assert (status, "model 'same' is served already" in json.loads(answer)["error"]) == (409, True)
+        assert call(address, "/invocations", BODY)[0] == 200
+        assert call(address, "/models/x")[0] == 404
+        assert call(address, "/models", body, {"X-Amzn-SageMaker-Target-Model": "free"})[0] == 200
 
 
 VERTEX = {

@@ -109,6 +109,10 @@ class SageMakerApi:
         async with self._turn:
             if body.model_name in self._loaded:
                 raise AlreadyExists(f"model '{body.model_name}' is loaded already")
+            serving = (ModelState.READY, ModelState.LOADING)
+            rows = await self._endpoint.services.repository.index()
+            if any(row.name == target and row.state in serving for row in rows):
+                raise AlreadyExists(f"model '{target}' is served already, by another name or from the server's own repository")
             place = await run_in_thread(find_model, body.url, limiter=self._endpoint.threads)
             repository = str(place.repository)
             await registration.register(repository, {place.folder: target})
