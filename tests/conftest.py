@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator
 
 import pytest
 import trio
@@ -59,8 +59,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: next(rank for rank, path in enumerate(LONGEST_FIRST) if path in item.path.as_posix()))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect no garbage meanwhile: it would look through all modules and tests again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
-    """Leave the modules and the tests themselves to no garbage collection: it would look through all of them again and again."""
+    """Leave the modules and the tests themselves to no garbage collection."""
     gc.collect()
     gc.freeze()
 
