@@ -25,7 +25,7 @@ Messages are what clients read: Triton's own text where Triton has one.
 from __future__ import annotations
 
 import enum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from tpy.echo import echo
 from tpy.limits import ERROR_CHARACTERS_MAX
@@ -195,6 +195,18 @@ ERROR_OF_CODE: dict[ErrorCode, type[TpyError]] = {
     )
 }
 """The class that carries each code; total over ErrorCode."""
+
+TRITON_ERROR_CODES: Final = (
+    ErrorCode.UNKNOWN,
+    ErrorCode.INTERNAL,
+    ErrorCode.NOT_FOUND,
+    ErrorCode.INVALID_ARG,
+    ErrorCode.UNAVAILABLE,
+    ErrorCode.UNSUPPORTED,
+    ErrorCode.ALREADY_EXISTS,
+    ErrorCode.CANCELLED,
+)
+"""In the order of TRITONSERVER_Error_Code: the numbers by which model code and plug-ins name them."""
 
 
 class InvariantViolation(Exception):

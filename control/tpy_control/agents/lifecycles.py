@@ -64,7 +64,7 @@ class Lifecycle:
 class AgentLifecycles:
     """All lifecycles of a server."""
 
-    def __init__(self, command: Callable[[str], Sequence[str]], *, timeout_s: float, parent: Path | None = None) -> None:
+    def __init__(self, command: Callable[[str], Sequence[str]], *, timeout_s: float, parent: Path | None) -> None:
         """`command` returns that of the process of an agent, by its name. `parent`: where the scratch directory is made."""
         self._command = command
         self._timeout_s = timeout_s

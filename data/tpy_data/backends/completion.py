@@ -48,6 +48,16 @@ def without_batching(config: ModelConfig, why: str) -> ModelConfig:
     return config
 
 
+def made_by_server(config: ModelConfig) -> set[str]:
+    """Inputs that no request has: control tensors and states of sequences, and tensors of batch_input."""
+    controls = config.sequence_batching.control_input if config.sequence_batching is not None else ()
+    return (
+        {control.name for control in controls}
+        | {spec.input_name for spec in state_specs(config)}
+        | {name for made in config.batch_input for name in made.target_name}
+    )
+
+
 def dims_of(shape: Sequence[int], *, batches: bool) -> tuple[tuple[int, ...], TensorReshape | None]:
     """Returns the configuration's dims and reshape. Dims may not be empty, so a scalar is [1]; an empty reshape, which says that
     it is none to the model, is legal with a batch dimension only."""
@@ -76,7 +86,7 @@ def complete(config: ModelConfig, signature: Signature, *, default_max_batch_siz
         config = without_batching(config, f"; the first dimension is not variable in {_fixed(signature)}{FIXED_BATCH}")
     batches = config.max_batch_size > 0
     if not (config.input or config.batch_input):
-        made = _made_by_server(config)
+        made = made_by_server(config)
         inputs = tuple(_input(info, batches=batches) for name, info in signature.inputs.items() if name not in made)
         config = msgspec.structs.replace(config, input=inputs)
     if not config.output:
@@ -84,12 +94,6 @@ def complete(config: ModelConfig, signature: Signature, *, default_max_batch_siz
         outputs = tuple(_output(info, batches=batches) for name, info in signature.outputs.items() if name not in kept)
         config = msgspec.structs.replace(config, output=outputs)
     return config
-
-
-def _made_by_server(config: ModelConfig) -> set[str]:
-    """Inputs that no request has: control tensors and states of sequences."""
-    controls = config.sequence_batching.control_input if config.sequence_batching is not None else ()
-    return {control.name for control in controls} | {spec.input_name for spec in state_specs(config)}
 
 
 def _fixed(signature: Signature) -> str:

@@ -89,7 +89,7 @@ class ThreadWorker:
     """Up to `threads_max` daemon threads on one queue. Daemons, because a backend that hangs must not keep the process from
     ending after the exit time-out; whoever gives up on such a call logs it."""
 
-    def __init__(self, name: str, token: trio.lowlevel.TrioToken, threads_max: int, loop: SharedLoop | None = None) -> None:
+    def __init__(self, name: str, token: trio.lowlevel.TrioToken, threads_max: int, loop: SharedLoop | None) -> None:
         self._name = name
         self._token = token
         self._threads_max = threads_max

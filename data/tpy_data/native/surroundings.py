@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from tpy.errors import ERROR_OF_CODE, ErrorCode, TpyError, Unavailable
+from tpy.errors import ERROR_OF_CODE, TRITON_ERROR_CODES, ErrorCode, TpyError, Unavailable
 
 if TYPE_CHECKING:  # the processes of repository agents import this module, and should not import a backend's world with it
     from tpy.backend import ModelMetrics
@@ -16,19 +16,7 @@ Log = Callable[[str, str], None]
 
 _logger = logging.getLogger(__name__)
 
-_CODES: Final = (
-    ErrorCode.UNKNOWN,
-    ErrorCode.INTERNAL,
-    ErrorCode.NOT_FOUND,
-    ErrorCode.INVALID_ARG,
-    ErrorCode.UNAVAILABLE,
-    ErrorCode.UNSUPPORTED,
-    ErrorCode.ALREADY_EXISTS,
-    ErrorCode.CANCELLED,
-)
-"""In the order of TRITONSERVER_Error_Code."""
-
-_INTERNAL: Final = _CODES.index(ErrorCode.INTERNAL)
+_INTERNAL: Final = TRITON_ERROR_CODES.index(ErrorCode.INTERNAL)
 
 _LEVELS: Final = ("info", "warning", "error", "verbose")
 """In the order of TRITONSERVER_LogLevel."""
@@ -39,13 +27,13 @@ _KINDS: Final = ("counter", "gauge", "histogram")
 
 def error_of(code: int, text: str) -> TpyError:
     """The error that a plug-in gave."""
-    return ERROR_OF_CODE[_CODES[code] if 0 <= code < len(_CODES) else ErrorCode.UNKNOWN](text)
+    return ERROR_OF_CODE[TRITON_ERROR_CODES[code] if 0 <= code < len(TRITON_ERROR_CODES) else ErrorCode.UNKNOWN](text)
 
 
 def code_of(error: BaseException) -> int:
     """The code of an exception, as plug-ins know it."""
-    if isinstance(error, TpyError) and error.code in _CODES:
-        return _CODES.index(error.code)
+    if isinstance(error, TpyError) and error.code in TRITON_ERROR_CODES:
+        return TRITON_ERROR_CODES.index(error.code)
     return _INTERNAL
 
 

@@ -16,8 +16,7 @@ from tpy.config.model_config import DynamicBatching, ModelInput, ModelOutput, Te
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType
 from tpy_data.backends.dali.description import PipelineDescription, TensorDescription
-
-VARIABLE = -1
+from tpy_data.backends.signature import VARIABLE
 
 AnyTensor = TypeVar("AnyTensor", ModelInput, ModelOutput)
 

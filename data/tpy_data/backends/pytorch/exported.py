@@ -11,8 +11,9 @@ from torch.utils import _pytree as pytree
 
 from tpy.errors import TpyError, Unsupported
 from tpy_data.backends.pytorch.program import Values, load_failure
-from tpy_data.backends.pytorch.signature import VARIABLE, Argument, Result, Shape, Signature, ValueKind
+from tpy_data.backends.pytorch.signature import Argument, Result, Shape, Signature, ValueKind
 from tpy_data.backends.pytorch.tensors import DATATYPE_OF
+from tpy_data.backends.signature import VARIABLE
 
 _SCALARS: Mapping[type, ValueKind] = {int: ValueKind.INTEGER, float: ValueKind.FLOAT, bool: ValueKind.BOOLEAN}
 

@@ -27,9 +27,10 @@ from tpy.messages import DataType, Tensor
 from tpy_data.backends.pytorch.names import no_such_output
 from tpy_data.backends.pytorch.program import Program
 from tpy_data.backends.pytorch.settings import ModelSettings
-from tpy_data.backends.pytorch.signature import Shape, ValueKind, shape_text
+from tpy_data.backends.pytorch.signature import Shape, ValueKind
 from tpy_data.backends.pytorch.tensors import DATATYPE_OF, Array, from_strings, to_scalar, to_strings
 from tpy_data.backends.pytorch.transfer import Transfer
+from tpy_data.backends.signature import shape_text
 
 Warn = Callable[[str], None]
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 
 import msgspec
 
 from tpy.messages import DataType
-
-VARIABLE = -1
-"""The size of a dimension that the file leaves open."""
+from tpy_data.backends.signature import VARIABLE, shape_text
 
 Shape = tuple[int, ...]
 
@@ -88,8 +85,3 @@ def _type_text(argument: Argument) -> str:
 def _tensor_text(tensor: Argument | Result) -> str:
     datatype = tensor.datatype.config_name if tensor.datatype is not None else "Tensor"
     return datatype if tensor.shape is None else f"{datatype}{shape_text(tensor.shape)}"
-
-
-def shape_text(shape: Sequence[int]) -> str:
-    """As Triton prints shapes: `[-1,3]`."""
-    return "[" + ",".join(map(str, shape)) + "]"

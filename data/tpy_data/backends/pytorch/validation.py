@@ -9,7 +9,8 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import ModelInput, ModelOutput
 from tpy.errors import InvalidArgument
 from tpy.messages import DataType
-from tpy_data.backends.pytorch.signature import VARIABLE, Argument, Result, Shape, Signature, ValueKind, shape_text
+from tpy_data.backends.pytorch.signature import Argument, Result, Shape, Signature, ValueKind
+from tpy_data.backends.signature import VARIABLE, shape_text
 
 _INTEGERS = frozenset(
     {

@@ -12,7 +12,7 @@ from tpy.config import ModelConfig
 from tpy.config.model_config import ModelInput, ModelOutput, TensorReshape
 from tpy.errors import Internal, InvalidArgument
 from tpy.messages import DataType
-from tpy_data.backends.completion import dims_of, with_batching
+from tpy_data.backends.completion import dims_of, made_by_server, with_batching
 from tpy_data.backends.signature import VARIABLE
 from tpy_data.backends.tensorrt.signature import Signature, TensorInfo
 from tpy_data.backends.tensorrt.validation import check_names
@@ -29,7 +29,7 @@ def complete(config: ModelConfig, signature: Signature) -> ModelConfig:
     check_names(config, signature)
     config = _with_batching(config, signature)
     batches = config.max_batch_size > 0
-    made = _made_by_server(config)
+    made = made_by_server(config)
     inputs, outputs = config.input, config.output
     if not inputs:
         inputs = tuple(_new(ModelInput, info, batches=batches) for name, info in signature.inputs.items() if name not in made)
@@ -41,16 +41,6 @@ def complete(config: ModelConfig, signature: Signature) -> ModelConfig:
     else:
         outputs = tuple(_filled(each, signature.outputs, batches=batches) for each in outputs)
     return msgspec.structs.replace(config, input=inputs, output=outputs)
-
-
-def _made_by_server(config: ModelConfig) -> set[str]:
-    """Inputs that no request has: control tensors and states of sequences, and tensors of batch_input."""
-    controls = config.sequence_batching.control_input if config.sequence_batching is not None else ()
-    return (
-        {control.name for control in controls}
-        | {spec.input_name for spec in state_specs(config)}
-        | {name for made in config.batch_input for name in made.target_name}
-    )
 
 
 def _with_batching(config: ModelConfig, signature: Signature) -> ModelConfig:

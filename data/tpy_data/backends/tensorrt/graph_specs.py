@@ -100,7 +100,7 @@ def _check(config: ModelConfig, spec: GraphSpec) -> None:
                 raise InvalidArgument(f"graph lower bound spec expects input '{name}' to have dimension <= {size}")
 
 
-def shapes_of(spec: GraphSpec, profile: Profile, unbatched: Iterable[str] = ()) -> GraphShapes | None:
+def shapes_of(spec: GraphSpec, profile: Profile, unbatched: Iterable[str]) -> GraphShapes | None:
     """The shapes of all inputs in a profile; None when the profile does not take them. `unbatched` are inputs that the server
     makes for a whole batch: their shapes have no batch dimension in front, where the specification names them.
 

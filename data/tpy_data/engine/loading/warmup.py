@@ -89,7 +89,7 @@ class _WarmupSender:
     _taken: Callable[[int], None] | None = None
 
 
-def make_samples(config: ModelConfig, model_directory: Path, states: InitialStates | None = None) -> tuple[WarmupSample, ...]:
+def make_samples(config: ModelConfig, model_directory: Path, states: InitialStates | None) -> tuple[WarmupSample, ...]:
     """The samples of the configuration. One with batch_size 0 is skipped, as Triton does.
 
     Raises InvalidArgument for a sample that is not a request the model takes, Internal for a file that cannot be read.

@@ -47,7 +47,7 @@ _ASYNC = "async execute needs a process of its own; remove parameter TPY_PYTHON_
 class ThreadInstance:
     """One instance in the server's process (a `ModelInstance`)."""
 
-    def __init__(self, start: InstanceStart, log: LogLine, *, state: ImplicitState | None = None) -> None:
+    def __init__(self, start: InstanceStart, log: LogLine, *, state: ImplicitState | None) -> None:
         """Raises Internal with the model's failure, Unsupported for an async execute."""
         self._metrics = MetricTable(start.name, start.metrics)
         self._calls = None if start.server is None else ThreadCalls(start.name, start.server)

@@ -151,7 +151,7 @@ decode_notification = msgspec.json.Decoder(Notification).decode
 
 
 def encode_batches(
-    batches: Sequence[Sequence[ExecutionRequest]], numbers: Sequence[int] | None, layout: Layout, *, on_device: bool = False
+    batches: Sequence[Sequence[ExecutionRequest]], numbers: Sequence[int] | None, layout: Layout, *, on_device: bool
 ) -> bytes:
     """The header of EXECUTE, the tensors laid out. `numbers` are those of the requests of a decoupled model; with `on_device`
     tensors on devices stay there. Raises Internal for texts that are too long, TpyError as a device."""
@@ -197,7 +197,7 @@ def unreadable(request: ExecutionRequest) -> ExecutionResult | None:
     return None
 
 
-def result_of(answer: Answer, message: Frame, devices: DeviceTensors, residency: Residency | None = None) -> ExecutionResult:
+def result_of(answer: Answer, message: Frame, devices: DeviceTensors, residency: Residency | None) -> ExecutionResult:
     """The result that an answer stands for; its arrays are views, but copies of what is on a device, which stay there as the
     request's `residency` says. Raises ProtocolViolation or msgspec.DecodeError."""
     if answer.code == RESCHEDULED_CODE:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tpy.backend import ExecutionRequest, ExecutionResult
 from tpy.devices import DeviceArray
-from tpy.errors import ERROR_OF_CODE, ErrorCode, InvalidArgument, TpyError
+from tpy.errors import ERROR_OF_CODE, TRITON_ERROR_CODES, ErrorCode, InvalidArgument, TpyError
 from tpy.limits import LOAD_OVERRIDE_BYTES_MAX
 from tpy.messages import DataType, LoadRequest, MemoryType, ParameterValue, Place, SequencePosition, Tensor
 from tpy.messages.datatypes import BY_NUMBER
@@ -19,19 +19,7 @@ from tpy_data.backends.python.worker.core.frames import ProtocolViolation
 
 _FILE = "file:"
 
-_CODES: tuple[ErrorCode, ...] = (
-    ErrorCode.UNKNOWN,
-    ErrorCode.INTERNAL,
-    ErrorCode.NOT_FOUND,
-    ErrorCode.INVALID_ARG,
-    ErrorCode.UNAVAILABLE,
-    ErrorCode.UNSUPPORTED,
-    ErrorCode.ALREADY_EXISTS,
-    ErrorCode.CANCELLED,
-)
-"""In the order of TRITONSERVER_Error_Code, which is how a worker names them."""
-
-_NUMBERS = {code: number for number, code in enumerate(_CODES)}
+_NUMBERS = {code: number for number, code in enumerate(TRITON_ERROR_CODES)}
 _INTERNAL = _NUMBERS[ErrorCode.INTERNAL]
 _FLAG_START = 1
 _FLAG_END = 2
@@ -100,9 +88,9 @@ def correlation_and_flags(sequence: SequencePosition | None) -> tuple[int | str,
 
 def error_of(code: int, text: str) -> TpyError:
     """The error that model code gave to one request. Raises ProtocolViolation for an unknown code."""
-    if not 0 <= code < len(_CODES):
+    if not 0 <= code < len(TRITON_ERROR_CODES):
         raise ProtocolViolation(f"unknown error code {code}")
-    return ERROR_OF_CODE[_CODES[code]](text)
+    return ERROR_OF_CODE[TRITON_ERROR_CODES[code]](text)
 
 
 def result(outputs: Sequence[Tensor], parameters: Mapping[str, ParameterValue]) -> ExecutionResult:

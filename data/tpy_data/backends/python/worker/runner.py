@@ -73,7 +73,7 @@ class ModelRunner:
         arguments: Mapping[str, str],
         run_coroutine: RunCoroutine,
         *,
-        iterative: bool = False,
+        iterative: bool,
     ) -> None:
         """`iterative`: the model may give requests back."""
         self.phases_ns = 0, 0

@@ -217,7 +217,7 @@ class Borrower:
         return released
 
 
-def map_sealed(number: int, size: int, descriptor: int, protection: int = mmap.PROT_READ) -> np.ndarray[Any, Any]:
+def map_sealed(number: int, size: int, descriptor: int, protection: int) -> np.ndarray[Any, Any]:
     """A peer's file as flat uint8. Raises ProtocolViolation when it is not memory of this size that cannot shrink."""
     if not 0 < size <= SEGMENT_BYTES_MAX:
         raise ProtocolViolation(f"segment {number} is said to have {size} bytes")
