@@ -22,10 +22,11 @@ help: ## list the targets
 
 setup: $(SETUP) ## create .venv with everything pinned in constraints.txt
 
-$(SETUP): pyproject.toml constraints.txt
+$(SETUP): pyproject.toml constraints.txt src/tpy/hot/_codec.pyx src/tpy/hot/build.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tpy needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -c constraints.txt -e '.[cpu,dev,demo]'
+	$(BIN)/python -m tpy.hot.build
 	touch $@
 
 setup-gpu: $(SETUP) ## the same with the ONNX Runtime for NVIDIA GPUs in place of that for CPUs

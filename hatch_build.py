@@ -18,11 +18,15 @@ class CustomBuildHook(BuildHookInterface[Any]):
         if not os.environ.get("TPY_WHEEL_WITH_LIBRARY"):
             return
         sys.path[:0] = [f"{self.root}/src", f"{self.root}/data"]
+        from tpy.hot import build as codec
         from tpy_data.native import building
 
         self._scratch = tempfile.TemporaryDirectory(prefix="tpy-wheel-")
         built = Path(self._scratch.name) / building.source_hash()
         building.build(built)
+        # For the version of Python that builds the wheel; under others the codec is Python.
+        library = codec.build(Path(self._scratch.name))
+        build_data["force_include"][str(library)] = f"tpy/hot/{library.name}"
         build_data["pure_python"] = False
         build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["force_include"][str(built)] = f"tpy_data/native/{building.PREBUILT.name}/{built.name}"

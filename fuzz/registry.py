@@ -8,6 +8,7 @@ from fuzz.control import targets as control
 from fuzz.decoupled import targets as decoupled
 from fuzz.engine import targets as engine
 from fuzz.grpc import targets as grpc
+from fuzz.hot import targets as hot
 from fuzz.http import targets as http
 from fuzz.native import targets as native
 from fuzz.python_worker import targets as worker
@@ -74,6 +75,11 @@ TARGETS: tuple[Target, ...] = (
     remote.CANARY,
     recording.FILE,
     recording.CANARY,
+    hot.REQUESTS,
+    hot.RESPONSES,
+    hot.EXECUTE,
+    hot.RESULT,
+    hot.CANARY,
     native.HOSTILE,
     native.CANARY,
 )

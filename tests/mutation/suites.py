@@ -48,6 +48,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         "tests/frontends/codec",
         "tests/frontends/http/test_generate.py",
     ),
+    "src/tpy/hot/*.py": ("tests/hot", "fuzz:native_requests", "fuzz:native_responses"),
     f"{_GRPC}/*.py": (
         "fuzz:grpc_hostile_frames",
         "fuzz:grpc_conversation",

@@ -19,6 +19,7 @@ from tpy import __version__
 from tpy.cli.doctor_backends import backends, disks, plug_ins, version_of
 from tpy.cli.finding import Finding, Verdict
 from tpy.cli.serve import visible_gpus
+from tpy.hot import codec
 from tpy.limits import (
     DOCTOR_MEMORY_BYTES_MIN,
     DOCTOR_OPEN_FILES_MIN,
@@ -39,6 +40,7 @@ def examine(repositories: Sequence[Path], ports: Mapping[str, tuple[str, int]]) 
     looks: list[Callable[[], Iterable[Finding]]] = [
         _python,
         _packages,
+        _codec,
         _onnx_runtime,
         backends,
         plug_ins,
@@ -84,6 +86,11 @@ def _packages() -> Iterator[Finding]:
         absent = [name for name in extras.get(extra, ()) if not version_of(name)]
         advice = f"pip install {' '.join(absent)}" if absent else ""
         yield Finding(f"extra {extra}", Verdict.OK, "not installed" if absent else "installed", advice)
+
+
+def _codec() -> Iterator[Finding]:
+    advice = "" if codec.FORM == codec.NATIVE else "for more throughput of small requests: python -m tpy.hot.build"
+    yield Finding("codec", Verdict.OK, codec.FORM, advice)
 
 
 def _requirements() -> tuple[list[str], dict[str, list[str]]]:

@@ -352,3 +352,43 @@ def test_a_thread_takes_what_the_loop_has_received_and_not_taken(played: Played)
 
 def _with_loop(loop: Loop) -> object:
     return loop
+
+
+def test_a_whole_frame_of_a_batch_is_sent(played: Played) -> None:
+    played.serve()
+    (frame,) = encode(Kind.EXECUTE, 1, b"[]", [], 0)
+    played.heard()
+    assert played.connection.send_frame(bytes(frame))
+    assert played.heard() == [Kind.EXECUTE]
+
+
+def test_a_whole_frame_is_not_sent_when_memory_is_to_be_given_back(played: Played) -> None:
+    """It has no room for the note, and the worker would keep the memory."""
+    played.serve()
+    played.heard()
+    worker = Endpoint(Channel(played.theirs), writable=True)
+    layout = Layout()
+    layout.add("OUT", 11, np.zeros(100_000, np.float32))
+    worker.write(Kind.RESULT, 1, b"{}", layout, worker.lend(layout))
+    played.connection.read()  # and nobody keeps what was in the memory
+    (frame,) = encode(Kind.EXECUTE, 1, b"[]", [], 0)
+    assert not played.connection.send_frame(bytes(frame))
+    assert played.heard() == []
+    played.connection.send(Kind.EXECUTE, 1, b"[]")
+    assert played.connection.send_frame(bytes(frame))
+    assert played.heard() == [Kind.EXECUTE, Kind.EXECUTE]
+
+
+def test_a_whole_frame_waits_for_what_the_worker_has_not_taken(played: Played) -> None:
+    played.serve()
+    played.heard()
+    played.connection.send(Kind.EXECUTE, 1, b" " * 4_000_000)
+    (frame,) = encode(Kind.EXECUTE, 2, b"[]", [], 0)
+    assert not played.connection.send_frame(bytes(frame))
+    played.connection.lose(ProtocolViolation("over"))
+    assert not played.connection.send_frame(bytes(frame))
+
+
+def test_a_whole_frame_is_refused_before_the_model_is_loaded(played: Played) -> None:
+    (frame,) = encode(Kind.EXECUTE, 1, b"[]", [], 0)
+    assert not played.connection.send_frame(bytes(frame))

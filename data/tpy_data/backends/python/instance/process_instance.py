@@ -40,10 +40,12 @@ from tpy_data.backends.python.protocol.messages import (
     decode_result,
     encode_batches,
     result_of,
+    standard_frame,
+    standard_result,
     unreadable,
 )
 from tpy_data.backends.python.protocol.responses import Responses
-from tpy_data.backends.python.protocol.small import are_small, are_small_texts
+from tpy_data.backends.python.protocol.small import TEXT_BYTES_MAX, are_small, are_small_texts
 from tpy_data.backends.python.protocol.translation import error_of
 from tpy_data.backends.python.settings import PythonSettings
 from tpy_data.backends.python.worker.channel import Closed
@@ -188,6 +190,10 @@ class ProcessInstance:
                     self._open.clear()
                     return 0
         self._start_ns = time.monotonic_ns()
+        if not connection.is_busy and not self._is_decoupled:
+            frame = standard_frame(self._number, [each.requests for each in begun])
+            if frame is not None and connection.send_frame(frame):
+                return len(begun)
         if connection.is_busy or (not ahead and not are_small(batches[:1])):
             connection.later(partial(self._send, begun, self._number))
         else:
@@ -298,11 +304,16 @@ class ProcessInstance:
         return () if self._is_decoupled and not any(result.reschedule for result in outcome) else outcome
 
     def _take_result(self, message: Frame, on_loop: bool) -> bool:
-        times, answers = decode_result(message.header)
-        if on_loop and isinstance(answers, tuple):
-            for answer in answers:
-                if isinstance(answer, Answer) and not are_small_texts(answer.outputs):
-                    return False
+        answers: Sequence[Answer | ExecutionResult | int | None] | str | BatchFailure
+        standard = None if self._is_decoupled or message.segment is not None else standard_result(message, TEXT_BYTES_MAX)
+        if standard is not None:
+            times, answers = standard
+        else:
+            times, answers = decode_result(message.header)
+            if on_loop and isinstance(answers, tuple):
+                for answer in answers:
+                    if isinstance(answer, Answer) and not are_small_texts(answer.outputs):
+                        return False
         count = len(self._open)
         self._require_number(message, self._number)
         if count <= self._taken_back:
@@ -350,8 +361,10 @@ class ProcessInstance:
         if message.stream != due:
             raise ProtocolViolation(f"{message.kind.name} with number {message.stream}, while {due} was due")
 
-    def _outcome(self, oldest: _Open, answers: tuple[Answer | int | None, ...] | str | BatchFailure, message: Frame) -> Outcome:
-        if not isinstance(answers, tuple):
+    def _outcome(
+        self, oldest: _Open, answers: Sequence[Answer | ExecutionResult | int | None] | str | BatchFailure, message: Frame
+    ) -> Outcome:
+        if isinstance(answers, (str, BatchFailure)):
             if message.segment is not None:
                 raise ProtocolViolation("a segment came with an error")
             self._responses.drop(oldest.numbers)
@@ -365,7 +378,9 @@ class ProcessInstance:
             ]
         results: list[ExecutionResult] = []
         for answer, request in zip(answers, oldest.requests, strict=True):
-            if isinstance(answer, Answer):
+            if isinstance(answer, ExecutionResult):
+                results.append(answer)
+            elif isinstance(answer, Answer):
                 results.append(result_of(answer, message, self._connection.devices, request.residency))
             elif answer is not None:
                 results.append(self._responses.expect(answer))
@@ -375,8 +390,8 @@ class ProcessInstance:
             results.insert(index, refusal)
         return results
 
-    def _given_back(self, answer: Answer | int, number: int) -> ExecutionResult:
-        if isinstance(answer, int) or answer.code != RESCHEDULED_CODE:
+    def _given_back(self, answer: Answer | ExecutionResult | int, number: int) -> ExecutionResult:
+        if not isinstance(answer, Answer) or answer.code != RESCHEDULED_CODE:
             raise ProtocolViolation("an answer to a request of a decoupled model")
         return ExecutionResult(reschedule=self._responses.rest(number))
 

@@ -128,7 +128,28 @@ class Connection:
                 self.is_unread = kind is Kind.EXECUTE  # the reader sees the end, after what came before
                 return
             if self._rest is not None:
-                self._writer.run(self._write_rest)
+                self._start_writer()
+
+    def send_frame(self, frame: bytes) -> bool:
+        """Send a whole frame of kind EXECUTE; never waits. False, and nothing is done, when something else has to go first, or
+        with it: then `send` is to be used."""
+        with self._writing:
+            if self._rest is not None or self.is_lost() or self._endpoint.has_note or not self._session.may(Kind.EXECUTE):
+                return False
+            self._session.apply(Kind.EXECUTE)
+            self._last = Kind.EXECUTE
+            try:
+                self._rest = self._endpoint.write_frame(frame, wait=False)
+            except Closed:
+                self.is_unread = True
+                return True
+            if self._rest is not None:
+                self._start_writer()
+            return True
+
+    def _start_writer(self) -> None:
+        """Have another thread write what the worker has not taken."""
+        self._writer.run(self._write_rest)
 
     def later(self, job: Callable[[], None]) -> None:
         """Do this in a thread, after what was left to it before."""

@@ -8,14 +8,18 @@ import msgspec
 
 from tpy.backend import ExecutionRequest, ExecutionResult
 from tpy.errors import Internal, TpyError
+from tpy.hot.codec import Result, read_result, write_batches
 from tpy.messages import InferenceResponse, Residency, Tensor
+from tpy.messages.datatypes import BY_NUMBER
 from tpy.regions import RegionArray
 from tpy_data.backends.python.protocol import translation
 from tpy_data.backends.python.protocol.device_tensors import DeviceTensors
 from tpy_data.backends.python.worker.core.batch import Descriptor, Layout, read
-from tpy_data.backends.python.worker.core.frames import HEADER_BYTES_MAX, Frame
+from tpy_data.backends.python.worker.core.frames import HEADER_BYTES_MAX, JOINED_BYTES_MAX, MAGIC, VERSION, Frame, Kind
 
 RESCHEDULED_CODE = -2
+
+_BY_NUMBER = tuple(BY_NUMBER[number] for number in range(len(BY_NUMBER)))
 
 GIVEN_BACK = ExecutionResult(reschedule=True)
 
@@ -148,6 +152,16 @@ decode_call = msgspec.json.Decoder(tuple[int, bool, Called]).decode
 decode_call_progress = msgspec.json.Decoder(tuple[tuple[tuple[int, int], ...], tuple[int, ...]]).decode
 decode_query = msgspec.json.Decoder(Query).decode
 decode_notification = msgspec.json.Decoder(Notification).decode
+
+
+def standard_frame(number: int, batches: list[Sequence[ExecutionRequest]]) -> bytes | None:
+    """The whole frame of EXECUTE of these batches, where the native codec writes it: all of it is small then."""
+    return write_batches(MAGIC, Kind.EXECUTE, VERSION, number, batches, JOINED_BYTES_MAX)
+
+
+def standard_result(message: Frame, text_bytes_max: int) -> Result[ExecutionResult] | None:
+    """The times and results in a message of kind RESULT, where the native codec reads it."""
+    return read_result(message.header, message.data, _BY_NUMBER, Tensor, ExecutionResult, text_bytes_max)
 
 
 def encode_batches(

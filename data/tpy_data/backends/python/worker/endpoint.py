@@ -49,7 +49,7 @@ class Endpoint:
     ) -> memoryview | None:
         """Send a frame, as `Channel.send`. Raises Closed."""
         memory = b""
-        if loan is not None or self._borrower.released or self._lender.dropped:
+        if loan is not None or self.has_note:
             memory = self._note(loan)
         buffers = encode(kind, stream, header, layout.data, layout.data_bytes, memory)
         size = len(buffers[0]) if len(buffers) == 1 else len(buffers[0]) + layout.data_bytes
@@ -60,6 +60,15 @@ class Endpoint:
                 if self.channel.has_unsent_file:
                     loan.descriptor = -1
                 loan.sent()
+
+    def write_frame(self, frame: bytes, *, wait: bool = True) -> memoryview | None:
+        """Send a whole frame, which has room for no note about memory, as `Channel.send`. Raises Closed."""
+        return self.channel.send([frame], len(frame), wait=wait)
+
+    @property
+    def has_note(self) -> bool:
+        """True if the next message has to say something about memory."""
+        return bool(self._borrower.released or self._lender.dropped)
 
     def lend_memory(self, memory: object) -> int:
         """Keep what the other end is shown until it returns the loan of this number, or is gone."""

@@ -24,6 +24,11 @@ class OutputPlan(msgspec.Struct, frozen=True, kw_only=True):
     choices: Mapping[str, OutputChoice] = msgspec.field(default_factory=dict)
     default: OutputChoice = OutputChoice()
 
+    @property
+    def is_plain(self) -> bool:
+        """True if all outputs are wanted as tensors in JSON."""
+        return self is JSON_PLAN or (self.default == JSON and all(choice == JSON for choice in self.choices.values()))
+
     def choice(self, name: str) -> OutputChoice:
         """The choice for the output `name`."""
         return self.choices.get(name, self.default)

@@ -26,14 +26,18 @@ from tpy.frontends.http.codec.plan import BINARY, BINARY_PLAN, JSON, JSON_PLAN, 
 from tpy.frontends.http.codec.raw import read_raw_input
 from tpy.frontends.http.codec.regions import region_of
 from tpy.frontends.shared_memory import NO_REGIONS, RegionRange, TensorResolver, residency_of
-from tpy.limits import JSON_LISTS_BYTES_MAX, JSON_WHOLE_BYTES_MAX
-from tpy.messages import InferenceRequest, ModelDescription, ParameterValue, TensorDescription
+from tpy.hot.codec import Infer, read_infer
+from tpy.limits import HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX, JSON_LISTS_BYTES_MAX, JSON_WHOLE_BYTES_MAX
+from tpy.messages import InferenceRequest, ModelDescription, ParameterValue, Tensor, TensorDescription
+from tpy.messages.datatypes import BY_WORD
+from tpy.messages.inference import NO_PARAMETERS
 
 _INT32_MAX = 2**31 - 1
 _NO_INPUTS = (
     'expected {"inputs": [{"name": ..., "datatype": ..., "shape": [...], "data": [...]}]} (values by name alone are for the '
     "model's /generate)"
 )
+_DATATYPES = {word.encode(): (kind, kind.number) for word, kind in BY_WORD.items()}
 _NUMBER = re.compile(rb"[ \t]*([+-]?[0-9]+)[ \t]*")
 
 
@@ -91,6 +95,23 @@ def parse_infer(
             received_ns=received_ns,
         )
         return request, BINARY_PLAN
+    if type(body) is bytes and header_length <= HTTP_INLINE_JSON_UNCOUNTED_BYTES_MAX:
+        standard = read_infer(body, header_length, _DATATYPES, Tensor)
+        if standard is not None:
+            return _standard_request(standard, description, version, received_ns, forwarded)
+    return parse_in_python(body, header_length, description, version, received_ns, forwarded, tensors)
+
+
+def parse_in_python(
+    body: bytes | bytearray | memoryview,
+    header_length: int,
+    description: ModelDescription,
+    version: int | None,
+    received_ns: int,
+    forwarded: Mapping[str, ParameterValue] | None,
+    tensors: TensorResolver,
+) -> tuple[InferenceRequest, OutputPlan]:
+    """As `parse_infer`, which it is the specification of, of a request that has JSON."""
     text = body if header_length == len(body) else memoryview(body)[:header_length]
     if _is_mostly_numbers(len(text), description.inputs):
         document = load_with_numbers(text)
@@ -100,6 +121,33 @@ def parse_infer(
             except InvalidArgument:  # what is said of it is to be that which is said of lists
                 pass
     return _read(load_document(text), body, header_length, description, version, received_ns, forwarded, tensors)
+
+
+def _standard_request(
+    standard: Infer[Tensor],
+    description: ModelDescription,
+    version: int | None,
+    received_ns: int,
+    forwarded: Mapping[str, ParameterValue] | None,
+) -> tuple[InferenceRequest, OutputPlan]:
+    """As `_read`, of a document that the native codec has read."""
+    request_id, inputs, outputs, is_binary = standard
+    plan = BINARY_PLAN if is_binary else JSON_PLAN
+    requested: tuple[str, ...] = ()
+    if outputs:
+        requested = tuple([name for name, _ in outputs])
+        choices = {name: BINARY if wants_blob else JSON for name, wants_blob in outputs}
+        plan = OutputPlan(choices=choices, default=plan.default)
+    request = InferenceRequest(
+        model_name=description.name,
+        model_version=version,
+        id=request_id,
+        inputs=inputs,
+        requested_outputs=requested,
+        parameters=dict(forwarded) if forwarded else NO_PARAMETERS,
+        received_ns=received_ns,
+    )
+    return request, plan
 
 
 def _is_mostly_numbers(size: int, inputs: Sequence[TensorDescription]) -> bool:

@@ -16,6 +16,7 @@ from tpy.frontends.binary_tensor import write_binary
 from tpy.frontends.classification import classify
 from tpy.frontends.http.codec.plan import OutputPlan
 from tpy.frontends.missing_outputs import missing_outputs
+from tpy.hot.codec import write_infer
 from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor
 from tpy.messages.inference import parameter_problem
 from tpy.units import KIB
@@ -59,6 +60,15 @@ def encode_infer(response: InferenceResponse, plan: OutputPlan, description: Mod
         missing = missing_outputs(response, plan.choices)
         if missing is not None:
             raise missing
+    if plan.is_plain and not response.parameters:
+        text = write_infer(response.id, response.model_name, response.model_version, response.outputs, _PIECE_ELEMENTS_MAX)
+        if text is not None:
+            return EncodedInfer(parts=[text], json_length=None, content_type=JSON_TYPE, content_length=len(text))
+    return encode_in_python(response, plan, description)
+
+
+def encode_in_python(response: InferenceResponse, plan: OutputPlan, description: ModelDescription) -> EncodedInfer:
+    """As `encode_infer`, which it is the specification of, of a response that has the outputs that were asked for."""
     outputs: list[dict[str, object]] = []
     blobs: list[bytes | memoryview] = []
     in_pieces = False

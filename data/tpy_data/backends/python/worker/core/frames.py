@@ -37,7 +37,7 @@ MEMORY_BYTES_MAX = 1024 * 1024
 DATA_BYTES_MAX = 1024 * 1024
 """Larger data goes to shared memory, so a larger data area is a lie."""
 
-_JOINED_BYTES_MAX = 8 * 1024
+JOINED_BYTES_MAX = 8 * 1024
 """Up to so much data one copy and a plain send are cheaper: 5 us for a tiny frame, where several buffers take 7."""
 
 _SPACES = b" " * ALIGNMENT
@@ -107,7 +107,7 @@ def encode(kind: Kind, stream: int, header: bytes, data: list[Buffer], data_byte
     """The buffers of a frame, to be written one after the other. `data_bytes` is the sum of `data`'s lengths."""
     padding = -(PREFIX_BYTES + len(memory) + len(header)) % ALIGNMENT
     prefix = _PREFIX.pack(MAGIC, kind, VERSION, len(memory), len(header) + padding, data_bytes, stream)
-    if data_bytes <= _JOINED_BYTES_MAX:
+    if data_bytes <= JOINED_BYTES_MAX:
         return [b"".join((prefix, memory, header, _SPACES[:padding], *data))]
     return [b"".join((prefix, memory, header, _SPACES[:padding])), *data]
 

@@ -1,0 +1,1 @@
+"""The native codec against the Python code that is its specification."""

@@ -1,0 +1,41 @@
+"""The targets of the native codec."""
+
+from __future__ import annotations
+
+import re
+
+from fuzz.chance import Chance
+from fuzz.hot import documents, frames
+from fuzz.target import Target
+from tpy.frontends.http.codec import OutputPlan
+from tpy.messages import InferenceRequest
+
+
+def _lenient(body: bytes, header_length: int) -> tuple[InferenceRequest, OutputPlan]:
+    """Wrong on purpose: zeros in front of a number are passed over."""
+    return documents.specified(re.sub(rb"([\[, ])0([0-9])(?=[^\"]*\])", rb"\1 \2", body[:header_length]), header_length)
+
+
+def _canary(chance: Chance) -> int:
+    text = b'{"inputs":[{"name":"A","shape":[1],"datatype":"FP32","data":[%b]}]}' % chance.choice((b"1", b"01", b"0.5"))
+    documents.compare(text, len(text), _lenient)
+    return 1
+
+
+REQUESTS = Target(
+    name="native_requests",
+    invariant=documents.REQUESTS,
+    run=documents.run_requests,
+    smoke_examples=6000,
+    attack=documents.attack,
+)
+RESPONSES = Target(name="native_responses", invariant=documents.RESPONSES, run=documents.run_responses, smoke_examples=4000)
+EXECUTE = Target(name="native_execute", invariant=frames.EXECUTE, run=frames.run_execute, smoke_examples=3000)
+RESULT = Target(name="native_result", invariant=frames.RESULT, run=frames.run_result, smoke_examples=3000)
+CANARY = Target(
+    name="native_requests_canary",
+    invariant="a codec that takes zeros in front of a number is found out",
+    run=_canary,
+    smoke_examples=200,
+    must_fail=True,
+)

@@ -1,0 +1,1201 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# distutils: language = c++
+"""The native codec: the standard form of a JSON request, of its answer, and of the frames of a batch.
+
+Every function returns None for whatever is not in the standard form, and for whatever is wrong: then the Python code, which is
+the specification, reads or writes it, and words the refusal. What is returned equals what that code returns, to the last byte.
+No function keeps anything between calls, and none calls into the server but for the constructors that it is handed.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_GetItem
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from cpython.unicode cimport PyUnicode_DecodeASCII, PyUnicode_DecodeUTF8
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, memcpy, memset
+cimport numpy as cnp
+
+cnp.import_array()
+
+cdef extern from "Python.h":
+    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+
+cdef extern from "<charconv>" namespace "std" nogil:
+    cdef cppclass from_chars_result:
+        const char* ptr
+        bint operator==(from_chars_result)
+    cdef cppclass to_chars_result:
+        char* ptr
+    cdef enum class chars_format:
+        scientific
+    from_chars_result from_chars(const char* first, const char* last, double& value)
+    to_chars_result to_chars(char* first, char* last, double value, chars_format form)
+    to_chars_result to_chars(char* first, char* last, int64_t value)
+    to_chars_result to_chars(char* first, char* last, uint64_t value)
+
+cdef extern from *:
+    """
+    #include <charconv>
+    #include <system_error>
+    #ifndef TPY_CODEC_SOURCE
+    #define TPY_CODEC_SOURCE ""
+    #endif
+    static inline bool tpy_is_fine(std::from_chars_result const& result) { return result.ec == std::errc(); }
+    """
+    bint tpy_is_fine(from_chars_result result) nogil
+    const char* TPY_CODEC_SOURCE
+
+SOURCE = TPY_CODEC_SOURCE.decode()
+"""The digest of the source that this was built from (`build.source_hash`)."""
+
+# Numbers of data types in a model configuration.
+cdef enum:
+    BOOL = 1
+    UINT8 = 2
+    UINT16 = 3
+    UINT32 = 4
+    UINT64 = 5
+    INT8 = 6
+    INT16 = 7
+    INT32 = 8
+    INT64 = 9
+    FP16 = 10
+    FP32 = 11
+    FP64 = 12
+    BYTES = 13
+    BF16 = 14
+
+cdef enum:
+    RANK_MAX = 8
+    DEPTH_MAX = 16
+    OBJECTS_MAX = 64  # inputs or outputs of one request
+    DIGITS_MAX = 19  # as many always fit into 64 bits
+    DOUBLE_CHARACTERS_MAX = 32
+    INTEGER_CHARACTERS_MAX = 24
+    TEXT_BYTES_MAX = 65_536  # one string that is written
+    WRITTEN_BYTES_MAX = 1_048_576  # a whole text: nothing here holds the interpreter for more than a millisecond or two
+
+cdef double SURELY_FP32 = 3.4e38
+"""As `json_data`: numbers below it, and above its negative, are not too large for FP32."""
+
+cdef bint writes_plus = False
+"""`1e+16` and not `1e16`: versions of orjson differ in nothing else."""
+
+cdef double[23] POWERS_OF_TEN
+POWERS_OF_TEN[:] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
+                    1e19, 1e20, 1e21, 1e22]
+
+cdef int[15] NUMPY_TYPES
+NUMPY_TYPES[:] = [-1, cnp.NPY_BOOL, cnp.NPY_UINT8, cnp.NPY_UINT16, cnp.NPY_UINT32, cnp.NPY_UINT64, cnp.NPY_INT8, cnp.NPY_INT16,
+                  cnp.NPY_INT32, cnp.NPY_INT64, cnp.NPY_FLOAT16, cnp.NPY_FLOAT32, cnp.NPY_FLOAT64, cnp.NPY_OBJECT, -1]
+
+cdef int[15] ITEM_SIZES
+ITEM_SIZES[:] = [0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 2]
+
+
+# ---- Reading JSON
+
+cdef struct Cursor:
+    const char* at
+    const char* end
+
+
+cdef struct Text:
+    const char* begin
+    Py_ssize_t size
+
+
+cdef inline void skip_space(Cursor* c) noexcept nogil:
+    while c.at < c.end and (c.at[0] == b' ' or c.at[0] == b'\n' or c.at[0] == b'\t' or c.at[0] == b'\r'):
+        c.at += 1
+
+
+cdef inline bint take(Cursor* c, char wanted) noexcept nogil:
+    """Take this character, and white space before it."""
+    skip_space(c)
+    if c.at < c.end and c.at[0] == wanted:
+        c.at += 1
+        return True
+    return False
+
+
+cdef inline bint take_text(Cursor* c, Text* text) noexcept nogil:
+    """Take a string of ASCII characters without escapes."""
+    cdef unsigned char letter
+    if not take(c, b'"'):
+        return False
+    text.begin = c.at
+    while c.at < c.end:
+        letter = c.at[0]
+        if letter == b'"':
+            text.size = c.at - text.begin
+            c.at += 1
+            return True
+        if letter < 0x20 or letter >= 0x80 or letter == b'\\':
+            return False
+        c.at += 1
+    return False
+
+
+cdef inline bint is_word(Text* text, const char* word, Py_ssize_t size) noexcept nogil:
+    return text.size == size and memcmp(text.begin, word, size) == 0
+
+
+cdef inline object as_str(Text* text):
+    return PyUnicode_DecodeASCII(text.begin, text.size, NULL)
+
+
+cdef bint take_literal(Cursor* c, const char* word, Py_ssize_t size) noexcept nogil:
+    skip_space(c)
+    if c.end - c.at >= size and memcmp(c.at, word, size) == 0:
+        c.at += size
+        return True
+    return False
+
+
+cdef inline bint take_digits(Cursor* c, uint64_t* value, bint* is_negative) noexcept nogil:
+    """Take an integer as JSON has it, of at most DIGITS_MAX digits; not -0."""
+    cdef const char* first
+    skip_space(c)
+    is_negative[0] = c.at < c.end and c.at[0] == b'-'
+    if is_negative[0]:
+        c.at += 1
+    first = c.at
+    value[0] = 0
+    while c.at < c.end and b'0' <= c.at[0] <= b'9':
+        value[0] = value[0] * 10 + <uint64_t>(c.at[0] - 48)
+        c.at += 1
+        if c.at - first > DIGITS_MAX:
+            return False
+    if c.at == first or (first[0] == b'0' and (c.at - first > 1 or is_negative[0])):
+        return False
+    return not (c.at < c.end and (c.at[0] == b'.' or c.at[0] == b'e' or c.at[0] == b'E'))
+
+
+cdef inline bint take_size(Cursor* c, Py_ssize_t* value) noexcept nogil:
+    """Take an integer of 0 to 2**31 - 1."""
+    cdef uint64_t digits
+    cdef bint is_negative
+    if not take_digits(c, &digits, &is_negative) or is_negative or digits > 0x7FFFFFFF:
+        return False
+    value[0] = <Py_ssize_t>digits
+    return True
+
+
+cdef inline bint take_signed(Cursor* c, int64_t* value) noexcept nogil:
+    """Take an integer of -2**63 + 1 to 2**63 - 1."""
+    cdef uint64_t digits
+    cdef bint is_negative
+    if not take_digits(c, &digits, &is_negative) or digits >> 63:
+        return False
+    value[0] = -<int64_t>digits if is_negative else <int64_t>digits
+    return True
+
+
+cdef inline bint take_double(Cursor* c, double* value) noexcept nogil:
+    """Take a number as JSON has it, and round it to the nearest double; not the integer -0, which is 0 to Python."""
+    cdef const char* first
+    cdef const char* begin
+    cdef uint64_t digits = 0
+    cdef int count = 0
+    cdef int exponent = 0
+    cdef int said = 0
+    cdef bint is_negative, is_small, is_integer = True
+    cdef double magnitude
+    skip_space(c)
+    first = c.at
+    is_negative = c.at < c.end and c.at[0] == b'-'
+    if is_negative:
+        c.at += 1
+    begin = c.at
+    while c.at < c.end and b'0' <= c.at[0] <= b'9':
+        if count < DIGITS_MAX:
+            digits = digits * 10 + <uint64_t>(c.at[0] - 48)
+        count += 1
+        c.at += 1
+        if count > 400:
+            return False
+    if c.at == begin or (begin[0] == b'0' and c.at - begin > 1):
+        return False
+    if c.at < c.end and c.at[0] == b'.':
+        is_integer = False
+        c.at += 1
+        begin = c.at
+        while c.at < c.end and b'0' <= c.at[0] <= b'9':
+            if count < DIGITS_MAX:
+                digits = digits * 10 + <uint64_t>(c.at[0] - 48)
+            count += 1
+            exponent -= 1
+            c.at += 1
+            if count > 400:
+                return False
+        if c.at == begin:
+            return False
+    if c.at < c.end and (c.at[0] == b'e' or c.at[0] == b'E'):
+        is_integer = False
+        c.at += 1
+        is_small = c.at < c.end and c.at[0] == b'-'
+        if c.at < c.end and (c.at[0] == b'-' or c.at[0] == b'+'):
+            c.at += 1
+        begin = c.at
+        while c.at < c.end and b'0' <= c.at[0] <= b'9':
+            said = said * 10 + (c.at[0] - 48)
+            c.at += 1
+            if c.at - begin > 4:
+                return False
+        if c.at == begin:
+            return False
+        exponent += -said if is_small else said
+    if is_integer and (count > DIGITS_MAX or (is_negative and digits == 0)):
+        return False
+    if count <= DIGITS_MAX and digits <= (<uint64_t>1 << 53) and -22 <= exponent <= 22:
+        # Both are exact as doubles, so that one operation rounds once.
+        magnitude = <double>digits
+        if exponent < 0:
+            magnitude /= POWERS_OF_TEN[-exponent]
+        else:
+            magnitude *= POWERS_OF_TEN[exponent]
+        value[0] = -magnitude if is_negative else magnitude
+        return True
+    return tpy_is_fine(from_chars(first, c.at, value[0]))
+
+
+cdef inline bint in_bounds(uint64_t digits, bint is_negative, int number) noexcept nogil:
+    """True if an integer is one of the data type."""
+    cdef int bits
+    if number <= UINT64:
+        return not is_negative and (number == UINT64 or digits >> (ITEM_SIZES[number] * 8) == 0)
+    bits = ITEM_SIZES[number] * 8 - 1
+    return digits <= (<uint64_t>1 << bits) - (not is_negative)
+
+
+cdef inline bint take_element(Cursor* c, int number, char* target) except -1:
+    """Take one element of this data type, and put it at `target`."""
+    cdef double real
+    cdef uint64_t digits
+    cdef int64_t value
+    cdef bint is_negative
+    cdef Text text
+    cdef bytes element
+    if number == FP32:
+        if not take_double(c, &real) or not -SURELY_FP32 < real < SURELY_FP32:
+            return False
+        (<float*>target)[0] = <float>real
+    elif number == FP64:
+        if not take_double(c, &real):
+            return False
+        (<double*>target)[0] = real
+    elif number == BOOL:
+        if take_literal(c, b"true", 4):
+            target[0] = 1
+        elif take_literal(c, b"false", 5):
+            target[0] = 0
+        else:
+            return False
+    elif number == BYTES:
+        if not take_bytes(c, &text):
+            return False
+        element = PyBytes_FromStringAndSize(text.begin, text.size)
+        Py_INCREF(element)
+        (<PyObject**>target)[0] = <PyObject*>element
+    else:
+        if not take_digits(c, &digits, &is_negative) or not in_bounds(digits, is_negative, number):
+            return False
+        value = <int64_t>(0 - digits) if is_negative else <int64_t>digits
+        if ITEM_SIZES[number] == 8:
+            (<int64_t*>target)[0] = value
+        elif ITEM_SIZES[number] == 4:
+            (<int32_t*>target)[0] = <int32_t>value
+        elif ITEM_SIZES[number] == 2:
+            (<int16_t*>target)[0] = <int16_t>value
+        else:
+            (<int8_t*>target)[0] = <int8_t>value
+    return True
+
+
+cdef bint take_bytes(Cursor* c, Text* text) except -1:
+    """Take a string without escapes, in UTF-8."""
+    cdef const char* close
+    cdef const char* letter
+    cdef bint is_ascii = True
+    if not take(c, b'"'):
+        return False
+    close = <const char*>memchr(c.at, b'"', c.end - c.at)
+    if close == NULL:
+        return False
+    letter = c.at
+    while letter < close:
+        if <unsigned char>letter[0] < 0x20 or letter[0] == b'\\':
+            return False
+        if <unsigned char>letter[0] >= 0x80:
+            is_ascii = False
+        letter += 1
+    text.begin, text.size = c.at, close - c.at
+    c.at = close + 1
+    if not is_ascii:
+        try:
+            PyUnicode_DecodeUTF8(text.begin, text.size, NULL)
+        except UnicodeDecodeError:
+            return False
+    return True
+
+
+cdef cnp.ndarray new_array(Py_ssize_t* shape, int rank, int number):
+    cdef cnp.npy_intp[RANK_MAX] dims
+    cdef int index
+    for index in range(rank):
+        dims[index] = shape[index]
+    return cnp.PyArray_SimpleNew(rank, dims, NUMPY_TYPES[number])
+
+
+cdef cnp.ndarray take_data(Cursor* c, int number, Py_ssize_t* shape, int rank, Py_ssize_t count):
+    """Take `count` elements, nested or not. None unless it is so many of this data type."""
+    cdef cnp.ndarray array
+    cdef char* target
+    cdef int size = sizeof(void*) if number == BYTES else ITEM_SIZES[number]
+    cdef int depth = 1
+    cdef Py_ssize_t found = 0
+    if number == FP16 or NUMPY_TYPES[number] < 0 or not take(c, b'[') or count > (c.end - c.at) // 2 + 1:  # an element has a character at least, and one behind it
+        return None
+    array = new_array(shape, rank, number)
+    target = <char*>cnp.PyArray_DATA(array)
+    while True:
+        while take(c, b'['):
+            depth += 1
+            if depth > DEPTH_MAX:
+                return None
+        if found == count or not take_element(c, number, target):
+            return None
+        target += size
+        found += 1
+        while take(c, b']'):
+            depth -= 1
+            if depth == 0:
+                return array if found == count else None
+        if not take(c, b','):
+            return None
+
+
+cdef bint take_shape(Cursor* c, Py_ssize_t* shape, int* rank, Py_ssize_t* count) noexcept nogil:
+    """Take a shape of 1 to RANK_MAX dimensions, and of at least one element."""
+    rank[0] = 0
+    count[0] = 1
+    if not take(c, b'['):
+        return False
+    while True:
+        if rank[0] == RANK_MAX or not take_size(c, &shape[rank[0]]) or shape[rank[0]] == 0:
+            return False
+        if count[0] > 0x7FFFFFFF // shape[rank[0]]:
+            return False
+        count[0] *= shape[rank[0]]
+        rank[0] += 1
+        if take(c, b']'):
+            return True
+        if not take(c, b','):
+            return False
+
+
+cdef object take_input(Cursor* c, bytes body, Py_ssize_t* blob_at, dict datatypes, object make_tensor):
+    """Take one object of `inputs`: a tensor, or None. Its data are the last of its members, or in the body from `blob_at` on."""
+    cdef Text member, name, word
+    cdef Py_ssize_t[RANK_MAX] shape
+    cdef int rank = 0
+    cdef int number
+    cdef Py_ssize_t count = 0
+    cdef Py_ssize_t size
+    cdef PyObject* known
+    cdef tuple datatype
+    cdef cnp.ndarray array
+    name.begin = word.begin = NULL
+    if not take(c, b'{'):
+        return None
+    while True:
+        if not take_text(c, &member) or not take(c, b':'):
+            return None
+        if is_word(&member, b"name", 4):
+            if name.begin != NULL or not take_text(c, &name):
+                return None
+        elif is_word(&member, b"datatype", 8):
+            if word.begin != NULL or not take_text(c, &word):
+                return None
+        elif is_word(&member, b"shape", 5):
+            if rank or not take_shape(c, shape, &rank, &count):
+                return None
+        else:
+            break
+        if not take(c, b','):
+            return None
+    if name.begin == NULL or word.begin == NULL or not rank:
+        return None
+    known = PyDict_GetItem(datatypes, PyBytes_FromStringAndSize(word.begin, word.size))
+    if known == NULL:
+        return None
+    datatype = <tuple><object>known
+    number = datatype[1]
+    if is_word(&member, b"data", 4):
+        array = take_data(c, number, shape, rank, count)
+    elif is_word(&member, b"parameters", 10):
+        if not (take(c, b'{') and take_text(c, &member) and is_word(&member, b"binary_data_size", 16) and take(c, b':')):
+            return None
+        if not take_size(c, &size) or not take(c, b'}') or size != count * ITEM_SIZES[number]:
+            return None
+        array = array_in(body, blob_at[0], size, number, shape, rank)
+        blob_at[0] += size
+    else:
+        return None
+    if array is None or not take(c, b'}'):
+        return None
+    return make_tensor(as_str(&name), datatype[0], array)
+
+
+cdef cnp.ndarray array_in(bytes body, Py_ssize_t at, Py_ssize_t size, int number, Py_ssize_t* shape, int rank):
+    """A read-only view of numbers in the body. None for a range that it does not have, and for BOOL, which has bytes to be looked
+    at."""
+    cdef cnp.npy_intp[RANK_MAX] dims
+    cdef cnp.ndarray array
+    cdef int index
+    if number == BOOL or number == BYTES or NUMPY_TYPES[number] < 0 or size > PyBytes_GET_SIZE(body) - at:
+        return None
+    for index in range(rank):
+        dims[index] = shape[index]
+    array = cnp.PyArray_SimpleNewFromData(rank, dims, NUMPY_TYPES[number], PyBytes_AS_STRING(body) + at)
+    cnp.PyArray_CLEARFLAGS(array, cnp.NPY_ARRAY_WRITEABLE)
+    if (<uint64_t>cnp.PyArray_DATA(array)) % ITEM_SIZES[number]:
+        cnp.PyArray_CLEARFLAGS(array, cnp.NPY_ARRAY_ALIGNED)
+    cnp.set_array_base(array, body)
+    return array
+
+
+cdef object take_outputs(Cursor* c):
+    """Take `outputs`: a tuple of (name, True if it is wanted as a blob), or None."""
+    cdef Text member, name
+    cdef list found = []
+    cdef bint is_binary
+    cdef object text
+    if not take(c, b'['):
+        return None
+    while True:
+        is_binary = False
+        if not (take(c, b'{') and take_text(c, &member) and is_word(&member, b"name", 4) and take(c, b':')):
+            return None
+        if not take_text(c, &name):
+            return None
+        if take(c, b','):
+            if not (take_text(c, &member) and is_word(&member, b"parameters", 10) and take(c, b':') and take(c, b'{')):
+                return None
+            if not (take_text(c, &member) and is_word(&member, b"binary_data", 11) and take(c, b':')):
+                return None
+            is_binary = take_literal(c, b"true", 4)
+            if not is_binary and not take_literal(c, b"false", 5):
+                return None
+            if not take(c, b'}'):
+                return None
+        if not take(c, b'}'):
+            return None
+        text = as_str(&name)
+        for other, _ in found:
+            if other == text:
+                return None
+        found.append((text, is_binary))
+        if take(c, b']'):
+            return tuple(found)
+        if len(found) == OBJECTS_MAX or not take(c, b','):
+            return None
+
+
+def read_infer(bytes body not None, Py_ssize_t header_length, dict datatypes not None, make_tensor):
+    """The inference request in `body`, of which the first `header_length` bytes are JSON and the others blobs; None unless it is
+    in the standard form: members `id`, `inputs`, `outputs` and the parameter `binary_data_output`, at most once each; strings
+    without escapes; `data` last in an input.
+
+    Returns (id, tensors, outputs, True if outputs that are not named are blobs); `outputs` is a tuple of (name, True for a
+    blob), empty for all. `datatypes` has (type, number) for each word in bytes; a tensor is `make_tensor(name, type, array)`.
+    """
+    cdef Cursor c
+    cdef Text member, text
+    cdef object identifier = ""
+    cdef object outputs = ()
+    cdef list tensors = None
+    cdef object tensor
+    cdef bint has_id = False, has_outputs = False, has_parameters = False, is_binary = False
+    cdef Py_ssize_t blob_at = header_length
+    if header_length > PyBytes_GET_SIZE(body):
+        return None
+    c.at = PyBytes_AS_STRING(body)
+    c.end = c.at + header_length
+    if not take(&c, b'{'):
+        return None
+    while True:
+        if not take_text(&c, &member) or not take(&c, b':'):
+            return None
+        if is_word(&member, b"inputs", 6):
+            if tensors is not None or not take(&c, b'['):
+                return None
+            tensors = []
+            while True:
+                tensor = take_input(&c, body, &blob_at, datatypes, make_tensor)
+                if tensor is None:
+                    return None
+                for other in tensors:
+                    if other.name == tensor.name:
+                        return None
+                tensors.append(tensor)
+                if take(&c, b']'):
+                    break
+                if len(tensors) == OBJECTS_MAX or not take(&c, b','):
+                    return None
+        elif is_word(&member, b"id", 2):
+            if has_id or not take_text(&c, &text):
+                return None
+            has_id = True
+            identifier = as_str(&text)
+        elif is_word(&member, b"outputs", 7):
+            if has_outputs:
+                return None
+            has_outputs = True
+            outputs = take_outputs(&c)
+            if outputs is None:
+                return None
+        elif is_word(&member, b"parameters", 10):
+            if has_parameters or not take(&c, b'{') or not take_text(&c, &text):
+                return None
+            has_parameters = True
+            if not is_word(&text, b"binary_data_output", 18) or not take(&c, b':'):
+                return None
+            is_binary = take_literal(&c, b"true", 4)
+            if not is_binary and not take_literal(&c, b"false", 5):
+                return None
+            if not take(&c, b'}'):
+                return None
+        else:
+            return None
+        if take(&c, b'}'):
+            break
+        if not take(&c, b','):
+            return None
+    skip_space(&c)
+    if c.at != c.end or tensors is None or blob_at != PyBytes_GET_SIZE(body):
+        return None
+    return identifier, tuple(tensors), outputs, is_binary
+
+
+# ---- Writing
+
+def write_numbers_like(bytes written not None):
+    """Write numbers as `written`, which is what orjson makes of 1e16. Returns False for a form that is not known."""
+    global writes_plus
+    writes_plus = written == b"1e+16"
+    return writes_plus or written == b"1e16"
+
+
+cdef class Buffer:
+    """Memory that grows while a text is written."""
+
+    cdef bytearray memory
+    cdef char* at
+    cdef char* end
+
+    def __cinit__(self):
+        self.memory = bytearray(4096)
+        self.rewind()
+
+    cdef void rewind(self):
+        self.at = <char*>self.memory
+        self.end = self.at + len(self.memory)
+
+    cdef int need(self, Py_ssize_t size) except -1:
+        """Have room for `size` more bytes."""
+        cdef Py_ssize_t used
+        if self.end - self.at < size:
+            used = self.used()
+            self.memory.extend(bytes(max(size, len(self.memory))))
+            self.at = <char*>self.memory + used
+            self.end = <char*>self.memory + len(self.memory)
+        return 0
+
+    cdef inline void put(self, const char* text, Py_ssize_t size) noexcept:
+        """There has to be room for it."""
+        memcpy(self.at, text, size)
+        self.at += size
+
+    cdef inline Py_ssize_t used(self) noexcept:
+        return self.at - <char*>self.memory
+
+    cdef bytes taken(self):
+        return PyBytes_FromStringAndSize(<char*>self.memory, self.used())
+
+
+cdef bint put_text(Buffer out, object text) except -1:
+    """Write a str in quotes. False where a character of it would have to be escaped, or is not ASCII."""
+    cdef Py_ssize_t size
+    cdef const char* begin
+    if type(text) is not str:
+        return False
+    try:
+        begin = PyUnicode_AsUTF8AndSize(text, &size)
+    except UnicodeEncodeError:
+        return False
+    return put_quoted(out, begin, size)
+
+
+cdef bint put_quoted(Buffer out, const char* begin, Py_ssize_t size) except -1:
+    cdef Py_ssize_t index
+    cdef unsigned char letter
+    cdef char* target
+    if size > TEXT_BYTES_MAX or out.used() > WRITTEN_BYTES_MAX:
+        return False
+    out.need(size + 2)
+    target = out.at
+    target[0] = b'"'
+    for index in range(size):
+        letter = begin[index]
+        if letter < 0x20 or letter >= 0x7F or letter == b'"' or letter == b'\\':
+            return False
+        target[index + 1] = letter
+    target[size + 1] = b'"'
+    out.at += size + 2
+    return True
+
+
+cdef inline void put_signed(Buffer out, int64_t value) noexcept:
+    out.at = to_chars(out.at, out.at + INTEGER_CHARACTERS_MAX, value).ptr
+
+
+cdef inline void put_unsigned(Buffer out, uint64_t value) noexcept:
+    out.at = to_chars(out.at, out.at + INTEGER_CHARACTERS_MAX, value).ptr
+
+
+cdef inline bint put_double(Buffer out, double value) noexcept:
+    """Write the shortest digits that are read as this number, in the form of orjson; False for NaN and infinities."""
+    cdef char[DOUBLE_CHARACTERS_MAX] text
+    cdef char[DOUBLE_CHARACTERS_MAX] digits
+    cdef char* at = out.at
+    cdef char* end
+    cdef char* letter
+    cdef int count = 0
+    cdef int exponent = 0
+    cdef int point, index
+    cdef bint is_small
+    cdef int64_t whole
+    if value - value != 0:
+        return False
+    if -1e15 < value < 1e15:
+        whole = <int64_t>value
+        if <double>whole == value and (whole != 0 or 1 / value > 0):
+            out.at = to_chars(at, at + INTEGER_CHARACTERS_MAX, whole).ptr
+            out.put(b".0", 2)
+            return True
+    if value < 0 or 1 / value < 0:
+        at[0] = b'-'
+        at += 1
+        value = -value
+    if value == 0:
+        memcpy(at, b"0.0", 3)
+        out.at = at + 3
+        return True
+    end = to_chars(text, text + DOUBLE_CHARACTERS_MAX, value, chars_format.scientific).ptr
+    letter = text
+    while letter[0] != b'e':
+        if letter[0] != b'.':
+            digits[count] = letter[0]
+            count += 1
+        letter += 1
+    letter += 1
+    is_small = letter[0] == b'-'
+    letter += 1
+    while letter < end:
+        exponent = exponent * 10 + (letter[0] - 48)
+        letter += 1
+    if is_small:
+        exponent = -exponent
+    point = exponent + 1  # digits before the point
+    if count <= point <= 16:
+        memcpy(at, digits, count)
+        memset(at + count, b'0', point - count)
+        at += point
+        at[0], at[1] = b'.', b'0'
+        at += 2
+    elif 0 < point <= 16:
+        memcpy(at, digits, point)
+        at[point] = b'.'
+        memcpy(at + point + 1, digits + point, count - point)
+        at += count + 1
+    elif -5 < point <= 0:
+        at[0], at[1] = b'0', b'.'
+        memset(at + 2, b'0', -point)
+        memcpy(at + 2 - point, digits, count)
+        at += 2 - point + count
+    else:
+        at[0] = digits[0]
+        at += 1
+        if count > 1:
+            at[0] = b'.'
+            memcpy(at + 1, digits + 1, count - 1)
+            at += count
+        at[0] = b'e'
+        if writes_plus and exponent > 0:
+            at += 1
+            at[0] = b'+'
+        at = to_chars(at + 1, at + INTEGER_CHARACTERS_MAX, <int64_t>exponent).ptr
+    out.at = at
+    return True
+
+
+cdef bint put_elements(Buffer out, cnp.ndarray array, int number, Py_ssize_t count) except -1:
+    """Write the elements with commas between them."""
+    cdef const char* source = <const char*>cnp.PyArray_DATA(array)
+    cdef int size = ITEM_SIZES[number]
+    cdef Py_ssize_t index
+    cdef object element
+    if number == FP16:
+        return False
+    if number == BYTES:
+        for index in range(count):
+            if (<PyObject**>source)[index] == NULL:
+                return False
+            element = <object>(<PyObject**>source)[index]
+            if not PyBytes_CheckExact(element):
+                return False
+            if not put_quoted(out, PyBytes_AS_STRING(element), PyBytes_GET_SIZE(element)):
+                return False
+            out.need(1)
+            out.put(b",", 1)
+    else:
+        out.need(count * (DOUBLE_CHARACTERS_MAX + 1))
+        for index in range(count):
+            if number == FP32:
+                if not put_double(out, <double>(<const float*>source)[0]):
+                    return False
+            elif number == FP64:
+                if not put_double(out, (<const double*>source)[0]):
+                    return False
+            elif number == BOOL:
+                if source[0]:
+                    out.put(b"true", 4)
+                else:
+                    out.put(b"false", 5)
+            elif number == UINT8:
+                put_unsigned(out, (<const uint8_t*>source)[0])
+            elif number == UINT16:
+                put_unsigned(out, (<const uint16_t*>source)[0])
+            elif number == UINT32:
+                put_unsigned(out, (<const uint32_t*>source)[0])
+            elif number == UINT64:
+                put_unsigned(out, (<const uint64_t*>source)[0])
+            elif number == INT8:
+                put_signed(out, (<const int8_t*>source)[0])
+            elif number == INT16:
+                put_signed(out, (<const int16_t*>source)[0])
+            elif number == INT32:
+                put_signed(out, (<const int32_t*>source)[0])
+            elif number == INT64:
+                put_signed(out, (<const int64_t*>source)[0])
+            else:
+                return False
+            out.put(b",", 1)
+            source += size
+    if count:
+        out.at -= 1
+    return True
+
+
+cdef inline cnp.ndarray plain_array(object array, int number):
+    """The array if it is of this data type and its elements lie one behind the other, else None."""
+    if type(array) is not cnp.ndarray or not cnp.PyArray_IS_C_CONTIGUOUS(<cnp.ndarray>array):
+        return None
+    if NUMPY_TYPES[number] < 0 or cnp.PyArray_TYPE(<cnp.ndarray>array) != NUMPY_TYPES[number]:
+        return None
+    if not cnp.PyArray_ISNOTSWAPPED(<cnp.ndarray>array) or not cnp.PyArray_ISALIGNED(<cnp.ndarray>array):
+        return None
+    return <cnp.ndarray>array
+
+
+cdef void put_shape(Buffer out, cnp.ndarray array):
+    """There has to be room for it."""
+    cdef int index
+    out.put(b"[", 1)
+    for index in range(cnp.PyArray_NDIM(array)):
+        if index:
+            out.put(b",", 1)
+        put_signed(out, cnp.PyArray_DIM(array, index))
+    out.put(b"]", 1)
+
+
+def write_infer(str identifier not None, str model not None, version, tuple outputs not None, Py_ssize_t elements_max):
+    """The JSON of an answer whose outputs are all in it, without parameters; None unless it has at most `elements_max` elements,
+    of types that JSON has, and texts that need no escapes. `outputs` are Tensors."""
+    cdef Buffer out = Buffer()
+    cdef object tensor, datatype
+    cdef cnp.ndarray array
+    cdef int number
+    cdef Py_ssize_t count
+    cdef bint is_first = True
+    out.need(256)
+    out.put(b"{", 1)
+    if identifier:
+        out.put(b'"id":', 5)
+        if not put_text(out, identifier):
+            return None
+        out.need(256)
+        out.put(b",", 1)
+    out.put(b'"model_name":', 13)
+    if not put_text(out, model):
+        return None
+    out.need(256)
+    out.put(b',"model_version":"', 18)
+    put_signed(out, <int64_t>version)
+    out.put(b'","outputs":[', 13)
+    for tensor in outputs:
+        datatype = tensor.datatype
+        number = datatype.number
+        array = plain_array(tensor.array, number)
+        if array is None or cnp.PyArray_NDIM(array) > RANK_MAX:
+            return None
+        count = cnp.PyArray_SIZE(array)
+        elements_max -= count
+        if elements_max < 0:
+            return None
+        out.need(64)
+        if not is_first:
+            out.put(b",", 1)
+        is_first = False
+        out.put(b'{"name":', 8)
+        if not put_text(out, tensor.name):
+            return None
+        out.need(64)
+        out.put(b',"datatype":', 12)
+        if not put_text(out, datatype._value_):
+            return None
+        out.need(64 + RANK_MAX * INTEGER_CHARACTERS_MAX)
+        out.put(b',"shape":', 9)
+        put_shape(out, array)
+        out.put(b',"data":[', 9)
+        if not put_elements(out, array, number, count):
+            return None
+        out.need(8)
+        out.put(b"]}", 2)
+    out.need(8)
+    out.put(b"]}", 2)
+    return out.taken()
+
+
+# ---- Frames between server and worker
+
+cdef enum:
+    ALIGNMENT = 16
+    PREFIX_BYTES = 24
+
+
+cdef inline void put_u16(Buffer out, uint16_t value) noexcept:
+    memcpy(out.at, &value, 2)  # as the processor has it: little endian, `codec.py` sees to it
+    out.at += 2
+
+
+cdef inline void put_u32(Buffer out, uint32_t value) noexcept:
+    memcpy(out.at, &value, 4)
+    out.at += 4
+
+
+cdef inline void put_u64(Buffer out, uint64_t value) noexcept:
+    memcpy(out.at, &value, 8)
+    out.at += 8
+
+
+cdef bint put_raw(Buffer data, cnp.ndarray array, int number, Py_ssize_t data_max) except -1:
+    """Write the elements in their binary form. False if there is no room for them in `data_max` bytes."""
+    cdef Py_ssize_t size, index
+    cdef const char* source
+    cdef object element
+    cdef Py_ssize_t used = data.used()
+    if number != BYTES:
+        size = cnp.PyArray_NBYTES(array)
+        if used + size > data_max:
+            return False
+        data.need(size)
+        data.put(<const char*>cnp.PyArray_DATA(array), size)
+        return True
+    source = <const char*>cnp.PyArray_DATA(array)
+    for index in range(cnp.PyArray_SIZE(array)):
+        if (<PyObject**>source)[index] == NULL:
+            return False
+        element = <object>(<PyObject**>source)[index]
+        if not PyBytes_CheckExact(element):
+            return False
+        size = PyBytes_GET_SIZE(element)
+        used += size + 4
+        if used > data_max:
+            return False
+        data.need(size + 4)
+        put_u32(data, <uint32_t>size)
+        data.put(PyBytes_AS_STRING(element), size)
+    return True
+
+
+cdef bint put_inputs(Buffer out, Buffer data, dict inputs, Py_ssize_t data_max) except -1:
+    """Write the descriptors of a request's tensors, and their elements into the data area."""
+    cdef object name, tensor
+    cdef cnp.ndarray array
+    cdef int number
+    cdef Py_ssize_t offset, size, padding
+    cdef bint is_first = True
+    out.need(1)
+    out.put(b"[", 1)
+    for name, tensor in inputs.items():
+        number = tensor.datatype.number
+        array = plain_array(tensor.array, number)
+        if array is None or cnp.PyArray_NDIM(array) > RANK_MAX:
+            return False
+        offset = data.used()
+        if not put_raw(data, array, number, data_max):
+            return False
+        size = data.used() - offset
+        padding = -size & (ALIGNMENT - 1)
+        data.need(padding)
+        memset(data.at, 0, padding)
+        data.at += padding
+        out.need(2)
+        if not is_first:
+            out.put(b",", 1)
+        is_first = False
+        out.put(b"[", 1)
+        if not put_text(out, name):
+            return False
+        out.need(128 + RANK_MAX * INTEGER_CHARACTERS_MAX)
+        out.put(b",", 1)
+        put_signed(out, number)
+        out.put(b",", 1)
+        put_shape(out, array)
+        out.put(b",0,", 3)
+        put_signed(out, offset)
+        out.put(b",", 1)
+        put_signed(out, size)
+        out.put(b"]", 1)
+    out.need(1)
+    out.put(b"]", 1)
+    return True
+
+
+cdef bint put_request(Buffer out, Buffer data, object request, Py_ssize_t data_max) except -1:
+    """Write a request that is not part of a sequence, has no parameters, and is not observed."""
+    cdef object wanted, name, inputs
+    cdef bint is_first = True
+    if request.sequence is not None or request.record is not None or request.parameters:
+        return False
+    out.need(1)
+    out.put(b"[", 1)
+    if not put_text(out, request.id):
+        return False
+    out.need(64)
+    out.put(b",0,0,", 5)
+    put_signed(out, <int64_t>request.timeout_us)
+    out.put(b',"",', 4)
+    wanted = request.requested_outputs
+    if wanted:
+        out.put(b"[", 1)
+        for name in <tuple?>wanted:
+            out.need(1)
+            if not is_first:
+                out.put(b",", 1)
+            is_first = False
+            if not put_text(out, name):
+                return False
+        out.need(2)
+        out.put(b"],", 2)
+    else:
+        out.put(b"null,", 5)
+    inputs = request.inputs
+    if type(inputs) is not dict or not put_inputs(out, data, <dict>inputs, data_max):
+        return False
+    out.need(8)
+    out.put(b",0,null]", 8)
+    return True
+
+
+def write_batches(int magic, int kind, int version, uint64_t stream, list batches not None, Py_ssize_t data_max):
+    """The frame of kind EXECUTE of these batches, each a sequence of requests; None unless all tensors are in host memory and
+    have at most `data_max` bytes together, texts need no escapes, and no request has parameters, a sequence or an observer."""
+    cdef Buffer out = Buffer()
+    cdef Buffer data = Buffer()
+    cdef object batch, request
+    cdef bint is_first_batch = True, is_first
+    cdef Py_ssize_t header, padding
+    cdef char* prefix
+    out.at += PREFIX_BYTES
+    out.put(b"[", 1)
+    for batch in batches:
+        out.need(2)
+        if not is_first_batch:
+            out.put(b",", 1)
+        is_first_batch = False
+        out.put(b"[", 1)
+        is_first = True
+        for request in batch:
+            out.need(1)
+            if not is_first:
+                out.put(b",", 1)
+            is_first = False
+            if not put_request(out, data, request, data_max):
+                return None
+        out.need(1)
+        out.put(b"]", 1)
+    out.need(1 + ALIGNMENT)
+    out.put(b"]", 1)
+    header = out.used()
+    padding = -header & (ALIGNMENT - 1)
+    memset(out.at, b' ', padding)
+    out.at += padding
+    header += padding - PREFIX_BYTES
+    padding = data.used()
+    out.need(padding)
+    out.put(<char*>data.memory, padding)
+    prefix = out.at
+    out.at = <char*>out.memory
+    put_u16(out, magic)
+    out.at[0], out.at[1] = kind, version
+    out.at += 2
+    put_u32(out, 0)
+    put_u32(out, <uint32_t>header)
+    put_u32(out, <uint32_t>padding)
+    put_u64(out, stream)
+    out.at = prefix
+    return out.taken()
+
+
+cdef cnp.ndarray take_strings(const char* source, Py_ssize_t size, Py_ssize_t* shape, int rank, Py_ssize_t count):
+    """An array of `count` elements of BYTES in their binary form. None unless they fill `size` bytes."""
+    cdef cnp.ndarray array
+    cdef PyObject** target
+    cdef uint32_t length
+    cdef Py_ssize_t index
+    cdef bytes element
+    if count > size // 4:
+        return None
+    array = new_array(shape, rank, BYTES)
+    target = <PyObject**>cnp.PyArray_DATA(array)
+    for index in range(count):
+        if size < 4:
+            return None
+        memcpy(&length, source, 4)
+        source += 4
+        size -= 4
+        if length > <uint64_t>size:
+            return None
+        element = PyBytes_FromStringAndSize(source, length)
+        Py_INCREF(element)
+        target[index] = <PyObject*>element
+        source += length
+        size -= length
+    return array if size == 0 else None
+
+
+cdef object take_output(Cursor* c, object data, Py_buffer* area, tuple datatypes, object make_tensor, Py_ssize_t* texts_max):
+    """Take a descriptor: the tensor, a view of the data area; or None."""
+    cdef Text name
+    cdef Py_ssize_t[RANK_MAX] shape
+    cdef cnp.npy_intp[RANK_MAX] dims
+    cdef Py_ssize_t number, where, offset, size, count
+    cdef int rank, index
+    cdef cnp.ndarray array
+    if not take(c, b'[') or not take_text(c, &name) or not take(c, b',') or not take_size(c, &number) or not take(c, b','):
+        return None
+    if not take_shape(c, shape, &rank, &count) or not take(c, b',') or not take_size(c, &where) or where != 0:
+        return None
+    if not take(c, b',') or not take_size(c, &offset) or not take(c, b',') or not take_size(c, &size) or not take(c, b']'):
+        return None
+    if number > BYTES or offset % ALIGNMENT or offset + size > area.len or NUMPY_TYPES[number] < 0:
+        return None
+    if number == BYTES:
+        texts_max[0] -= size
+        if texts_max[0] < 0:
+            return None
+        array = take_strings(<const char*>area.buf + offset, size, shape, rank, count)
+        if array is None:
+            return None
+    else:
+        if size != count * ITEM_SIZES[number]:
+            return None
+        for index in range(rank):
+            dims[index] = shape[index]
+        array = cnp.PyArray_SimpleNewFromData(rank, dims, NUMPY_TYPES[number], <char*>area.buf + offset)
+        if area.readonly:
+            cnp.PyArray_CLEARFLAGS(array, cnp.NPY_ARRAY_WRITEABLE)
+        cnp.set_array_base(array, data)
+    return make_tensor(as_str(&name), datatypes[number], array)
+
+
+cdef object take_answer(Cursor* c, object data, Py_buffer* area, tuple datatypes, object make_tensor, Py_ssize_t* texts_max):
+    """Take the answer to a request: its tensors, or None."""
+    cdef Text text
+    cdef int64_t code
+    cdef list outputs = []
+    cdef object tensor
+    if not take(c, b'[') or not take_signed(c, &code) or code != -1 or not take(c, b','):
+        return None
+    if not take_text(c, &text) or text.size or not take(c, b',') or not take_text(c, &text) or text.size:
+        return None
+    if not take(c, b',') or not take(c, b'['):
+        return None
+    if not take(c, b']'):
+        while True:
+            tensor = take_output(c, data, area, datatypes, make_tensor, texts_max)
+            if tensor is None:
+                return None
+            outputs.append(tensor)
+            if take(c, b']'):
+                break
+            if len(outputs) == OBJECTS_MAX or not take(c, b','):
+                return None
+    return outputs if take(c, b']') else None
+
+
+def read_result(header, data, tuple datatypes not None, make_tensor, make_result, Py_ssize_t texts_max):
+    """The times and results in a message of kind RESULT: ((ns, ns, ns), [result, ...]). None unless each request has an answer,
+    without an error or parameters, of tensors in the data area, whose texts have at most `texts_max` bytes together. A tensor is
+    `make_tensor(name, datatypes[number], array)`, a result `make_result(tensors)`."""
+    cdef Py_buffer text
+    cdef Py_buffer area
+    PyObject_GetBuffer(header, &text, PyBUF_SIMPLE)
+    try:
+        PyObject_GetBuffer(data, &area, PyBUF_SIMPLE)
+        try:
+            return take_result(&text, data, &area, datatypes, make_tensor, make_result, texts_max)
+        finally:
+            PyBuffer_Release(&area)
+    finally:
+        PyBuffer_Release(&text)
+
+
+cdef object take_result(
+    Py_buffer* text, object data, Py_buffer* area, tuple datatypes, object make_tensor, object make_result, Py_ssize_t texts_max
+):
+    cdef Cursor c
+    cdef int64_t[3] times
+    cdef int index
+    cdef list results = []
+    cdef object outputs
+    c.at = <const char*>text.buf
+    c.end = c.at + text.len
+    if not take(&c, b'['):
+        return None
+    for index in range(3):
+        if not take(&c, b',' if index else b'[') or not take_signed(&c, &times[index]):
+            return None
+    if not take(&c, b']') or not take(&c, b',') or not take(&c, b'['):
+        return None
+    while True:
+        outputs = take_answer(&c, data, area, datatypes, make_tensor, &texts_max)
+        if outputs is None:
+            return None
+        results.append(make_result(outputs))
+        if take(&c, b']'):
+            break
+        if not take(&c, b','):
+            return None
+    if not take(&c, b']'):
+        return None
+    skip_space(&c)
+    if c.at != c.end:
+        return None
+    return (times[0], times[1], times[2]), results

@@ -1,0 +1,88 @@
+"""The native codec's functions, or, where it was not built, is switched off or does not fit, functions that leave all to Python.
+
+`TPY_NATIVE_CODEC=0` switches it off. `tpy doctor` says which form runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import orjson
+
+from tpy.hot.build import source_hash
+
+SWITCH: Final = "TPY_NATIVE_CODEC"
+"""The environment variable that switches the native codec off with the value 0."""
+
+TensorT = TypeVar("TensorT")
+ResultT = TypeVar("ResultT")
+
+Infer = tuple[str, tuple[TensorT, ...], tuple[tuple[str, bool], ...], bool]
+"""An inference request: id, tensors, named outputs with True for those wanted as blobs, and True if all others are."""
+
+Result = tuple[tuple[int, int, int], list[ResultT]]
+"""A message of kind RESULT: when the batch was handed to the model, came back, and was sent, in ns; a result for each request."""
+
+
+def read_infer(
+    body: bytes,
+    header_length: int,
+    datatypes: dict[bytes, tuple[Any, int]],
+    make_tensor: Callable[[str, Any, np.ndarray[Any, Any]], TensorT],
+) -> Infer[TensorT] | None:
+    """None: as for whatever is not in the standard form."""
+    return None
+
+
+def write_infer(identifier: str, model: str, version: int, outputs: tuple[Any, ...], elements_max: int) -> bytes | None:
+    """None: as for whatever is not in the standard form."""
+    return None
+
+
+def write_batches(
+    magic: int, kind: int, version: int, stream: int, batches: list[Sequence[Any]], data_bytes_max: int
+) -> bytes | None:
+    """None: as for whatever is not in the standard form."""
+    return None
+
+
+def read_result(
+    header: memoryview,
+    data: memoryview,
+    datatypes: tuple[Any, ...],
+    make_tensor: Callable[[str, Any, np.ndarray[Any, Any]], Any],
+    make_result: Callable[[list[Any]], ResultT],
+    text_bytes_max: int,
+) -> Result[ResultT] | None:
+    """None: as for whatever is not in the standard form."""
+    return None
+
+
+def load() -> str:
+    """Take the native functions, if they are there and fit. Returns the form that runs."""
+    if os.environ.get(SWITCH, "").strip() == "0":
+        return f"Python: {SWITCH}=0"
+    if sys.byteorder != "little":
+        return "Python: the native codec is for little-endian processors"
+    try:
+        native = importlib.import_module("tpy.hot._codec")
+    except ImportError as error:
+        return f"Python: the native codec is not built, or not for this interpreter ({error})"
+    if source_hash() != native.SOURCE:
+        return "Python: the native codec was built from another source"
+    if not native.write_numbers_like(orjson.dumps(1e16)):
+        return "Python: orjson writes numbers in a form that the native codec does not know"
+    globals().update({name: getattr(native, name) for name in FUNCTIONS})
+    return NATIVE
+
+
+NATIVE: Final = "native"
+FUNCTIONS: Final = ("read_infer", "write_infer", "write_batches", "read_result")
+
+FORM: Final = load()
+"""The form that runs: NATIVE, or `Python: ` and why."""

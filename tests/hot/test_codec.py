@@ -1,0 +1,172 @@
+"""The native codec: which form runs, and what its standard form leaves to Python. That both forms agree is fuzzed (fuzz/hot)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fuzz.chance import Chance
+from fuzz.hot import documents, frames
+from tpy.hot import build, codec
+from tpy.messages import DataType, Tensor
+
+native = pytest.mark.skipif(codec.FORM != codec.NATIVE, reason=f"the codec's form is {codec.FORM}")
+
+TYPES = {kind.value.encode(): (kind, kind.number) for kind in DataType if kind is not DataType.INVALID}
+
+
+def read(text: str) -> object:
+    body = text.encode()
+    return codec.read_infer(body, len(body), TYPES, Tensor)
+
+
+def request(data: str, *, datatype: str = "FP32", shape: str = "[2]", more: str = "") -> str:
+    return f'{{"inputs":[{{"name":"A","shape":{shape},"datatype":"{datatype}","data":{data}}}]{more}}}'
+
+
+def form_of(**environment: str) -> str:
+    """The form that a new interpreter with these variables has."""
+    command = [sys.executable, "-c", "from tpy.hot.codec import FORM; print(FORM)"]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout.strip()
+
+
+def test_the_codec_is_native_where_it_can_be_built() -> None:
+    if os.environ.get(codec.SWITCH) == "0" or build.compiler() is None:
+        pytest.skip("switched off, or no C++ compiler")
+    assert codec.FORM == codec.NATIVE, "build it: python -m tpy.hot.build"
+
+
+def test_a_variable_switches_it_off() -> None:
+    assert form_of(**{codec.SWITCH: "0"}) == f"Python: {codec.SWITCH}=0"
+
+
+@native
+def test_a_build_of_another_source_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "source_hash", lambda: "another")
+    assert codec.load() == "Python: the native codec was built from another source"
+
+
+def test_without_a_compiler_the_build_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(build.NotBuilt, match="no C\\+\\+ compiler"):
+        build.build(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_compiler_that_fails_is_named_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "broken-compiler"
+    script.write_text("#!/bin/sh\necho out of order >&2\nexit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+    with pytest.raises(build.NotBuilt, match="broken-compiler failed: out of order"):
+        build.build(tmp_path)
+
+
+@native
+@pytest.mark.parametrize(
+    ("text", "elements"),
+    [
+        (request("[1,2.5]"), [1.0, 2.5]),
+        (request(" [ [ 1 ] , [ -2e3 ] ] ", shape="[2,1]"), [[1.0], [-2000.0]]),
+        (request('["a","\u00e4"]', datatype="BYTES"), [b"a", "\u00e4".encode()]),
+        (request("[true,false]", datatype="BOOL"), [True, False]),
+        (request("[18446744073709551615,0]", datatype="UINT64"), None),
+        (request("[9223372036854775807,-9223372036854775807]", datatype="INT64"), [2**63 - 1, -(2**63) + 1]),
+    ],
+)
+def test_the_standard_form_is_read(text: str, elements: list[object] | None) -> None:
+    found = read(text)
+    if elements is None:
+        assert found is None  # 20 digits are left to Python
+    else:
+        assert isinstance(found, tuple)
+        assert found[1][0].array.tolist() == elements
+
+
+@native
+@pytest.mark.parametrize(
+    "text",
+    [
+        request("[01,2]"),
+        request("[1 2]"),
+        request("[1,,2]"),
+        request("[1,2,]"),
+        request("[1,2,3]"),
+        request("[1]"),
+        request("[1.,2]"),
+        request("[.5,2]"),
+        request("[-0,2]"),
+        request("[1e400,2]"),
+        request("[3.5e38,2]"),
+        request("[NaN,2]"),
+        request("[1,2]", shape="[2.0]"),
+        request("[1,2]", shape="[02]"),
+        request("[1,2]", shape="[-2]"),
+        request("[1,2]", shape="[4294967298]"),
+        request("[256,2]", datatype="UINT8"),
+        request("[-129,2]", datatype="INT8"),
+        request("[1.0,2]", datatype="INT32"),
+        request("[1,2]", datatype="FP16"),
+        request("[1,2]", datatype="BYTES"),
+        request('["a","b\\u0041"]', datatype="BYTES"),
+        request("[1,2]", more=',"id":"a","id":"b"'),
+        request("[1,2]", more=',"priority":1'),
+        request("[1,2]") + "x",
+        request("[1,2]")[:-1],
+        request("[" * 40 + "1,2" + "]" * 40),
+        "[]",
+        "{}",
+        "",
+        "null",
+    ],
+)
+def test_all_else_is_left_to_python(text: str) -> None:
+    assert read(text) is None
+
+
+@native
+def test_text_that_is_no_utf8_is_left_to_python() -> None:
+    body = request('["a","\u00e4"]', datatype="BYTES").encode().replace("\u00e4".encode(), b"\xc3(")
+    assert codec.read_infer(body, len(body), TYPES, Tensor) is None
+    name = request("[1,2]").encode().replace(b'"A"', b'"\xff"')
+    assert codec.read_infer(name, len(name), TYPES, Tensor) is None
+
+
+@native
+def test_nothing_is_allocated_for_a_shape_that_the_data_do_not_fill() -> None:
+    assert read(request("[1]", shape="[2000000000]")) is None
+
+
+@native
+def test_long_texts_are_left_to_python_which_writes_them_in_pieces() -> None:
+    long = (Tensor("A", DataType.BYTES, np.array([b"x" * 70_000], object)),)
+    many = (Tensor("A", DataType.BYTES, np.array([b"x" * 60_000] * 20, object)),)
+    assert codec.write_infer("", "m", 1, long, 16_384) is None
+    assert codec.write_infer("", "m", 1, many, 16_384) is None
+    assert codec.write_infer("", "m", 1, (Tensor("A", DataType.FP32, np.zeros(20_000, np.float32)),), 16_384) is None
+
+
+@native
+def test_views_of_a_body_keep_it_alive_and_are_read_only() -> None:
+    head = b'{"inputs":[{"name":"A","shape":[2],"datatype":"FP32","parameters":{"binary_data_size":8}}]}'
+    body = head + np.array([1, 2], np.float32).tobytes()
+    found = codec.read_infer(body, len(head), TYPES, Tensor)
+    assert found is not None
+    (tensor,) = found[1]
+    del body, found
+    assert tensor.array.tolist() == [1.0, 2.0]
+    assert not tensor.array.flags.writeable
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_both_forms_agree(seed: int) -> None:
+    assert documents.run_requests(Chance(seed)) == 3  # bodies
+    assert documents.run_responses(Chance(seed)) == 1
+    assert frames.run_execute(Chance(seed)) <= 1
+    assert frames.run_result(Chance(seed)) == 3
