@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from . import faults, messages, repositories, workers
+from . import faults, messages, outages, repositories, workers
 from .arena import Outcome
 
 _STARTS_MS = 250.0
@@ -50,6 +50,10 @@ ATTACKS = (
     Attack("worker-idle-kill-decoupled", partial(workers.kill_idle, model="count", instances=1), live_ms_max=_STARTS_MS),
     Attack("worker-forks", partial(workers.fork_in_execute, requests=1600), live_ms_max=_STARTS_MS),
     Attack("worker-stopped-at-shutdown", workers.stopped_at_shutdown),
+    Attack("log-unread", partial(outages.unread_log, flag="--log-file"), quick=True),
+    Attack("access-log-unread", partial(outages.unread_log, flag="--access-log")),
+    Attack("worker-kills", partial(outages.killed_workers, frontends=0), quick=True, live_ms_max=_STARTS_MS),
+    Attack("worker-kills-frontends", partial(outages.killed_workers, frontends=2), live_ms_max=_STARTS_MS),
     Attack("folder-nested", partial(repositories.hostile_folder, kind="nested")),
     Attack("folder-link-bomb", partial(repositories.hostile_folder, kind="link_bomb"), quick=True),
     Attack("folder-proc-link", partial(repositories.hostile_folder, kind="proc_link")),

@@ -27,7 +27,7 @@ from tpy.refusals import Refusals
 from tpy.telemetry.cache import cache_families
 from tpy.telemetry.exposition import MeasuredFamily, MetricKind, Sample, openmetrics_page, text_page
 from tpy.telemetry.host import SERVER_FAMILIES, HostSampler, pinned_pool_families
-from tpy.telemetry.metrics import LATENCY_FAMILIES, refused_family, render
+from tpy.telemetry.metrics import LATENCY_FAMILIES, dropped_lines_family, refused_family, render
 from tpy.telemetry.repositories import RepositoryUse, repository_families
 
 EXEMPLAR = Exemplar("4bf92f3577b34da6a3ce929d0e0e4736", 0.75, 1_763_850_000_125)
@@ -72,6 +72,7 @@ def page(*, openmetrics: bool) -> str:
         *pinned_pool_families(1, 0),
         *repository_families([RepositoryUse("s3://bucket/a", True, 1, 2, 3)], 9),
         refused_family(Refusals().counts),
+        dropped_lines_family({"server": 0}),
     ]
     return render([MODEL], host, caching=True, openmetrics=openmetrics).decode()
 

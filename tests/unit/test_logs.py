@@ -33,34 +33,39 @@ def controller(stream: io.StringIO) -> Iterator[LogController]:
     controller.remove()
 
 
+def written(controller: LogController, stream: io.StringIO) -> str:
+    controller.flush()
+    return stream.getvalue()
+
+
 def test_default_format_is_tritons(controller: LogController, stream: io.StringIO) -> None:
     LOG.warning("model loaded", extra={"context": {"model": "m", "version": 1}})
-    line = stream.getvalue()
+    line = written(controller, stream)
     assert re.fullmatch(r'W\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ test_logs\.py:\d+\] "model loaded model=m version=1"\n', line)
 
 
 @pytest.mark.parametrize("name", ["tpy_control.plane", "tpy_data.engine"])
 def test_every_package_of_ours_is_heard(controller: LogController, stream: io.StringIO, name: str) -> None:
     logging.getLogger(name).info("loaded")
-    assert stream.getvalue().endswith('"loaded"\n')
+    assert written(controller, stream).endswith('"loaded"\n')
 
 
 def test_iso8601_format(controller: LogController, stream: io.StringIO) -> None:
     controller.update(msgspec.structs.replace(controller.settings, log_format="ISO8601"))
     LOG.error("x")
-    assert re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ E \d+ test_logs\.py:\d+\] "x"\n', stream.getvalue())
+    assert re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ E \d+ test_logs\.py:\d+\] "x"\n', written(controller, stream))
 
 
 def test_json_format(controller: LogController, stream: io.StringIO) -> None:
     controller.update(msgspec.structs.replace(controller.settings, log_format="json"))
     LOG.info("hello", extra={"context": {"id": 7}})
-    entry = json.loads(stream.getvalue())
+    entry = json.loads(written(controller, stream))
     assert (entry["level"], entry["message"], entry["context"]) == ("info", "hello", {"id": "7"})
 
 
 def test_text_from_outside_cannot_forge_a_value(controller: LogController, stream: io.StringIO) -> None:
     LOG.info("bad", extra={"context": {"id": '7 status=OK "x" \\', "status": "Internal"}})
-    message = json.loads(stream.getvalue().partition("] ")[2])
+    message = json.loads(written(controller, stream).partition("] ")[2])
     assert message == 'bad id="7 status=OK \\"x\\" \\\\" status=Internal'
 
 
@@ -68,7 +73,7 @@ def test_text_from_outside_cannot_forge_a_value(controller: LogController, strea
 def test_text_from_outside_cannot_forge_a_line(controller: LogController, stream: io.StringIO, log_format: str) -> None:
     controller.update(msgspec.structs.replace(controller.settings, log_format=log_format))
     LOG.info("bad", extra={"context": {"name": 'x"\nE1121 00:00:00.000000 1 forged.py:1] "y\r\x1b[31m\x85\x9b31m\u2028\ud800ü☃'}})
-    text = stream.getvalue()
+    text = written(controller, stream)
     assert len(text.splitlines()) == 1
     assert text.removesuffix("\n").isprintable()
     assert "ü☃" in text
@@ -78,7 +83,7 @@ def test_plain_format_is_for_people(controller: LogController, stream: io.String
     controller.update(msgspec.structs.replace(controller.settings, log_format="plain"))
     LOG.info("loading: %(model)s", {"model": "iris"})
     LOG.error('execute failed: "x"\nTraceback:\n  File "model.py", line 3', extra={"context": {"model": "iris"}})
-    lines = stream.getvalue().splitlines()
+    lines = written(controller, stream).splitlines()
     assert [re.sub(r"^\d\d:\d\d:\d\d", "00:00:00", line) for line in lines] == [
         "00:00:00 info    loading: iris",
         '00:00:00 ERROR   execute failed: "x"',
@@ -90,7 +95,7 @@ def test_plain_format_is_for_people(controller: LogController, stream: io.String
 def test_text_from_outside_cannot_forge_a_plain_line(controller: LogController, stream: io.StringIO) -> None:
     controller.update(msgspec.structs.replace(controller.settings, log_format="plain"))
     LOG.info("bad", extra={"context": {"name": "x\n00:00:00 ERROR   y\r00:00:00 ERROR z\u202800:00:00\x1b[31m\x9b\ud800"}})
-    first, *others = stream.getvalue().splitlines()
+    first, *others = written(controller, stream).splitlines()
     assert first.endswith('bad name="x')
     assert len(others) == 3
     assert all(line.startswith("        | ") and line.isprintable() for line in others)
@@ -102,7 +107,7 @@ def test_levels_are_switched_one_by_one(controller: LogController, stream: io.St
     LOG.warning("shown")
     LOG.debug("verbose two", extra={"verbose": 2})
     LOG.debug("verbose three", extra={"verbose": 3})
-    text = stream.getvalue()
+    text = written(controller, stream)
     assert "hidden" not in text
     assert "shown" in text
     assert "verbose two" in text

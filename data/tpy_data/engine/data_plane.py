@@ -52,7 +52,7 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`load_threads_max` is --model-load-thread-count, `exit_timeout_ns` --exit-timeout-secs: how long stopping may take, from
     draining to the last unload. `load_retries` is --model-load-retry-count. `server_id` is --id. Without `cache` no
     answers are kept, without `rate_limit` nothing is. `request_timeout` is --request-timeout, `latencies` are the distributions
-    that --metrics-config asks for. `start_delay` is for tests."""
+    that --metrics-config asks for, `restart_wait_s` is --instance-restart-wait. `start_delay` is for tests."""
 
     load_threads_max: int = 4
     load_retries: int = 0
@@ -65,6 +65,7 @@ class DataPlaneOptions(msgspec.Struct, frozen=True, kw_only=True):
     start_delay: StartDelay = NO_START_DELAY
     request_timeout: RequestTimeout = RequestTimeout.QUEUE
     latencies: LatencyOptions = LatencyOptions()
+    restart_wait_s: float = 0.0
 
 
 class DataPlane:
@@ -228,6 +229,7 @@ async def open_data_plane(
         cache=open_cache(options.cache, executor, clock, metrics),
         limiter=None if options.rate_limit is None else RateLimiter(options.rate_limit),
         latencies=options.latencies,
+        restart_wait_s=options.restart_wait_s,
     )
     reconciler = Reconciler(store, shared)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import trio
 
@@ -15,7 +15,7 @@ from tpy.telemetry.cache import cache_families
 from tpy.telemetry.exposition import MeasuredFamily
 from tpy.telemetry.gpus import GpuSampler
 from tpy.telemetry.host import HostSampler, pinned_pool_families
-from tpy.telemetry.metrics import refused_family, render
+from tpy.telemetry.metrics import dropped_lines_family, refused_family, render
 from tpy_data.engine import DataPlane
 from tpy_data.gpus import NO_GPUS, GpuInventory
 
@@ -31,12 +31,14 @@ class MetricsPage:
         devices: Devices = NO_DEVICES,
         repositories: Callable[[], Sequence[MeasuredFamily]] = tuple,
         refusals: Refusals | None = None,
+        dropped_lines: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
-        """`repositories` gives the metrics of the model repositories."""
+        """`repositories` gives the metrics of the model repositories, `dropped_lines` how many lines each log lost."""
         self._options = options
         self._data = data
         self._repositories = repositories
         self._refusals = refusals or Refusals()
+        self._dropped_lines = dropped_lines
         self._sampler = HostSampler()
         self._pinned = devices.pinned
         self._gpus = GpuSampler([gpu.uuid for gpu in gpus.gpus if gpu.uuid])
@@ -72,6 +74,7 @@ class MetricsPage:
             *pinned_pool_families(self._pinned.total_bytes, self._pinned.used_bytes),
             *self._repositories(),
             refused_family(self._refusals.counts),
+            dropped_lines_family(self._dropped_lines()),
         ]
         models = self._data.statistics(with_latencies=True)
         return await run_in_thread(self._write, models, host, openmetrics, limiter=self._threads)

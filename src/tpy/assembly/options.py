@@ -72,6 +72,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     rate_limit: Supply | None = None
     start_delay: StartDelay = NO_START_DELAY
     request_timeout: RequestTimeout = RequestTimeout.QUEUE
+    instance_restart_wait_s: float = 5.0
     log: LogSettings = LogSettings()
     access_log: AccessLogOptions = AccessLogOptions()
     trace: TraceOptions = TraceOptions()

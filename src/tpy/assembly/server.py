@@ -42,7 +42,7 @@ from tpy.regions import RegionRegistry
 from tpy.services import Services
 from tpy.shared_loop import SharedLoop
 from tpy.state import ModelStateStore
-from tpy.telemetry.access_log import access_log
+from tpy.telemetry.access_log import AccessLog, access_log
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.telemetry.logs import LogController
 from tpy.telemetry.traces.tracer import tracing
@@ -135,7 +135,8 @@ async def run_server(
                 async with opened as data:
                     data.use_repository(control)
                     refusals = Refusals()
-                    metrics = MetricsPage(options, data, gpus, devices, control.metrics, refusals)
+                    lost_lines = partial(_dropped_lines, logs, log_of_requests)
+                    metrics = MetricsPage(options, data, gpus, devices, control.metrics, refusals, lost_lines)
                     if not control.server_live():
                         data.refuse_everything()
                     services = Services(
@@ -187,6 +188,10 @@ async def run_server(
         _log.error("Exit timeout expired. Exiting immediately.")
         return Outcome.FAILED
     return outcome
+
+
+def _dropped_lines(logs: LogController, log_of_requests: AccessLog | None) -> dict[str, int]:
+    return {"server": logs.dropped, "access": 0 if log_of_requests is None else log_of_requests.dropped}
 
 
 @asynccontextmanager
@@ -306,6 +311,7 @@ def _open_data_plane(
         rate_limit=options.rate_limit,
         start_delay=options.start_delay,
         request_timeout=options.request_timeout,
+        restart_wait_s=options.instance_restart_wait_s,
         latencies=options.metrics.latencies,
     )
     return open_data_plane(

@@ -287,6 +287,15 @@ FLAGS: tuple[Flag, ...] = (
         "request, wherever that is. Of one model: its parameter TPY_REQUEST_TIMEOUT.",
         choices=("queue", "enforce"),
     ),
+    _flag(
+        "Requests",
+        "instance-restart-wait",
+        5,
+        "Seconds for which requests wait when a model's only instance has failed and is started again, an addition of tpy. 0: "
+        "they are refused at once.",
+        minimum=0,
+        maximum=3600,
+    ),
     # Memory and devices
     _flag(
         "Memory",

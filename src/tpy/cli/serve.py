@@ -21,6 +21,7 @@ from tpy.errors import TpyError
 from tpy.regions import maps
 from tpy.reloading import reloaded
 from tpy.scratch import remove_abandoned
+from tpy.telemetry.log_writer import write_at_once
 from tpy.telemetry.logs import LogController
 from tpy_data.engine.loading.placing import Machine
 from tpy_data.gpus import GpuInventory, discover
@@ -116,8 +117,7 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
 
 
 def _announce(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # nobody reads standard error any more: no reason not to serve
-        print(text, file=sys.stderr, flush=True)
+    write_at_once(sys.stderr, f"{text}\n")  # nobody reads standard error any more: no reason not to serve
 
 
 def _complain(message: str, *, log_file: bool = False) -> int:

@@ -91,6 +91,7 @@ class _Values(msgspec.Struct, frozen=True, kw_only=True):
     cache_directory: str
     response_cache_byte_size: int
     request_timeout: str
+    instance_restart_wait: int
     rate_limit: str
     rate_limit_resource: tuple[str, ...]
     host_policy: tuple[str, ...]
@@ -129,6 +130,7 @@ def server_options(
         cache=cache_options(v.cache_config, v.response_cache_byte_size, environment, v.cache_directory),
         rate_limit=rate_limit_supply(v.rate_limit, v.rate_limit_resource),
         request_timeout=RequestTimeout(v.request_timeout),
+        instance_restart_wait_s=float(v.instance_restart_wait),
         log=LogSettings(
             log_file=v.log_file,
             log_info=v.log_info,

@@ -11,6 +11,7 @@ from tpy.limits.explanation import *  # noqa: F403
 from tpy.limits.grpc import *  # noqa: F403
 from tpy.limits.http import *  # noqa: F403
 from tpy.limits.loading import *  # noqa: F403
+from tpy.limits.logs import *  # noqa: F403
 from tpy.limits.metrics import *  # noqa: F403
 from tpy.limits.openai import *  # noqa: F403
 from tpy.limits.page import *  # noqa: F403

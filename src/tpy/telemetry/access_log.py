@@ -22,7 +22,8 @@ from tpy.errors import InvalidArgument
 from tpy.messages.records import RequestRecord
 from tpy.observers import RequestObserver
 from tpy.reloading import reloaded
-from tpy.telemetry.logs import escape, one_line, open_handler
+from tpy.telemetry.log_writer import LogFile, LogStream, LogWriter
+from tpy.telemetry.logs import dropped, escape, one_line
 from tpy.units import NS_PER_MS, NS_PER_US
 
 _log = logging.getLogger(__name__)
@@ -67,6 +68,11 @@ class AccessLog(RequestObserver):
         self._slow_ns = options.slow_ms * NS_PER_MS
         self._count = 0
 
+    @property
+    def dropped(self) -> int:
+        """The number of lines that could not be written in time."""
+        return 0 if self._lines is None else self._lines.dropped
+
     def finished(self, record: RequestRecord) -> None:
         """Write its line, and the warning."""
         if record.parent is not None or record.protocol == "call":
@@ -85,23 +91,29 @@ class _Lines:
 
     def __init__(self, file: str) -> None:
         self._file = file
-        self._handler = self._open()
+        self._writer = LogWriter(self._open(may_wait=True), on_recovered=dropped("access"))
+
+    @property
+    def dropped(self) -> int:
+        return self._writer.dropped
 
     def write(self, line: str) -> None:
-        self._handler.handle(logging.LogRecord("tpy.access", logging.INFO, "", 0, "%s", (line,), None))
+        self._writer.write(line + "\n")
 
     def reopen(self) -> None:
         """Whoever rotates logs has renamed the file. Raises InvalidArgument when it cannot be; the old one stays in use then."""
-        if self._file != STANDARD_OUTPUT:
-            former, self._handler = self._handler, self._open()
-            former.close()
+        opened = self._open(may_wait=False)
+        if isinstance(opened, LogFile):
+            self._writer.switch(opened)
 
     def close(self) -> None:
-        self._handler.close()
+        self._writer.close()
 
-    def _open(self) -> logging.Handler:
+    def _open(self, *, may_wait: bool) -> LogFile | LogStream:
+        if self._file == STANDARD_OUTPUT:
+            return LogStream(sys.stdout)
         try:
-            return open_handler("" if self._file == STANDARD_OUTPUT else self._file, sys.stdout)
+            return LogFile(self._file, may_wait=may_wait)
         except OSError as error:
             raise InvalidArgument(f"--access-log: cannot write '{self._file}': {error.strerror}") from None
 

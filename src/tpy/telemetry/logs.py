@@ -12,13 +12,12 @@ Source: Triton's logging extension; line formats from triton_logging. `json` and
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import logging
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from json.encoder import encode_basestring
 from typing import TextIO
 
@@ -27,6 +26,9 @@ from tpy.limits import LOG_TAIL_LINES_MAX
 from tpy.messages import LogSettings
 from tpy.messages.server import LOG_FORMATS
 from tpy.telemetry.log_tail import KeepingFormatter, LogTail
+from tpy.telemetry.log_writer import LogFile, LogStream, LogWriter
+
+_log = logging.getLogger(__name__)
 
 _OURS = ("tpy", "tpy_control", "tpy_data")
 _LIBRARIES = ("hypercorn", "quart")
@@ -147,42 +149,24 @@ class _Filter(logging.Filter):
         return verbose <= self.settings.log_verbose_level
 
 
-class _FileHandler(logging.FileHandler):
-    """A log file. When it cannot be written (a full disk, say) the server goes on, with one line on standard error."""
+class _Handler(logging.Handler):
+    """Formats in the thread that logs, has it written in another."""
 
-    _has_complained = False
+    def __init__(self, writer: LogWriter) -> None:
+        super().__init__()
+        self.writer = writer
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Tell it, instead of a traceback for each record."""
-        error = sys.exc_info()[1]
-        if not isinstance(error, OSError):
-            super().handleError(record)  # a bug
-        elif not self._has_complained:
-            self._has_complained = True
-            with contextlib.suppress(OSError, ValueError):
-                # In one piece: another thread may be writing there.
-                sys.stderr.write(f"tpy: the log file '{self.baseFilename}' cannot be written: {error}\n")
-                sys.stderr.flush()
+    def emit(self, record: logging.LogRecord) -> None:
+        """Have a record written."""
+        try:
+            self.writer.write(self.format(record) + "\n")
+        except Exception:
+            self.handleError(record)  # a bug
 
     def close(self) -> None:
-        """Close the file; what could not be written is lost."""
-        with contextlib.suppress(OSError):
-            super().close()
-
-
-class _StreamHandler(logging.StreamHandler[TextIO]):
-    """Standard error. When nobody reads it any more there is nobody to tell, and the server goes on."""
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Lose the record."""
-        if not isinstance(sys.exc_info()[1], OSError):
-            super().handleError(record)  # a bug
-
-
-def open_handler(file: str, stream: TextIO) -> logging.Handler:
-    """A handler that appends to `file`, or to `stream` for "". When that fails later on, the server goes on. Raises OSError for a
-    file that cannot be opened."""
-    return _FileHandler(file, encoding="utf-8", errors="backslashreplace") if file else _StreamHandler(stream)
+        """Write what waits, for a moment at most."""
+        self.writer.close()
+        super().close()
 
 
 class LogController:
@@ -194,13 +178,19 @@ class LogController:
         self._filter = _Filter()
         self._settings = settings
         self._stream = stream
-        self._handler: logging.Handler = self._open(settings)
+        self._handler = _Handler(LogWriter(self._destination(settings.log_file), on_recovered=dropped("server")))
+        self._handler.addFilter(self._filter)
         self.apply(settings)
 
     @property
     def settings(self) -> LogSettings:
         """The settings in force."""
         return self._settings
+
+    @property
+    def dropped(self) -> int:
+        """The number of lines that could not be written in time."""
+        return self._handler.writer.dropped
 
     @property
     def reaches_terminal(self) -> bool:
@@ -219,14 +209,11 @@ class LogController:
         """Open the log file again, by its name: whoever rotates logs has renamed the old one. Raises OSError when it cannot be;
         the old one stays in use then."""
         if self._settings.log_file:
-            former, self._handler = self._handler, self._open(self._settings)
-            self._handler.setFormatter(KeepingFormatter(_formatter(self._settings.log_format), self.tail))
-            for name in (*_OURS, *_LIBRARIES):
-                logger = logging.getLogger(name)
-                if former in logger.handlers:
-                    logger.addHandler(self._handler)
-                    logger.removeHandler(former)
-            former.close()
+            self._handler.writer.switch(LogFile(self._settings.log_file, may_wait=False))
+
+    def flush(self) -> None:
+        """Return when every line is written that was logged before, or a moment later."""
+        self._handler.writer.flush()
 
     def remove(self) -> None:
         """Detach and close."""
@@ -260,10 +247,19 @@ class LogController:
         for name in (*_OURS, *_LIBRARIES):
             logging.getLogger(name).setLevel(ours if name in _OURS else logging.WARNING)
 
-    def _open(self, settings: LogSettings) -> logging.Handler:
-        handler = open_handler(settings.log_file, self._stream or sys.stderr)
-        handler.addFilter(self._filter)
-        return handler
+    def _destination(self, log_file: str) -> LogFile | LogStream:
+        return LogFile(log_file) if log_file else LogStream(self._stream or sys.stderr)
+
+
+def dropped(name: str) -> Callable[[int], None]:
+    """A function that warns of lines that the log of this name has lost."""
+
+    def warn(lines: int) -> None:
+        _log.warning(
+            "lines were dropped, because they could not be written in time", extra={"context": {"of": name, "lines": lines}}
+        )
+
+    return warn
 
 
 def _formatter(log_format: str) -> logging.Formatter:

@@ -225,6 +225,7 @@ LATENCY_FAMILIES: Mapping[str, tuple[MetricKind, str]] = {
 """The families of `ModelStatistics.latencies`; Triton's texts for those of its own."""
 
 REFUSED = "tpy_requests_refused_total"
+DROPPED_LINES = "tpy_log_lines_dropped_total"
 BATCH_SIZE = "tpy_inference_batch_size"
 _BATCH_SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
 
@@ -279,6 +280,13 @@ def refused_family(counts: Mapping[str, int]) -> MeasuredFamily:
     samples = [Sample({"reason": reason}, count) for reason, count in counts.items()]
     text = "Number of inference requests that a port refused before a model had them"
     return MeasuredFamily(name=REFUSED, kind=MetricKind.COUNTER, help=text, samples=samples)
+
+
+def dropped_lines_family(counts: Mapping[str, int]) -> MeasuredFamily:
+    """The family of lines that a log lost, by the log."""
+    samples = [Sample({"log": log}, count) for log, count in counts.items()]
+    text = "Number of lines that were dropped because they could not be written in time"
+    return MeasuredFamily(name=DROPPED_LINES, kind=MetricKind.COUNTER, help=text, samples=samples)
 
 
 def _batch_sizes(stats: ModelStatistics, labels: Mapping[str, str]) -> Sample:

@@ -74,12 +74,25 @@ def _is_known(model: ModelId, table: ServingTable, snapshot: Snapshot) -> bool:
     return (desired is not None and bool(desired.versions)) or model in snapshot.rejections or table.model(model) is not None
 
 
+def accepting_members(config: ModelConfig, model: ModelId, table: ServingTable, snapshot: Snapshot) -> list[Served]:
+    """The versions that its steps use, if all of them take requests, whether they are ready or not; else none."""
+    steps = () if config.ensemble_scheduling is None else config.ensemble_scheduling.step
+    members = [(step, _identify(step, model, table, snapshot)) for step in steps]
+    found = [None if member is None else _chosen(step, member, table) for step, member in members]
+    accepting = [served for served in found if served is not None and served.accepts]
+    return accepting if len(accepting) == len(found) else []
+
+
 def _served(step: EnsembleStep, member: ModelId, table: ServingTable) -> Served | None:
+    served = _chosen(step, member, table)
+    return served if served is not None and served.ready else None
+
+
+def _chosen(step: EnsembleStep, member: ModelId, table: ServingTable) -> Served | None:
     model = table.model(member)
     if model is None:
         return None
-    served = model.newest if step.model_version == LATEST else model.versions.get(step.model_version)
-    return served if served is not None and served.ready else None
+    return model.newest if step.model_version == LATEST else model.versions.get(step.model_version)
 
 
 def _why_not(ensemble: str, step: EnsembleStep, member: ModelId, table: ServingTable, snapshot: Snapshot) -> Unmet:

@@ -23,7 +23,7 @@ from tpy.messages import ModelState
 from tpy.state import UNLOADED, DesiredModel, ModelStateStore, ObservedKey
 from tpy_data.engine.caching.caching import ensemble_with_cache, forget_ensemble
 from tpy_data.engine.ensembles.ensemble_engine import EnsembleEngine
-from tpy_data.engine.ensembles.ensemble_members import Lack, Unmet, find_members
+from tpy_data.engine.ensembles.ensemble_members import Lack, Unmet, accepting_members, find_members
 from tpy_data.engine.loading.model_files import read_labels
 from tpy_data.engine.requests.statistics import VersionStatistics
 from tpy_data.engine.runtimes.core import Phase
@@ -143,7 +143,7 @@ class EnsembleRuntime(Runtime):
             except InvalidArgument as error:
                 return Unmet(Lack.INVALID, error.message)
         if not self.ready:
-            self.ready = True
+            self.ready, self._is_awaited = True, False
             self._shared.table.refresh(self)
         if not self._has_served:
             self._has_served = True
@@ -181,7 +181,7 @@ class EnsembleRuntime(Runtime):
             nesting=nesting,
         )
         before, self._service, self._copy = self._service, _Service(engine, copy), copy
-        self.ready = True
+        self.ready, self._is_awaited = True, False
         self._start(self._service)
         self._shared.table.switch_in(self)
         if before is not None:
@@ -191,8 +191,10 @@ class EnsembleRuntime(Runtime):
         if unmet.lack is Lack.PENDING and self.phase is Phase.LOADING:
             return
         if unmet.lack is Lack.DOWN and self._service is not None:
-            if self.ready:
-                self.ready = False
+            members = accepting_members(self._model.config, self.id, self._shared.table, self._store.snapshot())
+            awaited = _numbers([served.served_copy for served in members]) == _numbers(self._service.engine.members)
+            if self.ready or awaited is not self._is_awaited:
+                self.ready, self._is_awaited = False, awaited
                 self._shared.table.refresh(self)
             self._move(ModelState.UNAVAILABLE, Unavailable(unmet.message).reason())
             return

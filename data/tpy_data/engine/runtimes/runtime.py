@@ -33,6 +33,9 @@ SUCCESSFULLY_LOADED = "successfully loaded '%(model)s'"
 SUCCESSFULLY_UNLOADED = "successfully unloaded '%(model)s' version %(version)s"
 """Triton's lines of the log: its users look for them."""
 
+REQUESTS_WAIT = "requests wait for an instance"
+"""The remark about a version that is not ready and accepts requests."""
+
 
 class Shared(NamedTuple):
     """The parts of a data plane that all versions share. `loaders` run load and auto-complete, `unloaders` release: apart, so
@@ -53,6 +56,8 @@ class Shared(NamedTuple):
     cache: CacheAccess | None = None
     limiter: RateLimiter | None = None
     latencies: LatencyOptions = LatencyOptions()
+    restart_wait_s: float = 0.0
+    """Time for which requests wait for an instance that is started again when there is no other."""
 
     def latencies_of(self, config: ModelConfig) -> VersionLatencies | None:
         """Those of another version; None where no distributions are kept."""
@@ -68,6 +73,7 @@ class Runtime(ABC):
         self.key = key
         self.phase = Phase.LOADING
         self.ready = False
+        self._is_awaited = False  # an instance, by requests that have not begun
         self.load_duration_ns = 0
         self._model = model
         self._shared = shared
@@ -93,6 +99,11 @@ class Runtime(ABC):
     def version(self) -> Version:
         """The version."""
         return self.key.version
+
+    @property
+    def accepts(self) -> bool:
+        """As `Served.accepts`."""
+        return self.ready or self._is_awaited
 
     @property
     def served_copy(self) -> ServedCopy:
@@ -175,7 +186,7 @@ class Runtime(ABC):
 
     def _retire(self) -> None:
         """Take no new requests."""
-        self.ready = False
+        self.ready = self._is_awaited = False
         self._shared.table.switch_out(self)
 
     def _fall(self, bug: Exception) -> None:
@@ -213,7 +224,7 @@ class Runtime(ABC):
             description=None if copy is None else copy.description,
             applied_error=self._applied_error,
             refused_revision=self._refused_revision,
-            remark=self._remark if state is ModelState.READY else "",
+            remark=self._remark if state is ModelState.READY else REQUESTS_WAIT if self._is_awaited else "",
         )
         if reported != self._reported:
             self._reported = reported

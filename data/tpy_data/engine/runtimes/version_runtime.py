@@ -51,6 +51,8 @@ class VersionRuntime(Runtime):
         self._gate: InstanceGate | None = None
         self._resize_to: DesiredModel | None = None
         self._readiness = ReadinessChecks(self._readiness_checks)
+        self._nursery: trio.Nursery | None = None
+        self._awaiting = trio.CancelScope()
 
     async def check_ready(self) -> bool:
         """As `Served.check_ready`: of all instances that there are."""
@@ -139,6 +141,7 @@ class VersionRuntime(Runtime):
             enforces_timeouts=enforces_timeouts(loaded.config, shared.request_timeout),
         )
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             recipe = InstanceRecipe(
                 loaded.model,
                 loaded.samples,
@@ -272,18 +275,39 @@ class VersionRuntime(Runtime):
     def _on_instances_changed(self) -> bool:
         """READY while one instance is alive; UNAVAILABLE, with the reason, while none is. Whether that or the remark changed."""
         instances = self._instances
+        if instances is not None and (instances.alive() or instances.beyond_help()):
+            self._awaiting.cancel()
         if instances is not None and instances.beyond_help():
-            self.served_copy.engine.refuse_waiting()
+            self._stop_waiting()
         if self.phase is not Phase.SERVING or instances is None:
             return False
         remark, self._remark = self._remark, instances.remark()
         if instances.alive() is not self.ready:
             self.ready = not self.ready
+            self._is_awaited = False
+            if not self.ready and self._shared.restart_wait_s > 0 and self._nursery is not None:
+                self._is_awaited = True
+                self._awaiting = trio.CancelScope()
+                self._nursery.start_soon(self._wait_for_instance, self._awaiting)
             self._shared.table.refresh(self)
         elif remark == self._remark:
             return False
         self._move_serving()
         return True
+
+    async def _wait_for_instance(self, awaiting: trio.CancelScope) -> None:
+        """Have requests wait for the next instance, but not for ever."""
+        with awaiting:
+            await trio.sleep(self._shared.restart_wait_s)
+            self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        """Refuse what waits, and from now on what comes."""
+        if self._is_awaited:
+            self._is_awaited = False
+            self._shared.table.refresh(self)
+            self._move_serving()
+        self.served_copy.engine.refuse_waiting()
 
     def _move_serving(self) -> None:
         """READY, or why not."""

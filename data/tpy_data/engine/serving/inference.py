@@ -64,7 +64,10 @@ class EngineInference:
 
     async def check_ready(self, model_name: str, version: int | None = None) -> bool:
         """True when a version that is served says itself that it is ready. Raises as `resolve`."""
-        return await self._find(model_name, version).check_ready()
+        served = self._find(model_name, version)
+        if not served.ready:
+            raise self._why_not(model_name, version)
+        return await served.check_ready()
 
     def _resolve_for_sequences(self, model_name: str, version: int | None) -> LiveSequencesOnly:
         """A model that only requests of live sequences can use: they go on wherever their sequence is."""
@@ -82,7 +85,7 @@ class EngineInference:
         model = self._table.by_name.get(model_name)
         if model is not None:
             served = model.newest if version is None else model.versions.get(version)
-            if served is not None and served.ready:
+            if served is not None and served.accepts:
                 return served
         raise self._why_not(model_name, version)
 

@@ -25,6 +25,11 @@ class Served(Protocol):
         ...
 
     @property
+    def accepts(self) -> bool:
+        """True while it takes requests: when it is ready, and while a failed instance is awaited."""
+        ...
+
+    @property
     def served_copy(self) -> ServedCopy:
         """The copy that requests get while this is so: an ensemble gets another one when its members change."""
         ...
@@ -61,17 +66,19 @@ class ServedKey(NamedTuple):
 
 
 class ServedModel:
-    """The versions of a model that are switched in; `newest` is what a request without version gets. `resolved` has what requests
-    get that ask for a version, or for None, as far as it is ready. Immutable: a change makes a new one, so that a switch is one
-    assignment."""
+    """The versions of a model that are switched in; `newest` is what a request without version gets: one that is ready, if there
+    is any. `resolved` has what requests get that ask for a version, or for None, as far as it accepts them. Immutable: a change
+    makes a new one, so that a switch is one assignment."""
 
     __slots__ = ("newest", "resolved", "versions")
 
     def __init__(self, versions: Mapping[int, Served]) -> None:
         self.versions = dict(sorted(versions.items()))
         ready = [served for served in self.versions.values() if served.ready]
-        self.newest: Served | None = ready[-1] if ready else None
-        self.resolved: dict[int | None, ServedCopy] = {served.version: served.served_copy for served in ready}
+        accepting = [served for served in self.versions.values() if served.accepts]
+        usable = ready or accepting
+        self.newest: Served | None = usable[-1] if usable else None
+        self.resolved: dict[int | None, ServedCopy] = {served.version: served.served_copy for served in accepting}
         if self.newest is not None:
             self.resolved[None] = self.newest.served_copy
 
@@ -124,7 +131,7 @@ class ServingTable:
             self._set(served.id, versions)
 
     def refresh(self, served: Served) -> None:
-        """`served.ready` has changed."""
+        """`served.ready` or `served.accepts` has changed."""
         if served.id in self._by_id:
             self._set(served.id, self._versions(served.id))
 
