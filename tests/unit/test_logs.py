@@ -114,6 +114,16 @@ def test_levels_are_switched_one_by_one(controller: LogController, stream: io.St
     assert "verbose three" not in text
 
 
+def test_announcements_are_in_the_order_of_the_log(controller: LogController, stream: io.StringIO) -> None:
+    LOG.error("the reason")
+    controller.announce("error: creating server")
+    LOG.info("stopping")
+    reason, announced, stopping = written(controller, stream).splitlines()
+    assert reason.endswith('"the reason"')
+    assert announced == "error: creating server"
+    assert stopping.endswith('"stopping"')
+
+
 def test_a_full_disk_is_reported_once_and_stops_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     controller = LogController(LogSettings(log_file="/dev/full"))
     controller.install()

@@ -43,7 +43,8 @@ def serve(options: ServerOptions) -> int:
     try:
         logs = LogController(options.log)
     except OSError as error:
-        return _complain(f"--log-file: cannot write '{options.log.log_file}': {error.strerror}")
+        write_at_once(sys.stderr, f"tpy: error: --log-file: cannot write '{options.log.log_file}': {error.strerror}\n")
+        return 1
     logs.install()
     try:
         with maps.guarded() if options.allow_client_shm else contextlib.nullcontext(), reloaded(logs.reopen):
@@ -56,9 +57,9 @@ def serve(options: ServerOptions) -> int:
         errors = list(_leaves(group))
         if not all(isinstance(error, TpyError) for error in errors):
             raise
-        return _complain("; ".join(str(error) for error in errors), log_file=bool(options.log.log_file))
+        return _complain("; ".join(str(error) for error in errors), logs)
     except TpyError as error:
-        return _complain(str(error), log_file=bool(options.log.log_file))
+        return _complain(str(error), logs)
     finally:
         logs.remove()
 
@@ -68,7 +69,7 @@ async def _serve(options: ServerOptions, logs: LogController, gpus: GpuInventory
     async with trio.open_nursery() as nursery:
         await nursery.start(watch_signals, stop)
         outcome = await run_server(
-            options, logs=logs, announce=_announce, stop=stop, gpus=gpus, devices=devices, task_status=_Ready()
+            options, logs=logs, announce=logs.announce, stop=stop, gpus=gpus, devices=devices, task_status=_Ready()
         )
         nursery.cancel_scope.cancel()
     return outcome.value
@@ -116,12 +117,8 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield error
 
 
-def _announce(text: str) -> None:
-    write_at_once(sys.stderr, f"{text}\n")  # nobody reads standard error any more: no reason not to serve
-
-
-def _complain(message: str, *, log_file: bool = False) -> int:
-    if log_file:
+def _complain(message: str, logs: LogController) -> int:
+    if logs.settings.log_file:
         _log.error("%s", message)
-    _announce(f"tpy: error: {message}")
+    logs.announce(f"tpy: error: {message}")
     return 1

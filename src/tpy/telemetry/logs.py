@@ -26,7 +26,7 @@ from tpy.limits import LOG_TAIL_LINES_MAX
 from tpy.messages import LogSettings
 from tpy.messages.server import LOG_FORMATS
 from tpy.telemetry.log_tail import KeepingFormatter, LogTail
-from tpy.telemetry.log_writer import LogFile, LogStream, LogWriter
+from tpy.telemetry.log_writer import LogFile, LogStream, LogWriter, write_at_once
 
 _log = logging.getLogger(__name__)
 
@@ -210,6 +210,13 @@ class LogController:
         the old one stays in use then."""
         if self._settings.log_file:
             self._handler.writer.switch(LogFile(self._settings.log_file, may_wait=False))
+
+    def announce(self, text: str) -> None:
+        """Write a line to standard error as it is: among those of the log, in their order, where they go there too."""
+        if self._settings.log_file:
+            write_at_once(sys.stderr, f"{text}\n")
+        else:
+            self._handler.writer.write(f"{text}\n")
 
     def flush(self) -> None:
         """Return when every line is written that was logged before, or a moment later."""
