@@ -74,13 +74,13 @@ def run_execute(chance: Chance) -> int:
     number = chance.choice((1, 7, 2**40))
     found = standard_frame(number, batches)
     if found is None:
-        return 0
+        return 1
     layout = Layout()
     header = encode_batches(batches, None, layout, on_device=False)
     expected = b"".join(encode(Kind.EXECUTE, number, header, layout.data, layout.data_bytes))
     if found != expected or layout.placed:
         raise Violation(f"{batches}\n  written as {found!r}\n  Python: {expected!r}")
-    return 1
+    return 2
 
 
 def run_result(chance: Chance, read: Any = standard_result) -> int:

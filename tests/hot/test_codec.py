@@ -168,5 +168,5 @@ def test_views_of_a_body_keep_it_alive_and_are_read_only() -> None:
 def test_both_forms_agree(seed: int) -> None:
     assert documents.run_requests(Chance(seed)) == 3  # bodies
     assert documents.run_responses(Chance(seed)) == 1
-    assert frames.run_execute(Chance(seed)) <= 1
+    assert frames.run_execute(Chance(seed)) in (1, 2)
     assert frames.run_result(Chance(seed)) == 3

@@ -120,7 +120,8 @@ class ProcessChannel:
         """Give the instance what waits, if it is over with what was before."""
         if not self._batches or self._begun or self._has_failed or self._events or self._instance.open_batches:
             return
-        self._turn_to_first()
+        if self._batches[0].tickets[0].sender is not None:
+            self._turn_to_first()
         count = self._instance.begin([ExecutionBatch(batch.tickets, batch.times) for batch in self._batches], self)
         if not count:
             self._fail(InstanceFailure(self._instance.end_reason, begun=False))
@@ -132,8 +133,7 @@ class ProcessChannel:
 
     def _turn_to_first(self) -> None:
         """Responses of a decoupled model are counted from now on."""
-        if self._batches and self._batches[0].tickets[0].sender is not None:
-            self._batches[0].begin(self._clock.now_ns())
+        self._batches[0].begin(self._clock.now_ns())
 
     def _take_events(self) -> None:
         """Take the events that were queued."""
@@ -148,7 +148,7 @@ class ProcessChannel:
             self._finished.append(batch)
             if self._rule.is_due(batch, is_last=not self._begun):
                 self._is_report_due = True
-            if self._begun:
+            if self._begun and self._batches[0].tickets[0].sender is not None:
                 self._turn_to_first()
 
     def _fail(self, failure: InstanceFailure) -> None:

@@ -322,10 +322,16 @@ class VersionEngine:
     def _over(self, slot: InstanceSlot, batches: Sequence[Batch]) -> None:
         """Book these batches and answer their requests."""
         if batches:
-            self._book(slot, [batch for batch in batches if batch.is_executed])
+            executed: list[Batch] = []
+            took_ns: list[int] = []
+            for batch in batches:
+                took_ns.append(batch.took_ns)
+                if batch.is_executed:
+                    executed.append(batch)
+            self._book(slot, executed)
             slot.over += len(batches)
             self._release(slot, len(batches))
-            self._driver.done(slot.number, [batch.took_ns for batch in batches])
+            self._driver.done(slot.number, took_ns)
 
     def _lose(self, slot: InstanceSlot) -> None:
         """The instance has failed. The batches that it did not start wait for another one; those of sequences are lost, because

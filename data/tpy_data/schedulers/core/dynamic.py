@@ -83,7 +83,8 @@ class DynamicCore(PoolCore):
 
         Raises Unavailable when the ticket's level is full, and after `stop`.
         """
-        self._expire(now_ns)
+        if self._deadlines.soonest_ns <= now_ns or self._queue_timeouts.soonest_ns <= now_ns:
+            self._expire(now_ns)
         if self._stopped:
             raise Unavailable(Outcome.STOPPING.value)
         ticket.queued_ns = now_ns
@@ -114,7 +115,8 @@ class DynamicCore(PoolCore):
 
     def done(self, instance: int, now_ns: int, times_ns: Sequence[int] = (0,)) -> None:
         """Batches are over; those of their tickets that have not ended get their answers, now or in their turn."""
-        self._expire(now_ns)
+        if self._deadlines.soonest_ns <= now_ns or self._queue_timeouts.soonest_ns <= now_ns:
+            self._expire(now_ns)
         batches = self._pool.done(instance, len(times_ns))
         tickets = batches[0] if len(batches) == 1 else [ticket for batch in batches for ticket in batch]
         if self._given_back:

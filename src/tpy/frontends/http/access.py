@@ -32,6 +32,8 @@ class HeaderPolicy:
             api: (group.header, group.header.lower().encode(), group.value.encode()) for group in restricted for api in group.apis
         }
         self._forward = HeaderPattern(forward_pattern, flag="http-header-forward-pattern") if forward_pattern else None
+        self.is_open = gate is None and not self._keys and self._forward is None
+        """True if no header of a request matters."""
 
     def require(self, api: str, fields: Mapping[bytes, bytes]) -> None:
         """Raise Forbidden unless a request with these header fields may use `api`."""

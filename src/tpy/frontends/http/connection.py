@@ -111,7 +111,7 @@ class Http1Connection:
 
     def _is_busy(self) -> bool:
         """Returns True if an answer is owed."""
-        return bool(len(self._replies) or self._parser.complete)
+        return bool(self._replies.owed or self._parser.complete)
 
     # Reading
 
@@ -198,9 +198,11 @@ class Http1Connection:
     def _must_wait(self) -> bool:
         """Returns True if enough is in hand: answers that the peer does not take, requests that wait, bytes that they hold."""
         replies, arrived = self._replies, self._parser.complete
-        if replies.blocked or len(replies) + len(arrived) >= limits.HTTP_PIPELINED_REQUESTS_MAX:
+        if replies.blocked or len(replies.owed) + len(arrived) >= limits.HTTP_PIPELINED_REQUESTS_MAX:
             return True
-        held = replies.bytes_held + sum(len(request.body) for request in arrived)
+        held = replies.bytes_held
+        for request in arrived:
+            held += len(request.body)
         return held >= self._options.max_input_size
 
     def _after_bytes(self) -> None:
@@ -214,7 +216,7 @@ class Http1Connection:
 
     def _pay_continue(self) -> None:
         """Ask for the body, unless an interim answer could be taken for one to an earlier request."""
-        if self._owes_continue and not len(self._replies):
+        if self._owes_continue and not self._replies.owed:
             self._owes_continue = False
             if not self._parser.body_received:
                 self._replies.write([CONTINUE])
@@ -230,7 +232,7 @@ class Http1Connection:
     def _set_deadline(self) -> None:
         parser, options = self._parser, self._options
         if parser.phase is Phase.IDLE:
-            if self._is_busy():
+            if self._replies.owed or parser.complete:
                 self._due_s = math.inf
             else:
                 self._arm(trio.current_time() + options.keep_alive_timeout_s)
@@ -263,11 +265,11 @@ class Http1Connection:
         try:
             replies, arrived, endpoint = self._replies, self._parser.complete, self._port.endpoint
             begun = 0
-            while arrived and not self._alone and not replies.closing and len(replies) < limits.HTTP_PIPELINED_REQUESTS_MAX:
+            while arrived and not self._alone and not replies.closing and len(replies.owed) < limits.HTTP_PIPELINED_REQUESTS_MAX:
                 request = arrived[0]
                 inference = None if endpoint is None else match_infer(request)
                 refusal = request.refusal
-                if refusal is None and inference is None and len(replies):
+                if refusal is None and inference is None and replies.owed:
                     break
                 if begun == limits.HTTP_PIPELINED_REQUESTS_MAX:  # answered at once, all of them: others have their turn
                     if not self._takes_up_later:
@@ -311,11 +313,13 @@ class Http1Connection:
     def _infer(self, pending: Pending, request: HttpRequest, endpoint: InferEndpoint, model: str, version: str | None) -> None:
         request.received_ns = endpoint.clock.now_ns()
         request.peer = self._peer
-        request.record = open_record(endpoint.services.observers, request, "http", model, request.received_ns)
-        call = endpoint.call(request, model, version, answered=partial(self._on_answer, pending))
+        if endpoint.services.observers.active:
+            request.record = open_record(endpoint.services.observers, request, "http", model, request.received_ns)
+        call = InferCall(endpoint, request, model, version, partial(self._on_answer, pending))
         pending.cancel = call.cancel
         if call.begin_nowait():
-            self._give_back(request)
+            if request.held_bytes:
+                self._give_back(request)
         else:
             self._tasks.spawn(self._finish, call, request)
 
@@ -341,7 +345,8 @@ class Http1Connection:
 
     def _answer(self, pending: Pending, call: InferCall, reply: HttpReply) -> None:
         self._replies.fill(pending, reply)
-        call.sent(reply)
+        if call.request.record is not None:
+            call.sent(reply)
 
     def _ask_quart(self, pending: Pending, request: HttpRequest) -> None:
         exchange = QuartExchange(self._replies, pending, done=self._end_alone, failed=self._scope.cancel)
@@ -357,12 +362,14 @@ class Http1Connection:
 
     def _on_progress(self) -> None:
         """An answer has gone out, or the socket takes bytes again (ReplyQueue)."""
-        self._take_up()
+        if self._parser.complete or self._parser.fatal is not None:
+            self._take_up()
         if self._replies.closing:
             if not self._replies.blocked:
                 self._wire.stop_reading()
             return
-        self._pay_continue()
+        if self._owes_continue:
+            self._pay_continue()
         if self._parser.phase is Phase.IDLE:
             self._set_deadline()
         if self._paused and not self._must_wait():
@@ -380,7 +387,7 @@ class Http1Connection:
         probed = False
         pause_s = _PROBE_PAUSE_S_MIN
         while self._is_busy() and not replies.closing:
-            if not probed and len(replies) and not replies.blocked and replies.head_version == "1.1":
+            if not probed and replies.owed and not replies.blocked and replies.head_version == "1.1":
                 probe = CONTINUE if self._alone is None else self._alone.probe()
                 if probe is not None:
                     probed = True

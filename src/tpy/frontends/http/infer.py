@@ -132,7 +132,7 @@ async def infer(endpoint: InferEndpoint, request: HttpRequest, model: str, versi
     request.received_ns = endpoint.clock.now_ns()
     request.record = open_record(endpoint.services.observers, request, protocol, model, request.received_ns)
     answered = trio.Event()
-    call = endpoint.call(request, model, version, answered=lambda call: answered.set())
+    call = InferCall(endpoint, request, model, version, lambda call: answered.set())
     try:
         if not call.begin_nowait():
             await call.finish()
@@ -178,14 +178,10 @@ class InferEndpoint:
         if isinstance(error, TpyError) and (not request.submitted or isinstance(error, TooManyRequests)):
             self.services.refusals.count(error.code.name)
 
-    def call(self, request: HttpRequest, model: str, version: str | None, *, answered: Callable[[InferCall], None]) -> InferCall:
-        """A call that has not begun. `answered` is called once, from within `begin_nowait`, `finish` or later, unless the call
-        is cancelled before; it must not raise."""
-        return InferCall(self, request, model, version, answered)
-
 
 class InferCall:
-    """One inference request over HTTP, and the sink for its response."""
+    """One inference request over HTTP, and the sink for its response. `answered` is called once, from within `begin_nowait`,
+    `finish` or later, unless the call is cancelled before; it must not raise."""
 
     __slots__ = (
         "_answered",
@@ -198,10 +194,10 @@ class InferCall:
         "_model",
         "_plan",
         "_refusal",
-        "_request",
         "_response",
         "_version",
         "_version_text",
+        "request",
     )
 
     def __init__(
@@ -213,7 +209,7 @@ class InferCall:
         answered: Callable[[InferCall], None],
     ) -> None:
         self._endpoint = endpoint
-        self._request = request
+        self.request = request
         self._model = model
         self._held: ResolvedModel | None = None
         self._version_text = version
@@ -228,7 +224,7 @@ class InferCall:
 
     def sent(self, reply: HttpReply) -> None:
         """The reply is on its way, which is what an observer of the request waits for."""
-        record = self._request.record
+        record = self.request.record
         if record is not None:
             finish_record(record, reply, self._endpoint.clock.now_ns())
 
@@ -240,7 +236,7 @@ class InferCall:
             return False
         elements = string_bytes = 0
         for output in response.outputs:
-            choice = plan.choice(output.name)
+            choice = plan.choices.get(output.name, plan.default)
             if output.datatype is DataType.BYTES and elements <= limits.HTTP_INLINE_JSON_ELEMENTS_MAX:
                 string_bytes += elements_size(output.array)
             if choice.region is not None:
@@ -254,7 +250,7 @@ class InferCall:
                 elements += output.array.size
         if elements > limits.HTTP_INLINE_JSON_ELEMENTS_MAX or string_bytes > limits.INLINE_STRING_OUTPUT_BYTES_MAX:
             return True
-        if b"accept-encoding" not in self._request.fields:
+        if b"accept-encoding" not in self.request.fields:
             return False
         return sum(output.array.nbytes for output in response.outputs) > limits.HTTP_INLINE_COMPRESS_BYTES_MAX
 
@@ -297,8 +293,8 @@ class InferCall:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
-        if self._request.record is not None:
-            self._request.record.finish(self._endpoint.clock.now_ns(), ErrorCode.CANCELLED.value)
+        if self.request.record is not None:
+            self.request.record.finish(self._endpoint.clock.now_ns(), ErrorCode.CANCELLED.value)
 
     def deliver(self, response: InferenceResponse) -> None:
         """Take the engine's response (ResponseSink). Models behind this route answer once."""
@@ -323,10 +319,11 @@ class InferCall:
 
     def _admit(self) -> ResolvedModel:
         endpoint = self._endpoint
-        endpoint.policy.require("inference", self._request.fields)
-        caller = self._caller = endpoint.policy.identify(self._request.fields)
-        if caller is not None:
-            caller.require(INFER, self._model)
+        if not endpoint.policy.is_open:
+            endpoint.policy.require("inference", self.request.fields)
+            caller = self._caller = endpoint.policy.identify(self.request.fields)
+            if caller is not None:
+                caller.require(INFER, self._model)
         self._version = None if self._version_text is None else parse_version(self._version_text)
         model = endpoint.services.inference.resolve(self._model, self._version)
         if model.description.decoupled:
@@ -336,7 +333,7 @@ class InferCall:
 
     def _is_heavy(self, description: ModelDescription) -> bool:
         """Returns True if decoding the request could hold up the loop."""
-        request = self._request
+        request = self.request
         if b"content-encoding" in request.fields:
             return True  # a few bytes may be many
         body = request.body
@@ -354,7 +351,7 @@ class InferCall:
         return size > limits.HTTP_INLINE_BYTES_MAX and any(tensor.datatype is DataType.BYTES for tensor in description.inputs)
 
     def _decode(self, description: ModelDescription, tensors: TensorResolver) -> tuple[InferenceRequest, codec.OutputPlan]:
-        request = self._request
+        request = self.request
         fields = request.fields
         body = self._plain_body(request) if b"content-encoding" in fields else request.body
         header = fields.get(b"inference-header-content-length")
@@ -364,7 +361,7 @@ class InferCall:
             description=description,
             version=self._version,
             received_ns=request.received_ns,
-            forwarded=self._endpoint.policy.forwarded(request.headers),
+            forwarded=None if self._endpoint.policy.is_open else self._endpoint.policy.forwarded(request.headers),
             tensors=tensors,
         )
         request.body = b""  # from here on the tensors alone keep the body alive
@@ -379,9 +376,9 @@ class InferCall:
 
     def _submit(self, model: ResolvedModel, request: InferenceRequest, plan: codec.OutputPlan) -> None:
         self._plan = plan
-        self._request.submitted = True
-        if self._request.record is not None:
-            request = msgspec.structs.replace(request, record=self._request.record)
+        self.request.submitted = True
+        if self.request.record is not None:
+            request = msgspec.structs.replace(request, record=self.request.record)
         caller = self._caller
         if caller is None:
             handle = model.submit(request, self)
@@ -395,14 +392,14 @@ class InferCall:
         if isinstance(error, _Refused):
             return error.reply
         if not isinstance(error, TpyError):
-            return unexpected_error_reply(self._request.path)
-        if self._request.record is not None:
-            self._request.record.fail(error)
+            return unexpected_error_reply(self.request.path)
+        if self.request.record is not None:
+            self.request.record.fail(error)
         forget_trace(error)
         return error_reply(error)
 
     def _refuse(self, error: Exception) -> None:
-        self._endpoint.count_refusal(self._request, error.error if isinstance(error, _Refused) else error)
+        self._endpoint.count_refusal(self.request, error.error if isinstance(error, _Refused) else error)
         if not self._cancelled:
             self._refusal = self._reply_of(error)
             self._answered(self)
@@ -416,7 +413,7 @@ class InferCall:
         headers: tuple[tuple[str, str], ...] = ()
         if encoded.json_length is not None:
             headers = (("Inference-Header-Content-Length", str(encoded.json_length)),)
-        accepted = self._request.fields.get(b"accept-encoding")
+        accepted = self.request.fields.get(b"accept-encoding")
         if accepted is not None:
             encoding = codec.choose_encoding(accepted.decode("latin-1"))
             if encoding != "identity":

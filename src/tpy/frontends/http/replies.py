@@ -88,19 +88,17 @@ class ReplyQueue:
         self._spawn = spawn
         self._progressed = progressed
         self._failed = failed
-        self._pending: deque[Pending] = deque()
+        self.owed: deque[Pending] = deque()
+        """The replies that have not left, in order."""
         self._unsent: list[Piece] = []
         self._taken = trio.Event()
         self._patience = trio.CancelScope()
         self._due_s = 0.0
 
-    def __len__(self) -> int:
-        return len(self._pending)
-
     @property
     def head_version(self) -> str | None:
         """The HTTP version of the request whose answer is next; None when no answer is owed."""
-        return self._pending[0].version if self._pending else None
+        return self.owed[0].version if self.owed else None
 
     def begin_stop(self) -> None:
         """The server stops: the last answer closes the connection, and a reader who takes nothing is given up sooner."""
@@ -113,7 +111,7 @@ class ReplyQueue:
     def reserve(self, *, version: str, keep_alive: bool, head_only: bool, bytes_held: int) -> Pending:
         """Queue the next reply."""
         pending = Pending(version=version, keep_alive=keep_alive, head_only=head_only, bytes_held=bytes_held)
-        self._pending.append(pending)
+        self.owed.append(pending)
         self.bytes_held += bytes_held
         return pending
 
@@ -121,18 +119,19 @@ class ReplyQueue:
         """Complete a reply; written at once when everything before it is."""
         pending.reply = reply
         pending.cancel = None
-        if self._pending and pending is self._pending[0]:
+        if self.owed and pending is self.owed[0]:
             self.flush()
 
     def flush(self) -> None:
         """Write what is complete at the head of the queue."""
         left = False
-        while self._pending and not self.blocked and not self.closing:
-            pending = self._pending[0]
+        while self.owed and not self.blocked and not self.closing:
+            pending = self.owed[0]
             reply = pending.reply
             if reply is None:
                 break
-            self._leave(pending)
+            self.owed.popleft()
+            self.bytes_held -= pending.bytes_held
             self.write(self._render(pending, reply))
             left = True
         if left:
@@ -140,15 +139,16 @@ class ReplyQueue:
 
     def closes_after(self, pending: Pending) -> bool:
         """Returns True if the answer at the head of the queue is the connection's last."""
-        return not pending.keep_alive or (self.stopping and len(self._pending) <= 1)
+        return not pending.keep_alive or (self.stopping and len(self.owed) <= 1)
 
     def leave(self, pending: Pending, *, close: bool) -> None:
         """The answer at the head of the queue was written by other means."""
-        if not self._pending:
+        if not self.owed:
             return  # the connection has ended meanwhile
-        if pending is not self._pending[0]:
+        if pending is not self.owed[0]:
             raise InvariantViolation("an answer left the queue before its turn")
-        self._leave(pending)
+        self.owed.popleft()
+        self.bytes_held -= pending.bytes_held
         self.closing = self.closing or close
         self.flush()  # a refusal may have been filled in behind it
         self._progressed()
@@ -156,8 +156,8 @@ class ReplyQueue:
     def cancel_all(self) -> None:
         """The connection is over: nobody waits for the answers."""
         self.closing = True
-        while self._pending:
-            pending = self._pending.popleft()
+        while self.owed:
+            pending = self.owed.popleft()
             if pending.cancel is not None:
                 pending.cancel()
                 pending.cancel = None
@@ -171,10 +171,13 @@ class ReplyQueue:
             self._due_s += _seconds_for(pieces)
             return
         try:
-            rest = unsent(pieces, self._wire.send_nowait(pieces))
+            sent = self._wire.send_nowait(pieces)
         except GONE:
             self._failed()
             return
+        if len(pieces) == 1 and sent == len(pieces[0]):
+            return
+        rest = unsent(pieces, sent)
         if rest:
             self._unsent = rest
             self.blocked = True
@@ -186,14 +189,10 @@ class ReplyQueue:
         while self.blocked:
             await self._taken.wait()
 
-    def _leave(self, pending: Pending) -> None:
-        self._pending.popleft()
-        self.bytes_held -= pending.bytes_held
-
     def _render(self, pending: Pending, reply: HttpReply) -> list[Piece]:
-        close = not pending.keep_alive or (self.stopping and not self._pending)
+        close = not pending.keep_alive or (self.stopping and not self.owed)
         self.closing = close
-        connection = connection_field(pending, close=close)
+        connection = None if not close and pending.version == "1.1" else connection_field(pending, close=close)
         if reply.status == 200 and connection is None and not reply.headers and reply.content_type == "application/json":
             head = _OK_JSON_HEAD % reply.content_length
         else:

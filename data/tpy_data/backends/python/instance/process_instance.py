@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
+from typing import NoReturn
 
 from tpy.backend import (
     BatchListener,
@@ -31,7 +32,6 @@ from tpy_data.backends.python.instance.start import WorkerStart
 from tpy_data.backends.python.protocol.connection import Connection, unhealthy
 from tpy_data.backends.python.protocol.messages import (
     RESCHEDULED_CODE,
-    TIMES,
     Answer,
     BatchFailure,
     decode_count,
@@ -170,12 +170,11 @@ class ProcessInstance:
     def begin(self, batches: Sequence[ExecutionBatch], listener: BatchListener) -> int:
         """As `QueuedInstance.begin`: one batch if it takes long to be written down, or needs the state that those before
         leave."""
-        connection = self._connection
-        if connection.is_lost():
+        connection, state = self._connection, self._state
+        if connection.lost is not None:
             return 0
-        if self._state is not None or (len(batches) > 1 and not are_small(batches)):
+        if state is not None or (len(batches) > 1 and not are_small(batches)):
             batches = batches[:1]
-        state = self._state
         begun = [_Open(batch, batch.requests if state is None else state.requests(batch.requests)) for batch in batches]
         ahead = len(begun) - 1
         if ahead and not connection.tokens.give(ahead):
@@ -190,11 +189,12 @@ class ProcessInstance:
                     self._open.clear()
                     return 0
         self._start_ns = time.monotonic_ns()
-        if not connection.is_busy and not self._is_decoupled:
+        is_busy = connection.is_busy
+        if not is_busy and not self._is_decoupled:
             frame = standard_frame(self._number, [each.requests for each in begun])
             if frame is not None and connection.send_frame(frame):
                 return len(begun)
-        if connection.is_busy or (not ahead and not are_small(batches[:1])):
+        if is_busy or (not ahead and not are_small(batches[:1])):
             connection.later(partial(self._send, begun, self._number))
         else:
             self._send(begun, self._number)
@@ -315,12 +315,20 @@ class ProcessInstance:
                     if isinstance(answer, Answer) and not are_small_texts(answer.outputs):
                         return False
         count = len(self._open)
-        self._require_number(message, self._number)
+        if message.stream != self._number:
+            self._refuse_number(message)
         if count <= self._taken_back:
             raise ProtocolViolation(f"RESULT while {count} batches were open, {self._taken_back} of them taken back")
         oldest = self._open[0]
-        outcome = self._outcome(oldest, answers, message)
-        self._set_times(oldest, times)
+        if standard is not None and len(standard[1]) == len(oldest.requests) and not oldest.refused:
+            outcome: Outcome = standard[1]
+        else:
+            outcome = self._outcome(oldest, answers, message)
+        # A worker is believed as far as it says nothing impossible. A batch behind another starts when that has ended.
+        start_ns, phases = self._start_ns, oldest.batch.times
+        phases.start_ns = phases.start_ns or start_ns
+        phases.input_end_ns, phases.output_start_ns = times[0], times[1]
+        self._start_ns = phases.end_ns = min(max(times[2], start_ns), time.monotonic_ns())
         self._conclude(outcome)
         return True
 
@@ -339,7 +347,8 @@ class ProcessInstance:
 
     def _take_not_started(self, message: Frame, on_loop: bool) -> bool:
         said = decode_count(message.header)
-        self._require_number(message, self._number)
+        if message.stream != self._number:
+            self._refuse_number(message)
         with self._lock:
             count, taken_back = len(self._open), self._taken_back
             if self._none_over or said != count or count != taken_back:
@@ -357,9 +366,8 @@ class ProcessInstance:
         _, self.end_reason = decode_failed(message.header)
         raise Closed(self.end_reason)
 
-    def _require_number(self, message: Frame, due: int) -> None:
-        if message.stream != due:
-            raise ProtocolViolation(f"{message.kind.name} with number {message.stream}, while {due} was due")
+    def _refuse_number(self, message: Frame) -> NoReturn:
+        raise ProtocolViolation(f"{message.kind.name} with number {message.stream}, while {self._number} was due")
 
     def _outcome(
         self, oldest: _Open, answers: Sequence[Answer | ExecutionResult | int | None] | str | BatchFailure, message: Frame
@@ -394,13 +402,6 @@ class ProcessInstance:
         if not isinstance(answer, Answer) or answer.code != RESCHEDULED_CODE:
             raise ProtocolViolation("an answer to a request of a decoupled model")
         return ExecutionResult(reschedule=self._responses.rest(number))
-
-    def _set_times(self, oldest: _Open, said: TIMES) -> None:
-        """A worker is believed as far as it says nothing impossible. A batch behind another starts when that has ended."""
-        start_ns, times = self._start_ns, oldest.batch.times
-        times.start_ns = times.start_ns or start_ns
-        times.input_end_ns, times.output_start_ns = said[0], said[1]
-        self._start_ns = times.end_ns = min(max(said[2], start_ns), time.monotonic_ns())
 
     # Questions of the model
 

@@ -29,7 +29,7 @@ from tpy_data.backends.python.protocol.small import HEADER_BYTES_MAX
 from tpy_data.backends.python.worker.channel import Channel, Closed, Unread
 from tpy_data.backends.python.worker.core.batch import Layout
 from tpy_data.backends.python.worker.core.frames import Frame, Kind, ProtocolViolation
-from tpy_data.backends.python.worker.core.session import Session, State
+from tpy_data.backends.python.worker.core.session import WHILE_SERVING, Session, State
 from tpy_data.backends.python.worker.endpoint import NO_TENSORS, Endpoint
 from tpy_data.backends.python.worker.segments import Loan
 
@@ -134,12 +134,12 @@ class Connection:
         """Send a whole frame of kind EXECUTE; never waits. False, and nothing is done, when something else has to go first, or
         with it: then `send` is to be used."""
         with self._writing:
-            if self._rest is not None or self.is_lost() or self._endpoint.has_note or not self._session.may(Kind.EXECUTE):
+            # EXECUTE may be sent while the model serves only, and then changes no state.
+            if self._session.state is not State.SERVING or self._rest is not None or self._endpoint.has_note:
                 return False
-            self._session.apply(Kind.EXECUTE)
             self._last = Kind.EXECUTE
             try:
-                self._rest = self._endpoint.write_frame(frame, wait=False)
+                self._rest = self._endpoint.channel.send_frame(frame)
             except Closed:
                 self.is_unread = True
                 return True
@@ -212,10 +212,8 @@ class Connection:
         if not self._reading.acquire(blocking=False):
             return AfterRead.AGAIN
         try:
-            if self._is_over():
-                return AfterRead.STOP
-            again = self._read(on_loop=self._loop is not None)
-            stop = self._is_over()
+            again = not self._is_over() and self._read(on_loop=self._loop is not None)
+            stop = not again and self._is_over()
         finally:
             self._reading.release()
         self.after_read()
@@ -248,7 +246,7 @@ class Connection:
 
     def _is_over(self) -> bool:
         """Returns True when nothing is to be read, for now or for good."""
-        return self._is_paused or self.is_lost() or self._session.state is State.ENDED
+        return self._is_paused or self.lost is not None or self._session.state is State.ENDED
 
     def drive(self, done: Callable[[], bool], timeout_s: float) -> bool:
         """Read in the calling thread until `done()` is true, or the worker is lost. False when it takes longer."""
@@ -283,11 +281,12 @@ class Connection:
             if len(self._unsent) > WORKER_MESSAGES_UNREAD_MAX:  # one that asks, and reads no replies
                 raise ProtocolViolation(f"{len(self._unsent)} messages wait for it to read them, and it goes on sending")
             for count in range(WORKER_MESSAGES_AT_ONCE_MAX):
-                message = endpoint.buffered() if count or was_received else endpoint.receive_at_once()
+                message = endpoint.receive_at_once(only_buffered=count > 0 or was_received)
                 if message is None:
                     return False
                 kind = message.kind
-                session.apply(kind)
+                if session.state is not State.SERVING or kind not in WHILE_SERVING:  # else it changes nothing
+                    session.apply(kind)
                 handler = handlers.get(kind)
                 if handler is None:
                     raise ProtocolViolation(f"unexpected {kind.name}")

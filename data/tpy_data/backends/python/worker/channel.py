@@ -65,7 +65,8 @@ class Channel:
     def send(self, buffers: list[Buffer], size: int, file: int = -1, *, wait: bool = True) -> memoryview | None:
         """Write a frame of `size` bytes, with a file when `file` >= 0. One system call unless it is larger than the socket's
         buffer. Without `wait` only what can be written at once: the rest is returned, for `send_rest`. Raises Closed."""
-        self.require_own()
+        if self._process:
+            self.require_own()
         if len(buffers) > _BUFFERS_MAX:
             buffers = [b"".join(buffers)]
         flags = 0 if wait else _AT_ONCE
@@ -88,6 +89,16 @@ class Channel:
         except OSError as error:
             raise Unread(str(error)) from None
         return rest
+
+    def send_frame(self, frame: bytes) -> memoryview | None:
+        """As `send` of a whole frame without a file, for the one process that has this end: never waits."""
+        try:
+            sent = self._socket.send(frame, _AT_ONCE)
+        except BlockingIOError:
+            return memoryview(frame)
+        except OSError as error:
+            raise Unread(str(error)) from None
+        return None if sent == len(frame) else memoryview(frame)[sent:]
 
     @property
     def has_unsent_file(self) -> bool:
@@ -114,21 +125,22 @@ class Channel:
             self.require_own()
             # A thread that waits in a receive is woken by the other end's receive, too, which makes room for us to write.
             self._poll.poll()
-            self._read(_CLOSE_ON_EXEC | _AT_ONCE)
+            self.read_at_once()
         return frame
 
     def receive_at_once(self) -> Frame | None:
         """The next frame, or None: one read without waiting was not enough. Raises Closed or ProtocolViolation."""
         frame = self.decoder.next_frame()
-        if frame is None and self._read(_CLOSE_ON_EXEC | _AT_ONCE):
+        if frame is None and self.read_at_once():
             frame = self.decoder.next_frame()
         return frame
 
-    def _read(self, how: int) -> bool:
-        """False when nothing has come."""
-        self.require_own()
+    def read_at_once(self) -> bool:
+        """Have the decoder take what has come. False when nothing has. Raises Closed or ProtocolViolation."""
+        if self._process:
+            self.require_own()
         try:
-            size, ancillary, flags, _ = self._socket.recvmsg_into([self._view], _ANCILLARY_BYTES, how)
+            size, ancillary, flags, _ = self._socket.recvmsg_into([self._view], _ANCILLARY_BYTES, _CLOSE_ON_EXEC | _AT_ONCE)
         except BlockingIOError:
             return False
         except ConnectionResetError as error:
@@ -144,10 +156,6 @@ class Channel:
             raise Closed("end of stream")
         self.decoder.feed(self._view[:size])
         return True
-
-    def buffered(self) -> Frame | None:
-        """A frame that has arrived already, behind the one received last. Raises ProtocolViolation."""
-        return self.decoder.next_frame()
 
     def shut_down(self) -> None:
         """End the connection from any thread: senders and receivers get Closed."""

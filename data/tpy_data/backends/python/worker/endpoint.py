@@ -61,10 +61,6 @@ class Endpoint:
                     loan.descriptor = -1
                 loan.sent()
 
-    def write_frame(self, frame: bytes, *, wait: bool = True) -> memoryview | None:
-        """Send a whole frame, which has room for no note about memory, as `Channel.send`. Raises Closed."""
-        return self.channel.send([frame], len(frame), wait=wait)
-
     @property
     def has_note(self) -> bool:
         """True if the next message has to say something about memory."""
@@ -98,15 +94,19 @@ class Endpoint:
         """The next frame, however long it takes. Raises Closed or ProtocolViolation."""
         return self._complete(self.channel.receive())
 
-    def receive_at_once(self) -> Frame | None:
-        """The next frame if one read without waiting brings all of it. Raises Closed or ProtocolViolation."""
-        frame = self.channel.receive_at_once()
-        return None if frame is None else self._complete(frame)
+    def receive_at_once(self, *, only_buffered: bool = False) -> Frame | None:
+        """The next frame if it has arrived with those before, or one read without waiting brings all of it, which is left out if
+        `only_buffered`. Raises Closed or ProtocolViolation."""
+        frame = self._decoder.next_frame()
+        if frame is None:
+            if only_buffered or not self.channel.read_at_once():
+                return None
+            frame = self._decoder.next_frame()
+        return frame if frame is None or self._decoder.note is None else self._complete(frame)
 
     def buffered(self) -> Frame | None:
         """The next frame if it has arrived with those before. Raises ProtocolViolation."""
-        frame = self.channel.buffered()
-        return None if frame is None else self._complete(frame)
+        return self.receive_at_once(only_buffered=True)
 
     def let_go(self) -> None:
         """Nothing is sent or received any more: what was lent is unmapped, what was borrowed as soon as nobody looks at it."""

@@ -27,7 +27,7 @@ class OutputPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_plain(self) -> bool:
         """True if all outputs are wanted as tensors in JSON."""
-        return self is JSON_PLAN or (self.default == JSON and all(choice == JSON for choice in self.choices.values()))
+        return self.default == JSON and all(choice == JSON for choice in self.choices.values())
 
     def choice(self, name: str) -> OutputChoice:
         """The choice for the output `name`."""

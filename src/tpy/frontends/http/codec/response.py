@@ -14,7 +14,7 @@ import orjson
 from tpy.errors import Internal, InvalidArgument, TpyError
 from tpy.frontends.binary_tensor import write_binary
 from tpy.frontends.classification import classify
-from tpy.frontends.http.codec.plan import OutputPlan
+from tpy.frontends.http.codec.plan import JSON_PLAN, OutputPlan
 from tpy.frontends.missing_outputs import missing_outputs
 from tpy.hot.codec import write_infer
 from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor
@@ -60,7 +60,7 @@ def encode_infer(response: InferenceResponse, plan: OutputPlan, description: Mod
         missing = missing_outputs(response, plan.choices)
         if missing is not None:
             raise missing
-    if plan.is_plain and not response.parameters:
+    if (plan is JSON_PLAN or plan.is_plain) and not response.parameters:
         text = write_infer(response.id, response.model_name, response.model_version, response.outputs, _PIECE_ELEMENTS_MAX)
         if text is not None:
             return EncodedInfer(parts=[text], json_length=None, content_type=JSON_TYPE, content_length=len(text))

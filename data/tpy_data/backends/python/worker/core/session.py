@@ -33,7 +33,8 @@ class State(enum.Enum):
 
 _FROM_LOADING_ON = (Kind.QUERY, Kind.REPLY, Kind.NOTIFICATION)
 _FROM_SERVING_ON = (*_FROM_LOADING_ON, Kind.RESPONSE, Kind.PROGRESS, Kind.CALL, Kind.ANSWER, Kind.CALL_PROGRESS, Kind.READY_CHECK)
-_WHILE_SERVING = (*_FROM_SERVING_ON, Kind.EXECUTE, Kind.RESULT, Kind.NOT_STARTED)
+WHILE_SERVING = frozenset((*_FROM_SERVING_ON, Kind.EXECUTE, Kind.RESULT, Kind.NOT_STARTED))
+"""Messages that are legal while it serves, and change no state then."""
 
 LEGAL_MOVES: Mapping[tuple[State, Kind], State] = MappingProxyType(
     {
@@ -45,7 +46,7 @@ LEGAL_MOVES: Mapping[tuple[State, Kind], State] = MappingProxyType(
         (State.SERVING, Kind.FINALIZE): State.FINALIZING,
         (State.FINALIZING, Kind.FINALIZED): State.ENDED,
         **{(State.LOADING, kind): State.LOADING for kind in _FROM_LOADING_ON},
-        **{(State.SERVING, kind): State.SERVING for kind in _WHILE_SERVING},
+        **{(State.SERVING, kind): State.SERVING for kind in WHILE_SERVING},
         **{(State.FINALIZING, kind): State.FINALIZING for kind in _FROM_SERVING_ON},
     }
 )
