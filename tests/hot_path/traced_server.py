@@ -1,7 +1,7 @@
 """Runs `tpy` with the arguments behind a file name, and records the Python functions that the loop's thread calls.
 
 Signal SIGRTMIN + 5 begins a record. SIGRTMIN + 6 ends it and writes it to the file: JSON, `[[file, function, line], ...]` in the
-order of the calls. Files are those of this project, relative to it.
+order of the calls. Files are those of this project, relative to it. Beside it there is a file `.begun` while calls are recorded.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def main() -> None:
 
     def begin(number: int, frame: FrameType | None) -> None:
         calls.clear()
+        target.with_suffix(".begun").touch()
         sys.setprofile(record)
 
     def end(number: int, frame: FrameType | None) -> None:

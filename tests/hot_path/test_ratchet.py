@@ -1,0 +1,121 @@
+"""The path of a plain request: how many functions of ours the loop's thread calls for it. The numbers may only become lower.
+
+A request that is warm, of 16 floats, to a Python model in a worker with dynamic batching, alone on its connection. The numbers
+are those with the native codec; in Python the codec's own functions come on top.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+
+from tests.e2e.repositories import ModelFolder
+from tests.e2e.server import ServerProcess
+from tests.e2e.waiting import wait_until
+from tests.hot_path.traced_server import BEGIN, END
+from tpy.hot import codec
+
+pytestmark = [
+    pytest.mark.skipif(codec.FORM != codec.NATIVE, reason=f"counted with the native codec; this is {codec.FORM}"),
+    pytest.mark.skipif(sys.version_info >= (3, 12), reason="counted with Python 3.11, where a comprehension is a call"),
+]
+
+MODEL = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        tensors = [pb_utils.get_input_tensor_by_name(request, "INPUT0").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", tensor)]) for tensor in tensors]
+"""
+CONFIG = """
+backend: "python"
+max_batch_size: 8
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 16 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] } ]
+instance_group [ { kind: KIND_CPU count: 1 } ]
+dynamic_batching { }
+"""
+BODY = b'{"inputs":[{"name":"INPUT0","shape":[1,16],"datatype":"FP32","data":[%b]}]}' % b",".join(b"%d.5" % n for n in range(16))
+REQUEST = b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (len(BODY), BODY)
+
+
+class Counts(NamedTuple):
+    """The Python functions of ours that one request passes on the loop's thread."""
+
+    calls: int
+    functions: int
+    files: int
+
+
+class Traced:
+    """A server whose calls are recorded."""
+
+    def __init__(self, server: ServerProcess, target: Path) -> None:
+        self.server = server
+        self._target = target
+
+    def counts(self, ask: Callable[[], None]) -> Counts:
+        """The least of several requests: now and then the server does something else beside them."""
+        for _ in range(30):
+            ask()
+        return min(self._once(ask) for _ in range(5))
+
+    def _once(self, ask: Callable[[], None]) -> Counts:
+        begun = self._target.with_suffix(".begun")
+        os.kill(self.server.process.pid, BEGIN)
+        wait_until(begun.exists)
+        ask()
+        os.kill(self.server.process.pid, END)
+        wait_until(self._target.exists)
+        calls: list[list[Any]] = json.loads(self._target.read_text())
+        self._target.unlink()
+        begun.unlink()
+        return Counts(len(calls), len({(file, name) for file, name, _ in calls}), len({file for file, _, _ in calls}))
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
+    folder = tmp_path_factory.mktemp("hot-path")
+    ModelFolder(folder / "models", "identity").config(CONFIG).file("1/model.py", MODEL)
+    program = (str(Path(__file__).with_name("traced_server.py")), str(folder / "calls.json"), "serve")
+    with ServerProcess(repositories=[folder / "models"], program=program) as server:
+        yield Traced(server, folder / "calls.json")
+
+
+def assert_not_more(found: Counts, most: Counts) -> None:
+    assert all(one <= other for one, other in zip(found, most, strict=True)), (
+        f"the path of a plain request became longer: {found}, at most {most}"
+    )
+    assert found.calls > most.calls - 8, f"lower the numbers: {found}, so far {most}"
+
+
+def test_a_request_over_http(traced: Traced) -> None:
+    with socket.create_connection(("127.0.0.1", int(traced.server.http.rpartition(":")[2])), timeout=30) as connection:
+
+        def ask() -> None:
+            connection.sendall(REQUEST)
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 OK\r\n")
+
+        assert_not_more(traced.counts(ask), Counts(calls=149, functions=135, files=49))
+
+
+def test_a_request_over_grpc(traced: Traced) -> None:
+    with tritonclient.grpc.InferenceServerClient(traced.server.grpc) as client:
+        tensor = tritonclient.grpc.InferInput("INPUT0", [1, 16], "FP32")
+        tensor.set_data_from_numpy(np.zeros((1, 16), np.float32))
+
+        def ask() -> None:
+            assert client.infer("identity", [tensor]).as_numpy("OUTPUT0").shape == (1, 16)
+
+        assert_not_more(traced.counts(ask), Counts(calls=259, functions=218, files=70))
