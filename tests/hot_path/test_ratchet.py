@@ -69,7 +69,7 @@ class Traced:
         """The least of several requests: now and then the server does something else beside them."""
         for _ in range(30):
             ask()
-        return min(self._once(ask) for _ in range(5))
+        return min(self._once(ask) for _ in range(8))
 
     def _once(self, ask: Callable[[], None]) -> Counts:
         begun = self._target.with_suffix(".begun")
@@ -97,7 +97,7 @@ def assert_not_more(found: Counts, most: Counts) -> None:
     assert all(one <= other for one, other in zip(found, most, strict=True)), (
         f"the path of a plain request became longer: {found}, at most {most}"
     )
-    assert found.calls > most.calls - 8, f"lower the numbers: {found}, so far {most}"
+    assert found.calls > most.calls - 12, f"lower the numbers: {found}, so far {most}"
 
 
 def test_a_request_over_http(traced: Traced) -> None:
@@ -107,7 +107,7 @@ def test_a_request_over_http(traced: Traced) -> None:
             connection.sendall(REQUEST)
             assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 OK\r\n")
 
-        assert_not_more(traced.counts(ask), Counts(calls=149, functions=135, files=49))
+        assert_not_more(traced.counts(ask), Counts(calls=154, functions=138, files=50))
 
 
 def test_a_request_over_grpc(traced: Traced) -> None:
@@ -118,4 +118,4 @@ def test_a_request_over_grpc(traced: Traced) -> None:
         def ask() -> None:
             assert client.infer("identity", [tensor]).as_numpy("OUTPUT0").shape == (1, 16)
 
-        assert_not_more(traced.counts(ask), Counts(calls=259, functions=218, files=70))
+        assert_not_more(traced.counts(ask), Counts(calls=266, functions=221, files=71))
