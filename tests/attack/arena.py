@@ -51,10 +51,18 @@ class Arena:
         """Actions before the server is told to stop, outside of the measurement."""
 
     def ask(
-        self, method: str, path: str, body: Any = None, *, timeout_s: float = _PATIENCE_S, headers: dict[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        timeout_s: float = _PATIENCE_S,
+        headers: dict[str, str] | None = None,
+        address: str | None = None,
     ) -> tuple[int, bytes]:
-        """Status and body of an answer over a connection of its own; status 0 when there was none."""
-        connection = http.client.HTTPConnection(self.server.http, timeout=timeout_s)
+        """Status and body of an answer over a connection of its own, to the HTTP port if no address is given; status 0 when
+        there was none."""
+        connection = http.client.HTTPConnection(address or self.server.http, timeout=timeout_s)
         try:
             sent = body if isinstance(body, bytes | None) else json.dumps(body).encode()
             connection.request(method, path, sent, headers or {})

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from . import faults, messages, outages, repositories, workers
+from . import browsers, faults, messages, outages, repositories, workers
 from .arena import Outcome
 
 _STARTS_MS = 250.0
@@ -66,5 +66,7 @@ ATTACKS = (
     Attack("redis-silent", partial(faults.strange_redis, poisoned=False)),
     Attack("redis-poisoned", partial(faults.strange_redis, poisoned=True)),
     Attack("tls-stalled", faults.stalled_handshakes),
+    Attack("page-foreign-origin", partial(browsers.page_loads_model, rebound=False), live_ms_max=_STARTS_MS),
+    Attack("page-rebound-host", partial(browsers.page_loads_model, rebound=True), quick=True, live_ms_max=_STARTS_MS),
     Attack("metric-labels", partial(faults.metric_labels, labels=20_000)),
 )

@@ -53,6 +53,21 @@ FLAGS: tuple[Flag, ...] = (
         metavar="FILE",
     ),
     _flag("Access", "auth-required", False, "Serve nothing without a credential but whether the server lives and is ready."),
+    _flag(
+        "Access",
+        "allowed-origin",
+        (),
+        "Origin of web pages of others that may load models and change settings through a browser; may be given several times.",
+        metavar="SCHEME://HOST[:PORT]",
+    ),
+    _flag(
+        "Access",
+        "allowed-host",
+        (),
+        "Name by which browsers may ask for that, and anybody at --management-address, beside addresses, names without a domain "
+        "and this machine's; may be given several times.",
+        metavar="NAME",
+    ),
     # Logging
     _flag("Logging", "log-verbose", 0, "Verbosity: messages of level <= N are shown; 0 shows none.", minimum=0, switches=True),
     _flag("Logging", "log-info", True, "Log informational messages."),

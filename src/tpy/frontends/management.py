@@ -17,6 +17,7 @@ from tpy.frontends.header_pattern import checked_pattern
 from tpy.frontends.http.options import HttpOptions, parse_restricted_apis
 from tpy.frontends.http.serving import create_port, serve_http_port
 from tpy.frontends.transport import UNIX, BoundAddress, read_tls
+from tpy.frontends.web_pages import read_web_pages
 from tpy.limits import ANSWERS_STOP_S
 from tpy.services import Services
 
@@ -50,6 +51,7 @@ def read_options(values: Mapping[str, Value]) -> HttpOptions | None:
         auth=read_auth(values),
         tls=read_tls(values, "management"),
         page=True,
+        web_pages=read_web_pages(values, address=address, hosts_only=not address.startswith(UNIX)),
         drain_timeout_s=float(v.exit_timeout_secs + ANSWERS_STOP_S),
     )
 

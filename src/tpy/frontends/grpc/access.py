@@ -23,6 +23,7 @@ class MetadataPolicy:
     def __init__(self, options: GrpcServiceOptions) -> None:
         self.gate = None if options.auth is None else gate_of(options.auth)
         self._keys = {api: (f"{_KEY_PREFIX}{group.header}", group.value) for group in options.restricted for api in group.apis}
+        self._web_pages = options.web_pages
         pattern = options.header_forward_pattern
         self._elsewhere = MANAGEMENT if options.managed_elsewhere else frozenset()
         self._forward = HeaderPattern(pattern, flag="grpc-header-forward-pattern") if pattern else None
@@ -35,6 +36,11 @@ class MetadataPolicy:
         # Keys arrive in lower case, whatever the flag says.
         if key is not None and not any(name == key[0].lower() and _is_same(value, key[1]) for name, value in metadata):
             raise Forbidden(f"This protocol is restricted, expecting header '{key[0]}'")
+
+    def require_no_page(self, metadata: Metadata) -> None:
+        """Raise Forbidden for a call that changes something if a web page of others has made it."""
+        found = {name: value for name, value in metadata if name in ("origin", "sec-fetch-site")}
+        self._web_pages.require_call(found.get("origin"), found.get("sec-fetch-site"))
 
     def identify(self, metadata: Metadata) -> Caller | None:
         """Returns who has sent this metadata; None: access is not controlled. Raises Unauthenticated."""

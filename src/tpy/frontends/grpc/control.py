@@ -58,6 +58,21 @@ APIS: Final = {
 }
 """The restricted protocol of each method."""
 
+CHANGING: Final = frozenset(
+    f"{_SERVICE}{method}"
+    for method in (
+        "RepositoryModelLoad",
+        "RepositoryModelUnload",
+        "SystemSharedMemoryRegister",
+        "SystemSharedMemoryUnregister",
+        "CudaSharedMemoryRegister",
+        "CudaSharedMemoryUnregister",
+        "TraceSetting",
+        "LogSettings",
+    )
+)
+"""The methods that may change something."""
+
 _FILE_PREFIX: Final = "file:"
 _LOG_FLAGS: Final = ("log_info", "log_warning", "log_error")
 

@@ -15,6 +15,7 @@ from tpy.frontends.grpc.transport import CompressionLevel
 from tpy.frontends.header_pattern import checked_pattern
 from tpy.frontends.restrictions import is_managed_elsewhere, parse_restricted
 from tpy.frontends.transport import read_tls
+from tpy.frontends.web_pages import read_web_pages
 
 __all__ = ["Options", "read_options", "serve"]
 
@@ -55,6 +56,7 @@ def read_options(values: Mapping[str, Value]) -> GrpcFrontendOptions | None:
             header_forward_pattern=checked_pattern(v.grpc_header_forward_pattern, flag="grpc-header-forward-pattern"),
             auth=read_auth(values),
             managed_elsewhere=is_managed_elsewhere(values),
+            web_pages=read_web_pages(values, address=v.grpc_address),
         ),
         address=v.grpc_address,
         port=v.grpc_port,

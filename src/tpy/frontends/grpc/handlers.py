@@ -33,7 +33,8 @@ def create_handlers(
     """
     parts = CallParts(services, clock, MetadataPolicy(options), nursery=nursery, stop=stop)
     handlers: dict[str, UnaryHandler | StreamHandler] = {}
-    handlers |= service_handlers(control.ControlService(services, parts.threads), parts, control.APIS, control.LARGE)
+    service = control.ControlService(services, parts.threads)
+    handlers |= service_handlers(service, parts, control.APIS, control.LARGE, control.CHANGING)
     handlers |= service_handlers(health.HealthService(services, _OWN_SERVICES, stop), parts, health.APIS)
     handlers |= service_handlers(reflection.ReflectionService(_OWN_SERVICES), parts, {})
     handlers[reflection.OLDER_PATH] = handlers[reflection.PATH]

@@ -39,10 +39,15 @@ class StreamingService(ServiceBase):
 
 
 def service_handlers(
-    service: ServiceBase, parts: CallParts, apis: Mapping[str, str], large: Collection[str] = ()
+    service: ServiceBase,
+    parts: CallParts,
+    apis: Mapping[str, str],
+    large: Collection[str] = (),
+    changing: Collection[str] = (),
 ) -> dict[str, UnaryHandler | StreamHandler]:
     """A handler for every method of `service`. `apis` says to which restricted protocol a method (`/package.Service/Method`)
-    belongs; a method that is not in it is never restricted. `large` are the methods whose requests may be large.
+    belongs; a method that is not in it is never restricted. `large` are the methods whose requests may be large,
+    `changing` those that may change something.
 
     Unary methods run as tasks in the nursery of `parts`, each cancelled with its call; the others in the task of their call.
     """
@@ -51,7 +56,9 @@ def service_handlers(
     for path, method in mapping.items():
         reader = _RequestReader(path, method.request_type, parts.threads, large=path in large)
         if method.cardinality is Cardinality.UNARY_UNARY:
-            handlers[path] = UnaryHandler(_UnaryMethod(method, reader, parts, apis.get(path, "")).handle, in_task=True)
+            handlers[path] = UnaryHandler(
+                _UnaryMethod(method, reader, parts, apis.get(path, ""), changes=path in changing).handle, in_task=True
+            )
         else:
             handlers[path] = StreamHandler(_StreamMethod(method, reader, parts, apis.get(path, "")).handle)
     return handlers
@@ -110,11 +117,12 @@ class _UnaryStream:
 class _UnaryMethod:
     """One unary method."""
 
-    def __init__(self, method: Handler, reader: _RequestReader, parts: CallParts, api: str) -> None:
+    def __init__(self, method: Handler, reader: _RequestReader, parts: CallParts, api: str, *, changes: bool) -> None:
         self._method = method
         self._reader = reader
         self._parts = parts
         self._api = api
+        self._changes = changes
 
     def handle(self, call: UnaryCall, message: memoryview) -> None:
         """See transport's UnaryHandler."""
@@ -126,6 +134,8 @@ class _UnaryMethod:
         with scope:
             try:
                 self._parts.policy.require(self._api, call.metadata)
+                if self._changes:
+                    self._parts.policy.require_no_page(call.metadata)
                 caller = self._parts.policy.identify(call.metadata)
                 if caller is not None and self._api != "health":  # not to read the files of a load call for anybody
                     caller.require_role(roles_for(self._api, changes=call.path.endswith(_CHANGING)))

@@ -10,6 +10,7 @@ from tpy.errors import Forbidden, InvalidArgument
 from tpy.frontends.access import CREDENTIAL_NAMES, Caller, Gate
 from tpy.frontends.header_pattern import HeaderPattern
 from tpy.frontends.restrictions import MANAGEMENT, RestrictedApi, not_managed_here
+from tpy.frontends.web_pages import WebPages
 
 _RESERVED = frozenset({"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"})
 _RESERVED_PREFIX = "triton_"
@@ -25,8 +26,10 @@ class HeaderPolicy:
         forward_pattern: str,
         gate: Gate | None = None,
         managed_elsewhere: bool = False,
+        web_pages: WebPages | None = None,
     ) -> None:
         self.gate = gate
+        self.web_pages = WebPages() if web_pages is None else web_pages
         self._managed_elsewhere = managed_elsewhere
         self._keys = {
             api: (group.header, group.header.lower().encode(), group.value.encode()) for group in restricted for api in group.apis

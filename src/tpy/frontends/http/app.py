@@ -239,12 +239,15 @@ class Routes:
         try:
             if is_disguised(message.target):
                 return await _on_http_exception(NotFound())
+            reads = request.method in _READING
+            if reads or not is_inference(message):
+                self._policy.web_pages.require(message.fields, changes=not reads)
             if category:
                 self._policy.require(category, message.fields)
                 self._policy.require_here(roles_of)
             message.caller = self._policy.identify(message.fields)
             if message.caller is not None:
-                changes = request.method not in _READING and not rule.endswith("/index")
+                changes = not reads and not rule.endswith("/index")
                 message.caller.authorize(roles_of, values.get("model"), changes=changes)
             handler = handlers["GET" if request.method == "HEAD" else request.method]
             reply: HttpReply | StreamReply = await handler(message, **values)

@@ -14,6 +14,7 @@ from tpy.frontends.http.options import HttpOptions, parse_restricted_apis
 from tpy.frontends.http.serving import serve_http as serve
 from tpy.frontends.restrictions import is_managed_elsewhere
 from tpy.frontends.transport import read_tls
+from tpy.frontends.web_pages import read_web_pages
 
 __all__ = ["Options", "read_options", "serve"]
 
@@ -50,6 +51,7 @@ def read_options(values: Mapping[str, Value]) -> HttpOptions | None:
         auth=read_auth(values),
         page=v.page_on_http,
         managed_elsewhere=is_managed_elsewhere(values),
+        web_pages=read_web_pages(values, address=v.http_address),
         tls=read_tls(values, "HTTP"),
         proxy_protocol=v.proxy_protocol_http,
         drain_timeout_s=float(v.exit_timeout_secs + limits.ANSWERS_STOP_S),

@@ -12,6 +12,7 @@ from tpy.flag import Value
 from tpy.frontends.access import AuthOptions, read_auth
 from tpy.frontends.restrictions import API_CATEGORIES, RestrictedApi, is_managed_elsewhere, parse_restricted
 from tpy.frontends.transport import ListenOptions, TlsOptions, read_tls
+from tpy.frontends.web_pages import WebPages, read_web_pages
 from tpy.limits import ANSWERS_STOP_S, HTTP_INPUT_BYTES_MAX_DEFAULT
 
 __all__ = ["API_CATEGORIES", "HttpOptions", "PortValues", "RestrictedApi", "parse_restricted_apis", "read_port"]
@@ -23,6 +24,7 @@ class HttpOptions(ListenOptions, frozen=True, kw_only=True):
     `max_input_size` bounds a request body in bytes, before and after decompression. `header_forward_pattern` "" forwards
     nothing. `auth` None: everybody may do everything. `managed_elsewhere`: the calls of
     restrictions.MANAGEMENT are refused. `page`: the page is served, too.
+    `web_pages`: the pages of others that may change something.
 
     Time-outs are seconds of Trio's clock. `header_timeout_s` runs from the first byte of a request to the end of its headers;
     a body has `body_timeout_s` plus what it needs at `body_bytes_per_s_min`; a response whose reader takes nothing for
@@ -36,6 +38,7 @@ class HttpOptions(ListenOptions, frozen=True, kw_only=True):
     auth: AuthOptions | None = None
     managed_elsewhere: bool = False
     page: bool = False
+    web_pages: WebPages = WebPages()
     header_timeout_s: float = 15.0
     body_timeout_s: float = 60.0
     body_bytes_per_s_min: int = 16 * 1024
@@ -61,6 +64,7 @@ class PortOptions(TypedDict):
     tls: TlsOptions | None
     auth: AuthOptions | None
     managed_elsewhere: bool
+    web_pages: WebPages
     proxy_protocol: bool
     drain_timeout_s: float
 
@@ -76,6 +80,7 @@ def read_port(values: Mapping[str, Value], v: PortValues) -> PortOptions:
         tls=read_tls(values, "HTTP"),
         auth=read_auth(values),
         managed_elsewhere=is_managed_elsewhere(values),
+        web_pages=read_web_pages(values, address=v.http_address),
         proxy_protocol=v.proxy_protocol_http,
         drain_timeout_s=float(v.exit_timeout_secs + ANSWERS_STOP_S),
     )

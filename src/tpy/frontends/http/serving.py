@@ -53,6 +53,7 @@ def create_endpoint(options: HttpOptions, services: Services, clock: Clock) -> I
         forward_pattern=options.header_forward_pattern,
         gate=None if options.auth is None else gate_of(options.auth),
         managed_elsewhere=options.managed_elsewhere,
+        web_pages=options.web_pages,
     )
     return InferEndpoint(services=services, clock=clock, policy=policy, max_input_size=options.max_input_size)
 
