@@ -106,10 +106,14 @@ def serving(
     *flags: str,
     write: Callable[[Path], None] = lambda repository: None,
     limits: str = "",
+    memory_kib: int = _MEMORY_KIB_MAX,
+    apart: bool = False,
 ) -> Iterator[Arena]:
     """A server of the models of tests/chaos, and those that `write` writes, with a bound on its memory and these other `limits`
-    (commands of a shell). Left, it is told to stop: one that does not, or is gone already, is not alive."""
-    launcher = ("sh", "-c", f'ulimit -v {_MEMORY_KIB_MAX} {limits} && exec "$@"', "sh")
+    (commands of a shell); `apart` in namespaces, so that it can have mounts. Left, it is told to stop: one that does not, or is
+    gone already, is not alive."""
+    namespaces = ("unshare", "-rm") if apart else ()
+    launcher = (*namespaces, "sh", "-c", f'ulimit -v {memory_kib} {limits} && exec "$@"', "sh")
     repository = folder / "models"
     write_models(repository)
     write(repository)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from . import browsers, faults, messages, outages, repositories, workers
+from . import browsers, faults, messages, outages, repositories, segments, workers
 from .arena import Outcome
 
 _STARTS_MS = 250.0
@@ -54,6 +54,8 @@ ATTACKS = (
     Attack("access-log-unread", partial(outages.unread_log, flag="--access-log")),
     Attack("worker-kills", partial(outages.killed_workers, frontends=0), quick=True, live_ms_max=_STARTS_MS),
     Attack("worker-kills-frontends", partial(outages.killed_workers, frontends=2), live_ms_max=_STARTS_MS),
+    Attack("segment-sparse", partial(segments.sparse_segment, frontends=0), quick=True, kept_mib_max=100),
+    Attack("segment-sparse-frontends", partial(segments.sparse_segment, frontends=2), kept_mib_max=100),
     Attack("folder-nested", partial(repositories.hostile_folder, kind="nested")),
     Attack("folder-link-bomb", partial(repositories.hostile_folder, kind="link_bomb"), quick=True),
     Attack("folder-proc-link", partial(repositories.hostile_folder, kind="proc_link")),

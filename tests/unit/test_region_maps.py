@@ -139,6 +139,63 @@ async def test_signals_in_the_middle_of_a_repair_are_left_to_it(guard: None, pat
     os.close(descriptor)
 
 
+FULL = """
+import os, threading
+import numpy as np
+import trio
+from tpy.errors import TpyError
+from tpy.messages import RegionFacts, RegionKind
+from tpy.regions import RegionCopies, SegmentRegion, maps
+
+SIZE = 4_000_000
+
+def region_of(name):
+    facts = RegionFacts(name=name, kind=RegionKind.SYSTEM, key="/" + name, offset=0, byte_size=SIZE)
+    return SegmentRegion(facts, os.open("/dev/shm/" + name, os.O_RDWR), RegionCopies())
+
+for name, size in (("good", SIZE), ("rest", 4_000_000)):
+    with open("/dev/shm/" + name, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
+with open("/dev/shm/sparse", "wb") as file:
+    os.truncate(file.fileno(), SIZE)
+good, sparse, stop, said = region_of("good"), region_of("sparse"), threading.Event(), []
+
+def use_good():
+    while not stop.is_set():
+        good.write(0, bytes(SIZE))
+        good.read(0, SIZE)
+
+def use_sparse():
+    for write in (True, False) * 5:
+        try:
+            sparse.write(0, bytes(SIZE)) if write else sparse.read(0, SIZE)
+        except TpyError as error:
+            said.append(error.message)
+    stop.set()
+
+async def main():
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(trio.to_thread.run_sync, use_good)
+        nursery.start_soon(trio.to_thread.run_sync, use_sparse)
+
+with maps.guarded():
+    trio.run(main)
+for each in (len(said), *sorted(set(said))):
+    print(each)
+"""
+
+
+def test_a_file_system_without_room_costs_the_copy_that_needs_it_and_no_other() -> None:
+    mount = "mount -t tmpfs -o size=8m tmpfs /dev/shm"
+    if subprocess.run(["unshare", "-rm", "sh", "-c", mount], capture_output=True, check=False).returncode:
+        pytest.skip("needs user namespaces, for a /dev/shm of its own")
+    command = ["unshare", "-rm", "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-c", FULL]
+    done = subprocess.run(command, timeout=60, capture_output=True, text=True, check=False)
+    said = [f"shared memory region 'sparse' cannot be {action}: No space left on device" for action in ("read", "written")]
+    assert done.stdout.splitlines() == ["10", *said], done.stderr
+
+
 ELSEWHERE = """
 import ctypes, mmap, os, sys, trio
 from tpy.regions import maps

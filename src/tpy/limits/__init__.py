@@ -106,6 +106,10 @@ REGION_UNEXPLAINED_SIGNALS_MAX: Final = 64
 """SIGBUS signals in a row that no copy of a region explains. One may come late, after its cause was repaired; a thread that keeps
 getting it has another cause, and the process ends as it does without regions."""
 
+REGION_SIGNALS_APART_S_MAX: Final = 0.1
+"""Between two of them. A thread that keeps getting the signal gets it again at once; a client that makes its segment shorter and
+longer all the time leaves some that are further apart."""
+
 CUDA_GRAPHS_MAX: Final = 64
 """Shapes of batches of an ONNX instance that are captured as CUDA graphs: each keeps buffers of its own on the device. Other
 shapes run as without graphs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import weakref
 from typing import Protocol
@@ -122,7 +123,9 @@ class SegmentRegion:
         return found
 
     def _check(self, used: maps.SegmentMap) -> None:
-        """Raise InvalidArgument when the copy that was made was none."""
+        """Raise InvalidArgument, or OSError, when the copy that was made was none."""
+        if used.full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if used.lost:
             raise self._too_short()
 
