@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.backends.python.conftest import Serve, Served, request
+from tests.e2e.waiting import wait_until
 from tpy.backend import HostPolicy, InstancePlacement
 from tpy.config.model_config import InstanceKind
 from tpy.testing.hosting import HostedInstance, HostedModel
@@ -118,35 +119,53 @@ def test_a_template_that_hangs_is_not_waited_for_long(make: Serve, monkeypatch: 
     assert not Path(f"/proc/{was['parent']}").exists()
 
 
-def test_an_order_that_was_given_up_is_not_carried_out_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its descriptors have gone to another worker: two would read one connection."""
-
+def _templates() -> template.Templates:
     def start(command: list[str], files: tuple[int, ...]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, pass_fds=files, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def fork() -> tuple[socket.socket, template.ForkedWorker | None]:
-        ours, theirs = socket.socketpair()
-        with theirs, open(os.devnull, "r+b") as null:
-            try:
-                return ours, templates.fork(sys.executable, "m", (theirs.fileno(), *[null.fileno()] * 3))
-            except template.NoTemplate:
-                return ours, None
+    return template.Templates(start)
 
-    templates = template.Templates(start)
-    first, worker = fork()
-    assert worker is not None
+
+def _forked(templates: template.Templates) -> tuple[socket.socket, template.ForkedWorker | template.NoAnswer]:
+    """The server's end of a new connection, and the worker that was given the other one."""
+    ours, theirs = socket.socketpair()
+    tokens = socket.socketpair()
+    with theirs, tokens[0], tokens[1], open(os.devnull, "r+b") as null:
+        try:
+            return ours, templates.fork(sys.executable, "m", (theirs.fileno(), tokens[1].fileno(), *[null.fileno()] * 2))
+        except template.NoAnswer as error:
+            return ours, error
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="ascii").split()[3])
+
+
+def _living_children(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    states = [(int(each), Path(f"/proc/{each}/stat").read_text(encoding="ascii").split()[2]) for each in children]
+    return [child for child, state in states if state != "Z"]
+
+
+def test_a_worker_of_an_order_that_was_given_up_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one was started with other descriptors, so that never two read one connection."""
+    templates = _templates()
+    first, worker = _forked(templates)
+    assert isinstance(worker, template.ForkedWorker)
     assert first.recv(1)
-    pid = int(Path(f"/proc/{worker.pid}/stat").read_text(encoding="ascii").split()[3])
+    parent = _parent(worker.pid)
     monkeypatch.setattr(template, "ANSWER_S_MAX", 0.2)
-    os.kill(pid, signal.SIGSTOP)
-    late, nobody = fork()
-    assert nobody is None
-    os.kill(pid, signal.SIGCONT)
-    late.settimeout(20)
-    assert late.recv(1) == b""
+    os.kill(parent, signal.SIGSTOP)
+    late, nobody = _forked(templates)
+    assert isinstance(nobody, template.NoAnswer)
+    os.kill(parent, signal.SIGCONT)
+    late.settimeout(60)
+    assert late.recv(1)  # it is there all the same
+    assert len(_living_children(parent)) == 2
+    late.close()
+    wait_until(lambda: _living_children(parent) == [worker.pid], within_s=60)
     templates.close()
     first.close()
-    late.close()
 
 
 def test_the_first_process_of_a_container_leaves_no_zombie_of_a_worker_without_its_template(make: Serve) -> None:

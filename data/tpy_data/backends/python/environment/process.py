@@ -21,7 +21,7 @@ from tpy.errors import Internal
 from tpy.units import KIB
 from tpy_data.backends.python.environment.interpreters import Interpreter
 from tpy_data.backends.python.environment.output import LogLine, OutputForwarder
-from tpy_data.backends.python.environment.template import WORKER, NoTemplate, Templates
+from tpy_data.backends.python.environment.template import WORKER, NoAnswer, NoTemplate, Templates
 from tpy_data.backends.python.environment.threads import JobThread, ReaderThread
 from tpy_data.backends.python.environment.tokens import Tokens
 
@@ -54,12 +54,19 @@ class Spawner:
         self._thread = JobThread("python-spawner")
         self._templates = Templates(partial(self._start, (subprocess.DEVNULL, subprocess.DEVNULL), ANYWHERE))
 
+    def fork(self, executable: str, name: str, files: tuple[int, int], output: tuple[int, int]) -> Child | None:
+        """As `start`, of a worker that nothing binds, from a template; None when there is none. Raises NoAnswer when the
+        descriptors are not to be used any more."""
+        try:
+            return self._templates.fork(executable, name, (*files, *output))
+        except NoAnswer:
+            raise
+        except NoTemplate:
+            return None
+
     def start(self, executable: str, name: str, files: tuple[int, int], output: tuple[int, int], host: HostPolicy) -> Child:
         """Start a worker in a process group of its own, bound as `host` says, with the descriptors `files` of its connection and
         of its tokens, and `output`. Raises OSError; Internal when it cannot be bound."""
-        if not host:
-            with contextlib.suppress(NoTemplate):
-                return self._templates.fork(executable, name, (*files, *output))
         # -B: bytecode in a watched repository would look like a change of the model.
         command = [executable, "-B", str(WORKER), *map(str, files), str(os.getpid()), name]
         return self._start(output, host, command, files)
@@ -128,6 +135,13 @@ class WorkerProcess:
         """Raises Internal when the interpreter cannot be started, or no more files can be opened."""
         self.name = name
         self.spawner = spawner  # kept: were it collected, its thread would end, and with that this process
+        try:
+            self._start(interpreter, log, host, forked=not host)
+        except NoAnswer:  # of a template that is starved, or hangs: a start that is slow is no failure
+            self._start(interpreter, log, host, forked=False)
+
+    def _start(self, interpreter: Interpreter, log: LogLine, host: HostPolicy, *, forked: bool) -> None:
+        name, spawner = self.name, self.spawner
         with contextlib.ExitStack() as inherited, contextlib.ExitStack() as undo:
             try:
                 self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -136,7 +150,8 @@ class WorkerProcess:
                 self.tokens = undo.enter_context(contextlib.closing(Tokens()))
                 (stdout, out), (stderr, err) = _pipe(undo, inherited), _pipe(undo, inherited)
                 files = (theirs.fileno(), self.tokens.worker_end)
-                self._process = spawner.start(interpreter.executable, name, files, (out, err), host)
+                started = spawner.fork(interpreter.executable, name, files, (out, err)) if forked else None
+                self._process = started or spawner.start(interpreter.executable, name, files, (out, err), host)
                 undo.callback(_kill, self._process)
                 self._exit = os.pidfd_open(self._process.pid)
                 undo.callback(os.close, self._exit)

@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,11 @@ _Key = tuple[str, str, frozenset[tuple[str, str]]]
 
 class NoTemplate(Exception):
     """There is no template, or it is none any more: the interpreter does not run, has no numpy, was ended, or hangs."""
+
+
+class NoAnswer(NoTemplate):
+    """The template did not answer in time: it may still give the descriptors that it was sent to a worker, which ends when nobody
+    is at the other end of them. Start another one with other descriptors."""
 
 
 class _Stale(NoTemplate):
@@ -80,11 +84,10 @@ class _Template:
         self._is_broken = False
 
     def fork(self, name: str, files: Sequence[int]) -> ForkedWorker:
-        """A worker with these descriptors: of its connection, its tokens, its standard output and error. Raises NoTemplate."""
+        """A worker with these descriptors: of its connection, its tokens, its standard output and error. Raises NoTemplate, and
+        NoAnswer when they are not to be used any more."""
         with self._lock:
-            # Half: without an answer the descriptors are given to another worker, and two of them may not read one connection.
-            order = {"name": name, "server": os.getpid(), "until": time.monotonic() + ANSWER_S_MAX / 2}
-            answer = self._ask(order, files)
+            answer = self._ask({"name": name, "server": os.getpid()}, files)
             if "stale" in answer:
                 raise _Stale
             if "failed" in answer:
@@ -123,7 +126,7 @@ class _Template:
             answered: dict[str, Any] = json.loads(self._control.recv(_ANSWER_BYTES_MAX))
         except (OSError, ValueError) as error:  # it hangs, or is not there
             self._is_broken = True  # and never asked again: an answer may still come; its workers go on
-            raise NoTemplate from error
+            raise NoAnswer from error
         return answered
 
     def _close_if_over(self) -> None:

@@ -13,7 +13,6 @@ import json
 import os
 import socket
 import sys
-import time
 from typing import Any
 
 ORDER_BYTES_MAX = 64 * 1024
@@ -39,9 +38,7 @@ def serve(control: socket.socket) -> tuple[int, int, int] | None:
             _, status = os.waitpid(order["reap"], 0)
             _answer(control, {"status": status})
             continue
-        if _is_late(order):
-            _answer(control, {"failed": "late"})
-        elif _packages() != known:
+        if _packages() != known:
             _answer(control, {"stale": True})
         else:
             try:
@@ -52,8 +49,6 @@ def serve(control: socket.socket) -> tuple[int, int, int] | None:
             else:
                 if worker == 0:
                     control.close()
-                    if _is_late(order):
-                        os._exit(1)
                     _become(order, (connection, tokens), (stdout, stderr))
                     return connection, tokens, template
                 with contextlib.suppress(OSError):  # it has ended already
@@ -61,11 +56,6 @@ def serve(control: socket.socket) -> tuple[int, int, int] | None:
                 _answer(control, {"pid": worker})
         for each in files:
             os.close(each)
-
-
-def _is_late(order: dict[str, Any]) -> bool:
-    """True when the server may have given the descriptors to another worker meanwhile: this process was stopped, or starved."""
-    return time.monotonic() > float(order["until"])
 
 
 def _answer(control: socket.socket, message: dict[str, Any]) -> None:
