@@ -35,6 +35,18 @@ async def test_a_chain(autojump_clock: MockClock) -> None:
         assert response.parameters == {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
 
 
+async def test_an_output_that_is_listed_twice_is_answered_once() -> None:
+    """It came to a deadlock, or a stream without responses; the real server answers like this. TensorRT-LLM's ensemble is one."""
+    twice = ensemble("e", step("a", "IN", "OUT"), output=outputs("OUT", "OUT"))
+    async with rig(backend=MembersBackend({"a": plus(10)})) as r:
+        await serve_all(r, config("a"), twice)
+        for requested in ((), ("OUT",)):
+            stream = submit(r, requested_outputs=requested)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert stream.values == [11]
+            assert [output.name for output in stream.responses[0].outputs] == ["OUT"]
+
+
 async def test_a_step_runs_as_soon_as_its_inputs_are_there(autojump_clock: MockClock) -> None:
     slow = {"slow_0_0": 50, "slow_0": 50}
     diamond = ensemble(

@@ -80,6 +80,20 @@ def test_an_ensemble_that_can_go_no_further_fails() -> None:
     assert (answer.final, answer.end) == (True, End.DEADLOCK)
 
 
+def test_a_stream_that_made_a_part_of_its_outputs_does_not_end_in_silence() -> None:
+    graph = EnsembleGraph(
+        [GraphStep((0,), (1,), decoupled=True), GraphStep((1, 2), (3,))], inputs=[0], outputs=[1, 3], tensor_count=4
+    )
+    core = EnsembleCore(2)
+    run = EnsembleRun()
+    core.submit(run, graph.plan(), ["x"], 0)
+    (step,) = begun(core)
+    core.responded(step, ["y"], 0, final=True)
+    answer = core.take_answer(run)
+    assert answer is not None
+    assert (answer.final, answer.end) == (True, End.DEADLOCK)
+
+
 def test_a_passed_deadline_ends_it_before_it_begins() -> None:
     core = EnsembleCore(2)
     run = EnsembleRun(deadline_ns=3)

@@ -128,7 +128,9 @@ class EnsembleFlow:
         self.graph = EnsembleGraph(
             [_graph_step(step, member, numbers) for step, member in zip(steps, members, strict=True)],
             inputs=[numbers[entry.name] for entry in config.input],
-            outputs=[numbers[entry.name] for entry in config.output],
+            outputs=list(
+                dict.fromkeys([numbers[entry.name] for entry in config.output])
+            ),  # one that is listed twice is answered once
             tensor_count=len(numbers),
         )
         answers = {entry.name for entry in config.output}

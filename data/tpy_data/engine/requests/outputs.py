@@ -15,7 +15,8 @@ class OutputSelection:
     """Keeps the requested outputs, in the configuration's order, with `reshape` undone.
 
     As in Triton, an output that the configuration does not name is dropped, one that the model did not make is missing from
-    the answer, and datatypes and shapes are the model's: only a shape that cannot be turned back is an error.
+    the answer, one that is listed twice is there once, and datatypes and shapes are the model's: only a shape that cannot be
+    turned back is an error.
     """
 
     __slots__ = ("_check", "_model_name", "_names", "_only", "_reshapes")
@@ -23,7 +24,7 @@ class OutputSelection:
     def __init__(self, config: ModelConfig) -> None:
         self._model_name = config.name
         self._check = OutputCheck(config)
-        self._names = tuple(entry.name for entry in config.output)
+        self._names = tuple(dict.fromkeys([entry.name for entry in config.output]))
         self._reshapes = {
             entry.name: Reshape(entry.dims, entry.reshape.shape, batching=config.max_batch_size > 0)
             for entry in config.output

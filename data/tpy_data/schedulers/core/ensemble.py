@@ -54,7 +54,7 @@ class Answer:
 class EnsembleRun(Ticket):
     """One request to an ensemble. The driver subclasses it, and leaves what is below alone."""
 
-    __slots__ = ("answered", "answers", "failed", "paused", "plan", "steps")
+    __slots__ = ("answered", "answers", "failed", "has_output", "paused", "plan", "steps")
 
     plan: EnsemblePlan
 
@@ -62,6 +62,7 @@ class EnsembleRun(Ticket):
         """To be called once, before `submit`."""
         self.plan = plan
         self.answered = False
+        self.has_output = False  # one of the outputs was made: an end without an answer is not what its models meant
         self.answers: deque[Answer] = deque()
         self.failed = False
         self.paused = False
@@ -334,6 +335,7 @@ class EnsembleCore:
                     ready.append(step)
             if uses > len(readers):
                 frame.outputs_missing -= 1
+                run.has_output = True
         for step in ready:
             inputs = [self._take(frame, tensor) for tensor in plan.graph.steps[step].inputs]
             self._add_step(self._step_type(run, step, frame, inputs), now_ns)
@@ -450,7 +452,7 @@ class EnsembleCore:
             self._answer(run, Answer(final=True, end=End.FAILED))
         elif run.answers:
             run.answers[-1].final = True
-        elif run.answered or run.plan.graph.decoupled:
+        elif run.answered or (run.plan.graph.decoupled and not run.has_output):
             self._answer(run, Answer(final=True))
         else:
             self._answer(run, Answer(final=True, end=End.DEADLOCK))

@@ -25,7 +25,8 @@ def check_tensors(report: Report, *, complete: bool) -> None:
             path = f"{kind}[{index}]"
             _check_tensor(report, tensor, path, f"model {kind} ", complete=complete)
             if tensor.name and tensor.name in seen:
-                report.warning(f"{path}.name", f"model {kind} '{tensor.name}' is there more than once; no request can fit both")
+                what = "no request can fit both" if kind == "input" else "answers have it once"
+                report.warning(f"{path}.name", f"model {kind} '{tensor.name}' is there more than once; {what}")
             seen.add(tensor.name)
     for index, given in enumerate(config.input):
         if given.format is not InputFormat.FORMAT_NONE and len(given.dims) != 3 and (complete or given.dims):
