@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tpy.messages import DataType, InferenceRequest, SequencePosition, Tensor
-from tpy_data.cache.core.entry import ELEMENT_BYTES, ENTRY_BYTES, PARAMETER_BYTES, TENSOR_BYTES, data_bytes, entry_bytes, keep
+from tpy.messages.tensors import ELEMENT_BYTES
+from tpy_data.cache.core.entry import ENTRY_BYTES, PARAMETER_BYTES, TENSOR_BYTES, entry_bytes, keep
 from tpy_data.cache.core.key import KEY_BYTES, RequestKey
 from tpy_data.cache.core.lru import LruCore
 
@@ -73,11 +74,10 @@ def test_different_requests() -> None:
 
 def test_what_an_answer_costs() -> None:
     outputs = [numbers("out", 2, 3), texts("text", b"a", b"bcd")]
-    assert data_bytes(outputs) == 24 + 4
-    assert entry_bytes([], {}) == ENTRY_BYTES
+    assert entry_bytes([], {}, 10_000) == ENTRY_BYTES
     tensors = 24 + TENSOR_BYTES + 3 + 4 + TENSOR_BYTES + 4 + 2 * ELEMENT_BYTES
     parameters = 2 * PARAMETER_BYTES + 1 + 2 + len("text")
-    assert entry_bytes(outputs, {"p": 1, "qq": "text"}) == ENTRY_BYTES + tensors + parameters
+    assert entry_bytes(outputs, {"p": 1, "qq": "text"}, 10_000) == ENTRY_BYTES + tensors + parameters
 
 
 def test_what_is_kept_is_nobody_elses() -> None:

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from tpy.clock import Clock
-from tpy.limits import CACHE_INLINE_BYTES_MAX, CACHE_INLINE_ELEMENTS_MAX, CACHE_JOBS_MAX
-from tpy.messages import CacheStatistics, DataType, ParameterValue, Tensor
+from tpy.limits import CACHE_INLINE_BYTES_MAX, CACHE_JOBS_MAX
+from tpy.messages import CacheStatistics, ParameterValue, Tensor, held_bytes
 from tpy.units import NS_PER_US
 from tpy_data.cache.contract import InsertWaiter, LookupWaiter
 from tpy_data.cache.core.entry import CachedResponse, entry_bytes, keep
@@ -120,13 +120,7 @@ class LocalCache:
 
 def _is_small(outputs: Sequence[Tensor]) -> bool:
     """Returns True if copying takes less time than a hand-over to a thread."""
-    elements = size_bytes = 0
-    for tensor in outputs:
-        if tensor.datatype is DataType.BYTES:
-            elements += tensor.array.size
-        else:
-            size_bytes += tensor.array.nbytes
-    return elements <= CACHE_INLINE_ELEMENTS_MAX and size_bytes <= CACHE_INLINE_BYTES_MAX
+    return held_bytes(outputs, CACHE_INLINE_BYTES_MAX + 1) <= CACHE_INLINE_BYTES_MAX
 
 
 class _Copy:
@@ -161,7 +155,7 @@ class _Copy:
 
     def run(self) -> bool:
         """Measure first: what does not fit is not copied."""
-        self.size_bytes = entry_bytes(self._outputs, self._parameters)
+        self.size_bytes = entry_bytes(self._outputs, self._parameters, self._cache.bytes_max + 1)
         if self.size_bytes <= self._cache.bytes_max:
             self.response = keep(self._outputs, self._parameters)
         return True

@@ -20,7 +20,7 @@ from tpy.limits import (
     CACHE_PAUSE_NS_MAX,
     CACHE_PAUSE_NS_MIN,
 )
-from tpy.messages import CacheStatistics, ParameterValue, Tensor
+from tpy.messages import CacheStatistics, ParameterValue, Tensor, held_bytes
 from tpy.units import NS_PER_S, NS_PER_US
 from tpy_data.cache.contract import InsertWaiter, LookupWaiter
 from tpy_data.cache.core.entry import CachedResponse
@@ -69,7 +69,7 @@ class StoredCache:
         waiter: InsertWaiter,
     ) -> None:
         """The answer's arrays are written out in a thread, soon."""
-        size_bytes = sum(tensor.array.nbytes for tensor in outputs)
+        size_bytes = held_bytes(outputs, CACHE_ENTRY_BYTES_MAX)
         if self._bytes_waiting + size_bytes > CACHE_INSERTION_BYTES_WAITING_MAX or not self._may_ask():
             waiter.inserted()
             return

@@ -111,4 +111,4 @@ def _size(tensor: Tensor) -> int:
         raise Internal(f"input '{tensor.name}' is not in host memory")
     if tensor.datatype is DataType.BYTES:
         return sum([_LENGTH_BYTES + len(element) for element in tensor.array.ravel().tolist()])
-    return tensor.array.nbytes
+    return tensor.array.size * tensor.datatype.itemsize

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 from struct import Struct
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 
 from tpy.echo import echo
 from tpy.limits import BYTES_ELEMENTS_MAX
+from tpy.messages import content_bytes
 from tpy.units import MIB
 
 _LENGTH = Struct("<I")
@@ -27,11 +29,6 @@ _COPY_BYTES_MAX = 4 * MIB
 
 _ELEMENTS_TOGETHER = 65_536
 """Elements that are made in one step, during which no other thread runs: some milliseconds."""
-
-
-def elements_size(array: np.ndarray[Any, Any]) -> int:
-    """The bytes of a BYTES array's elements together, without their lengths."""
-    return sum(map(len, array.flat))
 
 
 class BrokenElements(Exception):
@@ -144,11 +141,35 @@ def object_array(elements: list[bytes], shape: tuple[int, ...]) -> np.ndarray[An
     return array.reshape(shape)
 
 
-def join_elements(array: np.ndarray[Any, Any]) -> bytes:
+def join_elements(array: np.ndarray[Any, Any]) -> bytes | memoryview:
     """All elements of a BYTES array (dtype object, holding `bytes`) with their lengths, row-major."""
     elements: list[bytes] = array.reshape(-1).tolist()
-    steps = range(0, len(elements), _ELEMENTS_TOGETHER)
-    return b"".join([_join_some(elements[at : at + _ELEMENTS_TOGETHER]) for at in steps])
+    if len(elements) <= _ELEMENTS_TOGETHER and sum(map(len, elements)) <= _COPY_BYTES_MAX:
+        return _join_some(elements)
+    # Others run while numpy copies bytes, as they do not while those are joined.
+    joined = np.empty(_LENGTH_BYTES * len(elements) + content_bytes(array), np.uint8)
+    at = 0
+    for piece in _joined_pieces(elements):
+        joined[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+        at += len(piece)
+    return joined.data
+
+
+def _joined_pieces(elements: list[bytes]) -> Iterator[bytes]:
+    """The elements with their lengths in pieces: short ones together, a long one by itself."""
+    some: list[bytes] = []
+    size = 0
+    for element in elements:
+        if len(some) >= _ELEMENTS_TOGETHER or size + len(element) > _COPY_BYTES_MAX:
+            yield _join_some(some)
+            some, size = [], 0
+        if len(element) > _COPY_BYTES_MAX:
+            yield _LENGTH.pack(len(element))
+            yield element
+        else:
+            some.append(element)
+            size += len(element)
+    yield _join_some(some)
 
 
 def _join_some(elements: list[bytes]) -> bytes:

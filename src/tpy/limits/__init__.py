@@ -370,9 +370,6 @@ TLS_CLOSE_S_MAX: Final = 1
 CACHE_INLINE_BYTES_MAX: Final = 256 * KIB
 """Request or answer data up to this size is hashed or copied on the loop (0.3 ms); more goes to a thread."""
 
-CACHE_INLINE_ELEMENTS_MAX: Final = 4096
-"""The same for BYTES tensors, whose elements are looked at one by one."""
-
 CACHE_HASH_THREADS_MAX: Final = 2
 """Threads that make keys of large requests; each does about 1 GB/s."""
 

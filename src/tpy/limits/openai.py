@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
+from tpy.units import MIB
+
 OPENAI_TOKENS_DEFAULT: Final = 16
 """The default of --openai-default-max-tokens: OpenAI's for completions, and that of Triton's frontend."""
 
 OPENAI_PROMPTS_MAX: Final = 2048
 """Prompts or inputs in a request: OpenAI's own bound for embeddings. Each is a request to the model."""
+
+OPENAI_ELEMENTS_MAX: Final = 65_536
+"""Elements of the long arrays of a large request: each is an object. Settings have some hundreds, prompts OPENAI_PROMPTS_MAX."""
+
+OPENAI_SETTINGS_BYTES_MAX: Final = 64 * MIB
+"""Settings of a request times its prompts, each of which asks the model with all of them: 32 KiB with the most prompts."""
+
+OPENAI_SETTING_BYTES: Final = 100
+"""Memory of a setting besides its content."""
+
+OPENAI_ASKS_AT_ONCE_MAX: Final = 16
+"""Prompts of a request that are given to the model before others have their turn: a millisecond or two."""
 
 OPENAI_STOPS_MAX: Final = 16
 """Stop sequences of a request. OpenAI allows 4; models of others are asked with more."""

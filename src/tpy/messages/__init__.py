@@ -52,7 +52,7 @@ from tpy.messages.statistics import (
     ResponseStatistics,
     Summary,
 )
-from tpy.messages.tensors import Tensor
+from tpy.messages.tensors import Tensor, content_bytes, held_bytes
 from tpy.messages.traces import Moment, TracedPart, TracedRequest
 
 __all__ = [
@@ -120,4 +120,6 @@ __all__ = [
     "TracedPart",
     "TracedRequest",
     "WaitReason",
+    "content_bytes",
+    "held_bytes",
 ]

@@ -10,7 +10,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tpy.messages import HOST, Contents, DataType, InferenceRequest, InferenceResponse, Tensor
+from tpy.limits import RECORDING_ENTRY_BYTES_MAX
+from tpy.messages import HOST, Contents, DataType, InferenceRequest, InferenceResponse, Tensor, held_bytes
 from tpy.recording.core.entries import RecordedRequest, RecordedResponse, RecordedSequence, RecordedTensor
 
 if TYPE_CHECKING:
@@ -119,10 +120,7 @@ def byte_size(tensor: Tensor) -> int:
     """The bytes that a copy of the tensor takes."""
     if tensor.place is not HOST:
         return _OBJECT_BYTES
-    array = tensor.array
-    if tensor.datatype is DataType.BYTES:
-        return _OBJECT_BYTES * (array.size + 1) + sum(map(len, array.flat))
-    return _OBJECT_BYTES + array.nbytes
+    return _OBJECT_BYTES + held_bytes((tensor,), RECORDING_ENTRY_BYTES_MAX + 1)
 
 
 def held(tensor: Tensor, contents: Contents) -> HeldTensor:

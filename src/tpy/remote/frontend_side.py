@@ -17,8 +17,8 @@ import msgspec
 import trio
 
 from tpy.errors import Internal, InvalidArgument, InvariantViolation, TpyError, Unavailable
-from tpy.limits import REMOTE_CALLS_MAX, REMOTE_OUTBOUND_BYTES_MAX
-from tpy.messages import InferenceRequest, LogSettings, ModelDescription
+from tpy.limits import REMOTE_CALLS_MAX, REMOTE_OUTBOUND_BYTES_MAX, REMOTE_WINDOW_BYTES
+from tpy.messages import InferenceRequest, LogSettings, ModelDescription, held_bytes
 from tpy.observers import RequestObservers
 from tpy.remote.core import messages as m
 from tpy.remote.core.caller import Caller
@@ -184,7 +184,7 @@ class EngineLink:
             self._reporter.observed(message.number)
         response = response_of(message, self._peer.view)
         if pending is not None:
-            pending.receive(response, sum([tensor.array.nbytes for tensor in response.outputs]))
+            pending.receive(response, held_bytes(response.outputs, REMOTE_WINDOW_BYTES))
 
     def _update(self, update: ReplicaUpdate) -> None:
         log = self.replica.server.log

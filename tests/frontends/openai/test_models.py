@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tpy.errors import Internal, InvalidArgument
-from tpy.frontends.openai.models import Prompt, Reader, embedding, embedding_of, embeds, generates, generation
+from tpy.frontends.openai.models import Generation, Reader, embedding_of, embeddings, embeds, generates, generations
 from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor, TensorDescription
 
 
@@ -58,7 +58,8 @@ SETTINGS = {"temperature": 0.5, "seed": 7, "stop": ["a", "b"], "top_k": 3}
 
 def asked(description: ModelDescription, **changes: object) -> tuple[dict[str, list[object]], dict[str, object]]:
     values = {"input": "text_input", "text": "é", "stream": True, "max_tokens": 9, "settings": SETTINGS, **changes}
-    inputs, parameters = generation(description, Prompt(**values))  # type: ignore[arg-type]
+    text = str(values.pop("text"))
+    [(inputs, parameters)] = generations(description, Generation(**values), [text])  # type: ignore[arg-type]
     return {tensor.name: tensor.array.tolist() for tensor in inputs}, dict(parameters)
 
 
@@ -120,10 +121,10 @@ def test_which_models_are_meant() -> None:
     models = (VLLM, TRTLLM, PLAIN, chat, other, vllm_embeddings, plain_embeddings)
     assert [generates(each) for each in models] == [True, True, True, True, False, False, False]
     assert [embeds(each) for each in models] == [False, False, False, False, False, True, True]
-    [request] = embedding(vllm_embeddings, "a", 8)
+    [((request,), _)] = embeddings(vllm_embeddings, ["a"], 8)
     assert json.loads(request.array[0]) == {"input": "a", "pooling_params": {"dimensions": [8]}}
     with pytest.raises(InvalidArgument, match="one size"):
-        embedding(plain_embeddings, "a", 8)
+        embeddings(plain_embeddings, ["a"], 8)
 
 
 def response(**outputs: list[bytes] | int) -> InferenceResponse:

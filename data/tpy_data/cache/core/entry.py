@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from tpy.messages import DataType, ParameterValue, Tensor
+from tpy.messages import ParameterValue, Tensor, held_bytes
 
 ENTRY_BYTES: Final = 600
 """Memory of an entry besides its content: its key, its places in the tables, its own objects (430 measured; what
@@ -16,9 +16,6 @@ the allocator loses is in the rest)."""
 
 TENSOR_BYTES: Final = 400
 """The same for a tensor: its array object, shape and name (290 measured)."""
-
-ELEMENT_BYTES: Final = 48
-"""The same for an element of a BYTES tensor: a pointer and the head of a bytes object, rounded up as the allocator does."""
 
 PARAMETER_BYTES: Final = 150
 """The same for a response parameter."""
@@ -32,20 +29,11 @@ class CachedResponse(msgspec.Struct, frozen=True):
     parameters: Mapping[str, ParameterValue]
 
 
-def data_bytes(tensors: Sequence[Tensor]) -> int:
-    """Bytes of the tensors' elements. For BYTES that takes a look at each of them."""
-    return sum(
-        sum(map(len, tensor.array.ravel())) if tensor.datatype is DataType.BYTES else tensor.array.nbytes for tensor in tensors
-    )
-
-
-def entry_bytes(outputs: Sequence[Tensor], parameters: Mapping[str, ParameterValue]) -> int:
-    """The memory that keeping this response takes, in bytes."""
-    size = ENTRY_BYTES + data_bytes(outputs)
+def entry_bytes(outputs: Sequence[Tensor], parameters: Mapping[str, ParameterValue], enough: int) -> int:
+    """The memory that keeping this response takes, in bytes; at least `enough` for one that takes more."""
+    size = ENTRY_BYTES + held_bytes(outputs, enough)
     for tensor in outputs:
         size += TENSOR_BYTES + len(tensor.name)
-        if tensor.datatype is DataType.BYTES:
-            size += ELEMENT_BYTES * tensor.array.size
     for name, value in parameters.items():
         size += PARAMETER_BYTES + len(name) + (len(value) if isinstance(value, str) else 0)
     return size

@@ -18,16 +18,16 @@ import trio
 from tpy.alarm import Alarm
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument, TpyError, Unavailable
-from tpy.limits import CACHE_INLINE_BYTES_MAX, CACHE_INLINE_ELEMENTS_MAX, CACHE_JOBS_MAX, CACHE_WAITING_MAX
+from tpy.limits import CACHE_INLINE_BYTES_MAX, CACHE_JOBS_MAX, CACHE_WAITING_MAX
 from tpy.messages import (
     CacheActivity,
-    DataType,
     EngineActivity,
     InferenceRequest,
     InferenceResponse,
     ParameterValue,
     Tensor,
     WaitReason,
+    held_bytes,
 )
 from tpy.messages.inference import NO_PARAMETERS
 from tpy.services import ResponseSink
@@ -349,13 +349,7 @@ class CachedEngine:
 
 def _takes_long(inputs: Sequence[Tensor]) -> bool:
     """True when making the key takes more of the loop's time than handing over to a thread."""
-    elements = size_bytes = 0
-    for tensor in inputs:
-        if tensor.datatype is not DataType.BYTES:
-            size_bytes += tensor.array.nbytes
-        elif (elements := elements + tensor.array.size) <= CACHE_INLINE_ELEMENTS_MAX:
-            size_bytes += sum(map(len, tensor.array.ravel()))
-    return size_bytes > CACHE_INLINE_BYTES_MAX or elements > CACHE_INLINE_ELEMENTS_MAX
+    return held_bytes(inputs, CACHE_INLINE_BYTES_MAX + 1) > CACHE_INLINE_BYTES_MAX
 
 
 class _Hashing:

@@ -21,7 +21,7 @@ from tpy.limits import (
     DECOUPLED_RESPONSES_WAITING_MAX,
     REPOSITORY_CALLS_WAITING_MAX,
 )
-from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest, ModelDescription
+from tpy.messages import InferenceRequest, InferenceResponse, LoadRequest, ModelDescription, held_bytes
 from tpy.observers import RequestObservers
 from tpy.services import LoadingService, ResponseSink
 from tpy_data.engine.calls.core import CallingBatch, find_circle
@@ -327,7 +327,7 @@ class ModelCall:
         if response.final:
             self._end()
         elif self._streams:
-            size = sum([tensor.array.nbytes for tensor in response.outputs])
+            size = held_bytes(response.outputs, DECOUPLED_RESPONSE_BYTES_WAITING_MAX)
             self._sizes.append(size)
             self._bytes += size
             self._check_room()

@@ -21,7 +21,7 @@ from tpy.clock import Clock
 from tpy.deliveries import Deliveries
 from tpy.errors import Internal, InvariantViolation
 from tpy.limits import DECOUPLED_RESPONSE_BYTES_WAITING_MAX, DECOUPLED_RESPONSES_WAITING_MAX
-from tpy.messages import Residency
+from tpy.messages import Residency, held_bytes
 
 
 class Sent(NamedTuple):
@@ -159,7 +159,7 @@ class ResponseStream:
             if flaw is not None:
                 result = ExecutionResult(error=Internal(f"the model sent {flaw}"))
             else:
-                size = sum([tensor.array.nbytes for tensor in result.outputs])
+                size = held_bytes(result.outputs, DECOUPLED_RESPONSE_BYTES_WAITING_MAX)
         with self._room:
             if wait and self._is_full():
                 self._wait_room()

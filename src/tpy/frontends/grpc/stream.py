@@ -32,7 +32,7 @@ from tpy.frontends.grpc.calls import INFERENCE, CallParts, count_refusal, fail_c
 from tpy.frontends.grpc.transport import Metadata, StreamCall
 from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import run_in_thread
-from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
+from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, held_bytes
 from tpy.messages.records import RequestRecord
 from tpy.services import RequestHandle, ResolvedModel, held
 
@@ -129,7 +129,9 @@ class _Answer:
         self.error = error
         self.final = response is None or response.final
         self.pieces: Pieces | None = None
-        self.size = _ANSWER_BYTES + (0 if response is None else sum(output.array.nbytes for output in response.outputs))
+        self.size = _ANSWER_BYTES
+        if response is not None:
+            self.size += held_bytes(response.outputs, limits.GRPC_STREAM_WAITING_BYTES_MAX)
 
     @property
     def is_large(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from http import HTTPStatus
 from types import TracebackType
@@ -19,7 +19,7 @@ from tpy.errors import ErrorCode, InvariantViolation, TpyError
 from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.generate import GenerateApi, StreamBody, StreamReply
 from tpy.frontends.http.infer import InferEndpoint, finish_records, is_disguised, unexpected_error
-from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply, fields_of, refusal_reply
+from tpy.frontends.http.message import PIECE_BYTES_MAX, HttpReply, HttpRequest, error_reply, fields_of, in_pieces, refusal_reply
 from tpy.frontends.http.overview import OverviewApi
 from tpy.frontends.http.page_files import page_file, redirect_to_page
 from tpy.frontends.http.pages import PagesApi
@@ -144,6 +144,10 @@ def quart_response(
         body = _EventBody(reply.body, sent)
         return app.response_class(body, status=reply.status, headers=dict(reply.headers), content_type=reply.content_type)
     headers = dict(reply.headers)
+    if reply.content_length > PIECE_BYTES_MAX:
+        headers["Content-Length"] = str(reply.content_length)
+        body = _EventBody(_LongBody(reply.parts), lambda size, whole: None)
+        return app.response_class(body, status=reply.status, headers=headers, content_type=reply.content_type)
     return app.response_class(b"".join(reply.parts), status=reply.status, headers=headers, content_type=reply.content_type)
 
 
@@ -155,6 +159,24 @@ async def _on_http_exception(error: HTTPException) -> Response:
     if isinstance(error, MethodNotAllowed) and error.valid_methods:
         headers["Allow"] = ", ".join(sorted(error.valid_methods))
     return Response(b"".join(reply.parts), status=reply.status, headers=headers, content_type=reply.content_type)
+
+
+class _LongBody:
+    """A body that is there, in pieces, between which others have their turn (StreamBody)."""
+
+    def __init__(self, parts: Sequence[bytes | memoryview]) -> None:
+        self._pieces = in_pieces(parts)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        for piece in self._pieces:
+            return piece
+        raise StopAsyncIteration
+
+    def close(self) -> None:
+        """Nothing to cancel."""
 
 
 class _EventBody(ResponseBody):
@@ -178,6 +200,7 @@ class _EventBody(ResponseBody):
 
     async def __anext__(self) -> bytes:
         try:
+            await trio.lowlevel.checkpoint()  # what is there already would leave in one stretch
             piece = await self._events.__anext__()
         except StopAsyncIteration:
             self._whole = True

@@ -6,7 +6,7 @@ is paused, and with it the model. When the client is gone the task is cancelled,
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -18,13 +18,15 @@ from tpy.errors import InvalidArgument, TpyError
 from tpy.frontends.access import submit
 from tpy.frontends.http import codec
 from tpy.frontends.http.infer import InferEndpoint, open_record, parse_version, unexpected_error_reply
-from tpy.frontends.http.message import HttpReply, HttpRequest, json_reply
+from tpy.frontends.http.message import HttpReply, HttpRequest, in_pieces, json_reply
 from tpy.frontends.threads import forget_trace, run_in_thread
-from tpy.messages import InferenceRequest, InferenceResponse
+from tpy.messages import InferenceRequest, InferenceResponse, held_bytes
 from tpy.messages.records import RequestRecord
 from tpy.services import RequestHandle, held
 
 _Encoded = TypeVar("_Encoded")
+
+Parts = Sequence[bytes | memoryview]
 
 EVENT_STREAM_TYPE = "text/event-stream; charset=utf-8"
 
@@ -91,7 +93,7 @@ class Responses:
         # A final flag alone ends the answer; it is not a part of it.
         if not (self._decoupled and response.final and response.error is None and not response.outputs):
             self._waiting.append(response)
-            self._bytes += sum([tensor.array.nbytes for tensor in response.outputs])
+            self._bytes += held_bytes(response.outputs, limits.HTTP_STREAM_BYTES_MAX)
         full = len(self._waiting) >= limits.HTTP_STREAM_RESPONSES_MAX or self._bytes >= limits.HTTP_STREAM_BYTES_MAX
         if full and self._handle is not None:
             self._handle.pause()
@@ -111,8 +113,9 @@ class Responses:
 class EventBody:
     """The events of one request as the pieces of a body: an async iterator. `close` cancels what has not ended."""
 
-    def __init__(self, first: list[bytes], responses: Responses, encode: Callable[[InferenceResponse], Awaitable[bytes]]) -> None:
+    def __init__(self, first: list[Parts], responses: Responses, encode: Callable[[InferenceResponse], Awaitable[Parts]]) -> None:
         self._first = first
+        self._pieces: Iterator[bytes] = iter(())
         self._responses = responses
         self._encode = encode
 
@@ -120,12 +123,15 @@ class EventBody:
         return self
 
     async def __anext__(self) -> bytes:
+        for piece in self._pieces:
+            return piece
         events, self._first = self._first, []
         if not events:
             events = [await self._encode(response) for response in await self._responses.wait()]
-        if not events:
-            raise StopAsyncIteration
-        return b"".join([b"data: %b\n\n" % event for event in events])
+        self._pieces = in_pieces([part for event in events for part in (b"data: ", *event, b"\n\n")])
+        for piece in self._pieces:
+            return piece
+        raise StopAsyncIteration
 
     def close(self) -> None:
         """Nobody reads any more."""
@@ -149,7 +155,8 @@ class GenerateApi:
             responses.cancel()
         if len(found) != 1:
             return json_reply(codec.encode_error(_NOT_ONE))
-        return json_reply(await self._in_thread_if_large(codec.encode_generate, found[0]))
+        parts = await self._in_thread_if_large(codec.encode_generate, found[0])
+        return HttpReply(parts=parts, content_length=sum(map(len, parts)))
 
     async def generate_stream(self, request: HttpRequest, *, model: str, version: str | None = None) -> StreamReply:
         """Every response as an event. The first one decides the status. Raises TpyError."""
@@ -168,15 +175,15 @@ class GenerateApi:
             body=EventBody([event.data for event in events], responses, self._event_encoder(path)),
         )
 
-    def _event_encoder(self, path: str) -> Callable[[InferenceResponse], Awaitable[bytes]]:
-        async def encode(response: InferenceResponse) -> bytes:
+    def _event_encoder(self, path: str) -> Callable[[InferenceResponse], Awaitable[Parts]]:
+        async def encode(response: InferenceResponse) -> Parts:
             return (await self._in_thread_if_large(partial(_event, path), response)).data
 
         return encode
 
     async def _in_thread_if_large(self, encode: Callable[[InferenceResponse], _Encoded], response: InferenceResponse) -> _Encoded:
         """Encode a response, in a thread when that could hold up the loop. Raises what `encode` raises."""
-        if sum([tensor.array.size for tensor in response.outputs]) > limits.HTTP_INLINE_JSON_ELEMENTS_MAX:
+        if codec.is_large(response.outputs):
             return await run_in_thread(encode, response, limiter=self._endpoint.threads)
         return encode(response)
 
@@ -217,7 +224,7 @@ class _Event(NamedTuple):
     """The JSON of one event, and the status that it has if it is the first."""
 
     status: int
-    data: bytes
+    data: Sequence[bytes | memoryview]
 
 
 def _event(path: str, response: InferenceResponse) -> _Event:
@@ -226,7 +233,7 @@ def _event(path: str, response: InferenceResponse) -> _Event:
         return _Event(200, codec.encode_generate(response))
     except TpyError as error:
         forget_trace(error)
-        return _Event(codec.HTTP_STATUS[error.code], codec.encode_error(error))
+        return _Event(codec.HTTP_STATUS[error.code], [codec.encode_error(error)])
     except Exception:
         reply = unexpected_error_reply(path)
-        return _Event(reply.status, b"".join(reply.parts))
+        return _Event(reply.status, reply.parts)

@@ -24,14 +24,13 @@ from tpy.clock import Clock
 from tpy.echo import echo
 from tpy.errors import ErrorCode, Internal, InvalidArgument, InvariantViolation, TooManyRequests, TpyError, Unsupported
 from tpy.frontends.access import INFER, Caller
-from tpy.frontends.bytes_tensor import elements_size
 from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http import codec
 from tpy.frontends.http.access import HeaderPolicy
 from tpy.frontends.http.message import Body, HttpReply, HttpRequest, error_reply
 from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import forget_trace, run_in_thread
-from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelDescription
+from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelDescription, content_bytes, held_bytes
 from tpy.messages.records import RequestRecord
 from tpy.observers import RequestObservers
 from tpy.services import RequestHandle, ResolvedModel, Services
@@ -237,12 +236,13 @@ class InferCall:
         elements = string_bytes = 0
         for output in response.outputs:
             choice = plan.choices.get(output.name, plan.default)
-            if output.datatype is DataType.BYTES and elements <= limits.HTTP_INLINE_JSON_ELEMENTS_MAX:
-                string_bytes += elements_size(output.array)
+            if output.datatype is DataType.BYTES and output.array.size <= limits.HTTP_INLINE_JSON_ELEMENTS_MAX:
+                string_bytes += content_bytes(output.array)
             if choice.region is not None:
                 if output.datatype is DataType.BYTES:
                     elements += output.array.size
-                if output.array.nbytes > limits.REGION_INLINE_BYTES_MAX or choice.region.gpu is not None:
+                room = limits.REGION_INLINE_BYTES_MAX
+                if choice.region.gpu is not None or held_bytes((output,), room + 1) > room:
                     return True
             elif choice.classification:
                 elements += _CLASS_COST * output.array.size
@@ -252,7 +252,8 @@ class InferCall:
             return True
         if b"accept-encoding" not in self.request.fields:
             return False
-        return sum(output.array.nbytes for output in response.outputs) > limits.HTTP_INLINE_COMPRESS_BYTES_MAX
+        room = limits.HTTP_INLINE_COMPRESS_BYTES_MAX
+        return held_bytes(response.outputs, room + 1) > room
 
     def begin_nowait(self) -> bool:
         """Check, decode and submit the request. False when decoding could hold up the loop: then the model is held, and

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from urllib.parse import unquote
 
@@ -12,9 +12,12 @@ from tpy.errors import PermissionDenied, TooManyRequests, TpyError, Unauthentica
 from tpy.frontends.access import Caller
 from tpy.frontends.http.codec import HTTP_STATUS, encode_error
 from tpy.messages.records import RequestRecord
+from tpy.units import KIB
 
 Body = bytes | bytearray | memoryview
 JSON_TYPE = "application/json"
+PIECE_BYTES_MAX = 256 * KIB
+"""Of a body, what goes through the application at once: a fraction of a millisecond."""
 
 
 class HttpReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +41,8 @@ class HttpRequest(msgspec.Struct, kw_only=True):
     `refusal` is set when HTTP itself forbids serving the request; then that is the answer. `held_bytes` of the body count in the
     budget of all bodies, until whoever serves the request gives them back; `sent_bytes` is the size of the body that came where
     `body` is that no more. `record`: of an inference that is observed; `further_records` where one request asks a model several
-    times. `submitted`: a model has it, or has refused it itself. `caller`: who has sent it, where access is controlled."""
+    times. `submitted`: a model has it, or has refused it itself. `caller`: who has sent it, where access is controlled.
+    `is_heavy`: what is made of its body is made in threads."""
 
     method: bytes
     target: bytes
@@ -58,6 +62,7 @@ class HttpRequest(msgspec.Struct, kw_only=True):
     further_records: tuple[RequestRecord, ...] = ()
     submitted: bool = False
     caller: Caller | None = None
+    is_heavy: bool = False
 
 
 def fields_of(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -80,6 +85,25 @@ def split_target(target: bytes) -> tuple[bytes, str]:
                 target = b"/" + target
     path = target.partition(b"?")[0].decode("latin-1")
     return target, unquote(path) if "%" in path else path
+
+
+def in_pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """The bytes of `parts` in pieces of PIECE_BYTES_MAX: short ones are joined, and long ones are cut."""
+    short: list[bytes | memoryview] = []
+    size = 0
+    for part in parts:
+        if size + len(part) > PIECE_BYTES_MAX:
+            if size:
+                yield b"".join(short)
+            short, size = [], 0
+            while len(part) > PIECE_BYTES_MAX:
+                part = memoryview(part)
+                yield bytes(part[:PIECE_BYTES_MAX])
+                part = part[PIECE_BYTES_MAX:]
+        short.append(part)
+        size += len(part)
+    if size:
+        yield b"".join(short)
 
 
 def json_reply(content: bytes, *, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> HttpReply:

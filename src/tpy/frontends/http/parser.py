@@ -58,6 +58,9 @@ class _Stop(Exception):
     """Ends llhttp's run after `fatal` was set."""
 
 
+BODIES_FULL = "the server holds as many bytes of request bodies as it may at the same time, try again later"
+
+
 class RequestParser:
     """One connection's requests. Their large bodies count in `bodies`; one that has no room there is thrown away and refused.
     `refuse` makes the refusals."""
@@ -369,8 +372,7 @@ def _head_too_large(refuse: Refuse) -> HttpReply:
 
 def _bodies_full(refuse: Refuse) -> HttpReply:
     """The refusal of a body for which there is no room beside those of others."""
-    text = "the server holds as many bytes of request bodies as it may at the same time, try again later"
-    return msgspec.structs.replace(refuse(HTTPStatus.SERVICE_UNAVAILABLE, text), counted_as=ErrorCode.UNAVAILABLE.name)
+    return msgspec.structs.replace(refuse(HTTPStatus.SERVICE_UNAVAILABLE, BODIES_FULL), counted_as=ErrorCode.UNAVAILABLE.name)
 
 
 def _too_large(refuse: Refuse, size: int, limit: int, fields: Mapping[bytes, bytes]) -> HttpReply:

@@ -13,6 +13,7 @@ import orjson
 
 from tpy.errors import ErrorCode, NotFound, TpyError
 from tpy.frontends.http.codec import HTTP_STATUS
+from tpy.frontends.http.codec.long_json import pieces_of
 from tpy.frontends.http.message import HttpReply, headers_of, json_reply
 from tpy.frontends.openai.tools import ToolCall
 
@@ -58,6 +59,14 @@ def _code(error: TpyError) -> str | None:
     return "model_not_found" if isinstance(error, NotFound) else None
 
 
+class Text(msgspec.Struct, frozen=True, kw_only=True):
+    """A choice: its text, the reason for its end, and its calls of tools."""
+
+    text: str
+    finish_reason: str
+    calls: Sequence[ToolCall]
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The members that the documents of one generation share. `model` as the client wrote it; `created` in seconds."""
 
@@ -66,16 +75,18 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     chat: bool
     id: str = msgspec.field(default_factory=lambda: uuid4().hex)
 
-    def whole(self, texts: Sequence[tuple[str, str, Sequence[ToolCall]]], usage: Json | None) -> Json:
-        """The answer in one document: text, finish reason and calls of tools of each choice."""
+    def whole(self, texts: Sequence[Text], usage: Json | None, *, long: bool) -> list[bytes]:
+        """The answer in one document; `long` ones are written in pieces."""
         choices = []
-        for index, (text, reason, calls) in enumerate(texts):
+        for index, choice in enumerate(texts):
+            text, reason, calls = choice.text, choice.finish_reason, choice.calls
             said: Json = {"message": {"role": "assistant", "content": text, "refusal": None}} if self.chat else {"text": text}
             if calls:
                 said["message"] |= {"content": text or None, "tool_calls": [call.document() for call in calls]}
             choices.append({"index": index, **said, "logprobs": None, "finish_reason": TOOL_CALLS if calls else reason})
         document = self._document("chat.completion" if self.chat else "text_completion", choices)
-        return document if usage is None else {**document, "usage": usage}
+        document = document if usage is None else {**document, "usage": usage}
+        return [piece.encode() for piece in pieces_of(document)] if long else [orjson.dumps(document)]
 
     def begun(self) -> bytes:
         """The event before the first text: of a chat the role, else nothing."""
@@ -110,18 +121,18 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         return {"id": number, "object": kind, "created": self.created, "model": self.model, "choices": choices}
 
 
-def embeddings_document(model: str, found: Sequence[np.ndarray[Any, np.dtype[np.float32]]], tokens: int, *, text: bool) -> bytes:
-    """The answer with embeddings: lists of numbers, or with `text` Base64 of little-endian floats."""
-    data = [
-        {
-            "object": "embedding",
-            "index": index,
-            "embedding": base64.b64encode(vector.astype("<f4").tobytes()).decode() if text else np.ascontiguousarray(vector),
-        }
-        for index, vector in enumerate(found)
-    ]
+def embeddings_document(
+    model: str, found: Sequence[np.ndarray[Any, np.dtype[np.float32]]], tokens: int, *, text: bool
+) -> list[bytes]:
+    """The answer with embeddings, in pieces: lists of numbers, or with `text` Base64 of little-endian floats."""
+    parts = [b'{"object":"list","data":[']
+    for index, vector in enumerate(found):
+        embedding = base64.b64encode(vector.astype("<f4").tobytes()).decode() if text else np.ascontiguousarray(vector)
+        row = {"object": "embedding", "index": index, "embedding": embedding}
+        parts.append((b"," if index else b"") + orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY))
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return orjson.dumps({"object": "list", "data": data, "model": model, "usage": usage}, option=orjson.OPT_SERIALIZE_NUMPY)
+    parts.append(b"]," + orjson.dumps({"model": model, "usage": usage})[1:])
+    return parts
 
 
 def model_document(name: str, created: int) -> Json:

@@ -6,33 +6,41 @@ the task is cancelled, and with it the request to the model.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
 import msgspec
 import orjson
+import trio
 
 from tpy import limits
 from tpy.echo import echo
-from tpy.errors import InvalidArgument, NotFound, TpyError
+from tpy.errors import InvalidArgument, NotFound, TpyError, Unavailable
 from tpy.frontends.access import INFER, submit
-from tpy.frontends.http.codec import is_heavy
+from tpy.frontends.http.codec import is_heavy, is_large
+from tpy.frontends.http.codec.long_json import write_long
 from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.generate import Responses, StreamReply
 from tpy.frontends.http.infer import InferEndpoint, open_record, unexpected_error
-from tpy.frontends.http.message import HttpReply, HttpRequest, json_reply
+from tpy.frontends.http.message import PIECE_BYTES_MAX, HttpReply, HttpRequest, json_reply
+from tpy.frontends.http.parser import BODIES_FULL
 from tpy.frontends.openai import answers, models, requests
 from tpy.frontends.openai.answers import Answer
-from tpy.frontends.openai.models import Prompt, Reader
+from tpy.frontends.openai.models import Ask, Generation, Reader
 from tpy.frontends.openai.templates import ChatTemplate, template_of
-from tpy.frontends.openai.tools import ToolCall, ToolCallForm, ToolCallReader, form_of
+from tpy.frontends.openai.tools import ToolCallForm, ToolCallReader, form_of
 from tpy.frontends.threads import run_in_thread
-from tpy.messages import InferenceRequest, InferenceResponse, ModelState, ParameterValue, Tensor
+from tpy.messages import InferenceRequest, InferenceResponse, ModelState, ParameterValue, Tensor, held_bytes
 from tpy.services import ResolvedModel, held
+from tpy.units import KIB
 
 _Request = TypeVar("_Request", bound=msgspec.Struct)
-_Ask = tuple[tuple[Tensor, ...], dict[str, ParameterValue]]
+_Made = TypeVar("_Made")
+
+_EVENT_CHARACTERS = 64 * KIB
+"""A longer text of a stream is several events."""
 
 
 class OpenAiApi:
@@ -83,52 +91,50 @@ class OpenAiApi:
         requests.check(body)
         model = self._resolve(request, body.model, embeddings=False)
         prompts = [body.prompt] if isinstance(body.prompt, str) else body.prompt
-        asks = [
-            Prompt(
-                input=models.TEXT,
-                text=text,
-                stream=bool(body.stream),
-                max_tokens=body.max_tokens or self._max_tokens,
-                settings=settings,
-                echo=body.echo,
-            )
-            for text in prompts
-        ]
-        return await self._generate(request, body, model, asks)
+        asked = Generation(
+            input=models.TEXT,
+            stream=bool(body.stream),
+            max_tokens=body.max_tokens or self._max_tokens,
+            settings=settings,
+            echo=body.echo,
+        )
+        return await self._generate(request, body, model, asked, prompts)
 
     async def chat(self, request: HttpRequest) -> HttpReply | StreamReply:
         """Answers the last message of a conversation. Raises TpyError."""
         body, settings = await self._read(request, requests.ChatRequest)
         requests.check(body)
         model = self._resolve(request, body.model, embeddings=False)
-        with requests.bounded_depth():
-            messages = requests.conversation_of(body.messages)
         tools = None if body.tool_choice == "none" else body.tools
         form = form_of(model.description.name, self._parameters(model), self._tool_call_parser) if tools else None
         takes_chat = models.MESSAGES in model.description.input_by_name
         if takes_chat:
-            with requests.bounded_depth():
-                text = msgspec.json.encode({"messages": messages, "tools": tools} if tools else messages).decode()
+
+            def write() -> str:
+                messages = requests.conversation_of(body.messages)
+                return write_long({"messages": messages, "tools": tools} if tools else messages)
+
+            with held(model):
+                text = await self._made(request, write)
         else:
-            text = await self._prompt(model, messages, tools)
+            text = await self._prompt(model, body.messages, tools)
             model = self._resolve(request, body.model, embeddings=False)  # there was time for another copy
-        ask = Prompt(
+        asked = Generation(
             input=models.MESSAGES if takes_chat else models.TEXT,
-            text=text,
             stream=bool(body.stream),
             max_tokens=body.max_completion_tokens or body.max_tokens or self._max_tokens,
             settings=settings,
         )
-        return await self._generate(request, body, model, [ask], form)
+        return await self._generate(request, body, model, asked, [text], form)
 
-    async def _prompt(
-        self, model: ResolvedModel, messages: list[dict[str, object]], tools: list[dict[str, object]] | None
-    ) -> str:
+    async def _prompt(self, model: ResolvedModel, messages: list[requests.Message], tools: list[dict[str, object]] | None) -> str:
         """The messages as the model's template writes them. In a thread: a template is a program, and reads files at first."""
         parameters = self._parameters(model)
 
         def render() -> str:
-            return template_of(model.description.name, parameters, self._template).render(messages, tools)
+            with requests.bounded_depth():
+                conversation = requests.conversation_of(messages)
+            return template_of(model.description.name, parameters, self._template).render(conversation, tools)
 
         with held(model):
             return await run_in_thread(render, limiter=self._endpoint.threads)
@@ -143,19 +149,24 @@ class OpenAiApi:
         request: HttpRequest,
         body: requests.CompletionRequest | requests.ChatRequest,
         model: ResolvedModel,
-        prompts: list[Prompt],
+        asked: Generation,
+        prompts: list[str],
         tools: ToolCallForm | None = None,
     ) -> HttpReply | StreamReply:
         chat = isinstance(body, requests.ChatRequest)
         answer = Answer(model=body.model, created=self._endpoint.clock.wall_ms() // 1000, chat=chat)
-        with requests.bounded_depth():
-            asks = [models.generation(model.description, prompt) for prompt in prompts]
-        with ExitStack() as stack:
-            begun = self._begin_all(request, model, asks, stack)
+        with ExitStack() as counted, ExitStack() as stack:
+            begun = await self._begin_all(
+                request, model, counted, stack, lambda: models.generations(model.description, asked, prompts)
+            )
             if not body.stream:
-                return await _whole(answer, begun, tools)
-            usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-            events = TextEvents(begun[0], answer, ToolCallReader(tools), request.path, include_usage=usage)
+                texts, usage = await self._whole(begun, tools)
+                long = sum(len(text.text) for text in texts) > limits.INLINE_STRING_OUTPUT_BYTES_MAX
+                return await self._reply(lambda: answer.whole(texts, usage, long=long), long=long)
+            include_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+            events = TextEvents(
+                begun[0], answer, ToolCallReader(tools), request.path, include_usage=include_usage, threads=self._endpoint.threads
+            )
             await events.begin()
             stack.pop_all()
         return StreamReply(body=events)
@@ -167,17 +178,22 @@ class OpenAiApi:
         body, _ = await self._read(request, requests.EmbeddingRequest)
         model = self._resolve(request, body.model, embeddings=True)
         texts = [body.input] if isinstance(body.input, str) else body.input
-        asks: list[_Ask] = [(models.embedding(model.description, text, body.dimensions), {}) for text in texts]
         found, tokens = [], 0
-        with ExitStack() as stack:
-            for responses in self._begin_all(request, model, asks, stack):
+        with ExitStack() as counted, ExitStack() as stack:
+            begun = await self._begin_all(
+                request, model, counted, stack, lambda: models.embeddings(model.description, texts, body.dimensions)
+            )
+            for responses in begun:
+                await trio.lowlevel.checkpoint()
                 lot = await responses.wait()
                 if not lot:
                     raise NotFound(f"model '{echo(body.model)}' sent no embedding")
                 vector, count = models.embedding_of(lot[0])
                 found.append(vector)
                 tokens += count
-        return json_reply(answers.embeddings_document(body.model, found, tokens, text=body.encoding_format == "base64"))
+        text = body.encoding_format == "base64"
+        long = sum(vector.size for vector in found) > limits.HTTP_INLINE_JSON_ELEMENTS_MAX
+        return await self._reply(lambda: answers.embeddings_document(body.model, found, tokens, text=text), long=long)
 
     # Parts
 
@@ -191,7 +207,22 @@ class OpenAiApi:
             document = requests.load(body)
             return requests.read(document, kind), requests.settings_of(document)
 
-        return await run_in_thread(read, limiter=self._endpoint.threads) if is_heavy(body) else read()
+        request.is_heavy = is_heavy(body)
+        return await self._made(request, read)
+
+    async def _made(self, request: HttpRequest, make: Callable[[], _Made]) -> _Made:
+        """What `make` returns, in a thread where the request is large. Raises InvalidArgument for what is nested too deeply, and
+        what `make` raises."""
+
+        def bounded() -> _Made:
+            with requests.bounded_depth():
+                return make()
+
+        return await run_in_thread(bounded, limiter=self._endpoint.threads) if request.is_heavy else bounded()
+
+    async def _reply(self, write: Callable[[], Sequence[bytes]], *, long: bool) -> HttpReply:
+        parts = await run_in_thread(write, limiter=self._endpoint.threads) if long else write()
+        return HttpReply(parts=parts, content_length=sum(map(len, parts)))
 
     def _resolve(self, request: HttpRequest, name: str, *, embeddings: bool) -> ResolvedModel:
         if request.caller is not None:
@@ -203,13 +234,31 @@ class OpenAiApi:
         models.require(model.description, embeddings=embeddings)
         return model
 
-    def _begin_all(self, request: HttpRequest, model: ResolvedModel, asks: list[_Ask], stack: ExitStack) -> list[Responses]:
-        """Submit requests, which are cancelled when the stack is left. Raises what `submit` raises."""
-        begun = []
-        for inputs, parameters in asks:
-            responses = self._begin(request, model, inputs, parameters)
-            stack.callback(responses.cancel)
-            begun.append(responses)
+    async def _begin_all(
+        self,
+        request: HttpRequest,
+        model: ResolvedModel,
+        counted: ExitStack,
+        stack: ExitStack,
+        make: Callable[[], list[Ask]],
+    ) -> list[Responses]:
+        """Submit the requests that `make` returns, which count in the budget of bodies until `counted` is left, and are cancelled
+        when `stack` is. Raises Unavailable where the budget has no room, and what `make` and `submit` raise."""
+        with held(model):
+            asks = await self._made(request, make)
+            size = sum([held_bytes(inputs[:1], limits.REQUEST_BODIES_BYTES_MAX) for inputs, _ in asks])
+            size += len(asks) * held_bytes(asks[0][0][1:], limits.REQUEST_BODIES_BYTES_MAX)
+            bodies = self._endpoint.bodies
+            if not bodies.take(size):
+                raise Unavailable(BODIES_FULL)
+            counted.callback(bodies.give, size)
+            begun: list[Responses] = []
+            for inputs, parameters in asks:
+                if len(begun) % limits.OPENAI_ASKS_AT_ONCE_MAX == limits.OPENAI_ASKS_AT_ONCE_MAX - 1:
+                    await trio.lowlevel.checkpoint()
+                responses = self._begin(request, model, inputs, parameters)
+                stack.callback(responses.cancel)
+                begun.append(responses)
         return begun
 
     def _begin(
@@ -236,44 +285,64 @@ class OpenAiApi:
         responses.begin(lambda sink: submit(request.caller, model, inference, sink, now_ns))
         return responses
 
-
-async def _whole(answer: Answer, begun: list[Responses], tools: ToolCallForm | None) -> HttpReply:
-    """All texts in one document. Raises the first error."""
-    texts: list[tuple[str, str, list[ToolCall]]] = []
-    usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-    counted = True
-    for responses in begun:
-        reader = Reader()
-        pieces = []
+    async def _whole(
+        self, begun: list[Responses], tools: ToolCallForm | None
+    ) -> tuple[list[answers.Text], dict[str, int] | None]:
+        """All texts, and the counts if the model tells them. Raises the first error."""
+        texts: list[answers.Text] = []
         size = 0
-        while lot := await responses.wait():
-            for response in lot:
-                pieces.append(reader.text(response))
-                size += len(pieces[-1])
-                if size > limits.OPENAI_TEXT_CHARACTERS_MAX:
-                    raise InvalidArgument(f"the answer exceeds {limits.OPENAI_TEXT_CHARACTERS_MAX} characters: ask for a stream")
-        calls = ToolCallReader(tools)
-        text = calls.add("".join([*pieces, reader.rest()]))
-        rest, found = calls.end()
-        texts.append((text + rest, reader.finish_reason, found))
-        told = reader.usage()
-        counted = counted and told is not None
-        for name, count in (told or {}).items():
-            usage[name] += count
-    return json_reply(orjson.dumps(answer.whole(texts, usage if counted else None)))
+        usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        counted = True
+        for responses in begun:
+            reader = Reader()
+            pieces = []
+            while lot := await responses.wait():
+                await trio.lowlevel.checkpoint()
+                for response in lot:
+                    pieces.append(await _text(reader, response, self._endpoint.threads))
+                    size += len(pieces[-1])
+                    if size > limits.OPENAI_TEXT_CHARACTERS_MAX:
+                        raise InvalidArgument(
+                            f"the answer exceeds {limits.OPENAI_TEXT_CHARACTERS_MAX} characters: ask for a stream"
+                        )
+            calls = ToolCallReader(tools)
+            text = calls.add("".join([*pieces, reader.rest()]))
+            rest, found = calls.end()
+            texts.append(answers.Text(text=text + rest, finish_reason=reader.finish_reason, calls=found))
+            told = reader.usage()
+            counted = counted and told is not None
+            for name, count in (told or {}).items():
+                usage[name] += count
+        return texts, usage if counted else None
+
+
+async def _text(reader: Reader, response: InferenceResponse, threads: trio.CapacityLimiter) -> str:
+    """The text of a response; a long one is read in a thread. Raises what the reader raises."""
+    return await run_in_thread(reader.text, response, limiter=threads) if is_large(response.outputs) else reader.text(response)
 
 
 class TextEvents:
     """The events of one generation. `begin` waits for the first response, whose error is the status of the reply."""
 
-    def __init__(self, responses: Responses, answer: Answer, calls: ToolCallReader, path: str, *, include_usage: bool) -> None:
+    def __init__(
+        self,
+        responses: Responses,
+        answer: Answer,
+        calls: ToolCallReader,
+        path: str,
+        *,
+        include_usage: bool,
+        threads: trio.CapacityLimiter,
+    ) -> None:
         self._responses = responses
         self._answer = answer
         self._reader = Reader()
         self._calls = calls
         self._path = path
         self._include_usage = include_usage
-        self._waiting: list[bytes] = []
+        self._threads = threads
+        self._waiting: deque[bytes | str] = deque()
+        """Events, and texts that are no events yet."""
         self._ended = False
 
     async def begin(self) -> None:
@@ -283,7 +352,7 @@ class TextEvents:
             raise lot[0].error
         self._waiting.append(self._answer.begun())
         if lot:
-            self._take(lot)
+            await self._take(lot)
         else:
             self._end()
 
@@ -296,22 +365,28 @@ class TextEvents:
                 raise StopAsyncIteration
             lot = await self._responses.wait()
             if lot:
-                self._take(lot)
+                await self._take(lot)
             else:
                 self._end()
-        events, self._waiting = self._waiting, []
+        events, size = [], 0
+        while self._waiting and size < PIECE_BYTES_MAX:
+            event = self._waiting.popleft()
+            events.append(self._answer.piece(event) if isinstance(event, str) else event)
+            size += len(events[-1])
         return b"".join(events)
+
+    def _add(self, text: str) -> None:
+        self._waiting += [text[at : at + _EVENT_CHARACTERS] for at in range(0, len(text), _EVENT_CHARACTERS)]
 
     def close(self) -> None:
         """Nobody reads any more."""
         self._responses.cancel()
 
-    def _take(self, lot: list[InferenceResponse]) -> None:
+    async def _take(self, lot: list[InferenceResponse]) -> None:
         """Queue the events of some responses. An error is the last event."""
         try:
             for response in lot:
-                if text := self._calls.add(self._reader.text(response)):
-                    self._waiting.append(self._answer.piece(text))
+                self._add(self._calls.add(await _text(self._reader, response, self._threads)))
         except TpyError as error:
             self._fail(error)
         except Exception:
@@ -325,8 +400,7 @@ class TextEvents:
     def _end(self) -> None:
         text = self._calls.add(self._reader.rest())
         rest, calls = self._calls.end()
-        if text or rest:
-            self._waiting.append(self._answer.piece(text + rest))
+        self._add(text + rest)
         if calls:
             self._waiting.append(self._answer.called(calls))
         self._waiting.append(self._answer.finished(answers.TOOL_CALLS if calls else self._reader.finish_reason))

@@ -22,14 +22,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tpy import limits
 from tpy.echo import echo
 from tpy.errors import Internal, InvalidArgument, Unsupported
-from tpy.messages import DataType, InferenceResponse, ModelDescription, ParameterValue, Tensor, TensorDescription
+from tpy.frontends.http.codec.long_json import write_long
+from tpy.messages import DataType, InferenceResponse, ModelDescription, ParameterValue, Tensor, TensorDescription, held_bytes
+from tpy.units import KIB
 
 TEXT, MESSAGES, EMBEDDING_REQUEST = "text_input", "messages", "embedding_request"
 _SETTINGS, _OUTPUT, _EMBEDDING = "sampling_parameters", "text_output", "embedding"
 _WANTED = ("return_num_input_tokens", "return_num_output_tokens", "return_finish_reason")
 _OTHER_NAMES = {"stop": "stop_words", "seed": "random_seed"}
+_READ_BYTES = 256 * KIB
+"""Of a text, what is decoded at once."""
 _FINISH_REASONS = {"stop", "length", "content_filter", "tool_calls"}
 
 
@@ -44,44 +49,68 @@ def embeds(description: ModelDescription) -> bool:
     return (TEXT in inputs and _EMBEDDING in outputs) or (EMBEDDING_REQUEST in inputs and _OUTPUT in outputs)
 
 
-class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for text. `text` is for the input `input`; `echo` None: nobody said whether the prompt is to be repeated."""
+class Generation(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for text without its prompts, which are for the input `input`. `echo` None: nobody said whether the prompt is to
+    be repeated."""
 
     input: str
-    text: str
     stream: bool
     max_tokens: int
     settings: Mapping[str, Any]
     echo: bool | None = None
 
 
-def generation(description: ModelDescription, prompt: Prompt) -> tuple[tuple[Tensor, ...], dict[str, ParameterValue]]:
-    """The inputs and parameters that ask a model for text. Raises InvalidArgument for settings that its inputs do not take."""
+Ask = tuple[tuple[Tensor, ...], dict[str, ParameterValue]]
+"""The inputs and parameters that ask a model for a text or an embedding."""
+
+
+def generations(description: ModelDescription, asked: Generation, prompts: Sequence[str]) -> list[Ask]:
+    """What asks a model for each text: the prompts have the settings in common, which are made once. Raises InvalidArgument for
+    settings that its inputs do not take, and that are too many for so many prompts."""
+    shared, parameters = _settings(description, asked)
+    size = held_bytes(shared, limits.OPENAI_SETTINGS_BYTES_MAX) + sum(
+        limits.OPENAI_SETTING_BYTES + len(name) + (len(value) if isinstance(value, str) else 0)
+        for name, value in parameters.items()
+    )
+    if size * len(prompts) > limits.OPENAI_SETTINGS_BYTES_MAX:
+        raise InvalidArgument(
+            f"{len(prompts)} prompts with {size} bytes of settings each are more than {limits.OPENAI_SETTINGS_BYTES_MAX} bytes"
+        )
+    described = description.input_by_name.get(asked.input)
+    return [(shared if described is None else (_tensor(described, text), *shared), parameters) for text in prompts]
+
+
+def _settings(description: ModelDescription, asked: Generation) -> Ask:
     known = description.input_by_name
-    settings = {**prompt.settings, "max_tokens": prompt.max_tokens}
-    values: dict[str, object] = {prompt.input: prompt.text, "stream": prompt.stream, "return_logprobs": False}
-    values["exclude_input_in_output"] = not prompt.echo
+    settings = {**asked.settings, "max_tokens": asked.max_tokens}
+    values: dict[str, object] = {"stream": asked.stream, "return_logprobs": False}
+    values["exclude_input_in_output"] = not asked.echo
     values |= dict.fromkeys(_WANTED, True)
     parameters: dict[str, ParameterValue] = {}
     if _SETTINGS in known:
-        values[_SETTINGS] = json.dumps(settings)
+        values[_SETTINGS] = write_long(settings)
     for name, value in settings.items():
         if name in known:
             values.setdefault(name, value)
         elif (other := _OTHER_NAMES.get(name)) in known and other is not None:
             values[other] = value
         elif _SETTINGS not in known:
-            parameters[name] = value if isinstance(value, bool | int | float | str) else json.dumps(value)
+            parameters[name] = value if isinstance(value, bool | int | float | str) else write_long(value)
+    values.pop(asked.input, None)  # a setting of this name is not the prompt
     return tuple(_tensor(known[name], value) for name, value in values.items() if name in known), parameters
 
 
-def embedding(description: ModelDescription, text: str, dimensions: int | None) -> tuple[Tensor, ...]:
-    """The inputs that ask a model for the embedding of a text. Raises InvalidArgument for `dimensions` that cannot be chosen."""
+def embeddings(description: ModelDescription, texts: Sequence[str], dimensions: int | None) -> list[Ask]:
+    """What asks a model for the embedding of each text. Raises InvalidArgument for `dimensions` that cannot be chosen."""
+    return [(_embedding_inputs(description, text, dimensions), {}) for text in texts]
+
+
+def _embedding_inputs(description: ModelDescription, text: str, dimensions: int | None) -> tuple[Tensor, ...]:
     known = description.input_by_name
     values: dict[str, object] = dict.fromkeys(_WANTED, True)
     if EMBEDDING_REQUEST in known:
         pooling = {} if dimensions is None else {"dimensions": [dimensions]}
-        values[EMBEDDING_REQUEST] = json.dumps({"input": text, "pooling_params": pooling})
+        values[EMBEDDING_REQUEST] = write_long({"input": text, "pooling_params": pooling})
     else:
         values[TEXT] = text
         if dimensions is not None:
@@ -101,7 +130,7 @@ def _tensor(described: TensorDescription, value: object) -> Tensor:
         if described.datatype is DataType.BYTES:
             array = np.empty(len(elements), object)
             array[:] = [
-                (each if isinstance(each, str) else json.dumps(each)).encode("utf-8", "surrogatepass") for each in elements
+                (each if isinstance(each, str) else write_long(each)).encode("utf-8", "surrogatepass") for each in elements
             ]
         else:
             if not all(_is_value(each, described.datatype) for each in elements):
@@ -147,7 +176,8 @@ class Reader:
             return ""
         if _OUTPUT not in outputs or outputs[_OUTPUT].datatype is not DataType.BYTES:
             raise Internal(f"model '{response.model_name}' sent a response without the text '{_OUTPUT}'")
-        return self._decoder.decode(b"".join(_words(outputs[_OUTPUT])))
+        data = b"".join(_words(outputs[_OUTPUT]))
+        return "".join([self._decoder.decode(data[at : at + _READ_BYTES]) for at in range(0, len(data), _READ_BYTES)])
 
     def rest(self) -> str:
         """Returns the sign for a character that was never finished, "" if there is none."""

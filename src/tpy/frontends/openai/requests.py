@@ -12,6 +12,9 @@ from msgspec import Meta
 from tpy import limits
 from tpy.echo import echo
 from tpy.errors import InvalidArgument
+from tpy.frontends.http.codec.cutting import load_in_pieces
+from tpy.frontends.http.codec.pieces import LongArray, LongString, Sizes
+from tpy.units import KIB
 
 _Number = Annotated[float, Meta(ge=-2, le=2)]
 _Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -101,18 +104,48 @@ _NO_SETTINGS = frozenset(
 )
 """Members that are not given to the model as they are: they mean something here, to OpenAI's service, or to the template."""
 
+_SIZES = Sizes(string=KIB)
+"""Of long documents: what is not text of this length is bounded."""
+
 _Request = TypeVar("_Request", bound=msgspec.Struct)
 
 
 def load(body: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """The JSON object in a body. Raises InvalidArgument."""
-    try:
-        document = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"the body is not JSON: {error}") from None
+    """The JSON object in a body: a long one is parsed in pieces. Raises InvalidArgument."""
+    document = _parsed(body, "the body is not JSON")
     if type(document) is not dict:
         raise InvalidArgument("the body must be a JSON object")
     return document
+
+
+def _parsed(text: bytes | bytearray | memoryview, refusal: str) -> Any:
+    """The JSON value in a text. Raises InvalidArgument that begins with `refusal`."""
+    try:
+        return msgspec.json.decode(text) if len(text) <= limits.JSON_WHOLE_BYTES_MAX else _settled(load_in_pieces(text, _SIZES))
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError, InvalidArgument) as error:
+        raise InvalidArgument(f"{refusal}: {error}") from None
+
+
+def _settled(document: object) -> object:
+    """The document with its long strings, and the elements of its long arrays, as far as those may have. Raises
+    InvalidArgument."""
+    top = [document]
+    pending: list[Any] = [top]
+    room = limits.OPENAI_ELEMENTS_MAX
+    while pending:
+        container = pending.pop()
+        for key, value in list(container.items() if type(container) is dict else enumerate(container)):
+            if type(value) is LongString:
+                container[key] = value.decode()
+            elif type(value) is LongArray:
+                found = value.elements(room)
+                if found is None:
+                    raise InvalidArgument(f"its arrays have more than {limits.OPENAI_ELEMENTS_MAX} elements")
+                container[key], count = found
+                room -= count
+            elif type(value) is dict or type(value) is list:
+                pending.append(value)
+    return top[0]
 
 
 def read(document: dict[str, Any], kind: type[_Request]) -> _Request:
@@ -163,6 +196,7 @@ def bounded_depth() -> Iterator[None]:
 def conversation_of(messages: list[Message]) -> list[dict[str, Any]]:
     """The messages as chat templates take them. Raises InvalidArgument for parts that are no text, and broken arguments."""
     conversation = []
+    room = limits.JSON_OUTLINE_BYTES_MAX
     for at, message in enumerate(messages):
         found = msgspec.to_builtins(message)
         found.setdefault("content", None)
@@ -171,6 +205,11 @@ def conversation_of(messages: list[Message]) -> list[dict[str, Any]]:
         for call in found.get("tool_calls") or ():
             function = call.get("function")
             if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+                room -= len(function["arguments"])
+                if room < 0:
+                    raise InvalidArgument(
+                        f"the arguments of tool calls have more than {limits.JSON_OUTLINE_BYTES_MAX} characters"
+                    )
                 try:
                     function["arguments"] = msgspec.json.decode(function["arguments"] or "{}")
                 except msgspec.DecodeError as error:

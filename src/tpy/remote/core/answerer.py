@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from tpy.limits import REMOTE_REQUESTS_MAX, REMOTE_WINDOW_BYTES, REMOTE_WINDOW_RESPONSES
-from tpy.messages import InferenceResponse
+from tpy.messages import InferenceResponse, held_bytes
 from tpy.remote.core.errors import ProtocolError
 from tpy.services import RequestHandle
 
@@ -42,7 +42,7 @@ class RemoteRequest:
         if response.final:
             self._end()
         else:
-            size = sum([tensor.array.nbytes for tensor in response.outputs])
+            size = held_bytes(response.outputs, REMOTE_WINDOW_BYTES)
             self._sent.append(size)
             self.untaken_bytes += size
         self._answerer.send(self.number, response)

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from tpy.limits import TRACE_TENSOR_BYTES_MAX
-from tpy.messages import DataType, Moment, Tensor, TracedPart
+from tpy.messages import DataType, Moment, Tensor, TracedPart, held_bytes
 from tpy.messages.records import RequestRecord
 from tpy.telemetry.traces.core.settings import TENSORS, TIMESTAMPS, ActiveSetting
 
@@ -64,7 +64,8 @@ class Trace:
         if TENSORS in self.active.setting.levels:
             for tensor in tensors:
                 array: object = tensor.array
-                if isinstance(array, np.ndarray) and array.nbytes <= TRACE_TENSOR_BYTES_MAX:
+                size = held_bytes((tensor,), TRACE_TENSOR_BYTES_MAX + 1)
+                if isinstance(array, np.ndarray) and size <= TRACE_TENSOR_BYTES_MAX:
                     self.tensors.append(TensorNote(activity, tensor.name, tensor.datatype, array.copy()))
 
     def rows(self) -> Iterator[dict[str, object]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from tpy.backend import ExecutionBatch
 from tpy.errors import TpyError
-from tpy.messages import DataType, InferenceResponse, Tensor
+from tpy.messages import DataType, InferenceResponse, Tensor, content_bytes
 from tpy_data.backends.python.worker.core.batch import Descriptor
 from tpy_data.backends.python.worker.datatypes import BYTES
 
@@ -49,7 +49,7 @@ class _Sum:
             return
         self.texts += array.size
         if self.texts <= TEXTS_MAX:
-            self.size += sum([len(element) for element in array.reshape(-1)])
+            self.size += content_bytes(array)
 
     @property
     def is_small(self) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 
 from tpy.errors import Internal, InvalidArgument
 from tpy.frontends.binary_tensor import write_binary
-from tpy.frontends.bytes_tensor import elements_size
 from tpy.frontends.classification import classify
 from tpy.frontends.grpc.codec.plan import OutputPlan
 from tpy.frontends.grpc.codec.wire import RESPONSE_CLASS, STREAM_RESPONSE_CLASS, infer_response, raw_output
@@ -23,7 +22,7 @@ from tpy.limits import (
     INLINE_STRING_OUTPUT_BYTES_MAX,
     REGION_INLINE_BYTES_MAX,
 )
-from tpy.messages import DataType, InferenceResponse, ModelDescription, ParameterValue, Tensor
+from tpy.messages import DataType, InferenceResponse, ModelDescription, ParameterValue, Tensor, content_bytes, held_bytes
 from tpy.messages.inference import parameter_problem
 
 Pieces = list[bytes | memoryview]
@@ -39,10 +38,12 @@ def is_large(response: InferenceResponse, plan: OutputPlan) -> bool:
         counted = output.datatype is DataType.BYTES or output.name in plan.class_counts
         if counted and output.array.size > GRPC_INLINE_ELEMENTS_MAX:
             return True
-        if output.datatype is DataType.BYTES and elements_size(output.array) > INLINE_STRING_OUTPUT_BYTES_MAX:
+        if output.datatype is DataType.BYTES and content_bytes(output.array) > INLINE_STRING_OUTPUT_BYTES_MAX:
             return True
         region = plan.regions.get(output.name) if plan.regions else None
-        if region is not None and (output.array.nbytes > REGION_INLINE_BYTES_MAX or region.gpu is not None):
+        if region is not None and (
+            region.gpu is not None or held_bytes((output,), REGION_INLINE_BYTES_MAX + 1) > REGION_INLINE_BYTES_MAX
+        ):
             return True
     return False
 
@@ -127,7 +128,7 @@ def _stored(tensor: Tensor, plan: OutputPlan) -> bytes | memoryview:
 
 def _blob(tensor: Tensor) -> bytes | memoryview:
     array = tensor.array
-    if array.nbytes <= GRPC_JOINED_BYTES_MAX and tensor.datatype is not DataType.BYTES:
+    if tensor.datatype is not DataType.BYTES and array.nbytes <= GRPC_JOINED_BYTES_MAX:
         return array.tobytes()  # copied anyway when it is joined
     return write_binary(array, tensor.datatype)
 

@@ -80,8 +80,9 @@ def parse_generate(
     )
 
 
-def encode_generate(response: InferenceResponse) -> bytes:
-    """The JSON object for one response. Raises its `error` if it has one, InvalidArgument for outputs that JSON cannot carry."""
+def encode_generate(response: InferenceResponse) -> list[bytes | memoryview]:
+    """The JSON object for one response, in pieces. Raises its `error` if it has one, InvalidArgument for outputs that JSON
+    cannot carry."""
     if response.error is not None:
         raise response.error
     return generate_document(response)

@@ -143,6 +143,23 @@ class LongArray:
                 raise broken_text("Invalid value.", piece.end)
             yield ArrayPiece(b"[" * piece.depth + text + b"]" * piece.depth_after, piece)
 
+    def elements(self, most: int) -> tuple[list[Any], int] | None:
+        """All elements, and how many at most: nested ones are counted by their bytes. None for more than `most`, raises
+        InvalidArgument for what is broken."""
+        if any(piece.depth != 1 or piece.depth_after != 1 for piece in self._pieces):
+            start, end = self._pieces[0].start, self._pieces[-1].end
+            count = (end - start + 1) // 2
+            if count > most or any(piece.long_string for piece in self._pieces):
+                return None
+            whole = parse_json(b"[" + self._text[start:end] + b"]", _shift(start - 1))
+            return (whole, count) if isinstance(whole, list) else None
+        found: list[Any] = []
+        for piece in self.pieces():
+            found += piece.parse()
+            if len(found) > most:
+                return None
+        return found, len(found)
+
     def head(self) -> list[Any]:
         """The first elements: enough for those who refuse a long array in this place anyway."""
         return next(self.pieces()).parse()

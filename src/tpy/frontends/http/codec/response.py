@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 import secrets
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +19,8 @@ from tpy.frontends.classification import classify
 from tpy.frontends.http.codec.plan import JSON_PLAN, OutputPlan
 from tpy.frontends.missing_outputs import missing_outputs
 from tpy.hot.codec import write_infer
-from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor
+from tpy.limits import HTTP_INLINE_JSON_ELEMENTS_MAX, INLINE_STRING_OUTPUT_BYTES_MAX
+from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor, content_bytes
 from tpy.messages.inference import parameter_problem
 from tpy.units import KIB
 
@@ -26,11 +29,16 @@ BINARY_TYPE = "application/octet-stream"
 
 _PIECE_ELEMENTS_MAX = 16_384
 
+_PIECE_BYTES = 256 * KIB
+"""Of strings, what is written at once, in two milliseconds at worst: control characters become six times as long."""
+
 _AS_LIST_ELEMENTS_MAX = 64
 """Arrays up to this size are written faster as lists."""
 
 _SEARCHED_BYTES_MAX = 2 * KIB
 """A text up to this size is searched faster than its numbers are looked at."""
+
+_UTF8 = codecs.getincrementaldecoder("utf-8")
 
 _NOT_AS_NUMBERS = (DataType.BYTES, DataType.FP16, DataType.BF16)
 
@@ -111,9 +119,9 @@ def encode_in_python(response: InferenceResponse, plan: OutputPlan, description:
     )
 
 
-def generate_document(response: InferenceResponse) -> bytes:
-    """The JSON object of generate: outputs by name, flat, single elements as scalars; parameters beside them. Names are sorted,
-    as Triton's."""
+def generate_document(response: InferenceResponse) -> list[bytes | memoryview]:
+    """The JSON object of generate, in pieces: outputs by name, flat, single elements as scalars; parameters beside them. Names
+    are sorted, as Triton's."""
     document: dict[str, object] = {"model_name": response.model_name, "model_version": str(response.model_version)}
     if response.id:
         document["id"] = response.id
@@ -123,9 +131,18 @@ def generate_document(response: InferenceResponse) -> bytes:
     for tensor in response.outputs:
         data = _json_data(tensor)
         in_pieces = in_pieces or isinstance(data, _LongData)
+        if isinstance(data, _LongData):
+            data = _LongData(data.tensor, data.flat, is_scalar=data.flat.size == 1)
         document[tensor.name] = data[0] if isinstance(data, list) and len(data) == 1 else data
     document = dict(sorted(document.items()))
-    return b"".join(_dump_in_pieces(document)) if in_pieces else _dump(document)
+    return _dump_in_pieces(document) if in_pieces else [_dump(document)]
+
+
+def is_large(outputs: Sequence[Tensor]) -> bool:
+    """Returns True if writing these outputs as JSON could hold up the loop: they have many elements, or long strings."""
+    return sum([output.array.size for output in outputs]) > HTTP_INLINE_JSON_ELEMENTS_MAX or any(
+        output.datatype is DataType.BYTES and content_bytes(output.array) > INLINE_STRING_OUTPUT_BYTES_MAX for output in outputs
+    )
 
 
 def encode_error(error: TpyError) -> bytes:
@@ -151,12 +168,14 @@ class _LongData(msgspec.Struct, frozen=True):
 
     tensor: Tensor
     flat: np.ndarray[Any, Any]
+    is_scalar: bool = False
+    """The only element, which generate writes without brackets."""
 
 
 def _json_data(tensor: Tensor) -> object:
     """The elements, flat, as the JSON writer takes them, or _LongData."""
     flat: np.ndarray[Any, Any] = tensor.array.reshape(-1)
-    if flat.size > _PIECE_ELEMENTS_MAX:
+    if flat.size > _PIECE_ELEMENTS_MAX or (tensor.datatype is DataType.BYTES and content_bytes(flat) > _PIECE_BYTES):
         return _LongData(tensor, flat)
     return _writable(tensor, flat)
 
@@ -176,11 +195,59 @@ def _dump_in_pieces(document: dict[str, object]) -> list[bytes | memoryview]:
     around = _dump(document).split(b'"%b"' % mark.encode())
     parts: list[bytes | memoryview] = [around[0]]
     for data, behind in zip(found, around[1:], strict=True):
-        for start in range(0, data.flat.size, _PIECE_ELEMENTS_MAX):
-            piece = _dump(_writable(data.tensor, data.flat[start : start + _PIECE_ELEMENTS_MAX]))
-            parts.append((b"," if start else b"[") + memoryview(piece)[1:-1])
-        parts.append(b"]" + behind)
+        brackets = (b"", b"") if data.is_scalar else (b"[", b"]")
+        parts.append(brackets[0])
+        if data.tensor.datatype is DataType.BYTES:
+            parts += _string_pieces(data)
+        else:
+            for start in range(0, data.flat.size, _PIECE_ELEMENTS_MAX):
+                piece = _dump(_writable(data.tensor, data.flat[start : start + _PIECE_ELEMENTS_MAX]))
+                parts.append((b"," if start else b"") + memoryview(piece)[1:-1])
+        parts.append(brackets[1] + behind)
     return parts
+
+
+def _string_pieces(data: _LongData) -> Iterator[bytes]:
+    """The elements of BYTES as JSON with commas between them: many short ones at once, a long one in pieces."""
+    comma, short, size = b"", list[bytes](), 0
+    for element in data.flat.tolist():
+        if len(element) <= _PIECE_BYTES and size + len(element) <= _PIECE_BYTES and len(short) < _PIECE_ELEMENTS_MAX:
+            short.append(element)
+            size += len(element)
+            continue
+        if short:
+            yield comma + _dump(_texts(data.tensor, short))[1:-1]
+            comma = b","
+        short, size = [], 0
+        if len(element) <= _PIECE_BYTES:
+            short, size = [element], len(element)
+            continue
+        yield comma + b'"'
+        comma = b","
+        decoder = _UTF8()
+        for at in range(0, len(element), _PIECE_BYTES):
+            try:
+                text = decoder.decode(element[at : at + _PIECE_BYTES], final=at + _PIECE_BYTES >= len(element))
+            except UnicodeDecodeError:
+                raise _no_text(data.tensor) from None
+            yield orjson.dumps(text)[1:-1]
+        yield b'"'
+    if short:
+        yield comma + _dump(_texts(data.tensor, short))[1:-1]
+
+
+def _texts(tensor: Tensor, elements: list[bytes]) -> list[str]:
+    try:
+        return [element.decode() for element in elements]
+    except UnicodeDecodeError:
+        raise _no_text(tensor) from None
+
+
+def _no_text(tensor: Tensor) -> InvalidArgument:
+    return InvalidArgument(
+        f"output '{tensor.name}' holds bytes that are not UTF-8 and cannot be sent as JSON. Please use the binary data "
+        "format for output"
+    )
 
 
 def _writable(tensor: Tensor, flat: np.ndarray[Any, Any]) -> object:
@@ -189,13 +256,7 @@ def _writable(tensor: Tensor, flat: np.ndarray[Any, Any]) -> object:
     if flat.size <= _AS_LIST_ELEMENTS_MAX and datatype not in _NOT_AS_NUMBERS:
         return flat.tolist()
     if datatype is DataType.BYTES:
-        try:
-            return [element.decode() for element in flat.tolist()]
-        except UnicodeDecodeError:
-            raise InvalidArgument(
-                f"output '{tensor.name}' holds bytes that are not UTF-8 and cannot be sent as JSON. Please use the binary data "
-                "format for output"
-            ) from None
+        return _texts(tensor, flat.tolist())
     if datatype in (DataType.FP16, DataType.BF16):
         raise InvalidArgument(
             f"sending {datatype.value} data via JSON is not supported. Please use the binary data format for output"

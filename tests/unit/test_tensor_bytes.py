@@ -1,0 +1,84 @@
+"""The bytes of a tensor are counted in one place: `nbytes` of an array of strings counts pointers."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tpy.messages import DataType, Tensor, held_bytes
+from tpy.messages.tensors import ELEMENT_BYTES
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("src", "control", "data")
+COUNTS = "src/tpy/messages/tensors.py"
+NUMBERS_ONLY = {
+    "data/tpy_data/backends/onnxruntime/device_instance.py",
+    "data/tpy_data/backends/onnxruntime/graphs.py",
+    "data/tpy_data/backends/openvino/tensors.py",
+    "data/tpy_data/backends/python/protocol/device_tensors.py",
+    "data/tpy_data/backends/python/protocol/small.py",
+    "data/tpy_data/backends/python/worker/core/batch.py",
+    "data/tpy_data/backends/python/worker/device_buffer.py",
+    "data/tpy_data/backends/python/worker/dlpack.py",
+    "data/tpy_data/backends/python/worker/segments.py",
+    "data/tpy_data/backends/pytorch/transfer.py",
+    "data/tpy_data/backends/tensorrt/buffers.py",
+    "src/tpy/devices/array.py",
+    "src/tpy/devices/devices.py",
+    "src/tpy/frontends/grpc/codec/response.py",
+    "src/tpy/frontends/shared_memory.py",
+    "src/tpy/regions/array.py",
+    "src/tpy/regions/device_region.py",
+    "src/tpy/remote/core/tensors.py",
+    "src/tpy/sending.py",
+    "src/tpy/tritonserver/tensor.py",
+}
+"""Files whose `nbytes` are of views over bytes, of memory of devices, or behind a look at the datatype."""
+
+
+def uses(source: str) -> list[ast.Attribute]:
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute) and node.attr == "nbytes"]
+
+
+def of_tensors(source: str) -> list[int]:
+    """The lines with `tensor.array.nbytes`."""
+    return [node.lineno for node in uses(source) if isinstance(node.value, ast.Attribute) and node.value.attr == "array"]
+
+
+def test_the_lint_sees_it() -> None:
+    assert of_tensors("size = sum([tensor.array.nbytes for tensor in outputs])") == [1]
+    assert not of_tensors("size = view.nbytes")
+
+
+def test_bytes_of_tensors_are_counted_in_one_place() -> None:
+    found, of_arrays = [], set()
+    for file in (file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))):
+        name, source = str(file.relative_to(ROOT)), file.read_text(encoding="utf-8")
+        if "nbytes" in source and name != COUNTS:
+            found += [f"{name}:{line}" for line in of_tensors(source)]
+            if uses(source):
+                of_arrays.add(name)
+    assert not found, "held_bytes counts what strings hold"
+    assert of_arrays <= NUMBERS_ONLY
+    assert of_arrays >= NUMBERS_ONLY, "no longer needed in the list"
+
+
+def texts(*elements: bytes) -> Tensor:
+    array = np.empty(len(elements), object)
+    array[:] = elements
+    return Tensor("x", DataType.BYTES, array)
+
+
+def test_strings_count_with_their_content() -> None:
+    assert held_bytes([texts(b"abc", b"")], 1000) == 3 + 2 * ELEMENT_BYTES
+    assert held_bytes([texts(b"x" * 500), Tensor("n", DataType.INT32, np.zeros(5, np.int32))], 1000) == 520 + ELEMENT_BYTES
+
+
+def test_what_is_enough_already_is_not_looked_at() -> None:
+    elements = np.empty(1000, object)  # None has no length
+    assert held_bytes([Tensor("x", DataType.BYTES, elements)], 1000 * ELEMENT_BYTES) == 1000 * ELEMENT_BYTES
+    with pytest.raises(TypeError):
+        held_bytes([Tensor("x", DataType.BYTES, elements)], 1000 * ELEMENT_BYTES + 1)
