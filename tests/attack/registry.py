@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from . import browsers, faults, messages, outages, repositories, segments, workers
+from . import browsers, costs, faults, messages, outages, repositories, segments, workers
 from .arena import Outcome
 
 _STARTS_MS = 250.0
@@ -70,5 +70,9 @@ ATTACKS = (
     Attack("tls-stalled", faults.stalled_handshakes),
     Attack("page-foreign-origin", partial(browsers.page_loads_model, rebound=False), live_ms_max=_STARTS_MS),
     Attack("page-rebound-host", partial(browsers.page_loads_model, rebound=True), quick=True, live_ms_max=_STARTS_MS),
+    Attack("openai-settings", partial(costs.openai, kind="settings"), quick=True, peak_mib_max=300),
+    Attack("openai-members", partial(costs.openai, kind="members"), peak_mib_max=300),
+    Attack("openai-nested", partial(costs.openai, kind="nested"), peak_mib_max=300),
+    Attack("generate-long-string", partial(costs.long_string, megabytes=40), kept_mib_max=120),
     Attack("metric-labels", partial(faults.metric_labels, labels=20_000)),
 )

@@ -85,6 +85,7 @@ def test_stock_clients(guarded: tuple[ServerProcess, Path], module: object) -> N
         client.get_model_metadata("m", headers=user)
         client.load_model("m", headers=admin)
         client.get_model_repository_index(headers=admin)
+        client.update_trace_settings("m", {"trace_level": ["OFF"]}, headers=admin)
         for call, status in (
             (lambda: client.infer("m", rows(module)), "401|UNAUTHENTICATED"),
             (lambda: client.infer("other", rows(module), headers=user), "403|PERMISSION_DENIED"),
@@ -95,6 +96,9 @@ def test_stock_clients(guarded: tuple[ServerProcess, Path], module: object) -> N
             (lambda: client.get_model_repository_index(headers=user), "403|PERMISSION_DENIED"),
             (lambda: client.get_inference_statistics(headers=user), "403|PERMISSION_DENIED"),
             (lambda: client.update_log_settings({"log_verbose_level": 1}, headers=user), "403|PERMISSION_DENIED"),
+            (lambda: client.get_trace_settings(headers=user), "403|PERMISSION_DENIED"),
+            (lambda: client.update_trace_settings("m", {"trace_level": ["TENSORS"]}, headers=user), "403|PERMISSION_DENIED"),
+            (lambda: client.update_trace_settings("", {"trace_level": ["TENSORS"]}, headers=user), "403|PERMISSION_DENIED"),
             (lambda: client.get_server_metadata(headers={"x-api-key": "key-of-nobody"}), "401|UNAUTHENTICATED"),
         ):
             with pytest.raises(InferenceServerException) as refused:

@@ -57,7 +57,7 @@ class Hall:
 
     def __init__(self, directory: Path) -> None:
         self.clock = HandClock()
-        self.recorder = Recorder(directory, self.clock, "triton")
+        self.recorder = Recorder(directory, self.clock, "triton", frozenset({"x-team-key"}))
         self.observers = RequestObservers()
         self.observers.add(self.recorder)
 
@@ -326,7 +326,7 @@ async def test_a_full_disk_ends_the_recording_and_leaves_whole_entries(
 
 async def test_refusals(hall: Hall, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="start it with --recording-directory"):
-        await Recorder(None, hall.clock, "triton").change(RecordingOptions())
+        await Recorder(None, hall.clock, "triton", frozenset()).change(RecordingOptions())
     for options, text in (
         (RecordingOptions(models=()), "a recording needs models"),
         (RecordingOptions(models=("",)), "a recording needs models"),
@@ -341,8 +341,26 @@ async def test_refusals(hall: Hall, tmp_path: Path) -> None:
         await hall.start()
     await hall.stop()
     assert await hall.start() != first
-    with pytest.raises(InvalidArgument, match="--recording-directory: there is no folder"), recording("/x", hall.clock, "t"):
+    with (
+        pytest.raises(InvalidArgument, match="--recording-directory: there is no folder"),
+        recording("/x", hall.clock, "t", frozenset()),
+    ):
         pass
-    gone = Recorder(tmp_path / "gone", hall.clock, "triton")
+    gone = Recorder(tmp_path / "gone", hall.clock, "triton", frozenset())
     with pytest.raises(Internal, match="No such file or directory"):
         await gone.change(RecordingOptions())
+
+
+async def test_credentials_are_not_recorded(tmp_path: Path) -> None:
+    hall = Hall(tmp_path)
+    file = await hall.start()
+    names = ("Authorization", "cookie", "X-API-Key", "x-team-key", "temperature")
+    record = hall.observers.open("http", model="m", received_ns=5)
+    assert record is not None
+    record.admit(InferenceRequest(model_name="m", parameters=dict.fromkeys(names, "secret")), 10)
+    record.respond(InferenceResponse(model_name="m", model_version=1))
+    record.end(30, "OK", "")
+    record.finish(40)
+    await hall.stop()
+    hall.recorder.close()
+    assert file.read_bytes().count(b"secret") == 1

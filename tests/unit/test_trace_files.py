@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from tpy.errors import InvalidArgument
-from tpy.limits import TRACE_TENSOR_BYTES_MAX, TRACES_RECENT_MAX
+from tpy.limits import TRACE_TENSOR_BYTES_MAX, TRACES_HELD_BYTES_MAX, TRACES_RECENT_MAX
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
 from tpy.messages.records import RequestRecord
 from tpy.observers import RequestObserver, RequestObservers
-from tpy.telemetry.traces.core.settings import TraceSetting
+from tpy.telemetry.traces.core.settings import ActiveSetting, TraceSetting
 from tpy.telemetry.traces.options import TraceOptions
+from tpy.telemetry.traces.trace import TensorMemory, Trace
 from tpy.telemetry.traces.tracer import Tracer, tracing
 
 BOTH = frozenset({"TIMESTAMPS", "TENSORS"})
@@ -131,3 +132,20 @@ def test_observers_are_told_of_what_they_want_only() -> None:
     assert record is not None
     record.finish(3)
     assert (everything.seen, list(record.attachments)) == ([record], [everything])
+
+
+def test_tensors_of_traces_have_a_budget() -> None:
+    """Strings count with their content, and what is written makes room."""
+    element = np.empty(1, object)
+    element[0] = b"x" * (TRACE_TENSOR_BYTES_MAX // 2)
+    large = np.empty(1, object)
+    large[0] = b"x" * (TRACE_TENSOR_BYTES_MAX + 1)
+    memory = TensorMemory()
+    noted = Trace(ActiveSetting(TraceSetting(levels=BOTH)), 1, memory)
+    noted.note_tensors("TENSOR_QUEUE_INPUT", (Tensor("large", DataType.BYTES, large),))
+    assert noted.tensors == []
+    for _ in range(1000):
+        noted.note_tensors("TENSOR_QUEUE_INPUT", (Tensor("s", DataType.BYTES, element),))
+    assert TRACES_HELD_BYTES_MAX - TRACE_TENSOR_BYTES_MAX < memory.held <= TRACES_HELD_BYTES_MAX
+    noted.release()
+    assert (memory.held, noted.tensors) == (0, [])

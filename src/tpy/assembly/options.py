@@ -56,7 +56,8 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     start-up table of options; `warnings` are logged once at start; `host_policies` bind instances to cores, by name; `gpu_limits`
     say, by device, to which share a GPU may be full when an instance has been made, `compute_capability_min` which GPUs are used;
     `allow_client_shm`: clients may register shared memory; `pinned_pool_bytes` and, by GPU, `cuda_pool_bytes` are the sizes of
-    pools of memory; recordings of requests go to `recording_directory`, "": there are none."""
+    pools of memory; recordings of requests go to `recording_directory`, "": there are none, without
+    what is a credential: `restricting_headers` besides those that always are."""
 
     control: ControlOptions
     server_id: str = "triton"
@@ -77,6 +78,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     access_log: AccessLogOptions = AccessLogOptions()
     trace: TraceOptions = TraceOptions()
     recording_directory: str = ""
+    restricting_headers: frozenset[str] = frozenset()
     shown: tuple[ShownOption, ...] = ()
     warnings: tuple[str, ...] = ()
     host_policies: Mapping[str, HostPolicy] = msgspec.field(default_factory=dict)

@@ -121,7 +121,7 @@ async def run_server(
     with (
         access_log(options.access_log) as log_of_requests,
         tracing(options.trace) as tracer,
-        recording(options.recording_directory, clock, options.server_id) as recorder,
+        recording(options.recording_directory, clock, options.server_id, options.restricting_headers) as recorder,
         trio.CancelScope() as everything,
     ):
         observers.add(tracer)

@@ -24,6 +24,7 @@ from tpy.cli.trace_options import trace_options
 from tpy.config import RequestTimeout
 from tpy.errors import InvalidArgument, TpyError
 from tpy.flag import Flag, Support, Value, read_values
+from tpy.frontends.restrictions import restricting_headers
 from tpy.frontends.table import frontends
 from tpy.frontends.tls_flags import unused_tls_files
 from tpy.frontends.transport import UNIX, ListenOptions
@@ -149,6 +150,7 @@ def server_options(
         ),
         trace=trace,
         recording_directory=v.recording_directory,
+        restricting_headers=restricting_headers(values),
         warnings=(*warnings, *delay_warnings, *trace_warnings, *unused_tls_files(values)),
         start_delay=start_delay,
         host_policies=_host_policies(v),

@@ -24,6 +24,9 @@ API_CATEGORIES = (
 )
 """The names that --http-restricted-api and --grpc-restricted-protocol take."""
 
+GRPC_KEY_PREFIX = "triton-grpc-protocol-"
+"""Before the name of a header, in metadata of gRPC."""
+
 MANAGEMENT = frozenset({"model-repository", "trace", "logging"})
 """The APIs that other ports do not serve where --management-address is given."""
 
@@ -61,6 +64,17 @@ def parse_restricted(values: Iterable[str], *, flag: str, kind: str) -> tuple[Re
             raise InvalidArgument(f"--{flag}: '{header}' cannot be the name of a header")
         groups.append(RestrictedApi(apis=frozenset(apis), header=header, value=match[3]))
     return tuple(groups)
+
+
+def restricting_headers(values: Mapping[str, Value]) -> frozenset[str]:
+    """The headers and metadata that open restricted APIs of any port, in lower case."""
+    found: set[str] = set()
+    for flag in ("http_restricted_api", "grpc_restricted_protocol", "openai_restricted_api"):
+        texts = values[flag]
+        for text in texts if isinstance(texts, tuple) else ():
+            header = str(text).partition(":")[2].partition("=")[0].strip().lower()
+            found |= {header, f"{GRPC_KEY_PREFIX}{header}"}
+    return frozenset(found)
 
 
 def is_managed_elsewhere(values: Mapping[str, Value]) -> bool:

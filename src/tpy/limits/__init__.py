@@ -40,6 +40,12 @@ TRACE_TENSOR_BYTES_MAX: Final = MIB
 TRACES_COLLECTED_MAX: Final = 10_000
 """Traces that are kept in memory for one file, whatever --trace-config says: some 20 MB without tensors."""
 
+TRACES_HELD_BYTES_MAX: Final = 64 * MIB
+"""Tensors that all traces have which are not written yet; those that find no room are left out."""
+
+TRACES_CLOSE_S_MAX: Final = 5.0
+"""A server that stops waits so long for traces to be written or sent."""
+
 TRACES_RECENT_MAX: Final = 64
 """The newest traces that are kept in memory, to be looked at: without tensors, some 2 KB each."""
 

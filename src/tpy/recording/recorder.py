@@ -18,6 +18,7 @@ import trio
 
 from tpy import __version__
 from tpy.clock import Clock
+from tpy.credentials import without_credentials
 from tpy.echo import echo
 from tpy.errors import AlreadyExists, ErrorCode, Internal, InvalidArgument, Unsupported
 from tpy.limits import (
@@ -142,9 +143,11 @@ class Recording:
 
 
 class Recorder(RequestObserver):
-    """Makes one recording at a time, in a file of its own in `directory`; None: none at all. For one Trio thread."""
+    """Makes one recording at a time, in a file of its own in `directory`; None: none at all. Parameters
+    with the names `credentials` (in lower case) are left out, as are those that always are credentials. For one Trio thread."""
 
-    def __init__(self, directory: Path | None, clock: Clock, server: str) -> None:
+    def __init__(self, directory: Path | None, clock: Clock, server: str, credentials: frozenset[str]) -> None:
+        self._credentials = credentials
         self._directory = directory
         self._clock = clock
         self._server = server
@@ -261,7 +264,7 @@ class Recorder(RequestObserver):
             return
         taken.arrived_ns = record.begun_ns or record.received_ns or record.submitted_ns
         taken.inputs = [held(tensor, contents) for tensor in request.inputs]
-        taken.request = _without_tensors(request)
+        taken.request = _to_keep(request, self._credentials)
 
     def responded(self, record: RequestRecord, response: InferenceResponse) -> None:
         """Keep the response. The one that only says that there are no more is none."""
@@ -308,14 +311,14 @@ class Recorder(RequestObserver):
         )
 
 
-def _without_tensors(request: InferenceRequest) -> InferenceRequest:
-    """The request without what belongs to others."""
+def _to_keep(request: InferenceRequest, credentials: frozenset[str]) -> InferenceRequest:
+    """The request without tensors, which belong to others, and without credentials that were forwarded as parameters."""
     return InferenceRequest(
         model_name=request.model_name,
         model_version=request.model_version,
         id=request.id,
         requested_outputs=request.requested_outputs,
-        parameters=request.parameters,
+        parameters=without_credentials(request.parameters, credentials),
         sequence=request.sequence,
         priority=request.priority,
         timeout_us=request.timeout_us,
@@ -323,10 +326,10 @@ def _without_tensors(request: InferenceRequest) -> InferenceRequest:
 
 
 @contextlib.contextmanager
-def recording(directory: str, clock: Clock, server: str) -> Iterator[Recorder]:
+def recording(directory: str, clock: Clock, server: str, credentials: frozenset[str]) -> Iterator[Recorder]:
     """The recorder for the length of the block; its end ends a recording. Raises InvalidArgument for a directory, "" for none,
     that cannot be written."""
-    recorder = Recorder(_writable(directory) if directory else None, clock, server)
+    recorder = Recorder(_writable(directory) if directory else None, clock, server, credentials)
     try:
         yield recorder
     finally:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tpy.credentials import CREDENTIAL_HEADERS
 from tpy.errors import InvalidArgument
+from tpy.frontends.access import CREDENTIAL_NAMES
 from tpy.frontends.http import parse_restricted_apis
+from tpy.frontends.restrictions import restricting_headers
 
 from .fakes import FakeServices
 from .harness import INFER, get, infer, infer_body, post, running
@@ -58,3 +61,17 @@ async def test_a_pattern_that_is_no_regular_expression_is_refused() -> None:
     with pytest.RaisesGroup(pytest.RaisesExc(InvalidArgument, match="not a regular expression"), flatten_subgroups=True):
         async with running(FakeServices(), header_forward_pattern="("):
             pass
+
+
+def test_headers_that_open_restricted_apis() -> None:
+    values = {
+        "http_restricted_api": ("inference,trace:X-Key=a=b", "health: Probe =c"),
+        "grpc_restricted_protocol": ("logging:Admin=d",),
+        "openai_restricted_api": ("metadata:Team=e",),
+    }
+    names = ("x-key", "probe", "admin", "team")
+    assert restricting_headers(values) == {*names, *[f"triton-grpc-protocol-{name}" for name in names]}
+
+
+def test_what_the_gate_reads_is_a_credential() -> None:
+    assert CREDENTIAL_NAMES <= CREDENTIAL_HEADERS

@@ -45,7 +45,7 @@ async def test_without_a_folder(request_bytes: bytes, status: int, answer: objec
 
 async def test_a_recording_is_started_looked_at_and_stopped(tmp_path: Path) -> None:
     services = FakeServices()
-    with recording(str(tmp_path), SystemClock(), "triton") as services.recordings:
+    with recording(str(tmp_path), SystemClock(), "triton", frozenset()) as services.recordings:
         async with running(services) as server:
             client = await server.connect()
             document = {"action": "start", "models": ["a*", "b"], "sample": 3, "max_bytes": 10_000, "inputs": "hash"}

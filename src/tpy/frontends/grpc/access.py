@@ -10,11 +10,10 @@ from tpy.frontends.access import CREDENTIAL_NAMES, Caller, gate_of
 from tpy.frontends.grpc.options import GrpcServiceOptions
 from tpy.frontends.grpc.transport import Metadata
 from tpy.frontends.header_pattern import HeaderPattern
-from tpy.frontends.restrictions import MANAGEMENT, not_managed_here
+from tpy.frontends.restrictions import GRPC_KEY_PREFIX, MANAGEMENT, not_managed_here
 
 _RESERVED = frozenset({"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"})
 _RESERVED_PREFIX = "triton_"
-_KEY_PREFIX = "triton-grpc-protocol-"
 
 
 class MetadataPolicy:
@@ -22,7 +21,9 @@ class MetadataPolicy:
 
     def __init__(self, options: GrpcServiceOptions) -> None:
         self.gate = None if options.auth is None else gate_of(options.auth)
-        self._keys = {api: (f"{_KEY_PREFIX}{group.header}", group.value) for group in options.restricted for api in group.apis}
+        self._keys = {
+            api: (f"{GRPC_KEY_PREFIX}{group.header}", group.value) for group in options.restricted for api in group.apis
+        }
         self._web_pages = options.web_pages
         pattern = options.header_forward_pattern
         self._elsewhere = MANAGEMENT if options.managed_elsewhere else frozenset()

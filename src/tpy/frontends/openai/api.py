@@ -211,7 +211,7 @@ class OpenAiApi:
         return await self._made(request, read)
 
     async def _made(self, request: HttpRequest, make: Callable[[], _Made]) -> _Made:
-        """What `make` returns, in a thread where the request is large. Raises InvalidArgument for what is nested too deeply, and
+        """Returns what `make` does, in a thread for a large request. Raises InvalidArgument for too deep nesting, and
         what `make` raises."""
 
         def bounded() -> _Made:

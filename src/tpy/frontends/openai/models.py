@@ -65,7 +65,7 @@ Ask = tuple[tuple[Tensor, ...], dict[str, ParameterValue]]
 
 
 def generations(description: ModelDescription, asked: Generation, prompts: Sequence[str]) -> list[Ask]:
-    """What asks a model for each text: the prompts have the settings in common, which are made once. Raises InvalidArgument for
+    """The requests to the model, one for each text, with the settings that they have in common. Raises InvalidArgument for
     settings that its inputs do not take, and that are too many for so many prompts."""
     shared, parameters = _settings(description, asked)
     size = held_bytes(shared, limits.OPENAI_SETTINGS_BYTES_MAX) + sum(
@@ -101,7 +101,7 @@ def _settings(description: ModelDescription, asked: Generation) -> Ask:
 
 
 def embeddings(description: ModelDescription, texts: Sequence[str], dimensions: int | None) -> list[Ask]:
-    """What asks a model for the embedding of each text. Raises InvalidArgument for `dimensions` that cannot be chosen."""
+    """The requests to the model, one for each text. Raises InvalidArgument for `dimensions` that cannot be chosen."""
     return [(_embedding_inputs(description, text, dimensions), {}) for text in texts]
 
 

@@ -101,6 +101,10 @@ class SageMakerApi:
     async def load(self, request: HttpRequest) -> HttpReply:
         """Load a model from where SageMaker has put it. Raises TpyError."""
         registration = self._registration()
+        if len(request.body) > limits.SAGEMAKER_LOAD_BYTES_MAX:
+            raise InvalidArgument(
+                f"a load call has at most {limits.SAGEMAKER_LOAD_BYTES_MAX} bytes, this one has {len(request.body)}"
+            )
         try:
             body = msgspec.json.decode(request.body, type=_LoadBody)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

@@ -80,6 +80,8 @@ def find_model(url: str) -> Place:
 
 
 def _is_ensemble(config: Path) -> bool:
+    if not config.is_file():  # a pipe would never end
+        return False
     try:
         with config.open("rb") as file:
             return _ENSEMBLE.search(file.read(CONFIG_BYTES_MAX)) is not None

@@ -9,6 +9,7 @@ InferRequest            from the arrival of the request to its answer
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +22,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, format_trace_id, s
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from tpy.errors import InvalidArgument
+from tpy.limits import TRACES_CLOSE_S_MAX
 from tpy.messages.records import RequestRecord
 from tpy.telemetry.traces.core.settings import ActiveSetting
 from tpy.telemetry.traces.options import TraceOptions
@@ -90,6 +92,7 @@ class OpenTelemetrySpans:
     def take(self, trace: Trace, *, collected: bool) -> None:
         """End the spans. Those of a refused request say why it was refused."""
         trace.active.end(collected=collected)
+        trace.release()  # spans have no tensors
         found = self._roots.pop(trace, None)
         record = trace.record
         if found is None or record is None:
@@ -105,8 +108,10 @@ class OpenTelemetrySpans:
         """Nothing waits for a setting."""
 
     def close(self) -> None:
-        """Send what is left."""
-        self._provider.shutdown()
+        """Send what is left, as far as the collector takes it in time."""
+        closing = threading.Thread(target=self._provider.shutdown, name="spans", daemon=True)
+        closing.start()
+        closing.join(TRACES_CLOSE_S_MAX)
 
     def _end(self, trace: Trace, record: RequestRecord, root: Any, epoch_ns: int) -> None:
         span, compute = trace.span, None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from tpy.limits import TRACE_TENSOR_BYTES_MAX
+from tpy.limits import TRACE_TENSOR_BYTES_MAX, TRACES_HELD_BYTES_MAX
 from tpy.messages import DataType, Moment, Tensor, TracedPart, held_bytes
 from tpy.messages.records import RequestRecord
 from tpy.telemetry.traces.core.settings import TENSORS, TIMESTAMPS, ActiveSetting
@@ -31,14 +32,51 @@ class TensorNote(msgspec.Struct, frozen=True):
     data: np.ndarray[Any, Any]
 
 
+class TensorMemory:
+    """The bytes of tensors that traces have; for any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.held = 0
+
+    def take(self, size: int) -> bool:
+        """Hold so many more; False: there is no room for them."""
+        with self._lock:
+            if self.held + size > TRACES_HELD_BYTES_MAX:
+                return False
+            self.held += size
+            return True
+
+    def give(self, size: int) -> None:
+        """Hold so many less."""
+        with self._lock:
+            self.held -= size
+
+
 class Trace:
     """The trace of a request, or of a step or call that belongs to `root`. A root is complete when all of it has ended."""
 
-    __slots__ = ("active", "children", "has_steps", "id", "open", "parent", "record", "root", "span", "tensors")
+    __slots__ = (
+        "active",
+        "children",
+        "has_steps",
+        "id",
+        "memory",
+        "noted_bytes",
+        "open",
+        "parent",
+        "record",
+        "root",
+        "span",
+        "tensors",
+    )
 
     root: Trace
 
-    def __init__(self, active: ActiveSetting, trace_id: int, parent: Trace | None = None) -> None:
+    def __init__(self, active: ActiveSetting, trace_id: int, memory: TensorMemory, parent: Trace | None = None) -> None:
+        self.memory = memory
+        self.noted_bytes = 0
+        """Of a root, with all of its parts."""
         self.active = active
         self.id = trace_id
         self.root = self if parent is None else parent.root
@@ -65,8 +103,16 @@ class Trace:
             for tensor in tensors:
                 array: object = tensor.array
                 size = held_bytes((tensor,), TRACE_TENSOR_BYTES_MAX + 1)
-                if isinstance(array, np.ndarray) and size <= TRACE_TENSOR_BYTES_MAX:
+                if isinstance(array, np.ndarray) and size <= TRACE_TENSOR_BYTES_MAX and self.memory.take(size):
+                    self.root.noted_bytes += size
                     self.tensors.append(TensorNote(activity, tensor.name, tensor.datatype, array.copy()))
+
+    def release(self) -> None:
+        """Let go of the tensors of a root and its parts: they are written, or never will be."""
+        self.memory.give(self.noted_bytes)
+        self.noted_bytes = 0
+        for trace in (self, *self.children):
+            trace.tensors.clear()
 
     def rows(self) -> Iterator[dict[str, object]]:
         """All that goes into the file, of this trace and of its children."""

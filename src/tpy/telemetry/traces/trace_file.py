@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tpy.errors import InvalidArgument
-from tpy.limits import TRACES_WAITING_MAX
+from tpy.limits import TRACES_CLOSE_S_MAX, TRACES_WAITING_MAX
 from tpy.telemetry.traces.trace import Trace
 
 _log = logging.getLogger(__name__)
@@ -38,13 +38,17 @@ class TraceFiles:
         """Write these traces: into a file of their own, or behind those that are in the file."""
         if self._waiting.qsize() >= TRACES_WAITING_MAX:
             self._log_failed("the disk is too slow")
+            for trace in traces:
+                trace.release()
         elif traces:
             self._waiting.put((traces, numbered))
 
     def close(self) -> None:
-        """Return when all is written."""
+        """Return when all is written, or the disk has taken too long."""
         self._waiting.put(None)
-        self._thread.join()
+        self._thread.join(TRACES_CLOSE_S_MAX)
+        if self._thread.is_alive():
+            self._log_failed("the disk is too slow")
 
     def _run(self) -> None:
         while (work := self._waiting.get()) is not None:
@@ -57,6 +61,9 @@ class TraceFiles:
                 self._log_failed(error.strerror or str(error))
             except Exception:
                 _log.exception("traces could not be written")
+            finally:
+                for trace in traces:
+                    trace.release()
 
     def _write_numbered(self, rows: bytes) -> None:
         path = self._path.with_name(f"{self._path.name}.{self._number}")

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Protocol
 
 from tpy.errors import ErrorCode, InvalidArgument
-from tpy.limits import TRACE_PARTS_RECENT_MAX, TRACES_COLLECTED_MAX, TRACES_RECENT_MAX
+from tpy.limits import TRACE_PARTS_RECENT_MAX, TRACES_COLLECTED_MAX, TRACES_HELD_BYTES_MAX, TRACES_RECENT_MAX
 from tpy.messages import InferenceRequest, InferenceResponse, TracedRequest
 from tpy.messages.records import RequestRecord
 from tpy.observers import RequestObserver
@@ -28,7 +28,7 @@ from tpy.telemetry.traces.core.settings import (
     parse_updates,
 )
 from tpy.telemetry.traces.options import OPENTELEMETRY, TRITON, TraceOptions
-from tpy.telemetry.traces.trace import Trace
+from tpy.telemetry.traces.trace import TensorMemory, Trace
 from tpy.telemetry.traces.trace_file import TraceFiles
 
 
@@ -66,6 +66,7 @@ class Tracer(RequestObserver):
         self._ids = count(1)
         self._numbers = count(1)
         self._recent: deque[TracedRequest] = deque(maxlen=TRACES_RECENT_MAX)
+        self._memory = TensorMemory()
         self._active = self._settings.may_trace
 
     # Settings
@@ -110,7 +111,7 @@ class Tracer(RequestObserver):
             active.take()
         elif not active.sample():
             return None
-        return Trace(active, next(self._ids))
+        return Trace(active, next(self._ids), self._memory)
 
     def admitted(self, record: RequestRecord, request: InferenceRequest) -> None:
         """Note the request."""
@@ -165,7 +166,7 @@ class Tracer(RequestObserver):
         parent: Trace | None = None if record.parent is None else record.parent.attachments.get(self)
         if parent is None or not parent.root.open:
             return None
-        trace = record.attachments[self] = Trace(parent.active, next(self._ids), parent)
+        trace = record.attachments[self] = Trace(parent.active, next(self._ids), self._memory, parent)
         parent.has_steps |= record.protocol == "step"
         return trace
 
@@ -193,7 +194,10 @@ class _ToFiles:
         traces = self._collected.setdefault(active, [])
         if collected:
             traces.append(trace)
-        if active.end(collected=collected) or len(traces) >= TRACES_COLLECTED_MAX:
+        else:
+            trace.release()
+        full = len(traces) >= TRACES_COLLECTED_MAX or trace.memory.held > TRACES_HELD_BYTES_MAX // 2
+        if active.end(collected=collected) or full:
             self._write(active, numbered=True)
         elif not active.setting.log_frequency and active.remaining < 0:
             self._write(active, numbered=False)

@@ -20,6 +20,9 @@ _WITH_COMMAS = re.compile(rb'(?:(?:[^"{}:,]++|' + _STRING + rb")*+,)*+", re.DOTA
 _INSIDE = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _OPENING = re.compile(rb"[ \t\r\n\[]*+")
 _CLOSING = re.compile(rb"[ \t\r\n\]]*+")
+_BRACKETS_MAX = 1024
+"""One behind the other: more of them no parser here takes."""
+
 _NO_ELEMENT = re.compile(rb"[{}:]")
 _QUOTE, _OPEN, _CLOSE, _COMMA = b'"[],'
 
@@ -217,6 +220,8 @@ class _ArrayScan:
         start, text, size = self.at, self._text, self._cutter.size
         piece_bytes = self._cutter.sizes.piece
         quote = _end(_OPENING, text, start, min(start + piece_bytes, size))
+        if bytes(text[start:quote]).count(b"[") > _BRACKETS_MAX:
+            raise broken_text("Arrays are nested too deeply.", quote)
         if quote >= size or text[quote] != _QUOTE:
             raise broken_text("Missing a comma or ']' after an array element.", quote)
         end = self._cutter.string_end(quote)

@@ -1,0 +1,77 @@
+"""Small requests that cost much: settings for many prompts, members without end, long strings."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.e2e.repositories import ModelFolder
+
+from .arena import Outcome, measured, serving
+
+_PATIENCE_S = 60.0
+_WRITER = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            text = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy()
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text)]))
+        return answers
+"""
+_CONFIG = """
+backend: "python"
+input [
+  { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] },
+  { name: "sampling_parameters" data_type: TYPE_STRING dims: [ 1 ] optional: true }
+]
+output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]
+"""
+
+
+def _write(repository: Path) -> None:
+    ModelFolder(repository, "writer").config(_CONFIG).python(_WRITER)
+
+
+def _completion(**members: object) -> bytes:
+    return json.dumps({"model": "writer", "prompt": "a", "max_tokens": 1, **members}).encode()
+
+
+BODIES: dict[str, Callable[[], bytes]] = {
+    "settings": lambda: _completion(prompt=["a"] * 2048, guided="x" * 1_000_000),
+    "members": lambda: _completion(**{f"m{number}": 1 for number in range(2_000_000)}),
+    "nested": lambda: _completion(more={"a": [[1, [2]]] * 3_000_000}),
+}
+
+
+def openai(folder: Path, *, kind: str) -> Outcome:
+    """A completion whose settings are much more than its prompt: refused, and nobody waits for it."""
+    body = BODIES[kind]()
+    with serving(folder, "--allow-openai=true", write=_write) as arena:
+        address = arena.server.address("OpenAI HTTPService")
+        with measured(arena) as outcome:
+            try:
+                with urllib.request.urlopen(f"http://{address}/v1/completions", body, timeout=_PATIENCE_S) as answer:
+                    status = answer.status
+            except urllib.error.HTTPError as error:
+                status = error.code
+            except OSError:
+                status = 0
+            outcome.note(f"answered {status}")
+            outcome.wrong += status != 400
+    return outcome
+
+
+def long_string(folder: Path, *, megabytes: int) -> Outcome:
+    """One string that generate echoes."""
+    body = json.dumps({"text_input": "x" * (megabytes * 1_000_000)}).encode()
+    with serving(folder, write=_write) as arena, measured(arena) as outcome:
+        status, answer = arena.ask("POST", "/v2/models/writer/generate", body, timeout_s=_PATIENCE_S)
+        outcome.wrong += status != 200 or len(answer) < megabytes * 1_000_000
+        outcome.note(f"answered {status}")
+    return outcome
