@@ -6,6 +6,8 @@ import enum
 import os
 import types
 
+from .arguments import text_argument
+
 _NOT_THE_MODELS = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
     os.path.join(os.path.dirname(os.__file__), "asyncio") + os.sep,
@@ -50,8 +52,7 @@ class TritonError:
     __slots__ = ("_code", "_message")
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.INTERNAL) -> None:
-        if not isinstance(message, str):
-            raise TypeError(f"TritonError: message must be a str, got {type(message).__name__}")
+        message = text_argument("TritonError", "message", message)
         if not isinstance(code, ErrorCode):
             raise TypeError(f"TritonError: code must be one of TritonError's codes, got {code!r}")
         self._message = message

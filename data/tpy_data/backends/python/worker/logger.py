@@ -6,6 +6,7 @@ import enum
 import sys
 
 from . import context
+from .arguments import as_text
 
 
 class _LogLevel(enum.IntEnum):
@@ -37,10 +38,12 @@ class Logger:
     @staticmethod
     def log(message: str, level: _LogLevel = _LogLevel.INFO) -> None:
         """Log at a level."""
-        if not isinstance(message, str) or not isinstance(level, _LogLevel):
+        text = as_text(message)
+        if text is None or not isinstance(level, _LogLevel):
             raise TypeError(
                 f"log(message: str, level: Logger.LogLevel): incompatible arguments. Invoked with: {message!r}, {level!r}"
             )
+        message = text
         word = _WORD_OF_LEVEL[level]
         known = context.current()
         if known is None:

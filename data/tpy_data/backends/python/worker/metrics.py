@@ -7,6 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from . import context
+from .arguments import as_text
 from .core.frames import Kind
 from .failures import TritonModelException
 from .messages import sendable
@@ -138,7 +139,8 @@ class MetricFamily:
 
     def __init__(self, name: str, description: str, kind: MetricKind) -> None:
         self._open: _Open | None = None
-        if not isinstance(name, str) or not isinstance(description, str) or not isinstance(kind, MetricKind):
+        name_text, description_text = as_text(name), as_text(description)
+        if name_text is None or description_text is None or not isinstance(kind, MetricKind):
             raise TypeError(
                 "MetricFamily(name: str, description: str, kind: MetricKind): incompatible constructor arguments. Invoked with: "
                 f"{name!r}, {description!r}, {kind!r}"
@@ -147,7 +149,7 @@ class MetricFamily:
         if known is None or known.metrics is None:
             raise TritonModelException(f"Error when creating MetricFamily: {_OUTSIDE}")
         try:
-            number = known.metrics.family(name, description, int(kind))
+            number = known.metrics.family(name_text, description_text, int(kind))
         except TritonModelException as error:
             raise TritonModelException(f"Error when creating MetricFamily: {error}") from None
         self._open = _Open(known.metrics, kind, number)
@@ -167,14 +169,17 @@ class MetricFamily:
             raise TritonModelException("Failed to create metric. Unexpected buckets found.")
         if buckets is None and family.kind is MetricKind.HISTOGRAM:
             raise TritonModelException("Failed to create metric. Missing required buckets.")
+        texts: dict[str, str] = {}
         for key, value in (labels or {}).items():
-            if not isinstance(key, str) or not isinstance(value, str):
+            key_text, value_text = as_text(key), as_text(value)
+            if key_text is None or value_text is None:
                 raise TritonModelException(f"Failed to create metric. Labels must be strings, got {key!r}: {value!r}.")
+            texts[key_text] = value_text
         bounds = [_number("Metric", bound) for bound in buckets or ()]
         if not all(math.isfinite(bound) for bound in bounds):
             raise TritonModelException("Failed to create metric. Buckets must be finite numbers.")
         try:
-            number = family.port.metric(family.number, dict(labels or {}), bounds)
+            number = family.port.metric(family.number, texts, bounds)
         except TritonModelException as error:
             raise TritonModelException(f"Error when creating Metric: {error}") from None
         return Metric(family, number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import context
+from .arguments import as_text, text_argument
 from .failures import TritonModelException
 from .pending_call import ResponseIterator, as_future, as_iterator_future
 from .ports import CalledRequest, CallPort
@@ -55,20 +56,21 @@ def load_model(model_name: str, config: str = "", files: dict[str, Any] | None =
     `config` is a configuration as JSON, in place of config.pbtxt; `files` maps "file:<version>/<name>" to contents, which make up
     the model instead of its folder. Raises TritonModelException with the reason when it does not load.
     """
-    _check_text("load_model", "model_name", model_name)
-    _check_text("load_model", "config", config)
+    model_name = text_argument("load_model", "model_name", model_name)
+    config = text_argument("load_model", "config", config)
     if files is not None and not isinstance(files, dict):
         raise TritonModelException(
             f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
         )
     contents: dict[str, bytes] = {}
     for path, content in (files or {}).items():
-        if not isinstance(path, str) or not isinstance(content, (bytes, bytearray, memoryview, str)):
+        path_text = as_text(path)
+        if path_text is None or not isinstance(content, (bytes, bytearray, memoryview, str)):
             raise TritonModelException(
                 f"failed to load model '{model_name}', files should map paths (str) to contents (bytes), got {path!r}: "
                 f"{type(content).__name__}"
             )
-        contents[path] = content.encode() if isinstance(content, str) else bytes(content)
+        contents[path_text] = content.encode() if isinstance(content, str) else bytes(content)
     port = _port("load_model()")
     if port.phase != SERVING:
         raise TritonModelException(
@@ -83,7 +85,7 @@ def load_model(model_name: str, config: str = "", files: dict[str, Any] | None =
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Stop serving a model; requests that it has are finished. Unknown models are fine. Raises TritonModelException."""
-    _check_text("unload_model", "model_name", model_name)
+    model_name = text_argument("unload_model", "model_name", model_name)
     port = _port("unload_model()")
     try:
         port.unload_model(model_name, unload_dependents=bool(unload_dependents))
@@ -94,8 +96,8 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
     """Returns True if the version ("": any) of a model would serve a request. Raises TritonModelException for what is no
     version."""
-    _check_text("is_model_ready", "model_name", model_name)
-    _check_text("is_model_ready", "model_version", model_version)
+    model_name = text_argument("is_model_ready", "model_name", model_name)
+    model_version = text_argument("is_model_ready", "model_version", model_version)
     version: int | None = None
     if model_version:
         try:
@@ -108,11 +110,6 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
                 f"'{model_version}', version should be an integral value > 0"
             )
     return _port("is_model_ready()").is_model_ready(model_name, version)
-
-
-def _check_text(function: str, argument: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"{function}: {argument} must be a str, got {type(value).__name__}")
 
 
 def _port_to_infer() -> CallPort:

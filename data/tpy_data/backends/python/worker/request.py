@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from . import model_calls
+from .arguments import int_argument, text_argument
 from .failures import TritonModelException
 from .parameters import parameters_json
 from .pending_call import ResponseIterator
@@ -22,6 +23,8 @@ TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
 TRITONSERVER_MEMORY_CPU = 0
 TRITONSERVER_MEMORY_GPU = 1
 
+
+_REQUEST = "InferenceRequest"
 
 CORRELATION_ID_MAX = (1 << 64) - 1
 TIMEOUT_US_MAX = (1 << 64) - 1
@@ -102,14 +105,13 @@ class InferenceRequest(Answerable):
         # That they may all be left out is ours: a request for a unit test of `execute` needs no more than inputs.
         if isinstance(correlation_id, bool) or not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
-        for name, text in (("request_id", request_id), ("model_name", model_name)):
-            if not isinstance(text, str):
-                raise TypeError(f"InferenceRequest: {name} must be a str, got {type(text).__name__}")
+        request_id = text_argument(_REQUEST, "request_id", request_id)
+        model_name = text_argument(_REQUEST, "model_name", model_name)
         if isinstance(correlation_id, int):
-            _check_int("correlation_id", correlation_id, 0, CORRELATION_ID_MAX)
-        _check_int("model_version", model_version, VERSION_MIN, VERSION_MAX)
-        _check_int("flags", flags, 0, FLAGS_MAX)
-        _check_int("timeout", timeout, 0, TIMEOUT_US_MAX)
+            int_argument(_REQUEST, "correlation_id", correlation_id, 0, CORRELATION_ID_MAX)
+        model_version = int_argument(_REQUEST, "model_version", model_version, VERSION_MIN, VERSION_MAX)
+        flags = int_argument(_REQUEST, "flags", flags, 0, FLAGS_MAX)
+        timeout = int_argument(_REQUEST, "timeout", timeout, 0, TIMEOUT_US_MAX)
         where = f"for request with id '{request_id}' and model name '{model_name}' should not be empty."
         self._inputs = list(inputs or ())
         for tensor in self._inputs:
@@ -117,12 +119,9 @@ class InferenceRequest(Answerable):
                 raise TritonModelException(f"Input tensor {where}")
             if not isinstance(tensor, Tensor):
                 raise TypeError(f"InferenceRequest: inputs must be pb_utils.Tensor objects, got {type(tensor).__name__}")
-        names = list(requested_output_names)
-        for name in names:
-            if not isinstance(name, str):
-                raise TypeError(f"InferenceRequest: requested_output_names must be str, got {type(name).__name__}")
-            if not name:
-                raise TritonModelException(f"Requested output name {where}")
+        names = [text_argument(_REQUEST, "requested_output_names", name) for name in requested_output_names]
+        if "" in names:
+            raise TritonModelException(f"Requested output name {where}")
         if trace is not None and not isinstance(trace, InferenceTrace):
             raise TypeError(f"InferenceRequest: trace must be an InferenceTrace, got {type(trace).__name__}")
         if preferred_memory is not None and not isinstance(preferred_memory, PreferredMemory):
@@ -161,8 +160,7 @@ class InferenceRequest(Answerable):
 
     def set_flags(self, flags: int) -> None:
         """For requests that the model makes itself."""
-        _check_int("flags", flags, 0, FLAGS_MAX)
-        self._flags = flags
+        self._flags = int_argument(_REQUEST, "flags", flags, 0, FLAGS_MAX)
 
     def timeout(self) -> int:
         """Microseconds that were left when the batch was formed; 0 for none."""
@@ -278,8 +276,3 @@ def _never() -> bool:
 
 def _no_sink(request: Answerable) -> SingleAnswer:
     raise TritonModelException("get_response_sender() is for requests that execute was given")
-
-
-def _check_int(name: str, value: object, smallest: int, largest: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
-        raise TypeError(f"InferenceRequest: {name} must be an int from {smallest} to {largest}, got {value!r}")

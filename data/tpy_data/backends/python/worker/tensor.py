@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import datatypes
+from .arguments import as_text
 from .device_buffer import DeviceBuffer
 from .failures import TritonModelException
 
@@ -17,10 +18,12 @@ class Tensor:
     __slots__ = ("_array", "_name", "_number")
 
     def __init__(self, name: str, array: np.ndarray[Any, Any]) -> None:
-        if not isinstance(name, str) or not isinstance(array, np.ndarray):
+        text = name if type(name) is str else as_text(name)
+        if text is None or not isinstance(array, np.ndarray):
             raise TypeError(
                 f"Tensor(name: str, array: numpy.ndarray): incompatible constructor arguments. Invoked with: {name!r}, {array!r}"
             )
+        name = text
         _check_name(name)
         number = datatypes.number_of(array.dtype)
         if number is None:
@@ -97,8 +100,10 @@ class Tensor:
         """A tensor over the memory of a DLPack capsule or of anything with `__dlpack__`. No copy."""
         from . import dlpack
 
-        if not isinstance(name, str):
+        text = as_text(name)
+        if text is None:
             raise TypeError(f"from_dlpack(name: str, tensor: object): incompatible function arguments. Invoked with: {name!r}")
+        name = text
         _check_name(name)
         array, number = dlpack.from_object(tensor)
         return wrap(name, number, array)
