@@ -71,7 +71,11 @@ def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
     command = [folder / "opt" / "tpy" / "bin" / image.command[0], *image.command[1:-1], str(models), *ports]
     assert image.command[-1] == "/models"
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, cwd="/", env={**os.environ, "PYTHONPATH": packages}
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd="/",
+        env={**os.environ, "PYTHONPATH": packages, "PATH": f"{folder}/opt/tpy/bin:{os.environ['PATH']}"},
     ) as server:
         assert server.stderr is not None
         log = ""
@@ -88,6 +92,28 @@ def test_the_image_is_built_and_serves(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": packages},
     )
     assert where.stdout.startswith(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("given", "run"),
+    [
+        ((), "tpy serve"),
+        (("--model-repository", "/models"), "tpy serve --model-repository /models"),
+        (("/",), "tpy serve /"),
+        (("tritonserver", "--model-repository=/models", "--id=a b"), "tritonserver --model-repository=/models --id=a b"),
+        (("tpy", "check", "/models"), "tpy check /models"),
+        (("sh", "-c", "echo sh"), "sh"),
+    ],
+)
+def test_the_image_runs_a_command_that_it_is_given(tmp_path: Path, given: tuple[str, ...], run: str) -> None:
+    """As Triton's image does: `docker run IMAGE tritonserver ...` is in all tutorials and most manifests."""
+    for name in ("tpy", "tritonserver"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    entrypoint = EXAMPLES / "container" / "entrypoint.sh"
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run([entrypoint, *given], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == f"{run}\n"
 
 
 @pytest.mark.parametrize(

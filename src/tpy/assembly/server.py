@@ -47,6 +47,7 @@ from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy.telemetry.logs import LogController
 from tpy.telemetry.traces.tracer import tracing
 from tpy.units import NS_PER_S
+from tpy.usage_data import send_none
 from tpy_control import BACKENDS_FOLDER, ControlPlane, StartupReport, run_control_plane
 from tpy_data.engine import DataPlane, DataPlaneOptions, open_data_plane
 from tpy_data.engine.loading.placing import Machine
@@ -111,6 +112,7 @@ async def run_server(
     groups) when a repository cannot be read or a port not be bound. `loop` is the run that this is in, for those who share it;
     `custom_metrics` has those of a program beside those of models.
     """
+    send_none()
     await check_ports(options)
     clock = clock or SystemClock()
     readiness = ReadinessSignal()

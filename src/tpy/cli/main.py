@@ -416,7 +416,9 @@ def tritonserver() -> None:
 
 def _guarded(run: Callable[[], object]) -> int:
     from tpy.errors import TpyError
+    from tpy.usage_data import send_none
 
+    send_none()
     try:
         result = run()
     except click.exceptions.Abort:
