@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
 from tpy.config import ModelConfig
+from tpy.config_forms import ConfigForms
 from tpy.deliveries import Deliveries
 from tpy.errors import Unsupported
 from tpy.messages import (
@@ -143,6 +144,10 @@ class InferenceService(Protocol):
 
     def config(self, model_name: str, version: int | None = None) -> ModelConfig:
         """The normalised and auto-completed configuration. Raises as `resolve`."""
+        ...
+
+    def config_forms(self, model_name: str, version: int | None = None) -> ConfigForms:
+        """The same, for ports to answer it: encoded once for each copy. Raises as `resolve`."""
         ...
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from . import browsers, costs, faults, messages, outages, repositories, segments, workers
+from . import browsers, costs, descriptions, faults, messages, outages, repositories, segments, workers
 from .arena import Outcome
 
 _STARTS_MS = 250.0
@@ -74,5 +74,6 @@ ATTACKS = (
     Attack("openai-members", partial(costs.openai, kind="members"), peak_mib_max=300),
     Attack("openai-nested", partial(costs.openai, kind="nested"), peak_mib_max=300),
     Attack("generate-long-string", partial(costs.long_string, megabytes=40), kept_mib_max=120),
+    Attack("large-configuration", descriptions.large_configuration, quick=True),
     Attack("metric-labels", partial(faults.metric_labels, labels=20_000)),
 )

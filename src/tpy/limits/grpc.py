@@ -100,7 +100,7 @@ GRPC_INLINE_ELEMENTS_MAX: Final = 32_768
 """BYTES elements, and elements to classify, that are written into a response on the loop; more go to a thread."""
 
 GRPC_INLINE_ENTRIES_MAX: Final = 100
-"""Models that a statistics or index response may list and still be made on the loop (a tenth of a millisecond each)."""
+"""Models, tensors, regions and rows of a response that is made on the loop (a tenth of a millisecond each at most)."""
 
 GRPC_JOINED_BYTES_MAX: Final = 16 * KIB
 """A response up to this size is joined into one piece: copying it costs less than sending its parts."""

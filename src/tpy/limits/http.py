@@ -73,6 +73,10 @@ INLINE_STRING_OUTPUT_BYTES_MAX: Final = 256 * KIB
 """Bytes of an answer's BYTES elements that are written on the loop, in whatever form (half a millisecond as JSON); more go to a
 thread. Few elements may be huge, so their number says nothing."""
 
+HTTP_INLINE_ENTRIES_MAX: Final = 256
+"""Models, tensors and rows of a document that is made on the loop (ten microseconds each at most); longer ones are made in a
+thread."""
+
 HTTP_INLINE_BYTES_MAX: Final = 128 * KIB
 """Binary bodies up to this size are split into the elements of BYTES tensors on the loop (some milliseconds at worst)."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tpy.config import ModelConfig
+from tpy.config_forms import ConfigForms
 from tpy.messages import (
     ConfigCheck,
     IndexEntry,
@@ -62,7 +63,11 @@ class RemoteInference:
 
     def config(self, model_name: str, version: int | None = None) -> ModelConfig:
         """See InferenceService."""
-        return self._engine.replica.config(model_name, version)
+        return self.config_forms(model_name, version).config
+
+    def config_forms(self, model_name: str, version: int | None = None) -> ConfigForms:
+        """See InferenceService."""
+        return self._engine.replica.config_forms(model_name, version)
 
 
 class RemoteRepository:

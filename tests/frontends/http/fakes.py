@@ -9,6 +9,7 @@ import numpy as np
 import trio
 
 from tpy.config import ModelConfig
+from tpy.config_forms import ConfigForms
 from tpy.errors import InvalidArgument, NotFound, TpyError
 from tpy.messages import (
     ConfigCheck,
@@ -145,6 +146,9 @@ class FakeInference:
     def config(self, model_name: str, version: int | None = None) -> ModelConfig:
         self.resolve(model_name, version)
         return ModelConfig(name=model_name, backend="identity", max_batch_size=8)
+
+    def config_forms(self, model_name: str, version: int | None = None) -> ConfigForms:
+        return ConfigForms(self.config(model_name, version))
 
     def copy_of(self, description: ModelDescription) -> int:
         """The number of the copy that has this very description."""

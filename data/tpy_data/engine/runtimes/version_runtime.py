@@ -13,6 +13,7 @@ import trio
 from tpy.backend import ChecksReadiness
 from tpy.clock import Clock
 from tpy.config import enforces_timeouts, not_ready_after_s
+from tpy.config_forms import ConfigForms
 from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import INSTANCE_CLOSE_S_MAX, LOAD_SLOW_S, LONG_EXECUTION_S
 from tpy.messages import InstanceActivity, MemoryUsage, ModelState
@@ -245,7 +246,7 @@ class VersionRuntime(Runtime):
                 {**self._about(), "reason": error.reason()},
             )
         else:
-            copy.config = config
+            copy.forms = ConfigForms(config)
             self._applied_revision = model.config_revision
             self._applied_error = ""
             _log.info("instances changed", extra={"context": {**self._about(), **instances.counts()}})

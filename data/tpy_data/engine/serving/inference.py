@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from tpy.clock import Clock
 from tpy.config import ModelConfig
+from tpy.config_forms import ConfigForms
 from tpy.echo import echo
 from tpy.errors import AmbiguousName, InvalidArgument, NotFound, ServerNotReady, TpyError, Unavailable
 from tpy.messages import ModelState
@@ -52,7 +53,11 @@ class EngineInference:
 
     def config(self, model_name: str, version: int | None = None) -> ModelConfig:
         """As `InferenceService.config`."""
-        return self._find(model_name, version).served_copy.config
+        return self.config_forms(model_name, version).config
+
+    def config_forms(self, model_name: str, version: int | None = None) -> ConfigForms:
+        """As `InferenceService.config_forms`."""
+        return self._find(model_name, version).served_copy.forms
 
     def ready_versions(self, model_name: str) -> tuple[int, ...]:
         """As `InferenceService.ready_versions`."""

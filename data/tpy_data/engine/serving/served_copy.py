@@ -8,6 +8,7 @@ import msgspec
 
 from tpy.clock import Clock
 from tpy.config import ModelConfig
+from tpy.config_forms import ConfigForms
 from tpy.messages import InferenceRequest, ModelDescription
 from tpy.services import ResponseSink
 from tpy.units import NS_PER_US
@@ -22,7 +23,7 @@ class ServedCopy:
     """One for each engine that is switched in, with the description that its requests are decoded by. `nesting` says how many
     ensembles deep it is, 0 for a model that is none. `enforces_timeouts`: the timeout of a request is its deadline."""
 
-    __slots__ = ("_clock", "config", "copy", "description", "engine", "hold", "nesting", "release", "submit_part", "version")
+    __slots__ = ("_clock", "copy", "description", "engine", "forms", "hold", "nesting", "release", "submit_part", "version")
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class ServedCopy:
     ) -> None:
         self.copy = next(_numbers)
         self.version = version
-        self.config = config
+        self.forms = ConfigForms(config)
         self.description = description
         self.engine = engine
         self.nesting = nesting
@@ -46,6 +47,11 @@ class ServedCopy:
         self.submit_part = self._submit_in_time if enforces_timeouts else engine.submit
         """As `submit`, for a request that is observed already, by another copy's `submit`."""
         self._clock = clock
+
+    @property
+    def config(self) -> ModelConfig:
+        """The configuration that it has now."""
+        return self.forms.config
 
     def submit(self, request: InferenceRequest, sink: ResponseSink, /) -> EngineHandle:
         """As `ResolvedModel.submit`."""

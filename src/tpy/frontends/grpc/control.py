@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable
+from typing import Final, TypeVar, cast
 
+import betterproto2
 import trio
 
 from tpy import limits
+from tpy._proto import message_class
 from tpy._proto.messages import inference as pb
-from tpy.config import to_message
+from tpy.config import ModelConfig, to_message
 from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, Unsupported
 from tpy.frontends.grpc.codec import parse_version
+from tpy.frontends.grpc.service_adapter import Encoded
 from tpy.frontends.threads import run_in_thread
 from tpy.messages import (
     CudaRegistration,
@@ -28,8 +31,8 @@ from tpy.messages.statistics import Duration
 from tpy.regions import registered
 from tpy.services import Services
 
-Entry = TypeVar("Entry")
-Shown = TypeVar("Shown")
+_CONFIG_RESPONSE = message_class("inference.ModelConfigResponse")
+Response = TypeVar("Response", bound=betterproto2.Message)
 
 _SERVICE = "/inference.GRPCInferenceService/"
 INFER_PATH: Final = f"{_SERVICE}ModelInfer"
@@ -106,28 +109,36 @@ class ControlService(pb.GrpcInferenceServiceBase):
         asked = parse_version(message.version)
         description = self._services.inference.resolve(message.name, asked).description
         versions = self._services.inference.ready_versions(message.name) if asked is None else (asked,)
-        return pb.ModelMetadataResponse(
-            name=description.name,
-            versions=[str(number) for number in versions],
-            platform=description.platform,
-            inputs=[_tensor(tensor) for tensor in description.inputs],
-            outputs=[_tensor(tensor) for tensor in description.outputs],
+        return await self._made(
+            lambda: pb.ModelMetadataResponse(
+                name=description.name,
+                versions=[str(number) for number in versions],
+                platform=description.platform,
+                inputs=[_tensor(tensor) for tensor in description.inputs],
+                outputs=[_tensor(tensor) for tensor in description.outputs],
+            ),
+            entries=len(versions) + len(description.inputs) + len(description.outputs),
         )
 
     async def model_config(self, message: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
-        config = self._services.inference.config(message.name, parse_version(message.version))
-        return pb.ModelConfigResponse(config=pb.ModelConfig.parse(to_message(config).SerializeToString()))
+        forms = self._services.inference.config_forms(message.name, parse_version(message.version))
+        return cast(pb.ModelConfigResponse, Encoded(await forms.encoded(_config_response)))
 
     async def model_statistics(self, message: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
         found = await self._services.diagnostics.statistics(message.name, parse_version(message.version))
-        return pb.ModelStatisticsResponse(model_stats=await self._each(_statistics, found))
+        return await self._made(
+            lambda: pb.ModelStatisticsResponse(model_stats=[_statistics(entry) for entry in found]),
+            entries=sum(1 + len(entry.batches) + len(entry.responses) for entry in found),
+        )
 
     # Repository
 
     async def repository_index(self, message: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
         _refuse_repository(message.repository_name)
         entries = await self._services.repository.index(ready_only=message.ready)
-        return pb.RepositoryIndexResponse(models=await self._each(_index_entry, entries))
+        return await self._made(
+            lambda: pb.RepositoryIndexResponse(models=[_index_entry(entry) for entry in entries]), entries=len(entries)
+        )
 
     async def repository_model_load(self, message: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
         _refuse_repository(message.repository_name)
@@ -183,8 +194,13 @@ class ControlService(pb.GrpcInferenceServiceBase):
     ) -> pb.SystemSharedMemoryStatusResponse:
         regions = registered(self._services.shared_memory.regions, RegionKind.SYSTEM, message.name)
         shown = pb.SystemSharedMemoryStatusResponseRegionStatus
-        return pb.SystemSharedMemoryStatusResponse(
-            regions={one.name: shown(name=one.name, key=one.key, offset=one.offset, byte_size=one.byte_size) for one in regions}
+        return await self._made(
+            lambda: pb.SystemSharedMemoryStatusResponse(
+                regions={
+                    one.name: shown(name=one.name, key=one.key, offset=one.offset, byte_size=one.byte_size) for one in regions
+                }
+            ),
+            entries=len(regions),
         )
 
     async def system_shared_memory_register(
@@ -203,8 +219,11 @@ class ControlService(pb.GrpcInferenceServiceBase):
     async def cuda_shared_memory_status(self, message: pb.CudaSharedMemoryStatusRequest) -> pb.CudaSharedMemoryStatusResponse:
         regions = registered(self._services.shared_memory.regions, RegionKind.CUDA, message.name)
         shown = pb.CudaSharedMemoryStatusResponseRegionStatus
-        return pb.CudaSharedMemoryStatusResponse(
-            regions={one.name: shown(name=one.name, device_id=one.device_id, byte_size=one.byte_size) for one in regions}
+        return await self._made(
+            lambda: pb.CudaSharedMemoryStatusResponse(
+                regions={one.name: shown(name=one.name, device_id=one.device_id, byte_size=one.byte_size) for one in regions}
+            ),
+            entries=len(regions),
         )
 
     async def cuda_shared_memory_register(
@@ -222,11 +241,18 @@ class ControlService(pb.GrpcInferenceServiceBase):
         await self._services.shared_memory.unregister(RegionKind.CUDA, message.name)
         return pb.CudaSharedMemoryUnregisterResponse()
 
-    async def _each(self, convert: Callable[[Entry], Shown], entries: Sequence[Entry]) -> list[Shown]:
-        """All entries converted, many of them in a thread."""
-        if len(entries) <= limits.GRPC_INLINE_ENTRIES_MAX:
-            return [convert(entry) for entry in entries]
-        return await run_in_thread(lambda: [convert(entry) for entry in entries], limiter=self._threads)
+    async def _made(self, make: Callable[[], Response], *, entries: int) -> Response:
+        """The response that `make` makes; one of many entries in a thread, which encodes it, too."""
+        if entries <= limits.GRPC_INLINE_ENTRIES_MAX:
+            return make()
+        return cast(Response, Encoded(await run_in_thread(lambda: bytes(make()), limiter=self._threads)))
+
+
+def _config_response(config: ModelConfig) -> bytes:
+    """The bytes of a ModelConfigResponse."""
+    response = _CONFIG_RESPONSE(config=to_message(config))
+    content: bytes = response.SerializeToString(deterministic=True)
+    return content
 
 
 def _tensor(tensor: TensorDescription) -> pb.ModelMetadataResponseTensorMetadata:

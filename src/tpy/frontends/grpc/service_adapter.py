@@ -27,6 +27,15 @@ from tpy.frontends.grpc.transport import CallContext, StreamCall, StreamHandler,
 from tpy.frontends.threads import run_in_thread
 
 
+class Encoded:
+    """The bytes of a response, for a method to return in its place: made in a thread, or kept."""
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+
 class StreamingService(ServiceBase):
     """A base for services that answer with several messages: closes what produces them, also when the call ends early."""
 
@@ -105,12 +114,12 @@ class _UnaryStream:
 
     def __init__(self, request: betterproto2.Message) -> None:
         self._request = request
-        self.response: betterproto2.Message | None = None
+        self.response: betterproto2.Message | Encoded | None = None
 
     async def recv_message(self) -> betterproto2.Message:
         return self._request
 
-    async def send_message(self, message: betterproto2.Message) -> None:
+    async def send_message(self, message: betterproto2.Message | Encoded) -> None:
         self.response = message
 
 
@@ -146,17 +155,15 @@ class _UnaryMethod:
                 stream = _UnaryStream(request)
                 del request
                 await self._method.func(stream)
-                call.reply([await self._serialised(stream.response)])
+                call.reply([_serialised(stream.response)])
             except Exception as error:
                 _fail(call, error)
 
-    async def _serialised(self, response: betterproto2.Message | None) -> bytes:
-        if response is None:
-            raise InvariantViolation("a unary method has returned without a response")
-        lengths = (len(value) for value in vars(response).values() if isinstance(value, list))
-        if max(lengths, default=0) <= limits.GRPC_INLINE_ENTRIES_MAX:
-            return bytes(response)
-        return await run_in_thread(bytes, response, limiter=self._parts.threads)
+
+def _serialised(response: betterproto2.Message | Encoded | None) -> bytes:
+    if response is None:
+        raise InvariantViolation("a unary method has returned without a response")
+    return response.content if isinstance(response, Encoded) else bytes(response)
 
 
 class _CallStream:

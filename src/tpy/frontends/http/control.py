@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -15,7 +16,7 @@ import orjson
 import trio
 
 from tpy import limits
-from tpy.config import to_json
+from tpy.config import ModelConfig, to_json
 from tpy.echo import echo
 from tpy.errors import InvalidArgument, NotFound, Unsupported
 from tpy.frontends.http.codec.document import (
@@ -79,22 +80,26 @@ class ControlApi:
         asked = parse_version(version)
         description = self._services.inference.resolve(model, asked).description
         versions = self._services.inference.ready_versions(model) if asked is None else (asked,)
-        return _json(
-            {
+        return await self._made(
+            lambda: {
                 "name": description.name,
                 "versions": [str(number) for number in versions],
                 "platform": description.platform,
                 "inputs": [_tensor(tensor) for tensor in description.inputs],
                 "outputs": [_tensor(tensor) for tensor in description.outputs],
-            }
+            },
+            entries=len(versions) + len(description.inputs) + len(description.outputs),
         )
 
     async def model_config(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
-        return _json(to_json(self._services.inference.config(model, parse_version(version))))
+        return json_reply(await self._services.inference.config_forms(model, parse_version(version)).encoded(_config))
 
     async def statistics(self, request: HttpRequest, *, model: str = "", version: str | None = None) -> HttpReply:
         found = await self._services.diagnostics.statistics(model, parse_version(version))
-        return _json({"model_stats": [_statistics(entry) for entry in found]})
+        return await self._made(
+            lambda: {"model_stats": [_statistics(entry) for entry in found]},
+            entries=sum(1 + len(entry.batches) + len(entry.responses) for entry in found),
+        )
 
     async def explain(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
         found = await self._services.diagnostics.explain(model, parse_version(version))
@@ -108,7 +113,8 @@ class ControlApi:
         ready = document.get("ready", False)
         if type(ready) is not bool:
             raise InvalidArgument("Invalid value for 'ready': expected a boolean")
-        return _json([_index_entry(entry) for entry in await self._services.repository.index(ready_only=ready)])
+        found = await self._services.repository.index(ready_only=ready)
+        return await self._made(lambda: [_index_entry(entry) for entry in found], entries=len(found))
 
     async def load(self, request: HttpRequest, *, model: str, repository: str = "") -> HttpReply:
         _refuse_repository(repository)
@@ -132,15 +138,16 @@ class ControlApi:
                 raise InvalidArgument(NON_STRING)
             given = config.decode() if isinstance(config, LongString) else config
         found = await checks.check_config(model, given)
-        return _json(
-            {
+        return await self._made(
+            lambda: {
                 "problems": msgspec.to_builtins(found.problems),
                 "file": found.file,
                 "text": found.text,
                 "config": orjson.loads(found.config_json) if found.config_json else None,
                 "versions": [str(version) for version in found.versions],
                 "selected": [str(version) for version in found.selected],
-            }
+            },
+            entries=len(found.text) + len(found.config_json or ""),
         )
 
     async def unload(self, request: HttpRequest, *, model: str, repository: str = "") -> HttpReply:
@@ -180,13 +187,22 @@ class ControlApi:
     async def labels(self, request: HttpRequest, *, model: str, version: str | None = None) -> HttpReply:
         """The labels of each output that has any."""
         outputs = self._services.inference.resolve(model, parse_version(version)).description.outputs
-        return _json({"labels": {output.name: list(output.labels) for output in outputs if output.labels}})
+        return await self._made(
+            lambda: {"labels": {output.name: list(output.labels) for output in outputs if output.labels}},
+            entries=sum(1 + len(output.labels) for output in outputs),
+        )
 
     async def update_trace_settings(self, request: HttpRequest, *, model: str = "") -> HttpReply:
         updates = _trace_updates(await self._document(request.body, required=True))
         return await self._trace_settings(model, updates)
 
     # Parts
+
+    async def _made(self, make: Callable[[], object], *, entries: int) -> HttpReply:
+        """The document that `make` makes as a reply; one of many entries is made in a thread."""
+        if entries <= limits.HTTP_INLINE_ENTRIES_MAX:
+            return _json(make())
+        return await run_in_thread(lambda: _json(make()), limiter=self._threads)
 
     def _log_settings(self) -> HttpReply:
         settings = self._services.diagnostics.log_settings()
@@ -232,6 +248,10 @@ def _health(good: bool) -> HttpReply:
 
 def _json(document: object) -> HttpReply:
     return json_reply(orjson.dumps(document))
+
+
+def _config(config: ModelConfig) -> bytes:
+    return orjson.dumps(to_json(config))
 
 
 def _tensor(tensor: TensorDescription) -> Json:

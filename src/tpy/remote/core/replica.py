@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tpy.config import ModelConfig
+from tpy.config_forms import ConfigForms
 from tpy.errors import ERROR_OF_CODE, ErrorCode, TpyError
 from tpy.messages import LogSettings, ModelDescription, RegionFacts, ServerMetadata
 
@@ -102,6 +103,7 @@ class Replica:
     def __init__(self, first: ReplicaUpdate) -> None:
         self.server = first.server
         self._models: dict[str, ModelEntry] = {}
+        self._forms: dict[str, dict[int, ConfigForms]] = {}
         self.regions: dict[str, AnyRegionEntry] = {}
         self.update(first)
 
@@ -109,6 +111,7 @@ class Replica:
         """Take what has changed."""
         self.server = update.server
         for name, entry in update.models.items():
+            self._forms.pop(name, None)
             if entry is None:
                 self._models.pop(name, None)
             else:
@@ -129,12 +132,15 @@ class Replica:
             raise found.error(model_name, version)
         return found
 
-    def config(self, model_name: str, version: int | None) -> ModelConfig:
-        """As InferenceService.config."""
+    def config_forms(self, model_name: str, version: int | None) -> ConfigForms:
+        """As InferenceService.config_forms."""
         entry = self.resolve(model_name, version)
         if entry.config is None:
             raise (entry.refused or self.server.unknown).error(model_name, version)
-        return entry.config
+        forms = self._forms.setdefault(model_name, {})
+        if entry.copy not in forms:
+            forms[entry.copy] = ConfigForms(entry.config)
+        return forms[entry.copy]
 
     def ready_versions(self, model_name: str) -> tuple[int, ...]:
         """As InferenceService.ready_versions."""
