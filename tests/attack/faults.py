@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import signal
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from tests.chaos.models import python_config
@@ -19,6 +20,7 @@ from .arena import Arena, Outcome, measured, serving
 
 _DESCRIPTORS = 100
 _HANDSHAKES = 300
+_HALF_HANDSHAKES = 1500
 _UPDATES_S = 8.0
 _CERTIFICATES = Path(__file__).parents[1] / "frontends" / "grpc" / "transport" / "certificates"
 
@@ -195,6 +197,34 @@ def stalled_handshakes(folder: Path) -> Outcome:
         except OSError as error:
             outcome.lost += 1
             outcome.note(f"another got {error!r}")
+    return outcome
+
+
+def half_handshakes(folder: Path) -> Outcome:
+    """Clients that send the first message of TLS all at once, which makes the server sign, and go."""
+    flags = (
+        "--grpc-use-ssl=true",
+        f"--grpc-server-cert={_CERTIFICATES / 'server.pem'}",
+        f"--grpc-server-key={_CERTIFICATES / 'server.key'}",
+        f"--grpc-root-cert={_CERTIFICATES / 'ca.pem'}",
+    )
+    context = ssl.create_default_context(cafile=str(_CERTIFICATES / "ca.pem"))
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname="localhost").do_handshake()
+    hello = outgoing.read()
+    with serving(folder, *flags) as arena, measured(arena) as outcome:
+        for _ in range(4):
+            with ExitStack() as stack:
+                connections = [stack.enter_context(_connection(arena.server.grpc)) for _ in range(_HALF_HANDSHAKES)]
+                arena.within(1.0, lambda: False)  # until all are accepted
+                # They are there together when it goes on.
+                arena.server.process.send_signal(signal.SIGSTOP)
+                for connection in connections:
+                    connection.sendall(hello)
+                arena.server.process.send_signal(signal.SIGCONT)
+                outcome.lost += not connections[-1].recv(1)
+        arena.infer("affine", factor=2.0)
     return outcome
 
 

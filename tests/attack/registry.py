@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from . import browsers, costs, descriptions, faults, messages, outages, repositories, segments, workers
+from . import browsers, costs, descriptions, faults, memory, messages, outages, repositories, segments, workers
 from .arena import Outcome
 
 _STARTS_MS = 250.0
@@ -63,10 +63,12 @@ ATTACKS = (
     Attack("labels-zero", partial(repositories.special_file, device=True, warm_up=False)),
     Attack("warm-up-fifo", partial(repositories.special_file, device=False, warm_up=True)),
     Attack("warm-up-zero", partial(repositories.special_file, device=True, warm_up=True)),
+    Attack("no-memory", memory.large_requests, live_ms_max=1000.0, kept_mib_max=1000.0, peak_mib_max=1600.0),
     Attack("no-descriptors", faults.no_descriptors),
     Attack("update-while-decoding", faults.update_while_decoding, kept_mib_max=200),
     Attack("redis-silent", partial(faults.strange_redis, poisoned=False)),
     Attack("redis-poisoned", partial(faults.strange_redis, poisoned=True)),
+    Attack("tls-half", faults.half_handshakes, quick=True, live_ms_max=700, kept_mib_max=300),
     Attack("tls-stalled", faults.stalled_handshakes),
     Attack("page-foreign-origin", partial(browsers.page_loads_model, rebound=False), live_ms_max=_STARTS_MS),
     Attack("page-rebound-host", partial(browsers.page_loads_model, rebound=True), quick=True, live_ms_max=_STARTS_MS),

@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from tests.chaos.models import python_config
+from tests.chaos.models import COPY, python_config
 from tests.e2e.repositories import ModelFolder
 
 from .arena import Arena, Outcome, measured, serving
@@ -17,13 +17,6 @@ _COUNT = 1_000_000
 _BYTES = 4 * _COUNT
 _SIZE_MIB = 24
 _SPARSE_REQUESTS = 60
-_COPY = """
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", r.inputs()[0].as_numpy())]) for r in requests]
-"""
 
 
 def sparse_segment(folder: Path, *, frontends: int) -> Outcome:
@@ -31,7 +24,7 @@ def sparse_segment(folder: Path, *, frontends: int) -> Outcome:
     stop, said = threading.Event(), Counter[str]()
 
     def write(repository: Path) -> None:
-        ModelFolder(repository, "large").config(python_config("-1", batch=0, count=2)).python(_COPY)
+        ModelFolder(repository, "large").config(python_config("-1", batch=0, count=2)).python(COPY)
 
     flags = ("--allow-client-shm=true", f"--frontend-processes={frontends}")
     mount = f"&& mount -t tmpfs -o size={_SIZE_MIB}m tmpfs /dev/shm"

@@ -12,10 +12,11 @@ import msgspec
 import trio
 
 from tpy.embedded.engine_thread import EngineThread
-from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
+from tpy.errors import InvalidArgument, TpyError, Unavailable
 from tpy.limits import EMBEDDED_RESPONSES_MAX
 from tpy.messages import InferenceRequest, InferenceResponse
 from tpy.services import RequestHandle
+from tpy.unexpected import unexpected_error
 
 _log = logging.getLogger(__name__)
 
@@ -73,8 +74,8 @@ class Call:
                 raise Unavailable("the server is stopping") from None
             raise
         except Exception as error:  # a bug: the server goes on
-            _log.exception("a request of the program failed unexpectedly")
-            self.fail(Internal(f"unexpected error: {type(error).__name__}: {error}"))
+            text = f"unexpected error: {type(error).__name__}: {error}"
+            self.fail(unexpected_error("a request of the program failed unexpectedly", text=text))
         else:
             if self._waiting:
                 self._slow_down()

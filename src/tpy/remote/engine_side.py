@@ -34,10 +34,9 @@ from tpy.remote.published_copies import HeldCopies
 from tpy.remote.publisher import Publisher, Subscription
 from tpy.sending import GONE
 from tpy.services import ResolvedModel, Services, offered
+from tpy.unexpected import unexpected_error
 
 _log = logging.getLogger(__name__)
-
-_UNEXPECTED = "unexpected error in the server, its log has the details"
 
 
 class FrontendSession:
@@ -145,8 +144,7 @@ class FrontendSession:
         except TpyError as error:
             remote.deliver(_refused(message, error))
         except Exception:
-            _log.exception("a request from a frontend process failed unexpectedly")
-            remote.deliver(_refused(message, Internal(_UNEXPECTED)))
+            remote.deliver(_refused(message, unexpected_error("a request from a frontend process failed unexpectedly")))
         else:
             remote.submitted(handle)
 
@@ -200,8 +198,7 @@ class FrontendSession:
             except TpyError as error:
                 failure = m.Failure.of(error)
             except Exception:
-                _log.exception("a call from a frontend process failed unexpectedly")
-                failure = m.Failure.of(Internal(_UNEXPECTED))
+                failure = m.Failure.of(unexpected_error("a call from a frontend process failed unexpectedly"))
         del self._calls[message.number]
         if not scope.cancelled_caught:
             self._link.send(m.Result(message.number, failure, value))

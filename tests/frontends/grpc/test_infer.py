@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 
 import numpy as np
@@ -112,6 +113,17 @@ async def test_a_bug_is_an_internal_error_and_logged(caplog: pytest.LogCaptureFi
             call = server.begin("ModelInfer", infer_request().SerializeToString())
         assert (call.status, call.message) == (Status.INTERNAL, "unexpected error in the server, its log has the details")
         assert "a secret" in caplog.text
+
+
+@pytest.mark.parametrize("raised", [MemoryError(), OSError(errno.ENOMEM, "x"), RuntimeError("can't start new thread")])
+async def test_memory_that_is_used_up_is_unavailable(caplog: pytest.LogCaptureFixture, raised: Exception) -> None:
+    async with port() as server:
+        server.services.inference.raises = raised
+        with caplog.at_level(logging.ERROR):
+            call = server.begin("ModelInfer", infer_request().SerializeToString())
+        assert (call.status, call.message) == (Status.UNAVAILABLE, "the server has no memory for this request")
+        assert "no memory" in caplog.text
+        assert "Traceback" not in caplog.text
 
 
 def _many_texts(count: int) -> pb.ModelInferRequest:

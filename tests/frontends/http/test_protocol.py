@@ -401,6 +401,9 @@ async def test_failures_of_the_engine_leave_the_connection_usable() -> None:
         answer = await client.ask(infer(1))
         assert answer.status == 500
         assert "a bug" not in answer.error
+        services.inference.raises = MemoryError()
+        answer = await client.ask(infer(1))
+        assert (answer.status, answer.error) == (503, "the server has no memory for this request")
         services.inference.raises = None
         services.inference.immediate = False
         await client.send(infer(1))

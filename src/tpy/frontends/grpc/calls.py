@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 import trio
 from grpclib.const import Status
 
-from tpy import limits
+from tpy import limits, unexpected
 from tpy.clock import Clock
-from tpy.errors import Internal, TooManyRequests, TpyError
+from tpy.errors import TooManyRequests, TpyError
 from tpy.frontends.grpc.access import MetadataPolicy
 from tpy.frontends.grpc.codec import ParsedRequest
 from tpy.frontends.grpc.status import GRPC_STATUS
@@ -17,8 +15,6 @@ from tpy.frontends.grpc.transport import DEADLINE_TEXT, CallContext
 from tpy.frontends.shared_memory import TensorResolver
 from tpy.messages.records import RequestRecord
 from tpy.services import Services
-
-_log = logging.getLogger(__name__)
 
 INFERENCE = "inference"
 """The category of restricted protocols that both inference methods belong to."""
@@ -93,7 +89,6 @@ def fail_inference(call: CallContext, error: TpyError, now_ns: int) -> None:
         fail_call(call, error)
 
 
-def unexpected_error(path: str) -> Internal:
-    """The error for the exception being handled, which is a bug of ours; the traceback goes to the log."""
-    _log.exception("gRPC call failed unexpectedly", extra={"context": {"path": path}})
-    return Internal("unexpected error in the server, its log has the details")
+def unexpected_error(path: str) -> TpyError:
+    """The error for the exception being handled."""
+    return unexpected.unexpected_error("gRPC call failed unexpectedly", path=path)

@@ -19,10 +19,10 @@ from http import HTTPStatus
 import msgspec
 import trio
 
-from tpy import limits
+from tpy import limits, unexpected
 from tpy.clock import Clock
 from tpy.echo import echo
-from tpy.errors import ErrorCode, Internal, InvalidArgument, InvariantViolation, TooManyRequests, TpyError, Unsupported
+from tpy.errors import ErrorCode, InvalidArgument, InvariantViolation, TooManyRequests, TpyError, Unsupported
 from tpy.frontends.access import INFER, Caller
 from tpy.frontends.core.budget import ByteBudget
 from tpy.frontends.http import codec
@@ -114,10 +114,9 @@ def finish_records(request: HttpRequest, reply: HttpReply, now_ns: int) -> None:
         finish_record(record, msgspec.structs.replace(reply, content_length=0), now_ns)
 
 
-def unexpected_error(path: str) -> Internal:
-    """The error that stands for the exception being handled, which is a bug of ours, and has its traceback in the log."""
-    _log.exception("HTTP request failed unexpectedly", extra={"context": {"path": path}})
-    return Internal("unexpected error in the server, its log has the details")
+def unexpected_error(path: str) -> TpyError:
+    """The error for the exception being handled."""
+    return unexpected.unexpected_error("HTTP request failed unexpectedly", path=path)
 
 
 def unexpected_error_reply(path: str) -> HttpReply:

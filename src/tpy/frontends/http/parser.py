@@ -161,6 +161,11 @@ class RequestParser:
         if self._bodies.take(count):
             self._held += count
             return True
+        self._throw_away()
+        return False
+
+    def _throw_away(self) -> None:
+        """Refuse the present request, for which there is no room."""
         self._bodies.give(self._held)
         self._held = 0
         self._collect = _Collect.DISCARD
@@ -168,7 +173,6 @@ class RequestParser:
         self._growing = bytearray()
         if self._request is not None:
             self._request.refusal = _bodies_full(self._refuse)
-        return False
 
     def _explain(self, error: httptools.HttpParserError) -> None:
         if self.fatal is not None or self.ended:
@@ -288,8 +292,12 @@ class RequestParser:
         if length > self._max_input_size:
             self._oversized(request, length)
         elif length > _SMALL_BODY_BYTES_MAX:
-            self._buffer = _aligned_buffer(length, fields.get(b"inference-header-content-length", b""))
-            self._collect = _Collect.BUFFER
+            try:
+                self._buffer = _aligned_buffer(length, fields.get(b"inference-header-content-length", b""))
+            except MemoryError:
+                self._throw_away()
+            else:
+                self._collect = _Collect.BUFFER
 
     def _oversized(self, request: HttpRequest, size: int) -> None:
         refusal = _too_large(self._refuse, size, self._max_input_size, request.fields)
@@ -324,7 +332,10 @@ class RequestParser:
                 if self._hold(len(piece)):
                     self._buffer[at : self.body_received] = piece
             case _Collect.GROWING if self._hold(len(piece)):
-                self._growing += piece
+                try:
+                    self._growing += piece
+                except MemoryError:
+                    self._throw_away()
                 if self.body_received > self._max_input_size:
                     fields = self._request.fields if self._request is not None else {}
                     self.fatal = _too_large(self._refuse, self.body_received, self._max_input_size, fields)

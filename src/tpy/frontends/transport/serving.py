@@ -28,10 +28,11 @@ from tpy.frontends.transport.listening import BoundAddress, address_of, close, l
 from tpy.frontends.transport.poller import Poller
 from tpy.frontends.transport.tls import ServerTls, TlsOptions
 from tpy.frontends.transport.turns import LoopTurns
-from tpy.frontends.transport.wire import SocketWire, TlsWire, Wire
+from tpy.frontends.transport.wire import PacedStream, SocketWire, TlsWire, Wire
 from tpy.limits import ACCEPTED_CONNECTIONS_MAX, TLS_HANDSHAKE_S_MAX, TLS_HANDSHAKE_STOP_S_MAX
 from tpy.reloading import reloaded
 from tpy.sending import GONE
+from tpy.unexpected import unexpected_error
 
 _log = logging.getLogger(__name__)
 
@@ -182,7 +183,7 @@ async def _serve_connection(port: Port, serve: Serve, tls: ServerTls | None, wir
     except GONE:
         return  # reset, or no TLS, while it was set up
     except Exception:
-        _log.exception("%s connection failed unexpectedly", port.name)
+        unexpected_error(f"{port.name} connection failed unexpectedly")
     finally:
         wire.close()
 
@@ -219,9 +220,9 @@ class _Handshake:
         self._patience.deadline = min(self._patience.deadline, trio.current_time() + TLS_HANDSHAKE_STOP_S_MAX)
 
 
-async def _handshake(port: Port, tls: ssl.SSLContext, wire: SocketWire) -> trio.SSLStream[trio.SocketStream] | None:
+async def _handshake(port: Port, tls: ssl.SSLContext, wire: SocketWire) -> trio.SSLStream[PacedStream] | None:
     """TLS over the wire; None: it was not agreed on in time."""
-    stream = trio.SSLStream(wire.as_stream(), tls, server_side=True)
+    stream = trio.SSLStream(wire.as_stream(port.turns), tls, server_side=True)
     with trio.move_on_after(TLS_HANDSHAKE_S_MAX) as patience, port.serving(_Handshake(patience)):
         await stream.do_handshake()
         if stream.selected_alpn_protocol() in port.alpn or not port.alpn_required:

@@ -11,11 +11,13 @@ import trio
 
 from tpy.frontends.transport.poller import Poller
 from tpy.frontends.transport.receiver import Demand, Receiver
+from tpy.frontends.transport.turns import LoopTurns
 from tpy.limits import TLS_CLOSE_S_MAX
 from tpy.sending import Pieces, SendingSocket, SendingStream
 from tpy.units import KIB
 
 _JOINED_BYTES_MAX = 64 * KIB
+_PACED_BYTES = 64 * KIB
 
 
 class Wire(Protocol):
@@ -124,9 +126,9 @@ class SocketWire(SendingSocket, trio.abc.AsyncResource):
 
     # Writing
 
-    def as_stream(self) -> trio.SocketStream:
+    def as_stream(self, turns: LoopTurns) -> PacedStream:
         """The same socket for those who want Trio's interface; from then on it belongs to the stream."""
-        return trio.SocketStream(trio.socket.from_stdlib_socket(self.raw))
+        return PacedStream(self.raw, turns)
 
     async def send_eof(self) -> None:
         self.raw.shutdown(socket.SHUT_WR)
@@ -141,6 +143,37 @@ class SocketWire(SendingSocket, trio.abc.AsyncResource):
 
     async def aclose(self) -> None:
         self.close()
+
+
+class PacedStream(trio.abc.Stream):
+    """A socket whose bytes are handed on in turn: decrypting them, or ending a connection, is work that very many clients can ask
+    for in one turn of the loop."""
+
+    def __init__(self, raw: socket.socket, turns: LoopTurns) -> None:
+        self._raw = raw
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(raw))
+        self._turns = turns
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        while True:
+            await trio.lowlevel.wait_readable(self._raw)
+            if self._turns.is_long:
+                await self._turns.wait()
+            try:
+                return self._raw.recv(max_bytes or _PACED_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
 
 
 class PulledWire(abc.ABC):
@@ -208,7 +241,7 @@ class StreamWire(SendingStream, PulledWire):
 class TlsWire(StreamWire):
     """TLS over the socket `raw`. It cannot finish sending apart from closing, which tells the peer (close_notify)."""
 
-    def __init__(self, stream: trio.SSLStream[trio.SocketStream], raw: socket.socket) -> None:
+    def __init__(self, stream: trio.SSLStream[PacedStream], raw: socket.socket) -> None:
         super().__init__(stream)
         self._raw = raw
 

@@ -22,7 +22,7 @@ from tpy.backend import (
     Outcome,
     WaitingBatch,
 )
-from tpy.errors import Internal, TpyError
+from tpy.errors import Internal, TpyError, Unavailable
 from tpy.limits import WORKER_CHECK_S
 from tpy.units import NS_PER_S
 from tpy_data.backends.python.environment.output import LogLine
@@ -216,9 +216,9 @@ class ProcessInstance:
             return
         try:
             loan = self._connection.lend(layout)
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             layout.forget()
-            self._conclude_unsent(begun, Internal(f"no shared memory for {layout.segment_bytes} bytes of inputs: {error}"))
+            self._conclude_unsent(begun, Unavailable(f"no shared memory for {layout.segment_bytes} bytes of inputs: {error}"))
         except TpyError as error:
             layout.forget()
             self._send_readable(begun, number, error)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-
 from grpclib.const import Status
 
+from tpy.errors import Unavailable
 from tpy.frontends.grpc.transport.call import Metadata, Parts, UnaryHandler
 from tpy.frontends.grpc.transport.compression import INLINE_PLAIN_BYTES_MAX
 from tpy.frontends.grpc.transport.core.answers import Fields, response_headers, trailers, trailers_only
 from tpy.frontends.grpc.transport.core.framing import PREFIX_BYTES, FramingFault, Message, MessageReader, prefix
 from tpy.frontends.grpc.transport.core.request_head import Encoding, RequestHead
 from tpy.frontends.grpc.transport.exchange import CallState, Exchange, Link, flatten
+from tpy.unexpected import unexpected_error
 
 _MESSAGES_MAX = 2
 """Messages that are looked for in what has arrived: one is right, and the second one is refused."""
-
-_log = logging.getLogger(__name__)
 
 
 class UnaryExchange(Exchange):
@@ -80,9 +78,9 @@ class UnaryExchange(Exchange):
                 self._link.task_begun()
             self._handler.handle(self, message)
         except Exception:
-            _log.exception("gRPC handler failed unexpectedly", extra={"context": {"path": self.path}})
+            error = unexpected_error("gRPC handler failed unexpectedly", text="internal error", path=self.path)
             if self.state is CallState.OPEN:
-                self.fail(Status.INTERNAL, "internal error")
+                self.fail(Status.UNAVAILABLE if isinstance(error, Unavailable) else Status.INTERNAL, error.message)
 
     def _stop(self) -> None:
         self._reader = self._message = None

@@ -67,7 +67,10 @@ class MessageReader:
                 self._body_length = length
                 body = self._body = bytearray()
             piece = data[at : at + self._body_length - len(body)]
-            body += piece
+            try:
+                body += piece
+            except MemoryError:
+                raise FramingFault(Status.UNAVAILABLE, "the server has no memory for this message") from None
             at += len(piece)
             if len(body) == self._body_length:
                 messages.append((self._compressed, memoryview(body)))
