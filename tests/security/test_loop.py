@@ -22,6 +22,7 @@ import pytest
 
 from tests.chaos.models import write_models
 from tests.e2e.server import ServerProcess
+from tests.pace import at_pace
 from tpy._proto import message_class
 
 from .attacker import Attacker
@@ -172,7 +173,7 @@ def check_live(server: ServerProcess, attack: Callable[[], None], worst_s: float
             attack()
         seen.append((round(during.worst_s, 3), round(before.worst_s, 3)))
         busy = max(1.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1))
-        if during.worst_s < worst_s * busy + before.worst_s:
+        if during.worst_s < at_pace(worst_s) * busy + before.worst_s:
             return
     raise AssertionError(f"health checks took (under attack, before): {seen}")
 
