@@ -127,17 +127,20 @@ soak: $(SETUP) ## the tests with random traffic, which make test runs short: mak
 test-changed: $(TEST_SETUP) ## run the tests of what differs from main: make test-changed BASE=HEAD for what is not committed
 	$(BIN)/python -m tests.changed $(BASE)
 
-check: $(SETUP) ## formatting, lint, types, import directions, generated files, words
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
-	$(BIN)/python proto/generate.py --check
-	$(BIN)/python -m tpy.cli.reference | diff - docs/reference/command-line.md
-	$(BIN)/python docs/pictures --check
-	$(BIN)/python -m pytest tests/unit/test_words.py tests/tools/test_tests.py tests/mutation/test_mutants.py
+check: $(SETUP) ## formatting, lint, types, import directions, generated files, words: all of them, then what failed
+	@failed=(); try() { echo "$$*"; "$$@" || failed+=("$$*"); }; \
+	try $(BIN)/ruff format --check .; \
+	try $(BIN)/ruff check .; \
+	try $(BIN)/mypy; \
+	try $(BIN)/lint-imports; \
+	try $(BIN)/python proto/generate.py --check; \
+	try diff <($(BIN)/python -m tpy.cli.reference) docs/reference/command-line.md; \
+	try $(BIN)/python docs/pictures --check; \
+	try $(BIN)/python -m pytest tests/unit/test_words.py tests/tools/test_tests.py tests/mutation/test_mutants.py; \
+	for each in "$${failed[@]}"; do echo "failed: $$each"; done; test $${#failed[@]} = 0
 
 format: $(SETUP) ## format and fix what can be fixed
+	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
