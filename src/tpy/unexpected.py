@@ -1,4 +1,4 @@
-"""What a caller is told of an exception that nobody expected."""
+"""The error that a caller gets for an exception that nobody expected."""
 
 from __future__ import annotations
 

@@ -56,6 +56,9 @@ def test_development(repository: Path) -> None:
 
     with ServerProcess(str(repository / "times"), program=("-m", "tpy", "dev")) as server:
         assert json.loads(answer())["Y"] == 6.0
+        server.wait_log(rf"the page of the server: http://{server.http}/page/\n\Z")  # the last line of the start
+        with urllib.request.urlopen(urllib.request.Request(f"http://{server.http}/", headers={"Accept": "text/html"})) as found:
+            assert found.url == f"http://{server.http}/page/"
         model.write_text(MODEL_PY.replace("FORMULA", "x * 5"))
         wait_until(lambda: '"Y":15.0' in answer(), within_s=10)
         model.write_text("this is no Python\n")

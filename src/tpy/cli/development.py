@@ -15,8 +15,10 @@ DEFAULTS: Mapping[str, str] = {
     "http-address": "127.0.0.1",
     "grpc-address": "127.0.0.1",
     "exit-timeout-secs": "5",
+    "page-on-http": "true",
 }
-"""A change is looked for at once, a broken model is waited for, people read the log, and the ports are this machine's."""
+"""A change is looked for at once, a broken model is waited for, people read the log, the ports are this machine's, and the
+page is there."""
 
 
 def with_development_defaults(given: Mapping[str, tuple[str, ...]], environment: Mapping[str, str]) -> dict[str, tuple[str, ...]]:

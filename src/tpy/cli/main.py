@@ -21,6 +21,7 @@ from tpy import __version__
 from tpy.cli.analyze import analyze
 from tpy.cli.commands_of_recordings import record, replay
 from tpy.cli.connecting import TlsOptions, context_of, tls_options
+from tpy.cli.development import DEFAULTS as DEVELOPMENT_DEFAULTS
 from tpy.cli.flags import FLAG_BY_NAME
 from tpy.cli.garbage import collect_garbage
 from tpy.cli.parsing import FiniteRange, ServeCommand, UsageError, collect, serve_options
@@ -91,7 +92,7 @@ def serve(directory: tuple[str, ...], **given: tuple[str, ...]) -> None:
 
 @cli.command(cls=ServeCommand, context_settings=_SETTINGS)
 @click.argument("directory", nargs=-1, required=True, type=click.Path())
-@serve_options()
+@serve_options(DEVELOPMENT_DEFAULTS)
 def dev(directory: tuple[str, ...], **given: tuple[str, ...]) -> None:
     """Serve while you work on the models: as tpy serve, and a changed file is served within a second, a broken one never takes
     the server down, the log is short, and answers to a model's exceptions carry the traceback."""
@@ -120,7 +121,8 @@ def _serve(directories: Sequence[str], given: Mapping[str, tuple[str, ...]], *, 
         clash = package_clash()
         if clash:
             warnings.append(clash)
-        return run(server_options(values, warnings, os.environ))
+        development = development and values["page_on_http"] is True
+        return run(server_options(values, warnings, os.environ), development=development)
 
 
 @cli.command()

@@ -119,12 +119,13 @@ def _value(flag: Flag, texts: Sequence[str]) -> Value:
     return tuple(texts)
 
 
-def serve_options() -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator that gives a click command all flags of the table. Every parameter arrives as a tuple of strings."""
+def serve_options(defaults: Mapping[str, str] | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator that gives a click command all flags of the table. Every parameter arrives as a tuple of strings. `defaults`,
+    by name, are those that the command has in place of the flags', for the help."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         for flag in reversed(FLAGS):
-            command = _option(flag)(command)
+            command = _option(flag, (defaults or {}).get(flag.name))(command)
         return command
 
     return decorate
@@ -146,7 +147,7 @@ def _written_out(argument: str) -> str:
     return f"--{found.pop()}{equals}{value}" if len(found) == 1 else argument
 
 
-def _option(flag: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _option(flag: Flag, default: str | None) -> Callable[[Callable[..., None]], Callable[..., None]]:
     spellings = [f"--{name}" for name in (flag.name, *flag.aliases)]
     option = partial(
         click.option,
@@ -155,7 +156,7 @@ def _option(flag: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:
         type=str,
         multiple=True,
         metavar=metavar(flag),
-        help=help_text(flag),
+        help=help_text(flag, default),
     )
     if flag.kind is Kind.BOOLEAN:
         # `--allow-http` alone means true; a value may also follow as the next word. Only there: with any flag_value click takes
@@ -179,9 +180,10 @@ def metavar(flag: Flag) -> str:
             return "TEXT"
 
 
-def help_text(flag: Flag) -> str:
-    """Help with default, environment variable, and what is done of it."""
-    default = "" if flag.default in ((), "") else f" Default: {default_text(flag)}."
+def help_text(flag: Flag, default: str | None = None) -> str:
+    """Help with default (the flag's, where there is no other), environment variable, and what is done of it."""
+    shown = default_text(flag) if default is None else default
+    default = "" if shown == "" else f" Default: {shown}."
     why = f" Accepted, no effect: {flag.why}." if flag.support is Support.IGNORED else ""
     return f"{flag.help}{default}{why} [{flag.environment}]"
 

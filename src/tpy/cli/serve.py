@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import trio
 
 from tpy import limits
-from tpy.assembly import ServerOptions, Stop, run_server
+from tpy.assembly import Running, ServerOptions, Stop, run_server
 from tpy.cli.garbage import collect_garbage
 from tpy.cli.signals import notify, watch_signals
 from tpy.devices import Devices
@@ -34,8 +34,9 @@ waiting for that long at a time. CPU time per request over HTTP, 16 connections,
 118 / 113 / 127 us, python model in a thread 150 / 140 / 126, in a worker 375 / 357 / 356; with one connection no difference."""
 
 
-def serve(options: ServerOptions) -> int:
-    """Serve until a signal; returns the exit code. The second signal ends the process at once."""
+def serve(options: ServerOptions, *, development: bool = False) -> int:
+    """Serve until a signal; returns the exit code. The second signal ends the process at once. With `development` the address of
+    the page is the last line of the start."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     collect_garbage()
     raise_open_files_limit()
@@ -52,7 +53,7 @@ def serve(options: ServerOptions) -> int:
             gpus = visible_gpus()
             if gpus.trouble:
                 _log.warning("there are GPUs, but none can be used: %(trouble)s", {"trouble": gpus.trouble})
-            return trio.run(_serve, options, logs, gpus, open_devices(options, gpus))
+            return trio.run(_serve, options, logs, gpus, open_devices(options, gpus), development)
     except BaseExceptionGroup as group:
         errors = list(_leaves(group))
         if not all(isinstance(error, TpyError) for error in errors):
@@ -64,23 +65,36 @@ def serve(options: ServerOptions) -> int:
         logs.remove()
 
 
-async def _serve(options: ServerOptions, logs: LogController, gpus: GpuInventory, devices: Devices) -> int:
+async def _serve(options: ServerOptions, logs: LogController, gpus: GpuInventory, devices: Devices, development: bool) -> int:
     stop = Stop()
     async with trio.open_nursery() as nursery:
         await nursery.start(watch_signals, stop)
         outcome = await run_server(
-            options, logs=logs, announce=logs.announce, stop=stop, gpus=gpus, devices=devices, task_status=_Ready()
+            options,
+            logs=logs,
+            announce=logs.announce,
+            stop=stop,
+            gpus=gpus,
+            devices=devices,
+            task_status=_Ready(shows_page=development),
         )
         nursery.cancel_scope.cancel()
     return outcome.value
 
 
 class _Ready:
-    """Tells a service manager when the server serves: the status of the task that runs it."""
+    """Tells a service manager when the server serves, and who develops models where the page is: the status of the task that runs
+    the server."""
 
-    def started(self, value: object = None) -> None:
+    def __init__(self, *, shows_page: bool) -> None:
+        self._shows_page = shows_page
+
+    def started(self, value: Running | None = None) -> None:
         """The ports answer."""
         notify("READY=1")
+        http = None if value is None else value.addresses.get("HTTP")
+        if self._shows_page and http is not None:
+            _log.info("the page of the server: http://%(address)s/page/", {"address": http})
 
 
 def raise_open_files_limit() -> None:

@@ -64,7 +64,7 @@ def create_app(endpoint: InferEndpoint, *, page: bool = False, stopping: trio.Ev
     model, any_model = "/v2/models/<model>", "/v2/models/<name:model>"
     versioned = f"{model}/versions/<digits:version>"
 
-    pages = PagesApi(endpoint)
+    pages = PagesApi(endpoint, page=page)
     routes.add("metadata", "/", GET=pages.start)
     routes.add("model-repository", "/v2/models", GET=pages.models)
     routes.add("", "/docs", GET=pages.docs)

@@ -17,6 +17,7 @@ from tpy.errors import TpyError
 from tpy.frontends.http.infer import InferEndpoint
 from tpy.frontends.http.message import HttpReply, HttpRequest, json_reply
 from tpy.frontends.http.openapi import openapi_document, operations_html, operations_text
+from tpy.frontends.http.page_files import redirect_to_page
 from tpy.messages import IndexEntry, ModelDescription, ModelState, TensorDescription
 
 _STYLE: Final = """
@@ -51,12 +52,16 @@ _LINKS: Final = {
 class PagesApi:
     """The handlers of `/`, `/v2/models`, `/docs` and `/openapi.json`."""
 
-    def __init__(self, endpoint: InferEndpoint) -> None:
+    def __init__(self, endpoint: InferEndpoint, *, page: bool = False) -> None:
+        """`page`: the page is served, too, and a browser that asks for `/` is sent there."""
         self._endpoint = endpoint
+        self._page = page
         self._services = endpoint.services
 
     async def start(self, request: HttpRequest) -> HttpReply:
-        """The server: name, links, and for a browser its models, where it may see the index."""
+        """The server: name, links, and for a browser its models, where it may see the index; or the page."""
+        if self._page and _wants_html(request):
+            return await redirect_to_page(request)
         metadata = self._services.diagnostics.server_metadata()
         if not _wants_html(request):
             document = {"name": metadata.name, "version": metadata.version, "links": _LINKS}
