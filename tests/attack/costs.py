@@ -49,29 +49,46 @@ BODIES: dict[str, Callable[[], bytes]] = {
 }
 
 
+def _post(url: str, body: bytes) -> int:
+    """The status of an answer, 0: there was none."""
+    try:
+        with urllib.request.urlopen(url, body, timeout=_PATIENCE_S) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return 0
+
+
 def openai(folder: Path, *, kind: str) -> Outcome:
     """A completion whose settings are much more than its prompt: refused, and nobody waits for it."""
     body = BODIES[kind]()
     with serving(folder, "--allow-openai=true", write=_write) as arena:
         address = arena.server.address("OpenAI HTTPService")
         with measured(arena) as outcome:
-            try:
-                with urllib.request.urlopen(f"http://{address}/v1/completions", body, timeout=_PATIENCE_S) as answer:
-                    status = answer.status
-            except urllib.error.HTTPError as error:
-                status = error.code
-            except OSError:
-                status = 0
+            status = _post(f"http://{address}/v1/completions", body)
             outcome.note(f"answered {status}")
             outcome.wrong += status != 400
     return outcome
 
 
-def long_string(folder: Path, *, megabytes: int) -> Outcome:
+def long_string(folder: Path, *, megabytes: int, text: str = "x") -> Outcome:
     """One string that generate echoes."""
-    body = json.dumps({"text_input": "x" * (megabytes * 1_000_000)}).encode()
+    body = json.dumps({"text_input": text * (megabytes * 1_000_000 // len(text.encode()))}, ensure_ascii=False).encode()
     with serving(folder, write=_write) as arena, measured(arena) as outcome:
         status, answer = arena.ask("POST", "/v2/models/writer/generate", body, timeout_s=_PATIENCE_S)
         outcome.wrong += status != 200 or len(answer) < megabytes * 1_000_000
         outcome.note(f"answered {status}")
+    return outcome
+
+
+def sagemaker_load(folder: Path, *, megabytes: int) -> Outcome:
+    """A load call of SageMaker that is much longer than names are: refused, and nobody waits for it."""
+    body = b'{"model_name":"%b","url":"/opt/a"}' % (rb"\u00e9" * (megabytes * 1_000_000 // 6))
+    with serving(folder, "--allow-sagemaker=true", "--model-control-mode=explicit", "--load-model=*") as arena:
+        address = arena.server.address("Sagemaker HTTPService")
+        with measured(arena) as outcome:
+            status = _post(f"http://{address}/models", body)
+            outcome.note(f"answered {status}")
+            outcome.wrong += status != 400
     return outcome

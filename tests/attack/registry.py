@@ -7,11 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from . import browsers, costs, descriptions, faults, memory, messages, outages, repositories, segments, workers
+from . import browsers, costs, descriptions, faults, memory, messages, outages, repositories, segments, strings, workers
 from .arena import Outcome
 
 _STARTS_MS = 250.0
 """Workers start meanwhile, on the same two cores."""
+
+_COPIES_MS = 250.0
+"""Worker and server copy hundreds of megabytes meanwhile, on the same two cores."""
 
 
 class Attack(NamedTuple):
@@ -75,7 +78,26 @@ ATTACKS = (
     Attack("openai-settings", partial(costs.openai, kind="settings"), quick=True, peak_mib_max=300),
     Attack("openai-members", partial(costs.openai, kind="members"), peak_mib_max=300),
     Attack("openai-nested", partial(costs.openai, kind="nested"), peak_mib_max=300),
-    Attack("generate-long-string", partial(costs.long_string, megabytes=40), kept_mib_max=120),
     Attack("large-configuration", descriptions.large_configuration, quick=True),
+    Attack("generate-long-string", partial(costs.long_string, megabytes=40, text="é"), kept_mib_max=150),
+    Attack("sagemaker-load", partial(costs.sagemaker_load, megabytes=60), live_ms_max=50, peak_mib_max=150),
+    Attack("generate-stream-unread", partial(strings.unread_events, clients=4), quick=True, kept_mib_max=150, peak_mib_max=150),
+    Attack(
+        "generate-stream-unread-frontends",
+        partial(strings.unread_events, clients=4, frontends=1),
+        live_ms_max=_COPIES_MS,
+        kept_mib_max=150,
+        peak_mib_max=150,
+    ),
+    Attack(
+        "grpc-stream-unread",
+        partial(strings.unread_answers, requests=2000),
+        live_ms_max=_COPIES_MS,
+        kept_mib_max=220,
+        peak_mib_max=220,
+    ),
+    Attack("trace-tensors", strings.traced_tensors, quick=True, live_ms_max=_COPIES_MS, kept_mib_max=120, peak_mib_max=250),
+    Attack("credentials-kept", partial(strings.kept_credentials, frontends=0)),
+    Attack("credentials-kept-frontends", partial(strings.kept_credentials, frontends=1)),
     Attack("metric-labels", partial(faults.metric_labels, labels=20_000)),
 )

@@ -132,6 +132,9 @@ GRPC_STREAM_SEQUENCE_BYTES_MAX: Final = 64 * MIB
 GRPC_STREAM_WAITING_BYTES_MAX: Final = 16 * MIB
 """Responses of one ModelStreamInfer that wait for a slow reader; beyond it the stream is not read on."""
 
+GRPC_STREAM_ANSWERS_BYTES_MAX: Final = 128 * MIB
+"""Answers that are due on one ModelStreamInfer, each counted as the largest one before; beyond it the stream is not read on."""
+
 GRPC_HEALTH_POLL_S: Final = 1
 """Between two looks of Watch at the readiness where changes are not announced."""
 

@@ -182,6 +182,7 @@ class _InferStream:
         self._order: deque[_Turn] = deque()
         self._outbox: deque[_Answer] = deque()
         self._outbox_bytes = 0
+        self._answer_bytes_max = 0
         self._paused: dict[_Turn, None] = {}
         self._progress = trio.lowlevel.ParkingLot()
         self._failed = False
@@ -216,6 +217,7 @@ class _InferStream:
         if self._failed:
             return
         turn = answer.turn
+        self._answer_bytes_max = max(self._answer_bytes_max, answer.size)
         if not turn.ordered:
             self._let_go(answer)
             self._pause_if_slow(turn)
@@ -232,7 +234,8 @@ class _InferStream:
         if self._outbox_bytes > limits.GRPC_STREAM_WAITING_BYTES_MAX:
             return False
         turns = len(self._turns)
-        if turns < limits.GRPC_STREAM_REQUESTS_MAX:
+        due_bytes = turns * self._answer_bytes_max
+        if turns < limits.GRPC_STREAM_REQUESTS_MAX and due_bytes <= limits.GRPC_STREAM_ANSWERS_BYTES_MAX:
             return True
         # What frees the slot that a sequence waits for may be the next message.
         return (
