@@ -236,6 +236,25 @@ async def test_requests_that_nobody_answers_are_bounded() -> None:
         assert len(server.services.inference.submitted) == limits.GRPC_STREAM_REQUESTS_MAX + 1
 
 
+async def test_requests_whose_answers_are_large_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first answer on each that is due counts as the largest one."""
+    monkeypatch.setattr(limits, "GRPC_STREAM_ANSWERS_BYTES_MAX", 8 * 1024)
+    async with port() as server:
+        call = server.open()
+        inference = server.services.inference
+        inference.immediate = False
+        call.request(infer_request().SerializeToString())
+        await trio.testing.wait_all_tasks_blocked()
+        inference.submitted[0].answer()  # a KiB besides its tensors
+        for _ in range(20):
+            call.request(infer_request().SerializeToString())
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(inference.submitted) == 1 + 8
+        inference.submitted[1].answer()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(inference.submitted) == 1 + 9
+
+
 async def test_a_stream_is_read_on_while_sequences_may_wait_for_what_comes() -> None:
     async with port() as server:
         call = server.open()

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from tpy import limits
 from tpy.errors import Internal, InvalidArgument
 from tpy.frontends.openai.models import Generation, Reader, embedding_of, embeddings, embeds, generates, generations
 from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor, TensorDescription
@@ -111,6 +112,18 @@ def test_settings_as_parameters() -> None:
 def test_settings_that_an_input_does_not_take(settings: dict[str, object], problem: str) -> None:
     with pytest.raises(InvalidArgument, match=problem):
         asked(TRTLLM, settings=settings)
+
+
+def test_settings_times_prompts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are made once for all prompts, and no more prompts have them than the bound allows."""
+    asked = Generation(input="text_input", stream=False, max_tokens=9, settings={"guided": "x" * 1000})
+    for description in (VLLM, PLAIN):
+        monkeypatch.setattr(limits, "OPENAI_SETTINGS_BYTES_MAX", 20_000)
+        made = generations(description, asked, ["a"] * 8)
+        assert len({id(tensor) for inputs, _ in made for tensor in inputs[1:]}) == len(made[0][0]) - 1
+        assert len({id(parameters) for _, parameters in made}) == 1
+        with pytest.raises(InvalidArgument, match=r"^40 prompts with [0-9]+ bytes of settings each are more than 20000 bytes"):
+            generations(description, asked, ["a"] * 40)
 
 
 def test_which_models_are_meant() -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from tpy.echo import echo
 from tpy.errors import InvalidArgument
+from tpy.files import UnusableFile, read_file
 from tpy.limits import CONFIG_BYTES_MAX
 
 _URL = re.compile(r"(/opt/ml/models/[0-9A-Za-z._]+)/(model)/?([0-9A-Za-z._]+)?")
@@ -80,10 +81,7 @@ def find_model(url: str) -> Place:
 
 
 def _is_ensemble(config: Path) -> bool:
-    if not config.is_file():  # a pipe would never end
-        return False
     try:
-        with config.open("rb") as file:
-            return _ENSEMBLE.search(file.read(CONFIG_BYTES_MAX)) is not None
-    except OSError:
+        return _ENSEMBLE.search(read_file(config, bytes_max=CONFIG_BYTES_MAX)) is not None
+    except (OSError, UnusableFile):
         return False
