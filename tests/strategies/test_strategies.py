@@ -243,6 +243,21 @@ def test_a_slow_strategy_is_told(strategies: Strategies, isolation: Isolation, c
     assert re.search(r"Custom batching include function took \d\d+ ms, for which the whole server waits", caplog.text)
 
 
+def test_slow_answers_are_not_waited_for_again_and_again(strategies: Strategies) -> None:
+    """The loop waits for each: it goes on without most of them."""
+    strategy = strategies.open("slow", Isolation.PROCESS)
+    strategy.begin()
+    began_s = time.monotonic()
+    strategy.include(Request())
+    first_s = time.monotonic() - began_s
+    for _ in range(60):
+        strategy.include(Request())
+        strategy.end()
+        strategy.begin()
+    assert time.monotonic() - began_s < 30 * first_s
+    strategy.end()
+
+
 def test_a_strategy_that_releases_requests_releases_nothing(strategies: Strategies) -> None:
     strategy = strategies.open("releases")
     for _ in range(100):

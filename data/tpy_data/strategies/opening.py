@@ -17,7 +17,13 @@ from tpy.backend import Isolation
 from tpy.config import ModelConfig
 from tpy.config.json_form import to_json
 from tpy.errors import InvalidArgument, NotFound, TpyError
-from tpy.limits import NATIVE_STRATEGY_CALL_S_MAX, NATIVE_STRATEGY_SLOW_S
+from tpy.limits import (
+    NATIVE_STRATEGY_CALL_S_MAX,
+    NATIVE_STRATEGY_COUNTED_S,
+    NATIVE_STRATEGY_SLOW_S,
+    NATIVE_STRATEGY_WAIT_PART,
+    NATIVE_STRATEGY_WAIT_S_MAX,
+)
 from tpy.telemetry.custom_metrics import CustomMetrics
 from tpy_data.native.process import PluginGone, PluginProcess
 from tpy_data.schedulers.core.contract import BatchStrategy, Ticket
@@ -131,14 +137,35 @@ class _Direct:
             self._tell(str(failure))
 
 
+class _Patience:
+    """How long the loop has waited for slow answers of late, and whether it waits for more."""
+
+    def __init__(self) -> None:
+        self._waited_s = 0.0
+        self._at_s = time.monotonic()
+
+    def is_over(self) -> bool:
+        """Returns True while no answer is to be asked for."""
+        now_s = time.monotonic()
+        self._waited_s = max(0.0, self._waited_s - (now_s - self._at_s) * NATIVE_STRATEGY_WAIT_PART)
+        self._at_s = now_s
+        return self._waited_s >= NATIVE_STRATEGY_WAIT_S_MAX
+
+    def count(self, took_s: float) -> None:
+        """An answer took so long."""
+        if took_s >= NATIVE_STRATEGY_COUNTED_S:
+            self._waited_s += took_s
+
+
 class _InProcess:
     """A library in a process of its own. Beginnings and ends of batches are said together with the next question. When the
-    process dies or does not answer in time, batches are formed without it until it is back."""
+    process dies or does not answer in time, batches are formed without it until it is back; when its answers take long, some."""
 
     def __init__(self, library: Path, model: StrategyModel) -> None:
         self._settings = {"library": str(library), "model": msgspec.json.encode(model).decode()}
         self._name = model.name
         self._tell = _FailureLog(model.name)
+        self._patience = _Patience()
         self._said: list[str] = []
         self._lock = threading.Lock()
         self._is_closed = False
@@ -154,15 +181,20 @@ class _InProcess:
         if process is None:
             self._said.clear()
             return True
+        if self._patience.is_over():
+            self._tell("the batching strategy's answers take too long: batches are formed without it for a while")
+            return True
         try:
             question = describe(self._said, ticket)
         except Exception as error:  # an input that is not in host memory
             self._tell(f"Custom batching include function failed: {error}")
             return True
         self._said.clear()
+        began_s = time.monotonic()
         try:
             with self._tell.timed():
                 reply = self._ask(process, question, ticket)
+            self._patience.count(time.monotonic() - began_s)
         except PluginGone as gone:
             self._process = None
             _log.error("batches are formed without their strategy: %s", gone, extra={"context": {"model": self._name}})

@@ -405,6 +405,16 @@ NATIVE_STRATEGY_CALL_S_MAX: Final = 0.1
 """One answer of a batching strategy in its process, which takes some 20 us: the loop waits for it. A process that takes longer is
 ended and started again."""
 
+NATIVE_STRATEGY_WAIT_S_MAX: Final = 0.1
+"""The loop waits so long in a row for slow answers of a strategy in its process; then batches are formed without it for
+as long as NATIVE_STRATEGY_WAIT_PART says. Twice that, with the last answer, is what others wait."""
+
+NATIVE_STRATEGY_WAIT_PART: Final = 0.1
+"""Part of all time that the loop may wait for one strategy's slow answers."""
+
+NATIVE_STRATEGY_COUNTED_S: Final = 0.002
+"""Quicker answers do not count: a strategy that is as it should be takes a hundredth."""
+
 NATIVE_STRATEGY_SLOW_S: Final = 0.02
 """An answer of a batching strategy that takes so long is an error in the log: no request of any model goes on meanwhile."""
 
