@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from pathlib import Path
 
 import ml_dtypes
@@ -15,9 +16,11 @@ from tpy.limits import TRACE_TENSOR_BYTES_MAX, TRACES_HELD_BYTES_MAX, TRACES_REC
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, Tensor
 from tpy.messages.records import RequestRecord
 from tpy.observers import RequestObserver, RequestObservers
+from tpy.telemetry.traces import trace_file
 from tpy.telemetry.traces.core.settings import ActiveSetting, TraceSetting
 from tpy.telemetry.traces.options import TraceOptions
 from tpy.telemetry.traces.trace import TensorMemory, Trace
+from tpy.telemetry.traces.trace_file import TraceFiles
 from tpy.telemetry.traces.tracer import Tracer, tracing
 
 BOTH = frozenset({"TIMESTAMPS", "TENSORS"})
@@ -149,3 +152,17 @@ def test_tensors_of_traces_have_a_budget() -> None:
     assert TRACES_HELD_BYTES_MAX - TRACE_TENSOR_BYTES_MAX < memory.held <= TRACES_HELD_BYTES_MAX
     noted.release()
     assert (memory.held, noted.tensors) == (0, [])
+
+
+def test_a_disk_that_hangs_does_not_hold_up_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    goes_on = threading.Event()
+    monkeypatch.setattr(trace_file, "TRACES_CLOSE_S_MAX", 0.01)
+    monkeypatch.setattr(TraceFiles, "_append", lambda self, rows: goes_on.wait(30))
+    files = TraceFiles(str(tmp_path / "trace.json"))
+    files.write([Trace(ActiveSetting(TraceSetting(levels=BOTH)), 1, TensorMemory())], numbered=False)
+    files.close()
+    assert not goes_on.is_set()
+    assert "the disk is too slow" in caplog.text
+    goes_on.set()
