@@ -138,7 +138,7 @@ class _Direct:
 
 
 class _Patience:
-    """How long the loop has waited for slow answers of late, and whether it waits for more."""
+    """The time that the loop has waited for slow answers of late, and the bound beyond which it waits for no more."""
 
     def __init__(self) -> None:
         self._waited_s = 0.0
