@@ -15,7 +15,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu setup-torch serve demo test test-changed test-gpu test-backends test-clouds test-page test-containers attack check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site wheel clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-changed test-gpu test-backends test-clouds test-page test-containers attack attack-soak check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site wheel clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -192,6 +192,11 @@ chaos: $(SETUP) ## faults for real: kill workers, fill disks, break files under 
 
 attack: $(SETUP) ## hostile input and faults against a running server, and what others feel of each: under 5 minutes
 	$(BIN)/python -m tests.attack
+
+SOAK_MINUTES ?= 120
+
+attack-soak: $(SETUP) ## traffic with updates, kills and full disks, and figures of what came of it: make attack-soak SOAK_MINUTES=10
+	$(BIN)/python -m tests.attack.soak --minutes $(SOAK_MINUTES)
 
 MINUTES ?= 5
 
