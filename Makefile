@@ -15,7 +15,7 @@ BASE ?= main
 EXAMPLES := embeddings faces ocr speech words
 EXAMPLES_SETUP := $(patsubst %,$(VENV)/.tpy-%-setup,$(EXAMPLES))
 
-.PHONY: help setup setup-gpu setup-torch serve demo test test-changed test-gpu test-backends test-clouds test-page test-containers attack attack-soak check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site wheel clean $(addprefix serve-,$(EXAMPLES))
+.PHONY: help setup setup-gpu setup-torch serve demo test test-python-codec test-changed test-gpu test-backends test-clouds test-page test-containers attack attack-soak check format bench bench-gpu bench-quick bench-growth simulate chaos first-hour leaks soak interop fuzz fuzz-smoke mutants docs site wheel clean $(addprefix serve-,$(EXAMPLES))
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -118,6 +118,9 @@ test: $(TEST_SETUP) ## run all tests, on all cores
 	$(BIN)/python -m tests.steadily -m alone $$(grep -rlF mark.alone tests --include='test_*.py') || status=$$?; \
 	$(BIN)/python -m tests.steadily -m 'not alone' -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder || status=$$?; \
 	exit $$status
+
+test-python-codec: $(TEST_SETUP) ## the tests of what the native codec reads and writes, in Python
+	TPY_NATIVE_CODEC=0 $(BIN)/python -m tests.steadily -m 'not alone' -n $$(($$(nproc) + 1)) --dist loadfile tests/hot tests/frontends/codec tests/frontends/http tests/backends/python tests/conformance tests/e2e/test_both_protocols.py
 
 SOAK ?= 10
 
