@@ -67,6 +67,11 @@ def open_regular(path: Path) -> BinaryIO:
         raise
 
 
+def require_regular(path: Path) -> None:
+    """Raise as `open_regular` for a file that others open, as a library: what would wait or never end."""
+    open_regular(path).close()
+
+
 def read_file(path: Path, *, bytes_max: int) -> bytes:
     """The content of a regular file. Raises OSError; UnusableFile for one of more than `bytes_max`, and as `open_regular`."""
     with open_regular(path) as stream:

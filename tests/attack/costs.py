@@ -13,7 +13,7 @@ from tests.e2e.repositories import ModelFolder
 from .arena import Outcome, measured, serving
 
 _PATIENCE_S = 60.0
-_WRITER = """
+WRITER = """
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
@@ -24,7 +24,7 @@ class TritonPythonModel:
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("text_output", text)]))
         return answers
 """
-_CONFIG = """
+WRITER_CONFIG = """
 backend: "python"
 input [
   { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] },
@@ -35,7 +35,7 @@ output [ { name: "text_output" data_type: TYPE_STRING dims: [ 1 ] } ]
 
 
 def _write(repository: Path) -> None:
-    ModelFolder(repository, "writer").config(_CONFIG).python(_WRITER)
+    ModelFolder(repository, "writer").config(WRITER_CONFIG).python(WRITER)
 
 
 def _completion(**members: object) -> bytes:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from . import browsers, costs, descriptions, faults, memory, messages, outages, repositories, segments, strings, workers
+from . import browsers, chats, costs, descriptions, faults, memory, messages, outages, repositories, segments, strings, workers
 from .arena import Outcome
 
 _STARTS_MS = 250.0
@@ -100,5 +100,6 @@ ATTACKS = (
     Attack("trace-tensors", strings.traced_tensors, quick=True, live_ms_max=_COPIES_MS, kept_mib_max=120, peak_mib_max=250),
     Attack("credentials-kept", partial(strings.kept_credentials, frontends=0)),
     Attack("credentials-kept-frontends", partial(strings.kept_credentials, frontends=1)),
+    Attack("tokenizer-pipe", chats.tokenizer_pipe, quick=True, live_ms_max=_STARTS_MS),
     Attack("metric-labels", partial(faults.metric_labels, labels=20_000)),
 )

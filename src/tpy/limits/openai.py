@@ -30,6 +30,9 @@ OPENAI_STOPS_MAX: Final = 16
 OPENAI_TEXT_CHARACTERS_MAX: Final = 16 * 1024 * 1024
 """Text of an answer that does not stream, which is collected in memory: far above what models write."""
 
+OPENAI_TOKENIZER_BYTES_MAX: Final = 16 * MIB
+"""A tokenizer's configuration or chat template: ten times the largest that are known."""
+
 OPENAI_TEMPLATES_MAX: Final = 64
 """Compiled chat templates that are kept: about one for each model that is served."""
 

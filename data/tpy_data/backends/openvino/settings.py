@@ -8,6 +8,7 @@ import msgspec
 
 from tpy.config import ModelConfig
 from tpy.errors import InvalidArgument
+from tpy_data.backends.operator_libraries import checked_library
 
 _COUNTS = ("INFERENCE_NUM_THREADS", "COMPILATION_NUM_THREADS")
 _OWN = frozenset({"PERFORMANCE_HINT", "NUM_STREAMS", *_COUNTS})
@@ -32,7 +33,7 @@ def model_settings(config: ModelConfig, libraries: tuple[str, ...]) -> ModelSett
     return ModelSettings(
         device=config.parameter("TARGET_DEVICE", ""),
         properties=_properties(config),
-        extensions=(*((extension,) if extension else ()), *libraries),
+        extensions=(*((checked_library(extension, config.name),) if extension else ()), *libraries),
         dynamic_batch=not _yes(config, "SKIP_OV_DYNAMIC_BATCHSIZE"),
         batch_padding=_yes(config, "ENABLE_BATCH_PADDING"),
         reshapes=_yes(config, "RESHAPE_IO_LAYERS"),

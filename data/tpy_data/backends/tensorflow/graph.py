@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +14,12 @@ from tensorflow.core.protobuf import rewriter_config_pb2
 from tpy.backend import InstancePlacement, ModelContext, state_specs
 from tpy.config import ModelConfig
 from tpy.config.model_config import InstanceKind
-from tpy.errors import Internal, InvalidArgument, TpyError, Unavailable
+from tpy.errors import Internal, TpyError
 from tpy_data.backends.contents import contents_of
 from tpy_data.backends.model_file import read_whole
 from tpy_data.backends.signature import VARIABLE, Signature, TensorInfo
 from tpy_data.backends.tensorflow.files import Names, datatype_of, meta_graph, signature_of
-from tpy_data.backends.tensorflow.settings import BackendConfig, ModelSettings
+from tpy_data.backends.tensorflow.settings import BackendConfig, ModelSettings, read_init_ops
 
 v1 = tf.compat.v1
 
@@ -70,20 +69,7 @@ class LoadedGraph:
 
     def _initialize(self, context: ModelContext, settings: ModelSettings) -> None:
         """Run the operations that TF_INIT_OPS_FILE lists."""
-        if not settings.init_ops_file:
-            return
-        name = context.config.name
-        folders = (context.version_directory, context.model_directory)
-        file = next((path for folder in folders if (path := folder / settings.init_ops_file).is_file()), None)
-        if file is None:
-            raise Unavailable(f"unable to find the file '{settings.init_ops_file}' (TF_INIT_OPS_FILE) of model '{name}'")
-        try:
-            operations = json.loads(file.read_text(encoding="utf-8"))["init_ops"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise InvalidArgument(
-                f"'{settings.init_ops_file}' of model '{name}' is no JSON object with a list 'init_ops': {error}"
-            ) from None
-        for operation in operations:
+        for operation in read_init_ops(context, settings.init_ops_file):
             self.session.run(operation)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from tpy.backend import ModelContext
 from tpy.config import ModelConfig
-from tpy.errors import InvalidArgument, Unsupported
+from tpy.errors import InvalidArgument, Unavailable, Unsupported
+from tpy.files import read_file
+from tpy.limits import MODEL_TEXT_BYTES_MAX
 from tpy_data.backends.completion import DEFAULT_MAX_BATCH_SIZE, default_max_batch_size
 from tpy_data.backends.parameter_values import parse_boolean, parse_integer, require_few_threads
 
@@ -102,3 +106,20 @@ def _mixed_precision(config: ModelConfig) -> bool:
     for name in sorted(names - {"auto_mixed_precision", "gpu_io"}):
         raise InvalidArgument(f"unknown Execution Accelerator '{name}' is requested")
     return "auto_mixed_precision" in names
+
+
+def read_init_ops(context: ModelContext, name: str) -> list[str]:
+    """The operations that the file of TF_INIT_OPS_FILE lists; none for "". Raises Unavailable where it is not there, and
+    InvalidArgument."""
+    if not name:
+        return []
+    model = context.config.name
+    folders = (context.version_directory, context.model_directory)
+    file = next((path for folder in folders if (path := folder / name).exists()), None)
+    if file is None:
+        raise Unavailable(f"unable to find the file '{name}' (TF_INIT_OPS_FILE) of model '{model}'")
+    try:
+        operations: list[str] = json.loads(read_file(file, bytes_max=MODEL_TEXT_BYTES_MAX))["init_ops"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidArgument(f"'{name}' of model '{model}' is no JSON object with a list 'init_ops': {error}") from None
+    return operations

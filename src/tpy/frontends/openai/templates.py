@@ -16,6 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tpy import limits
 from tpy.errors import InvalidArgument, TpyError, Unsupported
+from tpy.files import read_file
 
 _REFUSALS = (jinja2.TemplateError, TypeError, ValueError, AttributeError, ArithmeticError, LookupError, RuntimeError)
 """The exceptions of a template that runs; RuntimeError is of recursion without an end."""
@@ -45,7 +46,7 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
 def read_template(path: str, *, flag: str) -> str:
     """The template in a file, the value of `flag`. Raises InvalidArgument."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = read_file(Path(path), bytes_max=limits.OPENAI_TOKENIZER_BYTES_MAX).decode()
         _compiled(text)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"--{flag}: cannot read the chat template {path}: {error}") from None
@@ -61,10 +62,14 @@ def read_tokenizer(path: str, *, source: str) -> ChatTemplate:
     if file.is_dir():
         file = file / "tokenizer_config.json"
     try:
-        document = json.loads(file.read_bytes())
+        document = json.loads(read_file(file, bytes_max=limits.OPENAI_TOKENIZER_BYTES_MAX))
         apart = file.parent / "chat_template.jinja"
-        text = apart.read_text(encoding="utf-8") if apart.is_file() else document.get("chat_template")
-    except (OSError, ValueError, AttributeError) as error:
+        text: object
+        if apart.exists():
+            text = read_file(apart, bytes_max=limits.OPENAI_TOKENIZER_BYTES_MAX).decode()
+        else:
+            text = document.get("chat_template")
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise InvalidArgument(f"{source}: cannot read the tokenizer {file}: {error}") from None
     if isinstance(text, list):  # several by name
         named = {each.get("name"): each.get("template") for each in text if isinstance(each, dict)}

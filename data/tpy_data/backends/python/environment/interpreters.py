@@ -14,6 +14,7 @@ import msgspec
 from tpy.backend import ModelContext
 from tpy.config.model_config import EXECUTION_ENVIRONMENT
 from tpy.errors import Internal, InvalidArgument
+from tpy.files import open_regular
 from tpy.scratch import ScratchDirectory
 
 MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
@@ -71,7 +72,7 @@ class Environments:
                 self._root = ScratchDirectory("tpy-python-env-")
             target = self._root.path / str(len(self._unpacked))
             try:
-                with tarfile.open(archive) as opened:
+                with open_regular(archive) as stream, tarfile.open(fileobj=stream) as opened:
                     # "tar" keeps entries inside the target and allows absolute links, which packed virtual environments have.
                     opened.extractall(target, filter="tar")
             except (tarfile.TarError, EOFError, OSError) as error:
