@@ -11,7 +11,7 @@ import pytest
 from tritonclient.http import InferenceServerClient, InferenceServerException
 
 from tests.backends import onnx_models
-from tests.cloud_servers import KEYS, FaultyProxy, S3Server, refuse
+from tests.cloud_servers import KEYS, Answer, FaultyProxy, S3Server, refuse
 
 from .clouds import SECRETS, address, affine
 from .repositories import AFFINE_CONFIG, IDENTITY_PAIR, ModelFolder
@@ -114,6 +114,30 @@ def test_mode_explicit_fetches_what_is_loaded_and_gives_it_back(
         with pytest.raises(InferenceServerException, match="model not found"):
             client.load_model("nosuch")
     assert not list(tmp_path.glob("tpy-repository-*")), "nothing is left behind"
+
+
+def test_a_load_whose_new_object_does_not_come_fails_and_the_old_one_is_served(
+    s3: S3Server, proxy: FaultyProxy, prefix: str
+) -> None:
+    """It answered 200."""
+    affine(s3, prefix, "m", 2)
+    flags = (f"--model-repository={address(proxy.host, prefix)}", "--model-control-mode=explicit", "--load-model=m")
+    with serve(*flags) as server, InferenceServerClient(server.http) as client:
+        assert scaled(client, "m") == 2
+        affine(s3, prefix, "m", 3)
+
+        def cut(path: str, answer: Answer) -> None:
+            if "model.onnx" in path:
+                answer.close_after = len(answer.content) // 2
+
+        proxy.fault = cut
+        with pytest.raises(InferenceServerException, match="what was loaded before is served on"):
+            client.load_model("m")
+        assert scaled(client, "m") == 2
+        assert client.is_model_ready("m")
+        proxy.fault = None
+        client.load_model("m")
+        assert scaled(client, "m") == 3
 
 
 def test_python_models_and_backends_of_a_repository(s3: S3Server, prefix: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.journal import Journal
 from tpy.config import ModelConfig
+from tpy.config_forms import ConfigForms
 from tpy.messages import InferenceRequest, InferenceResponse
 from tpy.services import InferenceService, RequestHandle, ResolvedModel, ResponseSink
 from tpy_data.engine.requests.model_engine import ModelEngine
@@ -142,6 +143,9 @@ class Witness:
 
     def config(self, model_name: str, version: int | None = None) -> ModelConfig:
         return self._inference.config(model_name, version)
+
+    def config_forms(self, model_name: str, version: int | None = None) -> ConfigForms:
+        return self._inference.config_forms(model_name, version)
 
     def submit(self, model: ResolvedModel, request: InferenceRequest, sink: ResponseSink, *, ordered: bool) -> RequestHandle:
         observed = Observed(self, request, sink, model.description.version)

@@ -381,9 +381,11 @@ class CloudSource(RepositorySource):
         repository = self._repositories[location.repository]
         if repository.away and (copied := await self._listing_of_copy(location)) is not None:
             return copied
+        is_listed = False
         try:
             for left in reversed(range(limits.CLOUD_TRIES_MAX)):
                 listing = await self._list_settled(repository, location.name)
+                is_listed = True
                 if listing.error:
                     raise about(
                         repository.address, listing.error, CloudErrorKind.REFUSED, key=repository.address.key(location.name)
@@ -401,6 +403,9 @@ class CloudSource(RepositorySource):
             repository.counts.failures += 1
             if error.kind is not CloudErrorKind.AWAY:
                 raise
+            if is_listed and self._key(location) in self._used:
+                # The provider names newer objects and does not give them: a load call must not say that all is well.
+                raise CloudError(f"{error.text}; what was loaded before is served on", error.kind, status=error.status) from None
             known = await self._listing_of_copy(location)
             if known is None:
                 raise
