@@ -241,7 +241,7 @@ def run_responses(chance: Chance) -> int:
     outputs = tuple(_output_tensor(chance, chance.choice(names)) for _ in range(chance.choice((0, 1, 1, 2, 3))))
     response = InferenceResponse(
         model_name=chance.choice(("m", "model", "\u00e4", "a/b")),
-        model_version=chance.choice((1, 2, 2**62)),
+        model_version=chance.choice((1, 2, 2**62, 2**63 - 1, 2**63)),
         id=chance.choice(("", "", "1", '"', "\u00e4", "x" * 5000)),
         outputs=outputs,
         parameters={"p": 1} if chance.random() < 0.1 else {},

@@ -62,7 +62,7 @@ def _request(chance: Chance) -> Request:
         id=chance.choice(("", "", "7", "\u00e4", '"', "x" * 70_000 if chance.random() < 0.05 else "x")),
         inputs={name: _tensor(chance, name) for name in names},
         sequence=SequencePosition(correlation_id=3, start=True) if chance.random() < 0.05 else None,
-        timeout_us=chance.choice((0, 0, 5, 2**62)),
+        timeout_us=chance.choice((0, 0, 5, 2**62, 2**63 - 1, 2**63, 2**64 - 1)),
         parameters={"p": 1} if chance.random() < 0.05 else {},
         requested_outputs=chance.choice(((), (), ("OUT",), ("A", "\u00e4"))),
     )

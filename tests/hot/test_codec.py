@@ -153,6 +153,31 @@ def test_long_texts_are_left_to_python_which_writes_them_in_pieces() -> None:
 
 
 @native
+@pytest.mark.parametrize("timeout_us", [2**63 - 1, 2**63, 2**64 - 1, -1])
+def test_any_timeout_is_written_or_left_to_python(timeout_us: int) -> None:
+    """One of 2**63 raised after the batch was opened, and stopped the instance for good."""
+    found = frames.standard_frame(1, [[frames.Request(id="", inputs={}, timeout_us=timeout_us)]])
+    assert (found is None) == (not 0 <= timeout_us < 2**63)
+
+
+@native
+def test_what_no_caller_gives_is_left_to_python_too() -> None:
+    assert codec.write_infer("", "m", 2**63, (), 10) is None
+    assert codec.write_infer("", "m", "1", (), 10) is None  # type: ignore[arg-type]
+    assert codec.write_batches(1, 2, 3, 1, [[object()]], 10) is None
+
+
+@native
+def test_a_batch_of_many_tensors_or_long_ids_is_left_to_python_which_writes_it_in_a_thread() -> None:
+    tensor = Tensor("A", DataType.FP32, np.zeros(1, np.float32))
+    many = [frames.Request(id="", inputs={"A": tensor}) for _ in range(65)]
+    long = [frames.Request(id="x" * 40_000, inputs={"A": tensor}) for _ in range(3)]
+    assert frames.standard_frame(1, [many[:64]]) is not None
+    assert frames.standard_frame(1, [many]) is None
+    assert frames.standard_frame(1, [long]) is None
+
+
+@native
 def test_views_of_a_body_keep_it_alive_and_are_read_only() -> None:
     head = b'{"inputs":[{"name":"A","shape":[2],"datatype":"FP32","parameters":{"binary_data_size":8}}]}'
     body = head + np.array([1, 2], np.float32).tobytes()

@@ -25,7 +25,6 @@ cdef extern from "Python.h":
 cdef extern from "<charconv>" namespace "std" nogil:
     cdef cppclass from_chars_result:
         const char* ptr
-        bint operator==(from_chars_result)
     cdef cppclass to_chars_result:
         char* ptr
     cdef enum class chars_format:
@@ -75,6 +74,7 @@ cdef enum:
     DOUBLE_CHARACTERS_MAX = 32
     INTEGER_CHARACTERS_MAX = 24
     TEXT_BYTES_MAX = 65_536  # one string that is written
+    BATCH_TEXT_BYTES_MAX = 65_536  # ids, names and descriptors of a batch, which the loop writes
     WRITTEN_BYTES_MAX = 1_048_576  # a whole text: nothing here holds the interpreter for more than a millisecond or two
 
 cdef double SURELY_FP32 = 3.4e38
@@ -596,8 +596,12 @@ cdef class Buffer:
     cdef bytearray memory
     cdef char* at
     cdef char* end
+    cdef Py_ssize_t most
+    cdef int tensors
 
     def __cinit__(self):
+        self.most = WRITTEN_BYTES_MAX
+        self.tensors = 0
         self.memory = bytearray(4096)
         self.rewind()
 
@@ -644,7 +648,7 @@ cdef bint put_quoted(Buffer out, const char* begin, Py_ssize_t size) except -1:
     cdef Py_ssize_t index
     cdef unsigned char letter
     cdef char* target
-    if size > TEXT_BYTES_MAX or out.used() > WRITTEN_BYTES_MAX:
+    if size > TEXT_BYTES_MAX or out.used() > out.most:
         return False
     out.need(size + 2)
     target = out.at
@@ -823,9 +827,16 @@ cdef void put_shape(Buffer out, cnp.ndarray array):
     out.put(b"]", 1)
 
 
-def write_infer(str identifier not None, str model not None, version, tuple outputs not None, Py_ssize_t elements_max):
+def write_infer(identifier, model, version, outputs, elements_max):
     """The JSON of an answer whose outputs are all in it, without parameters; None unless it has at most `elements_max` elements,
     of types that JSON has, and texts that need no escapes. `outputs` are Tensors."""
+    try:
+        return infer_text(identifier, model, version, outputs, elements_max)
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        return None
+
+
+cdef object infer_text(object identifier, object model, object version, object outputs, Py_ssize_t elements_max):
     cdef Buffer out = Buffer()
     cdef object tensor, datatype
     cdef cnp.ndarray array
@@ -845,6 +856,8 @@ def write_infer(str identifier not None, str model not None, version, tuple outp
         return None
     out.need(256)
     out.put(b',"model_version":"', 18)
+    if type(version) is not int:
+        return None
     put_signed(out, <int64_t>version)
     out.put(b'","outputs":[', 13)
     for tensor in outputs:
@@ -945,7 +958,8 @@ cdef bint put_inputs(Buffer out, Buffer data, dict inputs, Py_ssize_t data_max) 
     for name, tensor in inputs.items():
         number = tensor.datatype.number
         array = plain_array(tensor.array, number)
-        if array is None or cnp.PyArray_NDIM(array) > RANK_MAX:
+        out.tensors += 1
+        if array is None or cnp.PyArray_NDIM(array) > RANK_MAX or out.tensors > OBJECTS_MAX:
             return False
         offset = data.used()
         if not put_raw(data, array, number, data_max):
@@ -979,7 +993,7 @@ cdef bint put_inputs(Buffer out, Buffer data, dict inputs, Py_ssize_t data_max) 
 
 cdef bint put_request(Buffer out, Buffer data, object request, Py_ssize_t data_max) except -1:
     """Write a request that is not part of a sequence, has no parameters, and is not observed."""
-    cdef object wanted, name, inputs
+    cdef object wanted, name, inputs, timeout_us
     cdef bint is_first = True
     if request.sequence is not None or request.record is not None or request.parameters:
         return False
@@ -989,12 +1003,17 @@ cdef bint put_request(Buffer out, Buffer data, object request, Py_ssize_t data_m
         return False
     out.need(64)
     out.put(b",0,0,", 5)
-    put_signed(out, <int64_t>request.timeout_us)
+    timeout_us = request.timeout_us
+    if type(timeout_us) is not int or timeout_us < 0 or timeout_us >> 63:
+        return False
+    put_signed(out, <int64_t>timeout_us)
     out.put(b',"",', 4)
     wanted = request.requested_outputs
     if wanted:
         out.put(b"[", 1)
-        for name in <tuple?>wanted:
+        if type(wanted) is not tuple:
+            return False
+        for name in <tuple>wanted:
             out.need(1)
             if not is_first:
                 out.put(b",", 1)
@@ -1013,15 +1032,23 @@ cdef bint put_request(Buffer out, Buffer data, object request, Py_ssize_t data_m
     return True
 
 
-def write_batches(int magic, int kind, int version, uint64_t stream, list batches not None, Py_ssize_t data_max):
+def write_batches(magic, kind, version, stream, batches, data_max):
     """The frame of kind EXECUTE of these batches, each a sequence of requests; None unless all tensors are in host memory and
     have at most `data_max` bytes together, texts need no escapes, and no request has parameters, a sequence or an observer."""
+    try:
+        return batches_frame(magic, kind, version, stream, batches, data_max)
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        return None
+
+
+cdef object batches_frame(int magic, int kind, int version, uint64_t stream, object batches, Py_ssize_t data_max):
     cdef Buffer out = Buffer()
     cdef Buffer data = Buffer()
     cdef object batch, request
     cdef bint is_first_batch = True, is_first
     cdef Py_ssize_t header, padding
     cdef char* prefix
+    out.most = BATCH_TEXT_BYTES_MAX
     out.at += PREFIX_BYTES
     out.put(b"[", 1)
     for batch in batches:

@@ -71,13 +71,16 @@ def load() -> str:
         return "Python: the native codec is for little-endian processors"
     try:
         native = importlib.import_module("tpy.hot._codec")
+        if source_hash() != native.SOURCE:
+            return "Python: the native codec was built from another source"
+        if not native.write_numbers_like(orjson.dumps(1e16)):
+            return "Python: orjson writes numbers in a form that the native codec does not know"
+        functions = {name: getattr(native, name) for name in FUNCTIONS}
     except ImportError as error:
         return f"Python: the native codec is not built, or not for this interpreter ({error})"
-    if source_hash() != native.SOURCE:
-        return "Python: the native codec was built from another source"
-    if not native.write_numbers_like(orjson.dumps(1e16)):
-        return "Python: orjson writes numbers in a form that the native codec does not know"
-    globals().update({name: getattr(native, name) for name in FUNCTIONS})
+    except (OSError, AttributeError) as error:  # without its source, or another module of that name
+        return f"Python: the native codec cannot be used ({error})"
+    globals().update(functions)
     return NATIVE
 
 

@@ -341,3 +341,14 @@ def test_a_tensor_on_a_device_reaches_a_worker_as_host_memory(make: Serve) -> No
     assert not isinstance(outcome, Exception)
     assert outcome[0].outputs[0].array.tolist() == [7, 1]
     assert device.counts["out"] == 1
+
+
+@pytest.mark.parametrize("timeout_us", [2**63, 2**64 - 1])
+def test_the_longest_timeouts_are_sent(make: Serve, timeout_us: int) -> None:
+    """One of 2**63 was never sent, and nothing after it."""
+    instance = queued(make(NUMBERS))
+    for _ in range(2):
+        listener = Listener()
+        assert instance.begin([ExecutionBatch([request(timeout_us=timeout_us)], PhaseTimes())], listener) == 1
+        (outcome,) = listener.wait(instance)
+        assert not isinstance(outcome, InstanceFailure)

@@ -45,7 +45,7 @@ from tpy_data.backends.python.protocol.messages import (
     unreadable,
 )
 from tpy_data.backends.python.protocol.responses import Responses
-from tpy_data.backends.python.protocol.small import TEXT_BYTES_MAX, are_small, are_small_texts
+from tpy_data.backends.python.protocol.small import HEADER_BYTES_MAX, TEXT_BYTES_MAX, are_small, are_small_texts
 from tpy_data.backends.python.protocol.translation import error_of
 from tpy_data.backends.python.settings import PythonSettings
 from tpy_data.backends.python.worker.channel import Closed
@@ -179,6 +179,10 @@ class ProcessInstance:
         ahead = len(begun) - 1
         if ahead and not connection.tokens.give(ahead):
             begun, ahead = begun[:1], 0
+        is_busy = connection.is_busy
+        frame = None  # made before the batches are open, so that they are not when that fails
+        if not is_busy and not self._is_decoupled:
+            frame = standard_frame(self._number, [each.requests for each in begun])
         with self._lock:
             self._open.extend(begun)
             self._listener = listener
@@ -189,11 +193,8 @@ class ProcessInstance:
                     self._open.clear()
                     return 0
         self._start_ns = time.monotonic_ns()
-        is_busy = connection.is_busy
-        if not is_busy and not self._is_decoupled:
-            frame = standard_frame(self._number, [each.requests for each in begun])
-            if frame is not None and connection.send_frame(frame):
-                return len(begun)
+        if frame is not None and connection.send_frame(frame):
+            return len(begun)
         if is_busy or (not ahead and not are_small(batches[:1])):
             connection.later(partial(self._send, begun, self._number))
         else:
@@ -305,7 +306,9 @@ class ProcessInstance:
 
     def _take_result(self, message: Frame, on_loop: bool) -> bool:
         answers: Sequence[Answer | ExecutionResult | int | None] | str | BatchFailure
-        standard = None if self._is_decoupled or message.segment is not None else standard_result(message, TEXT_BYTES_MAX)
+        standard = None
+        if not self._is_decoupled and message.segment is None and len(message.header) <= HEADER_BYTES_MAX:
+            standard = standard_result(message, TEXT_BYTES_MAX)
         if standard is not None:
             times, answers = standard
         else:
