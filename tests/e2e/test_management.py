@@ -94,7 +94,8 @@ def test_ports_of_platforms_change_nothing(server: ServerProcess) -> None:
 
 def test_the_start_page_tells_models_where_the_index_is(server: ServerProcess) -> None:
     assert "writer" not in ask(server.http, "/", accept="text/html")[1]
-    assert "writer" in ask(server.address(MANAGEMENT), "/", accept="text/html")[1]
+    assert "writer" in ask(server.address(MANAGEMENT), "/v2/models", accept="text/html")[1]
+    assert ask(server.address(MANAGEMENT), "/", accept="text/html")[1].startswith("<!doctype html>"), "the page"
     assert ask(server.http, "/v2/models")[0] == 403
     status, text = ask(server.http, "/v1/models")
     assert (status, "writer" in text) == (200, True), "who is ready is no index of the repository"
