@@ -16,7 +16,6 @@ from tpy.frontends.http.codec import BINARY_PLAN, JSON_PLAN, OutputPlan, encode_
 from tpy.frontends.http.codec.request import parse_in_python
 from tpy.frontends.http.codec.response import encode_in_python
 from tpy.frontends.shared_memory import NO_REGIONS
-from tpy.hot import codec
 from tpy.messages import DataType, InferenceRequest, InferenceResponse, ModelDescription, Tensor
 
 REQUESTS = (
@@ -260,8 +259,3 @@ def _written(encode: Any, response: InferenceResponse, plan: OutputPlan, descrip
     except TpyError as error:
         return f"{type(error).__name__}: {error.message}"
     return b"".join(map(bytes, encoded.parts)), encoded.json_length, encoded.content_type, encoded.content_length
-
-
-def form() -> str:
-    """The form of the codec that is compared with Python: with itself, where the native one is not there."""
-    return codec.FORM
