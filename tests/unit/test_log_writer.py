@@ -30,7 +30,7 @@ class Pipe:
     def __init__(self) -> None:
         self.reading, writing = os.pipe()
         self.stream = open(writing, "w", encoding="utf-8")  # noqa: SIM115 - closed by `close`
-        self.read = b""
+        self.read = bytearray()
         self._reader = threading.Thread(target=self._read)
 
     def begin_reading(self) -> None:

@@ -23,6 +23,9 @@ class _Reply(msgspec.Struct, frozen=True, kw_only=True):
     location: str = ""
 
 
+_decode_reply = msgspec.json.Decoder(_Reply).decode
+
+
 class AgentProcess:
     """Started with the first call, and again with the first one after it has died. One call at a time."""
 
@@ -88,7 +91,7 @@ class AgentProcess:
             how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
             raise Internal(f"the process of repository agent '{self._name}' {how}") from None
         reply, _, self._received = self._received.partition(b"\n")
-        return msgspec.json.decode(reply, type=_Reply)
+        return _decode_reply(reply)
 
     async def _kill(self) -> None:
         process, self._process = self._process, None

@@ -27,6 +27,9 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
     close: bool = False
 
 
+_decode_request = msgspec.json.Decoder(_Request).decode
+
+
 class _Reply(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     location: str = ""
@@ -81,7 +84,7 @@ def main() -> None:
     threading.Thread(target=_read, args=(sys.stdin.buffer, requests), daemon=True).start()
     server = _Server(sys.argv[1], Path(sys.argv[2]))
     while (line := requests.get()) != b"\n":
-        output.write(msgspec.json.encode(server.reply(msgspec.json.decode(line, type=_Request))) + b"\n")
+        output.write(msgspec.json.encode(server.reply(_decode_request(line))) + b"\n")
         output.flush()
     server.close()
 

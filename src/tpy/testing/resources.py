@@ -16,7 +16,9 @@ _PROC = Path("/proc/self")
 
 _IDLE_THREAD = "Trio thread "
 
-_PATIENCE_S = 2.0
+_LOOKS_MAX = 60
+"""Looks and not seconds: on a machine that is slow or busy, threads end later and looks take longer."""
+
 _BETWEEN_LOOKS_S = 0.05
 
 
@@ -48,8 +50,9 @@ def measure() -> Resources:
 def left_since(before: Resources) -> Resources:
     """Returns what is held now and was not `before`: all counts zero and all names gone, unless something is left behind. What is
     about to end, such as a thread that has done its work, has a moment for it."""
-    until_s = time.monotonic() + _PATIENCE_S
-    while (left := _more(measure(), before)) != NOTHING and time.monotonic() < until_s:
+    for _ in range(_LOOKS_MAX):
+        if (left := _more(measure(), before)) == NOTHING:
+            break
         time.sleep(_BETWEEN_LOOKS_S)
     return left
 

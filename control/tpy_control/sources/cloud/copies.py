@@ -55,6 +55,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return sum(file.size_bytes for file in self.files)
 
 
+_decode_manifest = msgspec.json.Decoder(Manifest).decode
+
+
 class LocalCopies:
     """The copies in one directory. `keep`: they stay when they are not used any more, as long as all of them have no more than
     `bytes_max`; otherwise they are removed then, and the directory at the end."""
@@ -313,7 +316,7 @@ def check_part(part: Path, size_bytes: int) -> tuple[str, str]:
 def _read_manifest(file: Path) -> Manifest | None:
     """None for one that cannot be read, or is of another version of this server: there is no copy then."""
     try:
-        manifest = msgspec.json.decode(file.read_bytes(), type=Manifest)
+        manifest = _decode_manifest(file.read_bytes())
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return manifest if manifest.format == _FORMAT else None

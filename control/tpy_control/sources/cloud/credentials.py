@@ -93,6 +93,9 @@ class _CredentialFile(msgspec.Struct, frozen=True):
     azure: dict[str, _AzureEntry] = msgspec.field(default_factory=dict, name="as")
 
 
+_decode_file = msgspec.json.Decoder(_CredentialFile).decode
+
+
 _Entry = TypeVar("_Entry")
 
 
@@ -115,7 +118,7 @@ def access_of(address: CloudAddress, environment: Mapping[str, str]) -> Access:
 def _read(path: str) -> _CredentialFile:
     try:
         content = read_file(Path(path), bytes_max=limits.CLOUD_CREDENTIAL_BYTES_MAX)
-        return msgspec.json.decode(content, type=_CredentialFile)
+        return _decode_file(content)
     except OSError as error:
         raise InvalidArgument(f"{CREDENTIAL_FILE}={path} cannot be read: {error.strerror or error}") from None
     except msgspec.ValidationError as error:  # names the place, never the value

@@ -25,7 +25,7 @@ from tpy_data.backends.python.instance.process_instance import start_instance
 from tpy_data.backends.python.instance.start import WorkerStart
 from tpy_data.backends.python.protocol.messages import decode_text
 from tpy_data.backends.python.settings import PythonSettings, read_settings
-from tpy_data.backends.python.worker.hosting.order import HostedContext, HostingAnswer, HostingOrder, pack, unpack
+from tpy_data.backends.python.worker.hosting.order import HostedContext, HostingAnswer, HostingOrder, decode_answer, pack, unpack
 from tpy_data.backends.python.worker.loader import ModelSource
 from tpy_data.backends.states import ImplicitState
 
@@ -70,7 +70,7 @@ class Hosts:
         )
         worker = StartedWorker(start, self._limits, self._spawner, log)
         worker.stop(self._limits.finalize_timeout_s)
-        return unpack(decode_text(worker.loaded), HostingAnswer)
+        return unpack(decode_text(worker.loaded), decode_answer)
 
     def instance(
         self, start: WorkerStart, log: Log, *, state: ImplicitState | None, execute_limit_s: float | None

@@ -173,9 +173,12 @@ class _Answer(msgspec.Struct):
     outputs: list[_Output]
 
 
+_decode_answer = msgspec.json.Decoder(_Answer).decode
+
+
 def _v1_reply(reply: HttpReply) -> HttpReply:
     """The predictions: rows of the only output, or objects with a member for each; columns where outputs have no common rows."""
-    outputs = msgspec.json.decode(b"".join(reply.parts), type=_Answer).outputs
+    outputs = _decode_answer(b"".join(reply.parts)).outputs
     columns = {output.name: _nested(output.data, output.shape) for output in outputs}
     counts = {len(column) if type(column) is list else -1 for column in columns.values()}
     predictions: object = columns

@@ -82,6 +82,10 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
     dimensions: _Count | None = None
 
 
+# msgspec resolves a class when it is first used, and two threads that do so at once crash the process: do it here, once.
+for _kind in (CompletionRequest, ChatRequest, EmbeddingRequest):
+    msgspec.json.Decoder(_kind)
+
 _NO_SETTINGS = frozenset(
     {
         *(

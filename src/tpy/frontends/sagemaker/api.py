@@ -33,6 +33,9 @@ class _LoadBody(msgspec.Struct, kw_only=True):
     url: str
 
 
+_decode_load_body = msgspec.json.Decoder(_LoadBody).decode
+
+
 def sagemaker_error(error: TpyError) -> HttpReply:
     """The answer that reports `error`: 507 when memory is short, 409 for a model that is loaded, those of access, else 400."""
     reply = error_reply(error)
@@ -106,7 +109,7 @@ class SageMakerApi:
                 f"a load call has at most {limits.SAGEMAKER_LOAD_BYTES_MAX} bytes, this one has {len(request.body)}"
             )
         try:
-            body = msgspec.json.decode(request.body, type=_LoadBody)
+            body = _decode_load_body(request.body)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
             raise InvalidArgument(f"expected the members 'model_name' and 'url': {error}") from None
         target = _target(request, body.model_name)

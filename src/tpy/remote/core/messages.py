@@ -426,7 +426,7 @@ _KIND_OF: dict[type[msgspec.Struct], Kind] = {
     message: Kind(kind) for table in (FROM_FRONTEND, FROM_ENGINE) for kind, message in table.items()
 }
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODERS: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {}
+_DECODERS: dict[type[Any], msgspec.msgpack.Decoder[Any]] = {message: msgspec.msgpack.Decoder(message) for message in _KIND_OF}
 T = TypeVar("T")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,6 +53,8 @@ class HostingAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Packed = TypeVar("Packed")
+decode_order = msgspec.msgpack.Decoder(HostingOrder).decode
+decode_answer = msgspec.msgpack.Decoder(HostingAnswer).decode
 
 
 def pack(value: object) -> str:
@@ -60,6 +62,6 @@ def pack(value: object) -> str:
     return base64.b64encode(msgspec.msgpack.encode(value)).decode()
 
 
-def unpack(text: str, kind: type[Packed]) -> Packed:
+def unpack(text: str, decode: Callable[[bytes], Packed]) -> Packed:
     """Undo `pack`. Raises msgspec.DecodeError or ValueError for anything else."""
-    return msgspec.msgpack.decode(base64.b64decode(text), type=kind)
+    return decode(base64.b64decode(text))

@@ -37,13 +37,13 @@ from ..response import InferenceResponse
 from ..runner import InstanceLost, RunCoroutine
 from .calls import HostedCalls
 from .metrics import HostedMetrics
-from .order import HostedContext, HostingAnswer, HostingOrder, pack, unpack
+from .order import HostedContext, HostingAnswer, HostingOrder, decode_order, pack, unpack
 from .requests import HostedRequest, HostedSender, answer_of, code_of, failed, new_states, requests_of
 
 
 def describe(text: str) -> str:
     """The answer to an order without a placement, packed. Raises ModelFailure."""
-    order = unpack(text, HostingOrder)
+    order = unpack(text, decode_order)
     try:
         backend = create_backend(order.origin, order.backend_settings())
         try:
@@ -65,7 +65,7 @@ class HostedRunner:
 
     def __init__(self, text: str) -> None:
         """Raises ModelFailure with the reason when the instance cannot be made."""
-        order = unpack(text, HostingOrder)
+        order = unpack(text, decode_order)
         hosted, placement = order.context, order.placement
         if hosted is None or placement is None:
             raise ModelFailure("an order for an instance without a model or a placement")
