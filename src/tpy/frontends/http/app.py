@@ -18,8 +18,17 @@ from werkzeug.routing import BaseConverter
 from tpy.errors import ErrorCode, InvariantViolation, TpyError
 from tpy.frontends.http.control import ControlApi
 from tpy.frontends.http.generate import GenerateApi, StreamBody, StreamReply
-from tpy.frontends.http.infer import InferEndpoint, finish_records, is_disguised, unexpected_error
-from tpy.frontends.http.message import PIECE_BYTES_MAX, HttpReply, HttpRequest, error_reply, fields_of, in_pieces, refusal_reply
+from tpy.frontends.http.infer import InferEndpoint, finish_records, unexpected_error
+from tpy.frontends.http.message import (
+    PIECE_BYTES_MAX,
+    HttpReply,
+    HttpRequest,
+    error_reply,
+    fields_of,
+    in_pieces,
+    is_disguised,
+    refusal_reply,
+)
 from tpy.frontends.http.overview import OverviewApi
 from tpy.frontends.http.page_files import page_file, redirect_to_page
 from tpy.frontends.http.pages import PagesApi

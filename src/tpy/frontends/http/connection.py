@@ -25,7 +25,7 @@ from hypercorn.trio.task_group import TaskGroup
 
 from tpy import limits
 from tpy.errors import Unavailable
-from tpy.frontends.http.infer import InferCall, InferEndpoint, match_infer, open_record
+from tpy.frontends.http.infer import InferCall, InferEndpoint, open_record
 from tpy.frontends.http.message import HttpReply, HttpRequest, error_reply
 from tpy.frontends.http.parser import Phase, RequestParser
 from tpy.frontends.http.port import HttpPort
@@ -267,7 +267,7 @@ class Http1Connection:
             begun = 0
             while arrived and not self._alone and not replies.closing and len(replies.owed) < limits.HTTP_PIPELINED_REQUESTS_MAX:
                 request = arrived[0]
-                inference = None if endpoint is None else match_infer(request)
+                inference = None if endpoint is None else request.inference
                 refusal = request.refusal
                 if refusal is None and inference is None and replies.owed:
                     break
@@ -289,7 +289,7 @@ class Http1Connection:
                     self._give_back(request)
                     replies.fill(pending, refusal)
                 elif endpoint is not None and inference is not None:
-                    self._infer(pending, request, endpoint, inference[1], inference[2])
+                    self._infer(pending, request, endpoint, *inference)
                 else:
                     self._ask_quart(pending, request)
             if self._parser.fatal is not None and not arrived and not self._refused:
@@ -335,10 +335,11 @@ class Http1Connection:
         request.held_bytes = 0
 
     def _on_answer(self, pending: Pending, call: InferCall) -> None:
-        if call.heavy_answer:
+        reply = call.render_now()
+        if reply is None:
             self._tasks.spawn(self._render_heavy, pending, call)
         else:
-            self._answer(pending, call, call.render())
+            self._answer(pending, call, reply)
 
     async def _render_heavy(self, pending: Pending, call: InferCall) -> None:
         self._answer(pending, call, await call.render_in_thread())

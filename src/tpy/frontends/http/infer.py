@@ -2,17 +2,16 @@
 
     begin_nowait    checks, decodes and submits the request; a refusal is an answer like any other
     answered        the owner is told, on the loop thread: the engine has answered (or the request was refused)
-    render          the reply
+    render_now      the reply
 
 What may take long (large JSON, many BYTES elements, compression) is done in threads: `finish` goes on where `begin_nowait` leaves
-off, and `render_in_thread` is called instead of `render` when `heavy_answer`. Everything else happens where it is called,
-without a task of its own.
+off, and `render_in_thread` where `render_now` gives nothing. Everything else happens where it is called, without a task of its
+own.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable
 from http import HTTPStatus
 
@@ -37,7 +36,6 @@ from tpy.services import RequestHandle, ResolvedModel, Services
 
 _log = logging.getLogger(__name__)
 
-_ROUTE = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/infer")
 _VERSION_MAX = 2**63 - 1
 _CLASS_COST = 8
 """The cost of ordering and writing an element, in elements that are only written."""
@@ -46,23 +44,6 @@ _NO_PLAN = codec.OutputPlan()
 _TRACE_FIELDS = (b"traceparent", b"tracestate", b"user-agent")
 """The headers that observers of requests are told."""
 _SUPPORTED_ENCODINGS = (("Accept-Encoding", "gzip, deflate"),)
-
-
-def is_disguised(target: bytes) -> bool:
-    """Returns True if a target's path is one of ours only to those who resolve `%2F` or drop a doubled slash at its beginning: a
-    proxy that guards our paths by their spelling would let it through. There is nothing at such a path."""
-    if b"%" not in target and not target.startswith(b"//"):
-        return False
-    path = target.partition(b"?")[0]
-    return path.startswith(b"//") or b"%2f" in path.lower()
-
-
-def match_infer(request: HttpRequest) -> re.Match[str] | None:
-    """The inference route's model and version text, when `request` is for it."""
-    if request.method == b"POST" and request.path.endswith("/infer"):
-        found = _ROUTE.fullmatch(request.path)
-        return None if found is not None and is_disguised(request.target) else found
-    return None
 
 
 def parse_version(text: str | None) -> int | None:
@@ -135,7 +116,7 @@ async def infer(endpoint: InferEndpoint, request: HttpRequest, model: str, versi
         if not call.begin_nowait():
             await call.finish()
         await answered.wait()
-        reply = await call.render_in_thread() if call.heavy_answer else call.render()
+        reply = call.render_now() or await call.render_in_thread()
     except BaseException:
         call.cancel()
         raise
@@ -226,9 +207,8 @@ class InferCall:
         if record is not None:
             finish_record(record, reply, self._endpoint.clock.now_ns())
 
-    @property
-    def heavy_answer(self) -> bool:
-        """True if rendering the reply could hold up the loop. To be asked when the call is answered."""
+    def _is_heavy_answer(self) -> bool:
+        """Returns True if rendering the reply could hold up the loop."""
         response, plan = self._response, self._plan
         if response is None or response.error is not None:
             return False
@@ -304,18 +284,19 @@ class InferCall:
             self._handle = None
             self._answered(self)
 
-    def render(self) -> HttpReply:
-        """The reply of an answered call. Raises nothing."""
+    def render_now(self) -> HttpReply | None:
+        """The reply of an answered call; None if making it could hold up the loop. Raises nothing."""
         if self._refusal is not None:
             return self._refusal
-        try:
-            return self._encode()
-        except Exception as error:
-            return self._reply_of(error)
+        if self._plan is codec.JSON_PLAN and self._response is not None and b"accept-encoding" not in self.request.fields:
+            text = codec.encode_standard(self._response)
+            if text is not None:
+                return HttpReply(parts=(text,), content_length=len(text))
+        return None if self._is_heavy_answer() else self._render()
 
     async def render_in_thread(self) -> HttpReply:
-        """`render`, in a thread."""
-        return await run_in_thread(self.render, limiter=self._endpoint.threads)
+        """The reply of an answered call, made in a thread. Raises nothing."""
+        return await run_in_thread(self._render, limiter=self._endpoint.threads)
 
     def _admit(self) -> ResolvedModel:
         endpoint = self._endpoint
@@ -403,6 +384,14 @@ class InferCall:
         if not self._cancelled:
             self._refusal = self._reply_of(error)
             self._answered(self)
+
+    def _render(self) -> HttpReply:
+        if self._refusal is not None:
+            return self._refusal
+        try:
+            return self._encode()
+        except Exception as error:
+            return self._reply_of(error)
 
     def _encode(self) -> HttpReply:
         response, description = self._response, self._description

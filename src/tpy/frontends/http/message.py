@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from urllib.parse import unquote
@@ -42,7 +43,8 @@ class HttpRequest(msgspec.Struct, kw_only=True):
     budget of all bodies, until whoever serves the request gives them back; `sent_bytes` is the size of the body that came where
     `body` is that no more. `record`: of an inference that is observed; `further_records` where one request asks a model several
     times. `submitted`: a model has it, or has refused it itself. `caller`: who has sent it, where access is controlled.
-    `is_heavy`: what is made of its body is made in threads."""
+    `is_heavy`: what is made of its body is made in threads. `inference`: the model and the version's text, of a request for the
+    inference route that came over our own HTTP/1.1."""
 
     method: bytes
     target: bytes
@@ -63,6 +65,7 @@ class HttpRequest(msgspec.Struct, kw_only=True):
     submitted: bool = False
     caller: Caller | None = None
     is_heavy: bool = False
+    inference: tuple[str, str | None] | None = None
 
 
 def fields_of(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -72,6 +75,26 @@ def fields_of(headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
         name = name.lower()
         fields[name] = fields[name] + b", " + value if name in fields else value
     return fields
+
+
+_INFERENCE = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/infer")
+
+
+def is_disguised(target: bytes) -> bool:
+    """Returns True if a target's path is one of ours only to those who resolve `%2F` or drop a doubled slash at its beginning: a
+    proxy that guards our paths by their spelling would let it through. There is nothing at such a path."""
+    if b"%" not in target and not target.startswith(b"//"):
+        return False
+    path = target.partition(b"?")[0]
+    return path.startswith(b"//") or b"%2f" in path.lower()
+
+
+def inference_of(method: bytes, target: bytes, path: str) -> tuple[str, str | None] | None:
+    """The model, and the version's text, that a request for the inference route is for; None for any other request."""
+    if method != b"POST" or not path.endswith("/infer"):
+        return None
+    found = _INFERENCE.fullmatch(path)
+    return None if found is None or is_disguised(target) else (found[1], found[2])
 
 
 def split_target(target: bytes) -> tuple[bytes, str]:

@@ -23,7 +23,7 @@ from tpy import limits
 from tpy.echo import echo
 from tpy.errors import ErrorCode
 from tpy.frontends.core.budget import ByteBudget
-from tpy.frontends.http.message import HttpReply, HttpRequest, Refuse, fields_of, refusal_reply, split_target
+from tpy.frontends.http.message import HttpReply, HttpRequest, Refuse, fields_of, inference_of, refusal_reply, split_target
 from tpy.frontends.http.repeated_head import RepeatedHead
 from tpy.refusals import TOO_LARGE
 
@@ -251,14 +251,16 @@ class RequestParser:
             self._fail(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, f"HTTP version {version} is not supported, expected 1.1 or 1.0")
         target, path = split_target(self._target)
         fields = fields_of(self._headers)
+        method = llhttp.get_method()
         request = HttpRequest(
-            method=llhttp.get_method(),
+            method=method,
             target=target,
             path=path,
             version=version,
             headers=self._headers,
             fields=fields,
             keep_alive=llhttp.should_keep_alive(),
+            inference=inference_of(method, target, path),
         )
         self._request = request
         self.phase = Phase.BODY

@@ -19,7 +19,7 @@ class RepeatedHead:
 
     def __init__(self) -> None:
         self._last: tuple[bytes, int, HttpRequest] | None = None
-        """The head, the size of the whole request, and that without its body."""
+        """The head, the size of the whole request, and the request that it began."""
 
     def remember(self, request: HttpRequest, data: bytes | memoryview) -> None:
         """`data` is all that came in one piece, from before the beginning of `request` to behind its end."""
@@ -30,7 +30,7 @@ class RepeatedHead:
         head = bytes(data[:size])
         # Else there is more than the head and the body in it: chunks, or empty lines in front or behind.
         if head.find(_END) + len(_END) == size:
-            self._last = head, len(data), _without_body(request)
+            self._last = head, len(data), _with_body(request, b"")
 
     def again(self, data: bytes | memoryview) -> HttpRequest | None:
         """The request in `data`, when that is one with the same head, whole and nothing else."""
@@ -39,13 +39,11 @@ class RepeatedHead:
         head, size, request = self._last
         if len(data) != size or data[: len(head)] != head:
             return None
-        again = _without_body(request)
-        again.body = bytes(data[len(head) :])
-        return again
+        return _with_body(request, bytes(data[len(head) :]))
 
 
-def _without_body(request: HttpRequest) -> HttpRequest:
-    """A new one that shares its parts, which nobody changes."""
+def _with_body(request: HttpRequest, body: bytes) -> HttpRequest:
+    """A new one that shares the parts of the head, which nobody changes."""
     return HttpRequest(
         method=request.method,
         target=request.target,
@@ -54,4 +52,6 @@ def _without_body(request: HttpRequest) -> HttpRequest:
         headers=request.headers,
         fields=request.fields,
         keep_alive=request.keep_alive,
+        body=body,
+        inference=request.inference,
     )

@@ -9,7 +9,7 @@ from tpy.frontends.http.codec.document import is_heavy
 from tpy.frontends.http.codec.generate import encode_generate, parse_generate
 from tpy.frontends.http.codec.plan import BINARY_PLAN, JSON_PLAN, OutputChoice, OutputPlan
 from tpy.frontends.http.codec.request import parse_header_length, parse_infer
-from tpy.frontends.http.codec.response import EncodedInfer, encode_error, encode_infer, is_large
+from tpy.frontends.http.codec.response import EncodedInfer, encode_error, encode_infer, encode_standard, is_large
 from tpy.frontends.http.codec.status import HTTP_STATUS
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "encode_error",
     "encode_generate",
     "encode_infer",
+    "encode_standard",
     "is_heavy",
     "is_large",
     "parse_generate",

@@ -68,11 +68,19 @@ def encode_infer(response: InferenceResponse, plan: OutputPlan, description: Mod
         missing = missing_outputs(response, plan.choices)
         if missing is not None:
             raise missing
-    if (plan is JSON_PLAN or plan.is_plain) and not response.parameters:
-        text = write_infer(response.id, response.model_name, response.model_version, response.outputs, _PIECE_ELEMENTS_MAX)
+    if plan is JSON_PLAN or plan.is_plain:
+        text = encode_standard(response)
         if text is not None:
             return EncodedInfer(parts=[text], json_length=None, content_type=JSON_TYPE, content_length=len(text))
     return encode_in_python(response, plan, description)
+
+
+def encode_standard(response: InferenceResponse) -> bytes | None:
+    """The body for a response all of whose outputs are wanted as JSON, where the native codec writes it, at once and without
+    holding up the loop; None for all others."""
+    if response.error is not None or response.parameters:
+        return None
+    return write_infer(response.id, response.model_name, response.model_version, response.outputs, _PIECE_ELEMENTS_MAX)
 
 
 def encode_in_python(response: InferenceResponse, plan: OutputPlan, description: ModelDescription) -> EncodedInfer:
