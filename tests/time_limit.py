@@ -3,7 +3,8 @@
 The limit is `--time-limit` seconds for setup, test and teardown; `@pytest.mark.time_limit(seconds)` sets another, 0 sets none. At
 the limit the stacks are written to stderr and into the report, and the test is cancelled, if Trio runs it; then it gets an
 exception. If nothing of that ends it, because it holds the interpreter or ignores both, the process is ended. A worker of
-pytest-xdist that ended is replaced, and its test is reported as the one that crashed it.
+pytest-xdist that ended is replaced, and its test is reported as the one that crashed it. A machine with much else to do gives
+each test less of its time: then the limit is extended, a few times.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ _LIMIT_S = 120.0
 _GRACE_S_MAX = 5.0
 """Between two attempts to end a test; no longer than the test's limit."""
 
+_BUSY_TASKS = 2.0
+"""Tasks that want to run, for each core, from which on the machine is busy."""
+
+_EXTENSIONS_MAX = 3
+"""By the limit, while the machine is busy."""
+
 _EXIT_LIMIT_S = 60.0
 """From the end of the last test to the end of the process: a thread that stays must not keep it."""
 
@@ -44,6 +51,8 @@ class TimeLimit:
         self._test: str | None = None
         self._expires_at = 0.0
         self._grace_s = 0.0
+        self._extensions = 0
+        self._extension_s = 0.0
         self._late: dict[str, str] = {}
         signal.signal(signal.SIGALRM, _raise)
         threading.Thread(target=self._watch, name="time limit", daemon=True).start()
@@ -58,6 +67,18 @@ class TimeLimit:
             return (yield)
         finally:
             self._set(None)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Generator[None, object, object]:
+        return (yield from _interruptible())
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        return (yield from _interruptible())
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self) -> Generator[None, object, object]:
+        return (yield from _interruptible())
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -78,20 +99,27 @@ class TimeLimit:
             self._test = test
             self._expires_at = time.monotonic() + limit_s
             self._grace_s = min(limit_s, _GRACE_S_MAX)
+            self._extensions = _EXTENSIONS_MAX
+            self._extension_s = limit_s
             self._changed.notify()
         if test is None:
             faulthandler.cancel_dump_traceback_later()
         else:  # needs no Python: for a test that holds the interpreter
-            faulthandler.dump_traceback_later(limit_s + 4 * self._grace_s, exit=True, file=self._stderr)
+            last_s = (1 + _EXTENSIONS_MAX) * limit_s + 4 * self._grace_s
+            faulthandler.dump_traceback_later(last_s, exit=True, file=self._stderr)
 
     def _watch(self) -> None:
         while True:
             with self._changed:
                 while self._test is None or (left := self._expires_at - time.monotonic()) > 0:
                     self._changed.wait(None if self._test is None else left)
+                if self._extensions and _is_busy():
+                    self._extensions -= 1
+                    self._expires_at += self._extension_s
+                    continue
                 test = self._test
             self._say_where(test)
-            for attempt in (_cancel_trio, _interrupt_main_thread):
+            for attempt in (_cancel_trio, _interrupt_main_thread, _interrupt_main_thread):
                 if attempt() and self._ended(test):
                     break
             else:
@@ -139,9 +167,26 @@ def _interrupt_main_thread() -> bool:
     return True
 
 
+def _is_busy() -> bool:
+    return os.getloadavg()[0] > _BUSY_TASKS * (os.cpu_count() or 1)
+
+
+_phases: list[None] = []
+"""The setup, call or teardown that is run now."""
+
+
+def _interruptible() -> Generator[None, object, object]:
+    _phases.append(None)
+    try:
+        return (yield)
+    finally:
+        _phases.pop()
+
+
 def _raise(number: int, frame: FrameType | None) -> None:
-    """Not inside of Trio: its loop would be left in pieces, and the next test with them."""
-    if frame is not None and f"{os.sep}trio{os.sep}_core{os.sep}" not in frame.f_code.co_filename:
+    """Not inside of Trio: its loop would be left in pieces, and the next test with them. Nor between a test's phases: an exception
+    in the hooks there would end the whole run."""
+    if _phases and frame is not None and f"{os.sep}trio{os.sep}_core{os.sep}" not in frame.f_code.co_filename:
         raise TimeLimitError
 
 
