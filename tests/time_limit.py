@@ -184,7 +184,7 @@ def _interruptible() -> Generator[None, object, object]:
 
 
 def _raise(number: int, frame: FrameType | None) -> None:
-    """Not inside of Trio: its loop would be left in pieces, and the next test with them. Nor between a test's phases: an exception
+    """Not inside of Trio: its loop would be left in pieces, and the next test with them. Nor between the phases: an exception
     in the hooks there would end the whole run."""
     if _phases and frame is not None and f"{os.sep}trio{os.sep}_core{os.sep}" not in frame.f_code.co_filename:
         raise TimeLimitError

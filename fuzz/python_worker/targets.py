@@ -21,7 +21,7 @@ class LooseDecoder(FrameDecoder):
     """Wrong on purpose: bytes behind a frame are lost."""
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> None:
-        self._pending = self._pending[:64]
+        self.pending = self.pending[:64]
         super().feed(chunk)
 
 

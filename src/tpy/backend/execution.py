@@ -125,11 +125,17 @@ class PhaseTimes:
         self.output_start_ns = time.monotonic_ns()
 
 
-class ExecutionBatch(msgspec.Struct, frozen=True):
+class ExecutionBatch:
     """Requests that run together; their batch sizes sum to at most max_batch_size (one request when the model does not batch).
 
     All have the same inputs, with equal shapes apart from the batch dimension and from ragged inputs (`tpy.backend.batching_of`).
     """
 
+    __slots__ = ("requests", "times")
+
     requests: Sequence[ExecutionRequest]
     times: PhaseTimes
+
+    def __init__(self, requests: Sequence[ExecutionRequest], times: PhaseTimes) -> None:
+        self.requests = requests
+        self.times = times

@@ -146,6 +146,9 @@ class Recorder(RequestObserver):
     """Makes one recording at a time, in a file of its own in `directory`; None: none at all. Parameters
     with the names `credentials` (in lower case) are left out, as are those that always are credentials. For one Trio thread."""
 
+    active = False
+    """True while a recording is made, and until the first request after one that ended by itself."""
+
     def __init__(self, directory: Path | None, clock: Clock, server: str, credentials: frozenset[str]) -> None:
         self._credentials = credentials
         self._directory = directory
@@ -225,23 +228,23 @@ class Recorder(RequestObserver):
         except OSError as error:
             raise Internal(f"cannot write '{path}': {error.strerror or error}") from None
         self._recording = Recording(file, options, utc_offset_ns=wall_ns - now_ns)
+        self.active = True
         _log.info("recording requests of %(models)s to '%(file)s'", {"models": ", ".join(options.models), "file": path})
 
     def _end(self, recording: Recording, reason: str) -> None:
+        self.active = False
         recording.file.note_missing(dropped=recording.dropped, unfinished=recording.under_way)
         recording.file.stop(reason)
 
     # Requests
 
-    @property
-    def active(self) -> bool:
-        """While a recording is made."""
-        return self._recording is not None and self._recording.file.open
-
     def sample(self, protocol: str, model: str, headers: Mapping[str, str]) -> HeldRequest | None:
         """Requests of clients to the models of the recording. Calls of models belong to requests that are recorded."""
         recording = self._recording
-        if recording is None or protocol == "call" or not recording.fits(model):
+        if recording is None or not recording.file.open:
+            self.active = False
+            return None
+        if protocol == "call" or not recording.fits(model):
             return None
         return HeldRequest(recording)
 

@@ -30,7 +30,7 @@ class Rig:
         connection: Any = SimpleNamespace(
             name="m_0",
             handlers={},
-            is_busy=False,
+            helper=SimpleNamespace(is_busy=False),
             devices=None,
             lend=lambda _: None,
             send=self._sent,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import trio
 
-from tpy.backend import ExecutionBatch, InstanceFailure, ModelInstance, Outcome, QueuedInstance
+from tpy.backend import InstanceFailure, ModelInstance, Outcome, QueuedInstance
 from tpy.clock import Clock
 from tpy_data.engine.channels.channel import InstanceChannel, Report, ReportRule, ThreadChannel, not_opened
 from tpy_data.engine.requests.batch import Batch
@@ -122,7 +122,7 @@ class ProcessChannel:
             return
         if self._batches[0].tickets[0].sender is not None:
             self._turn_to_first()
-        count = self._instance.begin([ExecutionBatch(batch.tickets, batch.times) for batch in self._batches], self)
+        count = self._instance.begin(tuple(self._batches), self)
         if not count:
             self._fail(InstanceFailure(self._instance.end_reason, begun=False))
             self._worker.run_sync_soon(self.report)  # no report inside of `give`

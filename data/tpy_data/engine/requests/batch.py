@@ -18,19 +18,19 @@ _SENT = ExecutionResult()
 """In place of a result of a decoupled model, whose answers go another way."""
 
 
-class Batch:
-    """One batch on one instance.
+class Batch(ExecutionBatch):
+    """One batch on one instance: what its backend is given, and what becomes of it. `tickets` are its `requests`.
 
     When it is over, `results` holds one result per ticket, in order. `failure` says that, and why, the instance can run nothing
     any more; then `is_started` false that it cannot have seen anything of the batch. `is_executed` false: its only request had
     ended before its turn.
     """
 
-    __slots__ = ("failure", "instance_name", "is_executed", "is_started", "results", "tickets", "times")
+    __slots__ = ("failure", "instance_name", "is_executed", "is_started", "results", "tickets")
 
     def __init__(self, instance_name: str, tickets: Sequence[RequestTicket]) -> None:
         self.instance_name = instance_name
-        self.tickets = tickets
+        self.requests = self.tickets = tickets
         self.times = PhaseTimes()
         self.results: Sequence[ExecutionResult] = ()
         self.failure: str | None = None
@@ -52,7 +52,7 @@ class Batch:
             for ticket in self.tickets:
                 if ticket.residency is not None and ticket.residency.inputs:
                     ticket.inputs = within_reach(ticket.inputs, takes)
-            results = instance.execute(ExecutionBatch(self.tickets, self.times))
+            results = instance.execute(self)
             if not results and self.tickets[0].sender is not None:
                 results = [_SENT] * len(self.tickets)
             self.conclude(results)

@@ -92,7 +92,7 @@ class DynamicCore(PoolCore):
         deadline_ns = ticket.deadline_ns
         if deadline_ns is not None and deadline_ns <= now_ns:
             self._refuse(ticket, Outcome.TIMED_OUT)
-        elif level.full:
+        elif len(level.waiting) + len(level.delayed) >= level.size_max:
             self._dispatch(now_ns)
             raise QueueFull("Exceeds maximum queue size")
         else:
@@ -137,7 +137,7 @@ class DynamicCore(PoolCore):
 
     def next_deadline_ns(self) -> int | None:
         """The earliest of: a ticket's end-to-end deadline, its time in the queue, the end of the wait for company."""
-        first_ns = self._forming.due_ns()
+        first_ns = self._forming.due_ns() if self._forming.looked else None
         for deadlines in (self._deadlines, self._queue_timeouts):
             if deadlines.soonest_ns != NEVER:
                 at_ns = deadlines.first_ns()
@@ -178,9 +178,8 @@ class DynamicCore(PoolCore):
 
     def _enqueue(self, ticket: Ticket, level: QueueLevel, deadline_ns: int | None, now_ns: int) -> None:
         ticket.ready_ns = now_ns
-        queue_timeout_ns = level.rules.queue_timeout_ns(ticket.timeout_ns)
-        if queue_timeout_ns > 0:
-            queue_timeout_at_ns = now_ns + queue_timeout_ns
+        if level.rules.default_timeout_ns > 0:
+            queue_timeout_at_ns = now_ns + level.rules.queue_timeout_ns(ticket.timeout_ns)
             if deadline_ns is None or queue_timeout_at_ns < deadline_ns:
                 self._queue_timeouts.add(ticket, queue_timeout_at_ns)
         ticket.phase = Phase.QUEUED

@@ -9,6 +9,8 @@ from itertools import islice
 from tpy.errors import invariant
 from tpy_data.schedulers.core.contract import Phase, Ticket
 
+_NONE: deque[Sequence[Ticket]] = deque()
+
 
 class InstancePool:
     """The instances of one model version. Raises InvariantViolation when the driver breaks the contract.
@@ -90,9 +92,10 @@ class InstancePool:
 
     def done(self, instance: int, count: int = 1) -> list[Sequence[Ticket]]:
         """Take the oldest batches from an instance; it is idle, or gone if it was leaving, when it holds no more."""
-        held = self._held.get(instance, deque())
-        invariant(0 < count <= len(held), f"instance {instance} is over with {count} batches and holds {len(held)}")
-        batches = [held.popleft() for _ in range(count)]
+        held = self._held.get(instance, _NONE)
+        if not 0 < count <= len(held):
+            invariant(False, f"instance {instance} is over with {count} batches and holds {len(held)}")
+        batches = [held.popleft()] if count == 1 else [held.popleft() for _ in range(count)]
         self._look_at(instance, held)
         return batches
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
@@ -15,19 +16,14 @@ class QueueLevel:
     """One priority level: unexpired tickets in order of arrival, and those whose time in the queue is over but that are kept
     (DELAY) in order of that time. Linked dictionaries, because a ticket may leave from the middle at any moment."""
 
-    __slots__ = ("delayed", "index", "rules", "waiting")
+    __slots__ = ("delayed", "index", "rules", "size_max", "waiting")
 
     def __init__(self, index: int, rules: QueueRules) -> None:
         self.index = index
         self.rules = rules
+        self.size_max = rules.queue_size_max or math.inf
         self.waiting: OrderedDict[Ticket, None] = OrderedDict()
         self.delayed: OrderedDict[Ticket, int] = OrderedDict()
-
-    @property
-    def full(self) -> bool:
-        """True when the level takes no further ticket."""
-        limit = self.rules.queue_size_max
-        return limit > 0 and len(self.waiting) + len(self.delayed) >= limit
 
 
 class PriorityQueue:
@@ -70,8 +66,9 @@ class PriorityQueue:
 
     def remove(self, tickets: Sequence[Ticket]) -> None:
         """Take the tickets out, wherever they stand."""
+        only = self._default if len(self._levels) == 1 else None
         for ticket in tickets:
-            level = self.level_of(ticket)
+            level = only or self.level_of(ticket)
             if ticket in level.waiting:
                 del level.waiting[ticket]
             else:
@@ -87,9 +84,8 @@ class PriorityQueue:
 
     def in_order(self) -> Iterator[Ticket]:
         """All tickets, the next to serve first. The queue may not change meanwhile."""
-        for level in self._levels:
-            yield from level.waiting
-            yield from level.delayed
+        # No generator: that would be resumed for each ticket of each batch.
+        return itertools.chain.from_iterable([part for level in self._levels for part in (level.waiting, level.delayed)])
 
     def explain(self, now_ns: int) -> tuple[LevelActivity, ...]:
         """The tickets of each level, and how long the first of them have waited."""

@@ -59,6 +59,9 @@ class TraceSink(Protocol):
 class Tracer(RequestObserver):
     """Traces the requests that the settings ask for."""
 
+    active = False
+    """True while a level is set."""
+
     def __init__(self, options: TraceOptions, sink: TraceSink | None) -> None:
         self._options = options
         self._settings = TraceSettings(options.setting, has_file=sink is not None, may_be_asked=options.mode == OPENTELEMETRY)
@@ -67,7 +70,7 @@ class Tracer(RequestObserver):
         self._numbers = count(1)
         self._recent: deque[TracedRequest] = deque(maxlen=TRACES_RECENT_MAX)
         self._memory = TensorMemory()
-        self._active = self._settings.may_trace
+        self.active = self._settings.may_trace
 
     # Settings
 
@@ -93,14 +96,9 @@ class Tracer(RequestObserver):
         for former in self._settings.update(model, parse_updates(updates)):
             if self._sink is not None:
                 self._sink.replaced(former)
-        self._active = self._settings.may_trace
+        self.active = self._settings.may_trace
 
     # Requests
-
-    @property
-    def active(self) -> bool:
-        """While a level is set."""
-        return self._active
 
     def sample(self, protocol: str, model: str, headers: Mapping[str, str]) -> Trace | None:
         """Every so many requests one is traced. Calls of models are, as parts of a request whose trace they were given."""

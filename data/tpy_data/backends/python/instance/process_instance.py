@@ -173,16 +173,22 @@ class ProcessInstance:
         connection, state = self._connection, self._state
         if connection.lost is not None:
             return 0
-        if state is not None or (len(batches) > 1 and not are_small(batches)):
-            batches = batches[:1]
-        begun = [_Open(batch, batch.requests if state is None else state.requests(batch.requests)) for batch in batches]
-        ahead = len(begun) - 1
+        count = 1 if state is not None or (len(batches) > 1 and not are_small(batches)) else len(batches)
+        ahead = count - 1
         if ahead and not connection.tokens.give(ahead):
-            begun, ahead = begun[:1], 0
-        is_busy = connection.is_busy
+            ahead = 0
+        begun: list[_Open] = []
+        given: list[Sequence[ExecutionRequest]] = []
+        for batch in batches:
+            requests = batch.requests if state is None else state.requests(batch.requests)
+            begun.append(_Open(batch, requests))
+            given.append(requests)
+            if len(begun) > ahead:
+                break
+        is_busy = connection.helper.is_busy
         frame = None  # made before the batches are open, so that they are not when that fails
         if not is_busy and not self._is_decoupled:
-            frame = standard_frame(self._number, [each.requests for each in begun])
+            frame = standard_frame(self._number, given)
         with self._lock:
             self._open.extend(begun)
             self._listener = listener
@@ -195,7 +201,7 @@ class ProcessInstance:
         self._start_ns = time.monotonic_ns()
         if frame is not None and connection.send_frame(frame):
             return len(begun)
-        if is_busy or (not ahead and not are_small(batches[:1])):
+        if is_busy or (not ahead and not are_small([begun[0].batch])):
             connection.later(partial(self._send, begun, self._number))
         else:
             self._send(begun, self._number)

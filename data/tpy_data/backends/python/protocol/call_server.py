@@ -83,7 +83,7 @@ class CallServer:
 
     def answer(self, outstanding: _Outstanding, answer: InferenceResponse | TpyError) -> None:
         """Send this. Never waits."""
-        if self._connection.is_busy or not is_small_answer(answer):
+        if self._connection.helper.is_busy or not is_small_answer(answer):
             self._connection.later(partial(self._send, outstanding, answer))
         else:
             self._send(outstanding, answer)

@@ -83,7 +83,8 @@ class Connection:
         self._unsent: deque[_Unsent] = deque()
         self._last = Kind.LOAD
         """Sent last."""
-        self._helper = JobThread(f"{self.name} helper")
+        self.helper = JobThread(f"{self.name} helper")
+        """Does what would hold up the loop (`later`)."""
         self._writer = JobThread(f"{self.name} writer")
 
     def is_lost(self) -> bool:
@@ -153,12 +154,7 @@ class Connection:
 
     def later(self, job: Callable[[], None]) -> None:
         """Do this in a thread, after what was left to it before."""
-        self._helper.run(partial(self._guard, job))
-
-    @property
-    def is_busy(self) -> bool:
-        """True while something that was left to the thread is not done."""
-        return self._helper.is_busy
+        self.helper.run(partial(self._guard, job))
 
     def _guard(self, job: Callable[[], None]) -> None:
         try:
@@ -253,7 +249,7 @@ class Connection:
         deadline_ns = time.monotonic_ns() + round(timeout_s * NS_PER_S)
         while True:
             if self._is_paused:
-                self._helper.wait_idle()
+                self.helper.wait_idle()
             more = self._take_arrived()
             if done() or self.is_lost():
                 return True
@@ -281,6 +277,8 @@ class Connection:
             if len(self._unsent) > WORKER_MESSAGES_UNREAD_MAX:  # one that asks, and reads no replies
                 raise ProtocolViolation(f"{len(self._unsent)} messages wait for it to read them, and it goes on sending")
             for count in range(WORKER_MESSAGES_AT_ONCE_MAX):
+                if count and not endpoint.decoder.pending:
+                    return False
                 message = endpoint.receive_at_once(only_buffered=count > 0 or was_received)
                 if message is None:
                     return False
@@ -355,7 +353,7 @@ class Connection:
 
     def _end(self, grace_s: float) -> str:
         self.lose(Closed("it was closed"))
-        self._helper.close()
+        self.helper.close()
         self._writer.close()
         self._process.spawner.reader.discard(self)
         self._endpoint.channel.close()

@@ -22,7 +22,7 @@ class Endpoint:
     def __init__(self, channel: Channel, *, writable: bool) -> None:
         """`writable`: whether tensors that come may be written to."""
         self.channel = channel
-        self._decoder = channel.decoder
+        self.decoder = channel.decoder
         self._writable = writable
         self._memory = threading.RLock()  # garbage collection in the middle sends messages, with a note about memory
         self._lender = Lender()
@@ -97,12 +97,12 @@ class Endpoint:
     def receive_at_once(self, *, only_buffered: bool = False) -> Frame | None:
         """The next frame if it has arrived with those before, or one read without waiting brings all of it, which is left out if
         `only_buffered`. Raises Closed or ProtocolViolation."""
-        frame = self._decoder.next_frame()
+        frame = self.decoder.next_frame() if self.decoder.pending else None
         if frame is None:
             if only_buffered or not self.channel.read_at_once():
                 return None
-            frame = self._decoder.next_frame()
-        return frame if frame is None or self._decoder.note is None else self._complete(frame)
+            frame = self.decoder.next_frame()
+        return frame if frame is None or self.decoder.note is None else self._complete(frame)
 
     def buffered(self) -> Frame | None:
         """The next frame if it has arrived with those before. Raises ProtocolViolation."""
@@ -123,7 +123,7 @@ class Endpoint:
         return json.dumps(note).encode()
 
     def _complete(self, frame: Frame) -> Frame:
-        note = self._decoder.note
+        note = self.decoder.note
         return frame if note is None else frame._replace(segment=self._take_note(note))
 
     def _take_note(self, memory: memoryview) -> Array | None:

@@ -118,15 +118,16 @@ class FrameDecoder:
     def __init__(self) -> None:
         self.note: memoryview | None = None
         """The text about memory of the frame handed out last, if it had one."""
-        self._pending = bytearray()
+        self.pending = bytearray()
+        """Received, and not handed out."""
 
     def feed(self, chunk: Buffer) -> None:
         """Add received bytes."""
-        self._pending += chunk
+        self.pending += chunk
 
     def next_frame(self) -> Frame | None:
         """The next whole frame, or None. Raises ProtocolViolation as soon as the prefix is wrong."""
-        pending = self._pending
+        pending = self.pending
         if len(pending) < PREFIX_BYTES:
             return None
         magic, number, version, memory_bytes, header_bytes, data_bytes, stream = _PREFIX.unpack_from(pending)
@@ -146,7 +147,7 @@ class FrameDecoder:
         if len(pending) < end:
             return None
         if len(pending) == end:
-            body, self._pending = pending, bytearray()
+            body, self.pending = pending, bytearray()
         else:
             body = pending[:end]
             del pending[:end]
