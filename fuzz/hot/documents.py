@@ -234,18 +234,23 @@ def _output_tensor(chance: Chance, name: str) -> Tensor:
     return Tensor(name, tensor.datatype, array)
 
 
-def run_responses(chance: Chance) -> int:
-    """One answer."""
+def random_response(chance: Chance) -> InferenceResponse:
+    """An answer with any numbers, texts and shapes."""
     names = ("OUT", "b", "\u00e4", 'q"', "\\", "c" * 40)
     outputs = tuple(_output_tensor(chance, chance.choice(names)) for _ in range(chance.choice((0, 1, 1, 2, 3))))
-    response = InferenceResponse(
+    return InferenceResponse(
         model_name=chance.choice(("m", "model", "\u00e4", "a/b")),
         model_version=chance.choice((1, 2, 2**62, 2**63 - 1, 2**63)),
         id=chance.choice(("", "", "1", '"', "\u00e4", "x" * 5000)),
         outputs=outputs,
         parameters={"p": 1} if chance.random() < 0.1 else {},
     )
-    description = description_of(list(outputs))
+
+
+def run_responses(chance: Chance) -> int:
+    """One answer."""
+    response = random_response(chance)
+    description = description_of(list(response.outputs))
     plan = chance.choice((JSON_PLAN, JSON_PLAN, BINARY_PLAN))
     found, expected = (_written(encode, response, plan, description) for encode in (encode_infer, encode_in_python))
     if found != expected:

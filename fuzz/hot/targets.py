@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from fuzz.chance import Chance
-from fuzz.hot import documents, frames
+from fuzz.hot import documents, frames, messages
 from fuzz.target import Target
+from tpy.frontends.grpc.codec import Decoded
 from tpy.frontends.http.codec import OutputPlan
 from tpy.messages import InferenceRequest
 
@@ -22,6 +23,20 @@ def _canary(chance: Chance) -> int:
     return 1
 
 
+def _without_the_rest(message: memoryview) -> Decoded | None:
+    """Wrong on purpose: a message with bytes behind its end is read without them."""
+    for rest in range(3):
+        found = messages.native(message[: len(message) - rest])
+        if found is not None:
+            return found
+    return None
+
+
+def _model_infer_canary(chance: Chance) -> int:
+    messages.compare(messages.message_of(chance) + chance.choice((b"", b"\x08", b"\x00\x00")), _without_the_rest)
+    return 1
+
+
 REQUESTS = Target(
     name="native_requests",
     invariant=documents.REQUESTS,
@@ -30,8 +45,25 @@ REQUESTS = Target(
     attack=documents.attack,
 )
 RESPONSES = Target(name="native_responses", invariant=documents.RESPONSES, run=documents.run_responses, smoke_examples=4000)
+MODEL_INFER_REQUESTS = Target(
+    name="native_model_infer_requests",
+    invariant=messages.REQUESTS,
+    run=messages.run_requests,
+    smoke_examples=4000,
+    attack=messages.attack,
+)
+MODEL_INFER_RESPONSES = Target(
+    name="native_model_infer_responses", invariant=messages.RESPONSES, run=messages.run_responses, smoke_examples=4000
+)
 EXECUTE = Target(name="native_execute", invariant=frames.EXECUTE, run=frames.run_execute, smoke_examples=3000)
 RESULT = Target(name="native_result", invariant=frames.RESULT, run=frames.run_result, smoke_examples=3000)
+MODEL_INFER_CANARY = Target(
+    name="native_model_infer_canary",
+    invariant="a codec that passes over bytes behind a raw tensor is found out",
+    run=_model_infer_canary,
+    smoke_examples=400,
+    must_fail=True,
+)
 CANARY = Target(
     name="native_requests_canary",
     invariant="a codec that takes zeros in front of a number is found out",

@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fuzz.chance import Chance
-from fuzz.hot import documents, frames
+from fuzz.hot import documents, frames, messages
+from tpy.frontends.grpc.codec.wire import REQUEST_CLASS, RESPONSE_CLASS
 from tpy.hot import build, codec
 from tpy.messages import DataType, Tensor
 
@@ -189,9 +191,58 @@ def test_views_of_a_body_keep_it_alive_and_are_read_only() -> None:
     assert not tensor.array.flags.writeable
 
 
+def model_infer(**fields: Any) -> memoryview:
+    """A message with one input of two numbers, and these fields beside it."""
+    message: Any = REQUEST_CLASS(model_name="m", raw_input_contents=[np.array([1, 2], np.float32).tobytes()])
+    message.inputs.add(name="A", datatype="FP32", shape=[1, 2])
+    for name, value in fields.items():
+        setattr(message, name, value)
+    return memoryview(message.SerializeToString())
+
+
+@native
+def test_the_messages_that_clients_send_are_read_natively() -> None:
+    found = codec.read_model_infer(model_infer(model_version="3", id="7"), TYPES, Tensor)
+    assert found is not None
+    model, version, identifier, (tensor,), requested = found
+    assert (model, version, identifier, requested) == ("m", "3", "7", ())
+    assert tensor.array.tolist() == [[1.0, 2.0]]
+    assert tensor.array.flags.aligned
+    assert not tensor.array.flags.writeable
+
+
+@native
+def test_strings_of_a_message_are_read_natively() -> None:
+    message: Any = REQUEST_CLASS(model_name="m", raw_input_contents=[b"\2\0\0\0ab\0\0\0\0"])
+    message.inputs.add(name="A", datatype="BYTES", shape=[2])
+    found = codec.read_model_infer(memoryview(message.SerializeToString()), TYPES, Tensor)
+    assert found is not None
+    assert found[3][0].array.tolist() == [b"ab", b""]
+
+
+@native
+@pytest.mark.parametrize("message", [b"", b"\x0a", b"\x0a\xff", b"\x0a\x01m", b"\x0a\x01m\x2a\xff\xff\xff\xff\x0f", b"\x08\x01"])
+def test_messages_that_are_cut_off_are_left_to_python(message: bytes) -> None:
+    assert codec.read_model_infer(memoryview(message), TYPES, Tensor) is None
+
+
+@native
+def test_answers_of_models_are_written_natively_up_to_a_size() -> None:
+    outputs = (Tensor("A", DataType.FP32, np.zeros((2, 3), np.float32)), Tensor("B", DataType.BYTES, np.array([b"x"], object)))
+    written = codec.write_model_infer("7", "m", 1, outputs, 1000)
+    assert written is not None
+    message: Any = RESPONSE_CLASS.FromString(written)
+    assert [list(output.shape) for output in message.outputs] == [[2, 3], [1]]
+    assert list(message.raw_output_contents) == [bytes(24), b"\1\0\0\0x"]
+    assert codec.write_model_infer("7", "m", 1, outputs, len(written)) == written
+    assert codec.write_model_infer("7", "m", 1, outputs, len(written) - 1) is None
+
+
 @pytest.mark.parametrize("seed", range(150))
 def test_both_forms_agree(seed: int) -> None:
     assert documents.run_requests(Chance(seed)) == 3  # bodies
     assert documents.run_responses(Chance(seed)) == 1
     assert frames.run_execute(Chance(seed)) in (1, 2)
     assert frames.run_result(Chance(seed)) == 3
+    assert messages.run_requests(Chance(seed)) == 3
+    assert messages.run_responses(Chance(seed)) == 1

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""The native codec: the standard form of a JSON request, of its answer, and of the frames of a batch.
+"""The native codec: the standard form of a JSON request, of its answer, of gRPC's ModelInfer, and of the frames of a batch.
 
 Every function returns None for whatever is not in the standard form, and for whatever is wrong: then the Python code, which is
 the specification, reads or writes it, and words the refusal. What is returned equals what that code returns, to the last byte.
@@ -1226,3 +1226,327 @@ cdef object take_result(
     if c.at != c.end:
         return None
     return (times[0], times[1], times[2]), results
+
+
+# ---- ModelInfer of gRPC
+
+cdef enum:
+    PROTO_DIGITS_MAX = 4  # bytes of a length or a size
+    PROTO_TEXT = 2  # wire type of what has a length
+
+
+cdef inline bint take_varint(Cursor* c, Py_ssize_t* value) noexcept nogil:
+    """Take an integer of 0 to 2**28 - 1."""
+    cdef int shift = 0
+    cdef unsigned char octet
+    value[0] = 0
+    while c.at < c.end and shift < 7 * PROTO_DIGITS_MAX:
+        octet = c.at[0]
+        c.at += 1
+        value[0] |= <Py_ssize_t>(octet & 0x7F) << shift
+        if octet < 0x80:
+            return True
+        shift += 7
+    return False
+
+
+cdef inline bint take_field(Cursor* c, int* number, Text* content) noexcept nogil:
+    """Take a field with a length, whose number is below 16."""
+    cdef unsigned char tag
+    if c.at >= c.end:
+        return False
+    tag = c.at[0]
+    c.at += 1
+    if tag >= 0x80 or tag & 7 != PROTO_TEXT or not take_varint(c, &content.size) or content.size > c.end - c.at:
+        return False
+    number[0] = tag >> 3
+    content.begin = c.at
+    c.at += content.size
+    return True
+
+
+cdef inline bint is_ascii(Text* text) noexcept nogil:
+    cdef Py_ssize_t index
+    for index in range(text.size):
+        if <unsigned char>text.begin[index] >= 0x80:
+            return False
+    return True
+
+
+cdef struct ProtoInput:
+    Text name
+    Text datatype
+    Py_ssize_t[RANK_MAX] shape
+    int rank
+    Py_ssize_t count
+
+
+cdef bint take_proto_input(Text* message, ProtoInput* found) noexcept nogil:
+    """Take an InferInputTensor that has a name, a datatype and a shape of at least one element, and nothing else."""
+    cdef Cursor c, sizes
+    cdef Text content
+    cdef int number
+    found.name.begin = found.datatype.begin = NULL
+    found.rank = 0
+    found.count = 1
+    c.at = message.begin
+    c.end = message.begin + message.size
+    while c.at < c.end:
+        if not take_field(&c, &number, &content):
+            return False
+        if number == 1 and found.name.begin == NULL and is_ascii(&content):
+            found.name = content
+        elif number == 2 and found.datatype.begin == NULL:
+            found.datatype = content
+        elif number == 3 and not found.rank and content.size:
+            sizes.at = content.begin
+            sizes.end = content.begin + content.size
+            while sizes.at < sizes.end:
+                if found.rank == RANK_MAX or not take_varint(&sizes, &found.shape[found.rank]) or found.shape[found.rank] == 0:
+                    return False
+                if found.count > 0x7FFFFFFF // found.shape[found.rank]:
+                    return False
+                found.count *= found.shape[found.rank]
+                found.rank += 1
+        else:
+            return False
+    return found.name.begin != NULL and found.datatype.begin != NULL and found.rank > 0
+
+
+cdef cnp.ndarray proto_array(Text* raw, ProtoInput* given, int number):
+    """The elements of a raw tensor, copied: there are few. None unless they fit the shape."""
+    cdef cnp.ndarray array
+    cdef const char* at = raw.begin
+    cdef const char* end = raw.begin + raw.size
+    cdef PyObject** target
+    cdef bytes element
+    cdef uint32_t length
+    cdef Py_ssize_t index
+    if NUMPY_TYPES[number] < 0:
+        return None
+    if number == BYTES:
+        if given.count > raw.size // 4:
+            return None
+        array = new_array(given.shape, given.rank, number)
+        target = <PyObject**>cnp.PyArray_DATA(array)
+        for index in range(given.count):
+            if end - at < 4:
+                return None
+            memcpy(&length, at, 4)
+            at += 4
+            if length > <size_t>(end - at):
+                return None
+            element = PyBytes_FromStringAndSize(at, length)
+            Py_INCREF(element)
+            target[index] = <PyObject*>element
+            at += length
+        return array if at == end else None
+    if raw.size != given.count * ITEM_SIZES[number]:
+        return None
+    if number == BOOL:
+        for index in range(raw.size):
+            if <unsigned char>at[index] > 1:
+                return None
+    array = new_array(given.shape, given.rank, number)
+    memcpy(cnp.PyArray_DATA(array), at, raw.size)
+    cnp.PyArray_CLEARFLAGS(array, cnp.NPY_ARRAY_WRITEABLE)
+    return array
+
+
+def read_model_infer(message, dict datatypes not None, make_tensor):
+    """The ModelInferRequest in `message`, which supports the buffer protocol; None unless it is in the standard form: texts in
+    ASCII and at most once each, inputs of a name, a datatype and a shape, with one raw tensor for each, outputs of a name.
+
+    Returns (model, version, id, tensors, names of outputs). `datatypes` and `make_tensor` as for `read_infer`.
+    """
+    cdef Py_buffer view
+    PyObject_GetBuffer(message, &view, PyBUF_SIMPLE)
+    try:
+        return model_infer_in(&view, datatypes, make_tensor)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef object model_infer_in(Py_buffer* view, dict datatypes, object make_tensor):
+    cdef Cursor c, inner
+    cdef Text content
+    cdef Text[4] texts
+    cdef Text[OBJECTS_MAX] raws
+    cdef ProtoInput[OBJECTS_MAX] inputs
+    cdef int number
+    cdef int input_count = 0
+    cdef int raw_count = 0
+    cdef int index
+    cdef list names = []
+    cdef list tensors = []
+    cdef PyObject* known
+    cdef tuple datatype
+    cdef cnp.ndarray array
+    for index in range(4):
+        texts[index].begin = NULL
+        texts[index].size = 0
+    c.at = <const char*>view.buf
+    c.end = c.at + view.len
+    while c.at < c.end:
+        if not take_field(&c, &number, &content):
+            return None
+        if 1 <= number <= 3:
+            if texts[number].begin != NULL or not is_ascii(&content):
+                return None
+            texts[number] = content
+        elif number == 5:
+            if input_count == OBJECTS_MAX or not take_proto_input(&content, &inputs[input_count]):
+                return None
+            input_count += 1
+        elif number == 6:
+            inner.at = content.begin
+            inner.end = content.begin + content.size
+            if len(names) == OBJECTS_MAX or not take_field(&inner, &number, &content):
+                return None
+            if number != 1 or inner.at != inner.end or not is_ascii(&content):
+                return None
+            name = as_str(&content)
+            if name in names:
+                return None
+            names.append(name)
+        elif number == 7:
+            if raw_count == OBJECTS_MAX:
+                return None
+            raws[raw_count] = content
+            raw_count += 1
+        else:
+            return None
+    if texts[1].begin == NULL or input_count == 0 or raw_count != input_count:
+        return None
+    for index in range(input_count):
+        known = PyDict_GetItem(datatypes, PyBytes_FromStringAndSize(inputs[index].datatype.begin, inputs[index].datatype.size))
+        if known == NULL:
+            return None
+        datatype = <tuple><object>known
+        array = proto_array(&raws[index], &inputs[index], datatype[1])
+        if array is None:
+            return None
+        tensor = make_tensor(as_str(&inputs[index].name), datatype[0], array)
+        for other in tensors:
+            if other.name == tensor.name:
+                return None
+        tensors.append(tensor)
+    return as_str(&texts[1]), as_str(&texts[2]), as_str(&texts[3]), tuple(tensors), tuple(names)
+
+
+cdef inline int varint_size(uint64_t value) noexcept nogil:
+    cdef int size = 1
+    while value >= 0x80:
+        value >>= 7
+        size += 1
+    return size
+
+
+cdef inline void put_varint(Buffer out, uint64_t value) noexcept:
+    """There has to be room for it: 10 bytes."""
+    while value >= 0x80:
+        out.at[0] = <char>(value & 0x7F | 0x80)
+        out.at += 1
+        value >>= 7
+    out.at[0] = <char>value
+    out.at += 1
+
+
+cdef bint put_proto_text(Buffer out, int number, object text) except -1:
+    """Write a field with a str, unless that is empty. Raises UnicodeEncodeError for half a surrogate pair."""
+    cdef Py_ssize_t size
+    cdef const char* begin
+    if type(text) is not str:
+        return False
+    begin = PyUnicode_AsUTF8AndSize(text, &size)
+    if size > TEXT_BYTES_MAX:
+        return False
+    if size:
+        out.need(size + 11)
+        out.at[0] = <char>(number << 3 | PROTO_TEXT)
+        out.at += 1
+        put_varint(out, size)
+        out.put(begin, size)
+    return True
+
+
+cdef Py_ssize_t raw_size(cnp.ndarray array, int number) except -1:
+    """The bytes of the elements in their binary form; more than any message may have if one cannot be written."""
+    cdef Py_ssize_t size = 0
+    cdef Py_ssize_t index
+    cdef PyObject** source
+    cdef object element
+    if number != BYTES:
+        return cnp.PyArray_NBYTES(array)
+    source = <PyObject**>cnp.PyArray_DATA(array)
+    for index in range(cnp.PyArray_SIZE(array)):
+        if source[index] == NULL:
+            return WRITTEN_BYTES_MAX
+        element = <object>source[index]
+        if not PyBytes_CheckExact(element):
+            return WRITTEN_BYTES_MAX
+        size += PyBytes_GET_SIZE(element) + 4
+        if size >= WRITTEN_BYTES_MAX:
+            return WRITTEN_BYTES_MAX
+    return size
+
+
+def write_model_infer(identifier, model, version, outputs, bytes_max):
+    """A ModelInferResponse without parameters, whose outputs are all raw; None unless it has at most `bytes_max` bytes, which are
+    below WRITTEN_BYTES_MAX. `outputs` are Tensors."""
+    try:
+        return model_infer_text(identifier, model, version, outputs, bytes_max)
+    except (TypeError, ValueError, OverflowError, AttributeError):
+        return None
+
+
+cdef object model_infer_text(object identifier, object model, object version, object outputs, Py_ssize_t bytes_max):
+    cdef Buffer out = Buffer()
+    cdef Buffer inner = Buffer()
+    cdef object tensor, datatype
+    cdef cnp.ndarray array
+    cdef int number, index
+    cdef Py_ssize_t size, total = 0
+    cdef list arrays = []
+    if type(version) is not int or len(outputs) > OBJECTS_MAX:
+        return None
+    if not put_proto_text(out, 1, model) or not put_proto_text(out, 2, str(version)) or not put_proto_text(out, 3, identifier):
+        return None
+    for tensor in outputs:
+        datatype = tensor.datatype
+        number = datatype.number
+        array = plain_array(tensor.array, number)
+        if array is None or cnp.PyArray_NDIM(array) > RANK_MAX:
+            return None
+        size = raw_size(array, number)
+        total += size
+        if total > bytes_max:
+            return None
+        arrays.append((array, number, size))
+        inner.rewind()
+        if not put_proto_text(inner, 1, tensor.name) or not put_proto_text(inner, 2, datatype._value_):
+            return None
+        if cnp.PyArray_NDIM(array):
+            size = 0
+            for index in range(cnp.PyArray_NDIM(array)):
+                size += varint_size(cnp.PyArray_DIM(array, index))
+            inner.need(2 + size)
+            inner.at[0] = <char>(3 << 3 | PROTO_TEXT)
+            inner.at += 1
+            put_varint(inner, size)
+            for index in range(cnp.PyArray_NDIM(array)):
+                put_varint(inner, cnp.PyArray_DIM(array, index))
+        size = inner.used()
+        out.need(size + 11)
+        out.at[0] = <char>(5 << 3 | PROTO_TEXT)
+        out.at += 1
+        put_varint(out, size)
+        out.put(<char*>inner.memory, size)
+    for array, number, size in arrays:
+        out.need(size + 11)
+        out.at[0] = <char>(6 << 3 | PROTO_TEXT)
+        out.at += 1
+        put_varint(out, size)
+        if not put_raw(out, array, number, out.used() + size):
+            return None
+    return out.taken() if out.used() <= bytes_max else None

@@ -25,6 +25,9 @@ ResultT = TypeVar("ResultT")
 Infer = tuple[str, tuple[TensorT, ...], tuple[tuple[str, bool], ...], bool]
 """An inference request: id, tensors, named outputs with True for those wanted as blobs, and True if all others are."""
 
+ModelInfer = tuple[str, str, str, tuple[TensorT, ...], tuple[str, ...]]
+"""A ModelInferRequest: model, version, id, tensors, names of outputs."""
+
 Result = tuple[tuple[int, int, int], list[ResultT]]
 """A message of kind RESULT: when the batch was handed to the model, came back, and was sent, in ns; a result for each request."""
 
@@ -40,6 +43,20 @@ def read_infer(
 
 
 def write_infer(identifier: str, model: str, version: int, outputs: tuple[Any, ...], elements_max: int) -> bytes | None:
+    """None: as for whatever is not in the standard form."""
+    return None
+
+
+def read_model_infer(
+    message: memoryview,
+    datatypes: dict[bytes, tuple[Any, int]],
+    make_tensor: Callable[[str, Any, np.ndarray[Any, Any]], TensorT],
+) -> ModelInfer[TensorT] | None:
+    """None: as for whatever is not in the standard form."""
+    return None
+
+
+def write_model_infer(identifier: str, model: str, version: int, outputs: tuple[Any, ...], bytes_max: int) -> bytes | None:
     """None: as for whatever is not in the standard form."""
     return None
 
@@ -85,7 +102,7 @@ def load() -> str:
 
 
 NATIVE: Final = "native"
-FUNCTIONS: Final = ("read_infer", "write_infer", "write_batches", "read_result")
+FUNCTIONS: Final = ("read_infer", "write_infer", "read_model_infer", "write_model_infer", "write_batches", "read_result")
 
 FORM: Final = load()
 """The form that runs: NATIVE, or `Python: ` and why."""

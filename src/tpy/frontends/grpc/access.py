@@ -28,6 +28,8 @@ class MetadataPolicy:
         pattern = options.header_forward_pattern
         self._elsewhere = MANAGEMENT if options.managed_elsewhere else frozenset()
         self._forward = HeaderPattern(pattern, flag="grpc-header-forward-pattern") if pattern else None
+        self.is_open = self.gate is None and not self._keys and self._forward is None
+        """True if the metadata of an inference call need no look."""
 
     def require(self, api: str, metadata: Metadata) -> None:
         """Raise Forbidden unless a call with this metadata may use `api`, and that is served here."""

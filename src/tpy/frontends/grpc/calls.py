@@ -9,7 +9,6 @@ from tpy import limits, unexpected
 from tpy.clock import Clock
 from tpy.errors import TooManyRequests, TpyError
 from tpy.frontends.grpc.access import MetadataPolicy
-from tpy.frontends.grpc.codec import ParsedRequest
 from tpy.frontends.grpc.status import GRPC_STATUS
 from tpy.frontends.grpc.transport import DEADLINE_TEXT, CallContext
 from tpy.frontends.shared_memory import TensorResolver
@@ -48,10 +47,8 @@ class CallParts:
         self.tensors_inline = TensorResolver(regions, inline=True)
 
 
-def open_record(
-    parts: CallParts, call: CallContext, protocol: str, message_bytes: int, parsed: ParsedRequest | None
-) -> RequestRecord | None:
-    """A record of an inference request over gRPC, not `parsed` when it cannot be; None when nobody observes."""
+def open_record(parts: CallParts, call: CallContext, protocol: str, message_bytes: int, model: str) -> RequestRecord | None:
+    """A record of an inference request over gRPC, `model` "" when it cannot be parsed; None when nobody observes."""
     observers = parts.services.observers
     active = observers.active
     if not active:
@@ -59,7 +56,7 @@ def open_record(
     headers = {key: value for key, value in call.metadata if key in _TRACE_METADATA and isinstance(value, str)}
     return observers.open(
         protocol,
-        model="" if parsed is None else parsed.head.model_name,
+        model=model,
         peer=call.peer,
         headers=headers,
         received_ns=parts.clock.now_ns(),

@@ -20,7 +20,8 @@ from tpy.frontends.grpc.calls import INFERENCE, CallParts, count_refusal, fail_i
 from tpy.frontends.grpc.transport import UnaryCall
 from tpy.frontends.shared_memory import LongCopy, TensorResolver
 from tpy.frontends.threads import forget_trace, run_in_thread
-from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription
+from tpy.hot.codec import ModelInfer
+from tpy.messages import InferenceRequest, InferenceResponse, ModelDescription, Tensor
 from tpy.messages.records import RequestRecord
 from tpy.services import RequestHandle, ResolvedModel, held
 
@@ -66,26 +67,35 @@ class _UnaryInfer:
 
     def begin(self, message: memoryview) -> None:
         """Check, decode and submit the request."""
-        parsed: codec.ParsedRequest | None = None
+        parts, call = self._parts, self._call
+        model_name = ""
         try:
-            self._parts.policy.require(INFERENCE, self._call.metadata)
-            self._caller = self._parts.policy.identify(self._call.metadata)
+            if not parts.policy.is_open:
+                parts.policy.require(INFERENCE, call.metadata)
+                self._caller = parts.policy.identify(call.metadata)
+            standard = codec.read_standard(message)
+            if standard is not None:
+                model_name = standard[0]
+                self._record = open_record(parts, call, "grpc", len(message), model_name)
+                self._submit_standard(standard)
+                return
             parsed = codec.parse_now(message)
             if parsed is not None:
-                self._record = open_record(self._parts, self._call, "grpc", len(message), parsed)
+                model_name = parsed.head.model_name
+                self._record = open_record(parts, call, "grpc", len(message), model_name)
             if parsed is None or codec.is_heavy(parsed, len(message)):
                 self._start(lambda: self._begin_in_threads(parsed, message))
                 return
-            model, version = self._admit(parsed)
+            model, version = self._admit(model_name, parsed.head.model_version)
             try:
-                decoded = self._decode(parsed, model.description, version, self._parts.tensors_inline)
+                decoded = self._decode(parsed, model.description, version, parts.tensors_inline)
             except LongCopy:
                 self._start(lambda: self._begin_in_threads(parsed, message))
                 return
             self._submit(model, *decoded)
         except TpyError as error:
-            if parsed is None:
-                self._record = open_record(self._parts, self._call, "grpc", len(message), None)
+            if not model_name and self._record is None:
+                self._record = open_record(parts, call, "grpc", len(message), "")
             self._fail(error)
         except Exception:
             self._fail(unexpected_error(self._call.path))
@@ -97,7 +107,10 @@ class _UnaryInfer:
         self._answered = True
         self._handle = None  # it refers to us and to the request's tensors, which would wait for the garbage collector
         try:
-            if codec.is_large(response, self._plan):
+            standard = codec.encode_standard(response, self._plan)
+            if standard is not None:
+                self._reply([standard])
+            elif codec.is_large(response, self._plan):
                 self._start(lambda: self._reply_from_thread(response))
             else:
                 self._reply(self._encode(response))
@@ -106,11 +119,20 @@ class _UnaryInfer:
         except Exception:
             self._fail(unexpected_error(self._call.path))
 
-    def _admit(self, parsed: codec.ParsedRequest) -> tuple[ResolvedModel, int | None]:
+    def _submit_standard(self, standard: ModelInfer[Tensor]) -> None:
+        call, parts = self._call, self._parts
+        model, version = self._admit(standard[0], standard[1])
+        forwarded = None if parts.policy.is_open else parts.policy.forwarded(call.metadata)
+        decoded = codec.standard_request(
+            standard, version=version, received_ns=parts.clock.now_ns(), deadline_ns=call.deadline_ns, forwarded=forwarded
+        )
+        self._submit(model, *decoded)
+
+    def _admit(self, name: str, version_text: str) -> tuple[ResolvedModel, int | None]:
         if self._caller is not None:
-            self._caller.require(INFER, parsed.head.model_name)
-        version = codec.parse_version(parsed.head.model_version)
-        model = self._parts.services.inference.resolve(parsed.head.model_name, version)
+            self._caller.require(INFER, name)
+        version = codec.parse_version(version_text) if version_text else None
+        model = self._parts.services.inference.resolve(name, version)
         if model.description.decoupled:
             raise Unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy")
         self._description = model.description
@@ -150,8 +172,9 @@ class _UnaryInfer:
                 parsed = await run_in_thread(codec.parse_request, message, limiter=threads)
             finally:
                 if not self._cancelled:
-                    self._record = open_record(self._parts, self._call, "grpc", len(message), parsed)
-        model, version = self._admit(parsed)
+                    name = "" if parsed is None else parsed.head.model_name
+                    self._record = open_record(self._parts, self._call, "grpc", len(message), name)
+        model, version = self._admit(parsed.head.model_name, parsed.head.model_version)
         with held(model):
             decoded = await run_in_thread(self._decode, parsed, model.description, version, self._parts.tensors, limiter=threads)
             if not self._cancelled:

@@ -261,13 +261,13 @@ class _InferStream:
             if parsed is None:
                 parsed = await run_in_thread(codec.parse_request, message, limiter=self._parts.threads)
         except TpyError as error:
-            turn.record = open_record(self._parts, self._call, "grpc-stream", len(message), None)
+            turn.record = open_record(self._parts, self._call, "grpc-stream", len(message), "")
             if isinstance(error, Internal):
                 self._fail(error)
             else:
                 self._refuse(turn, error)
             return
-        turn.record = open_record(self._parts, self._call, "grpc-stream", len(message), parsed)
+        turn.record = open_record(self._parts, self._call, "grpc-stream", len(message), parsed.head.model_name)
         try:
             await self._submit(turn, parsed, len(message))
         except TpyError as error:

@@ -5,10 +5,18 @@ encode_response, encode_stream_response, ...          InferenceResponse -> piece
 """
 
 from tpy.frontends.grpc.codec.plan import NO_PLAN, OutputPlan
-from tpy.frontends.grpc.codec.request import Decoded, decode_request, is_heavy, parse_version
+from tpy.frontends.grpc.codec.request import (
+    Decoded,
+    decode_request,
+    is_heavy,
+    parse_version,
+    read_standard,
+    standard_request,
+)
 from tpy.frontends.grpc.codec.response import (
     encode_empty_final,
     encode_response,
+    encode_standard,
     encode_stream_error,
     encode_stream_response,
     is_large,
@@ -23,6 +31,7 @@ __all__ = [
     "decode_request",
     "encode_empty_final",
     "encode_response",
+    "encode_standard",
     "encode_stream_error",
     "encode_stream_response",
     "is_heavy",
@@ -30,4 +39,6 @@ __all__ = [
     "parse_now",
     "parse_request",
     "parse_version",
+    "read_standard",
+    "standard_request",
 ]

@@ -17,10 +17,12 @@ from tpy.frontends.grpc.codec.plan import NO_PLAN, OutputPlan
 from tpy.frontends.grpc.codec.regions import region_of
 from tpy.frontends.grpc.codec.wire import ParsedRequest
 from tpy.frontends.shared_memory import NO_REGIONS, RegionRange, TensorResolver, read_region, residency_of
+from tpy.hot.codec import ModelInfer, read_model_infer
 from tpy.limits import TENSOR_DIMS_MAX
 from tpy.messages import DataType, InferenceRequest, ModelDescription, ParameterValue, Tensor
 from tpy.messages.allowed import allowed_inputs, with_hint
 from tpy.messages.datatypes import BY_WORD
+from tpy.messages.inference import NO_PARAMETERS
 
 _VERSION_MAX = 2**63 - 1
 _BYTES = DataType.BYTES.value
@@ -49,6 +51,39 @@ def parse_version(text: str) -> int | None:
 
 
 Decoded = tuple[InferenceRequest, OutputPlan]
+
+_DATATYPES = {word.encode(): (kind, kind.number) for word, kind in BY_WORD.items()}
+
+
+def read_standard(message: memoryview) -> ModelInfer[Tensor] | None:
+    """The parts of a small request, where the native codec reads it, which `standard_request` puts together. None: it is to be
+    parsed and decoded."""
+    if len(message) > limits.GRPC_WHOLE_PARSE_BYTES_MAX:
+        return None
+    return read_model_infer(message, _DATATYPES, Tensor)
+
+
+def standard_request(
+    standard: ModelInfer[Tensor],
+    *,
+    version: int | None,
+    received_ns: int,
+    deadline_ns: int | None,
+    forwarded: Mapping[str, ParameterValue] | None = None,
+) -> Decoded:
+    """As `decode_request`, of what `read_standard` gave."""
+    model, _, identifier, inputs, requested = standard
+    request = InferenceRequest(
+        model_name=model,
+        model_version=version,
+        id=identifier,
+        inputs=inputs,
+        requested_outputs=requested,
+        parameters=dict(forwarded) if forwarded else NO_PARAMETERS,
+        received_ns=received_ns,
+        deadline_ns=deadline_ns,
+    )
+    return request, OutputPlan(requested=requested) if requested else NO_PLAN
 
 
 def is_heavy(parsed: ParsedRequest, message_bytes: int) -> bool:

@@ -15,6 +15,7 @@ from tpy.frontends.classification import classify
 from tpy.frontends.grpc.codec.plan import OutputPlan
 from tpy.frontends.grpc.codec.wire import RESPONSE_CLASS, STREAM_RESPONSE_CLASS, infer_response, raw_output
 from tpy.frontends.missing_outputs import missing_outputs
+from tpy.hot.codec import write_model_infer
 from tpy.limits import (
     GRPC_INLINE_ELEMENTS_MAX,
     GRPC_JOINED_BYTES_MAX,
@@ -54,6 +55,15 @@ def encode_response(response: InferenceResponse, plan: OutputPlan, description: 
     if response.error is not None:
         raise response.error
     return _encode(response, plan, description, response.parameters)[0]
+
+
+def encode_standard(response: InferenceResponse, plan: OutputPlan) -> bytes | None:
+    """As `encode_response`, of a response that the native codec writes, in one piece; None for all others."""
+    if response.error is not None or response.parameters or len(response.outputs) < len(plan.requested):
+        return None
+    if plan.class_counts or plan.regions:
+        return None
+    return write_model_infer(response.id, response.model_name, response.model_version, response.outputs, GRPC_JOINED_BYTES_MAX)
 
 
 def encode_stream_response(response: InferenceResponse, plan: OutputPlan, description: ModelDescription) -> Pieces:

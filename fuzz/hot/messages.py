@@ -1,0 +1,160 @@
+"""Messages of ModelInfer: what the native codec reads or writes is what protobuf and Python read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fuzz.chance import Chance
+from fuzz.hot.documents import random_response
+from fuzz.target import Violation
+from fuzz.tensors import description_of, random_tensor, raw, same, spoiled
+from tpy.errors import TpyError
+from tpy.frontends.grpc.codec import (
+    NO_PLAN,
+    Decoded,
+    OutputPlan,
+    decode_request,
+    encode_response,
+    encode_standard,
+    parse_request,
+    read_standard,
+    standard_request,
+)
+from tpy.frontends.grpc.codec.wire import REQUEST_CLASS
+from tpy.messages import DataType, InferenceResponse, ModelDescription, Tensor
+
+REQUESTS = (
+    "a message that the native codec reads is read as protobuf and Python read it, bit for bit, and is refused by neither; what"
+    " it does not read is left to them, whatever the order, repetition and lengths of fields, and whatever bytes are wrong"
+)
+RESPONSES = (
+    "an answer that the native codec writes is the bytes that protobuf and Python write, for any numbers, texts and shapes"
+)
+
+_MODEL: ModelDescription = description_of([Tensor("A", DataType.FP32, np.zeros(2, np.float32))])
+Read = Callable[[memoryview], Decoded | None]
+
+
+def native(message: memoryview) -> Decoded | None:
+    """The request as the server reads it first; None: it leaves it to Python."""
+    standard = read_standard(message)
+    return None if standard is None else standard_request(standard, version=None, received_ns=5, deadline_ns=7)
+
+
+def specified(message: memoryview) -> Decoded:
+    """The request as protobuf and Python read it."""
+    return decode_request(parse_request(message), description=_MODEL, version=None, received_ns=5, deadline_ns=7)
+
+
+def message_of(chance: Chance) -> bytes:
+    """A message that is in the standard form, or nearly."""
+    fault = chance.choice((0.0, 0.0, 0.05, 0.2))
+
+    def is_faulty() -> bool:
+        return chance.random() < fault
+
+    head: Any = REQUEST_CLASS(
+        model_name="\u00e4" if is_faulty() else "m",
+        model_version=chance.choice(("", "", "1", "x")),
+        id=chance.choice(("", "", "7", "\u00e4" if is_faulty() else "seven")),
+    )
+    if is_faulty():
+        head.parameters["p"].int64_param = 1
+    fields = []
+    for index in range(chance.choice((1, 1, 1, 2, 3))):
+        tensor = random_tensor(chance, f"I{0 if is_faulty() else index}", text=not is_faulty())
+        item = head.inputs.add(name=tensor.name, datatype=tensor.datatype.value, shape=tensor.array.shape)
+        if is_faulty():
+            item.shape.append(chance.choice((0, -1, 2**28, 2**40)))
+        if is_faulty():
+            item.datatype = chance.choice(("", "FLOAT", "fp32"))
+        if is_faulty():
+            item.contents.int_contents.append(1)
+        content = raw(tensor)
+        fields.append(content + b"\2" if is_faulty() else content)
+    for index in range(chance.choice((0, 0, 1, 2))):
+        output = head.outputs.add(name=f"O{0 if is_faulty() else index}")
+        if is_faulty():
+            output.parameters["classification"].int64_param = 1
+    if is_faulty():
+        fields.append(b"more")
+    if is_faulty() and fields:
+        fields.pop()
+    begin: bytes = head.SerializeToString()
+    # Raw tensors in front, in the middle, or behind, as a writer may put them.
+    rest = REQUEST_CLASS(raw_input_contents=fields).SerializeToString()
+    twice = REQUEST_CLASS(id="again").SerializeToString() if is_faulty() else b""
+    return chance.choice((begin + rest, begin + rest, rest + begin)) + twice
+
+
+def compare(message: bytes, read: Read = native) -> bool:
+    """Raise Violation where the two differ. Returns whether the native codec has read it."""
+    found = read(memoryview(message))
+    if found is None:
+        return False
+    try:
+        wanted, plan = specified(memoryview(message))
+    except TpyError as error:
+        raise Violation(f"{message!r}\n  read as {found}\n  Python: {error}") from None
+    request, own_plan = found
+    fields = (
+        "id",
+        "requested_outputs",
+        "sequence",
+        "priority",
+        "timeout_us",
+        "residency",
+        "model_name",
+        "received_ns",
+        "deadline_ns",
+    )
+    if (
+        any(getattr(request, field) != getattr(wanted, field) for field in fields)
+        or dict(request.parameters) != dict(wanted.parameters)
+        or own_plan != plan
+        or len(request.inputs) != len(wanted.inputs)
+        or not all(map(same, request.inputs, wanted.inputs))
+        or any(_kind(one) != _kind(other) for one, other in zip(request.inputs, wanted.inputs, strict=True))
+    ):
+        raise Violation(f"{message!r}\n  read as {request} {own_plan}\n  Python: {wanted} {plan}")
+    return True
+
+
+def _kind(tensor: Tensor) -> tuple[object, ...]:
+    array = tensor.array
+    return array.dtype, array.flags.aligned, array.flags.c_contiguous, tensor.datatype is DataType.BYTES or array.flags.writeable
+
+
+def run_requests(chance: Chance, read: Read = native) -> int:
+    """One message, and the same with bytes that are wrong."""
+    message = message_of(chance)
+    compare(message, read)
+    for _ in chance.rounds((1, 3)):
+        compare(bytes(spoiled(chance, message)), read)
+    return 3
+
+
+def attack(data: bytes) -> int:
+    """Any message."""
+    compare(data)
+    return 1
+
+
+def run_responses(chance: Chance) -> int:
+    """One answer."""
+    response = random_response(chance)
+    plan = chance.choice((NO_PLAN, OutputPlan(requested=("OUT",))))
+    found = encode_standard(response, plan)
+    if found is not None and found != (expected := _written(response, plan)):
+        raise Violation(f"{response}\n  written as {found!r}\n  Python: {expected!r}")
+    return 1
+
+
+def _written(response: InferenceResponse, plan: OutputPlan) -> bytes | str:
+    try:
+        return b"".join(encode_response(response, plan, description_of(list(response.outputs))))
+    except TpyError as error:
+        return f"{type(error).__name__}: {error.message}"
