@@ -149,7 +149,8 @@ class Exchange(abc.ABC):
 
     def _may_answer(self) -> bool:
         """Returns True if an answer has any effect. Raises InvariantViolation for a second one."""
-        invariant(self.state is not CallState.ANSWERED, f"the call to {self._head.path} was answered twice")
+        if self.state is CallState.ANSWERED:
+            invariant(False, f"the call to {self._head.path} was answered twice")
         return self.state is CallState.OPEN
 
     def _set_answered(self) -> None:

@@ -8,7 +8,7 @@ from tpy.errors import Unavailable
 from tpy.frontends.grpc.transport.call import Metadata, Parts, UnaryHandler
 from tpy.frontends.grpc.transport.compression import INLINE_PLAIN_BYTES_MAX
 from tpy.frontends.grpc.transport.core.answers import Fields, response_headers, trailers, trailers_only
-from tpy.frontends.grpc.transport.core.framing import PREFIX_BYTES, FramingFault, Message, MessageReader, prefix
+from tpy.frontends.grpc.transport.core.framing import PREFIX_BYTES, FramingFault, Message, MessageReader, prefix, whole_message
 from tpy.frontends.grpc.transport.core.request_head import Encoding, RequestHead
 from tpy.frontends.grpc.transport.exchange import CallState, Exchange, Link, flatten
 from tpy.unexpected import unexpected_error
@@ -35,14 +35,17 @@ class UnaryExchange(Exchange):
         link.server.credit(self._stream_id, len(data))  # the whole message is needed, whatever its size
         if self.state is not CallState.OPEN:
             return
+        reader = self._reader
+        if reader is None and ended and (message := whole_message(data, link.message_bytes_max)) is not None:
+            self._serve(message)  # nearly always
+            return
         try:
-            reader = self._reader
             if reader is None:
                 reader = self._reader = MessageReader(link.message_bytes_max)
-            for message in reader.cut(data, _MESSAGES_MAX)[0]:
+            for found in reader.cut(data, _MESSAGES_MAX)[0]:
                 if self._message is not None:
                     raise FramingFault(Status.UNIMPLEMENTED, "the method takes exactly one message, got more")
-                self._message = message
+                self._message = found
             if ended:
                 self._on_whole(reader)
         except FramingFault as fault:

@@ -65,8 +65,8 @@ class FrameReader:
         self._header_frame_bytes_max = block_bytes_max + _HEADERS_OVERHEAD_BYTES
         self._assembly = HeaderAssembly(block_bytes_max)
         self._kept = b""
-        self._unread: tuple[bytes, int] | None = None
-        """Bytes, and where in them the next frame begins."""
+        self.unread: tuple[bytes, int] | None = None
+        """Bytes that have arrived and are still to be read, by `read` without further ones, and where the next frame begins."""
         self._frames_left = ANY_NUMBER
         self._greeted = False
         self._settings_seen = False
@@ -75,17 +75,12 @@ class FrameReader:
         self._payload_stream: Stream | None = None
         self._payload_ends = False
 
-    @property
-    def has_input(self) -> bool:
-        """True if frames have arrived that are still to be read, by `read` without further bytes."""
-        return self._unread is not None
-
     def read(self, data: bytes, frames_max: int) -> None:
         """Bytes have arrived: hand on the first `frames_max` frames, where large ones that are not DATA count as several. While
-        there is more (`has_input`), no further bytes may be given. Raises ConnectionFault."""
+        there is more (`unread`), no further bytes may be given. Raises ConnectionFault."""
         self._frames_left = frames_max
-        if self._unread is not None:
-            (whole, at), self._unread = self._unread, None
+        if self.unread is not None:
+            (whole, at), self.unread = self.unread, None
             self._read(whole, at)
         else:
             self._read(self._kept + data if self._kept else data)
@@ -106,7 +101,7 @@ class FrameReader:
             if end - at < codes.FRAME_HEADER_BYTES:
                 break
             if self._frames_left <= 0:
-                self._unread = data, at
+                self.unread = data, at
                 return
             high, low, kind, flags, stream_id = read_frame_header(data, at)
             length = high << 8 | low

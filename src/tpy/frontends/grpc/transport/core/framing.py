@@ -24,6 +24,15 @@ def prefix(length: int, *, compressed: bool) -> bytes:
     return (b"\1" if compressed else b"\0") + length.to_bytes(4, "big")
 
 
+def whole_message(data: memoryview, bytes_max: int) -> memoryview | None:
+    """The message in `data` if that is one, not compressed and no longer than allowed, and nothing else; else None: read it with
+    a MessageReader."""
+    size = len(data) - PREFIX_BYTES
+    if not 0 <= size <= bytes_max or data[:PREFIX_BYTES] != b"\0" + size.to_bytes(4, "big"):
+        return None
+    return data[PREFIX_BYTES:]
+
+
 class MessageReader:
     """Cuts what arrives into messages. A message that comes in one piece is a view on that piece; one that comes in several is
     copied once, into a buffer that grows with what has arrived, never with what was announced."""

@@ -78,7 +78,7 @@ class Http2Server:
     @property
     def has_output(self) -> bool:
         """True if `take_output` would give something."""
-        return self._out.waiting
+        return bool(self._out.pieces)
 
     @property
     def is_drained(self) -> bool:
@@ -94,7 +94,8 @@ class Http2Server:
 
     def take_output(self) -> list[Piece]:
         """Returns the bytes to be written now, in order."""
-        return self._out.take()
+        out = self._out
+        return out.take() if out.pieces or out.ready else []
 
     def credit(self, stream_id: int, size: int) -> None:
         """`size` bytes of DataArrived have been used or copied: the peer may send as many more."""
@@ -159,7 +160,7 @@ class Http2Server:
     @property
     def has_input(self) -> bool:
         """True if frames have arrived that are still to be read, by `receive` without further bytes."""
-        return self._frames.has_input and not self.is_closed
+        return self._frames.unread is not None and not self.is_closed
 
     def receive(self, data: bytes, now_ns: int, frames_max: int = ANY_NUMBER) -> list[Event]:
         """Bytes of the peer have arrived; what the first `frames_max` frames mean, where large ones that are not DATA count as

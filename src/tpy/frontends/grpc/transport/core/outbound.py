@@ -31,9 +31,11 @@ class Outbound:
         self.on_answered: Callable[[Stream], None] = _ignore
         """Called with a stream when its last frame has gone out. Set once, by whoever keeps the streams."""
         self._writer = HeaderWriter()
-        self._pieces: list[Piece] = []
+        self.pieces: list[Piece] = []
+        """To be taken."""
         self._size = 0
-        self._ready: dict[int, Stream] = {}
+        self.ready: dict[int, Stream] = {}
+        """Streams with data that may go."""
         self._window = codes.WINDOW_DEFAULT
         self._frame_bytes_max = codes.FRAME_BYTES_MIN
         self.initial_window = codes.WINDOW_DEFAULT
@@ -68,20 +70,22 @@ class Outbound:
         self._window += increment
         if self._window > codes.WINDOW_MAX:
             return False
-        self.write_out()
+        if self.ready:
+            self.write_out()
         return True
 
     def open_stream_window(self, stream: Stream, increment: int) -> bool:
         """WINDOW_UPDATE of a stream. False: it grows too large."""
         if not self._widen(stream, increment):
             return False
-        self.write_out()
+        if self.ready:
+            self.write_out()
         return True
 
     def _widen(self, stream: Stream, increment: int) -> bool:
         stream.send_window += increment
         if stream.queue and stream.send_window > 0:
-            self._ready[stream.id] = stream
+            self.ready[stream.id] = stream
         return stream.send_window <= codes.WINDOW_MAX
 
     # What is sent
@@ -99,7 +103,7 @@ class Outbound:
         stream.queue.extend(part for part in parts if len(part))
         stream.queued_bytes += size
         if stream.queue and stream.send_window > 0:
-            self._ready[stream.id] = stream
+            self.ready[stream.id] = stream
             self.write_out()
 
     def finish(self, stream: Stream, trailers: Fields) -> None:
@@ -132,7 +136,7 @@ class Outbound:
 
     def forget(self, stream: Stream) -> None:
         """The stream is reset: what is queued is not sent."""
-        self._ready.pop(stream.id, None)
+        self.ready.pop(stream.id, None)
         stream.queue.clear()
         stream.queued_bytes = 0
 
@@ -143,20 +147,16 @@ class Outbound:
         """True if so much waits to be taken that the peer must be abusing us."""
         return self._size > GRPC_OVERDUE_BYTES_MAX
 
-    @property
-    def waiting(self) -> bool:
-        """True if `take` would give something."""
-        return bool(self._pieces)
-
     def take(self) -> list[Piece]:
         """Returns the bytes to be written now, in order; empty: nothing can go."""
-        pieces, self._pieces, self._size = self._pieces, [], 0
-        self.write_out()
+        pieces, self.pieces, self._size = self.pieces, [], 0
+        if self.ready:
+            self.write_out()
         return pieces
 
     def write_out(self) -> None:
         """Move data from queues to the output as far as it may go."""
-        ready = self._ready
+        ready = self.ready
         while ready and self._window > 0 and self._size < GRPC_OUTPUT_BYTES_MAX:
             stream_id = next(iter(ready))
             stream = ready.pop(stream_id)
@@ -193,7 +193,7 @@ class Outbound:
         self.on_answered(stream)
 
     def _put(self, piece: Piece) -> None:
-        self._pieces.append(piece)
+        self.pieces.append(piece)
         self._size += len(piece)
 
     def _header_frames(self, stream_id: int, fields: Fields, *, end_stream: bool) -> bytes:
